@@ -1,0 +1,32 @@
+# Two commands do everything on a fresh machine: `make demo` (the main job) and `make test`.
+# Both create .venv themselves with plain venv and pip; no network beyond the package index is needed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow check clean
+
+demo: .venv/.installed
+	$(BIN)/forerun run code-detector
+
+test: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-slow: .venv/.installed-dev
+	$(BIN)/python -m pytest -m slow
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/.installed-dev: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch .venv/.installed $@
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache

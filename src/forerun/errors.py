@@ -1,0 +1,89 @@
+"""Every error a user can meet, as one tree.
+
+    ForerunError
+    ├── InvalidSettings(ValueError)          a key, type, range or combination of settings is wrong
+    ├── NotSupported(NotImplementedError)    valid by the contract, not offered by this version
+    ├── UnknownDevice(LookupError)           no such GPU in the catalogue
+    ├── UnknownModel(LookupError)            no such architecture, hub id or directory
+    ├── MissingPeak(LookupError)             the catalogue has no dense peak for a dtype
+    ├── MissingExtra(ImportError)            an optional package is not installed
+    ├── UntraceableOp(NotImplementedError)   the virtual GPU does not know an operator
+    ├── NothingFits(RuntimeError)            no allowed settings fit the device
+    ├── NonFiniteLoss(ArithmeticError)       training produced NaN or infinity persistently
+    ├── BadData(ValueError)                  a data file breaks its stated format
+    ├── CheckpointDamaged(RuntimeError)      a checkpoint fails its manifest
+    ├── LedgerConflict(RuntimeError)         a ledger row would be rewritten or contradicts another
+    ├── RunNotFound(LookupError)             the ledger has no such run
+    └── RecipeNotFound(LookupError)          no such recipe
+
+A message says what was asked, what was found (numbers with units) and what would work. The command line renders a
+`ForerunError` as one paragraph with exit code 2; any other exception is our bug and keeps its traceback.
+"""
+
+from difflib import get_close_matches
+
+
+class ForerunError(Exception):
+    """Base of all errors that a user can cause or cure."""
+
+
+class InvalidSettings(ForerunError, ValueError):
+    """A key, type, range or combination of settings is wrong."""
+
+
+class NotSupported(ForerunError, NotImplementedError):
+    """The setting is valid by the contract, but this version cannot honour it."""
+
+
+class UnknownDevice(ForerunError, LookupError):
+    """No GPU of that name in the catalogue."""
+
+
+class UnknownModel(ForerunError, LookupError):
+    """No architecture, hub id or local directory of that name."""
+
+
+class MissingPeak(ForerunError, LookupError):
+    """The catalogue has no dense peak for a dtype on a device."""
+
+
+class MissingExtra(ForerunError, ImportError):
+    """An optional package is not installed."""
+
+
+class UntraceableOp(ForerunError, NotImplementedError):
+    """The virtual GPU met an operator that it cannot run or cost."""
+
+
+class NothingFits(ForerunError, RuntimeError):
+    """No allowed settings fit the device."""
+
+
+class NonFiniteLoss(ForerunError, ArithmeticError):
+    """Training produced NaN or infinity persistently."""
+
+
+class BadData(ForerunError, ValueError):
+    """A data file breaks its stated format."""
+
+
+class CheckpointDamaged(ForerunError, RuntimeError):
+    """A checkpoint fails its manifest."""
+
+
+class LedgerConflict(ForerunError, RuntimeError):
+    """A ledger row would be rewritten, or contradicts another."""
+
+
+class RunNotFound(ForerunError, LookupError):
+    """The ledger has no run of that id."""
+
+
+class RecipeNotFound(ForerunError, LookupError):
+    """No recipe of that name is shipped."""
+
+
+def nearest(name: str, known: list[str], count: int = 5) -> str:
+    """The known names most like `name`, joined for a message; all of them when none is close."""
+    close = get_close_matches(name.lower(), known, n=count, cutoff=0.5)
+    return ", ".join(close or known)

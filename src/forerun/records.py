@@ -1,0 +1,259 @@
+"""The nouns that cross stages: Forecast, Measurement, StepReport, Verdict.
+
+Predicted and measured values share field names and units (bytes, seconds, FLOP), so verifying is a subtraction. Every
+record is frozen, serialises to JSON with `model_dump_json()`, and reads back with `model_validate_json()`.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FORECAST_SCHEMA = "forerun.forecast/1"
+MEASUREMENT_SCHEMA = "forerun.measurement/1"
+VERDICT_SCHEMA = "forerun.verdict/1"
+
+
+class Record(BaseModel):
+    """Frozen, closed record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Range(Record):
+    """Three scenarios of one quantity, in order."""
+
+    optimistic: float
+    expected: float
+    conservative: float
+
+
+class Parameters(Record):
+    """Parameter counts, each shared tensor once."""
+
+    total: int
+    trainable: int
+
+
+class MemoryBreakdown(Record):
+    """What the peak of allocated bytes is made of; the parts sum to it."""
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_state_bytes: int
+    activation_bytes: int
+    temporary_bytes: int
+    other_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the parts."""
+        return sum(self.model_dump().values())
+
+
+class TimelinePoint(Record):
+    """Live bytes by category at one moment of a step (`seconds` from its start)."""
+
+    seconds: float
+    phase: str
+    bytes: MemoryBreakdown
+
+
+class MemoryForecast(Record):
+    """Peak memory of a run on one device."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_bytes: Range
+    context_bytes: int
+    capacity_bytes: int
+    breakdown: MemoryBreakdown
+
+
+class StepPhases(Record):
+    """Where the time of one warm optimizer step goes; the parts sum to the step."""
+
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    optimizer_seconds: float = 0.0
+    data_seconds: float = 0.0
+    communication_seconds: float = 0.0
+    host_seconds: float = 0.0
+
+
+class StepForecast(Record):
+    """One warm optimizer step."""
+
+    seconds: Range
+    phases: StepPhases
+    model_flops: float
+    hardware_flops: float
+    mfu: float
+    tokens_per_second: float
+    samples_per_second: float
+
+
+class RunPhases(Record):
+    """Where the time of a run goes; the parts sum to the run."""
+
+    startup_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    training_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    checkpoint_seconds: float = 0.0
+
+
+class RunForecast(Record):
+    """A whole run. `checkpoint_bytes` is the size of one checkpoint; `cost` is null where no price is known."""
+
+    steps_per_epoch: int
+    total_steps: int
+    checkpoints_written: int
+    checkpoint_bytes: int
+    seconds: Range
+    phases: RunPhases
+    cost: float | None
+
+
+class OperatorTime(Record):
+    """Time of one operator class in one warm step."""
+
+    name: str
+    phase: str
+    calls: int
+    seconds: float
+
+
+class ForecastDetail(Record):
+    """What a report draws and a verdict explains with; not part of the contract."""
+
+    timeline: list[TimelinePoint] = []
+    operators: list[OperatorTime] = []
+    rates: str = ""
+    """Where the operator rates come from, in words."""
+    traced_lengths: list[int] = []
+    device_name: str = ""
+    versions: dict[str, str] = {}
+
+
+class Forecast(Record):
+    """What a run will need, before it starts."""
+
+    schema_: Literal["forerun.forecast/1"] = Field(default=FORECAST_SCHEMA, alias="schema")
+    settings_hash: str
+    gpu: str
+    world_size: int
+    fits: bool
+    parameters: Parameters
+    memory: MemoryForecast
+    step: StepForecast
+    run: RunForecast
+    warnings: list[str] = []
+    not_modelled: list[str] = []
+    detail: ForecastDetail = ForecastDetail()
+
+    def require_fit(self) -> None:
+        """Raise NothingFits when the conservative device total exceeds the capacity."""
+        from forerun.errors import NothingFits
+        from forerun.units import format_bytes
+
+        if not self.fits:
+            raise NothingFits(
+                f"The run needs {format_bytes(self.memory.device_bytes.conservative)} on {self.gpu}, which has "
+                f"{format_bytes(self.memory.capacity_bytes)}. Lower batch.micro_batch_size or "
+                f"batch.sequence_length, or set activation_checkpointing to blocks."
+            )
+
+
+class StepReport(Record):
+    """One optimizer step as it happened. `step` counts from 1."""
+
+    step: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    step_seconds: float
+    phases: StepPhases
+    samples: int
+    tokens: int
+    """Non-padding tokens."""
+    padded_tokens: int
+    gradient_norm: float | None = None
+    is_warm: bool = True
+    details: dict[str, float] = {}
+    """Further numbers of the workload, such as the parts of its loss."""
+
+
+class MeasuredMemory(Record):
+    """Peak memory as measured. `method` says how; a byte count is null where the device has no such number."""
+
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    device_bytes: int | None
+    method: str
+
+
+class MeasuredStep(Record):
+    """Median of the warm optimizer steps."""
+
+    seconds: float
+    phases: StepPhases
+    tokens_per_second: float
+    samples_per_second: float
+
+
+class MeasuredRun(Record):
+    """The whole run."""
+
+    steps_per_epoch: int
+    total_steps: int
+    checkpoints_written: int
+    checkpoint_bytes: int
+    seconds: float
+    phases: RunPhases
+    cost: float | None = None
+
+
+class Measurement(Record):
+    """What a run did need; the same names as Forecast."""
+
+    schema_: Literal["forerun.measurement/1"] = Field(default=MEASUREMENT_SCHEMA, alias="schema")
+    settings_hash: str
+    gpu: str
+    parameters: Parameters
+    memory: MeasuredMemory
+    step: MeasuredStep
+    run: MeasuredRun
+    metrics: dict[str, float] = {}
+    versions: dict[str, str] = {}
+
+
+class VerdictRow(Record):
+    """One quantity, forecast against measured. `relative_error` = (forecast - measured) / measured."""
+
+    field: str
+    unit: Literal["bytes", "seconds", "count", "per second"]
+    forecast: float
+    measured: float
+    relative_error: float | None
+    inside_range: bool | None = None
+
+
+class CriterionResult(Record):
+    """One success criterion of a recipe: `value` against `rule`."""
+
+    name: str
+    rule: str
+    value: float
+    passed: bool
+
+
+class Verdict(Record):
+    """Forecast and measurement compared."""
+
+    schema_: Literal["forerun.verdict/1"] = Field(default=VERDICT_SCHEMA, alias="schema")
+    run_id: str
+    rows: list[VerdictRow]
+    criteria: list[CriterionResult]
+    first_cause: str
+    """The first thing to look at, when something missed; empty when nothing did."""
+    passed: bool

@@ -1,0 +1,106 @@
+"""From a YAML file, a mapping and `dotted.path=value` overrides to validated `Settings`, with errors that name the field."""
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from forerun.errors import InvalidSettings, nearest
+from forerun.settings.schema import Settings
+
+
+def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
+    """Settings from a YAML file.
+
+    Raises:
+        InvalidSettings: the file is missing, is no YAML mapping, or breaks a rule.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSettings(f"Settings file {path} cannot be read: {error.strerror}. Check the path.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"Settings file {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InvalidSettings(f"Settings file {path} must hold a mapping of settings; found {type(content).__name__}.")
+    return settings_from(content, overrides)
+
+
+def settings_from(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> Settings:
+    """Settings from a mapping, after applying `dotted.path=value` overrides; the mapping is not changed.
+
+    Raises:
+        InvalidSettings: a key, type, range or combination is wrong.
+    """
+    merged = _copy(content)
+    for override in overrides:
+        _apply(merged, override)
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise InvalidSettings(_explain(error)) from error
+
+
+def _copy(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in content.items()}
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise InvalidSettings(f"--set wants dotted.path=value; found {override!r}. Example: --set batch.micro_batch_size=8")
+    for key in keys[:-1]:
+        inner = content.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise InvalidSettings(f"--set {path}: {key} holds a single value, so it has no {keys[-1]} inside.")
+        content = inner
+    try:
+        content[keys[-1]] = _number_like(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise InvalidSettings(f"--set {path}: the value {text!r} is not valid YAML.") from error
+
+
+def _number_like(value: Any) -> Any:
+    """YAML 1.1 reads 2e-4 (no dot) as text; people mean a number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _explain(error: ValidationError) -> str:
+    parts = []
+    for problem in error.errors():
+        field = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            parts.append(f"{field}: no such setting. Nearest: {nearest(str(problem['loc'][-1]), known_keys(problem['loc'][:-1]))}.")
+        elif problem["type"] == "missing":
+            parts.append(f"{field}: required, but not given. Add it to the settings.")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            found = "" if isinstance(problem["input"], dict | Settings) or not field else f"; found {problem['input']!r}"
+            parts.append(f"{field}: {message}{found}." if field else message)
+    return "Invalid settings. " + " ".join(parts)
+
+
+def known_keys(location: Sequence[int | str] = ()) -> list[str]:
+    """The keys that the section at `location` accepts."""
+    section: type[BaseModel] = Settings
+    for part in location:
+        inner = _section_of(section.model_fields[str(part)].annotation) if str(part) in section.model_fields else None
+        if inner is None:
+            return []
+        section = inner
+    return list(section.model_fields)
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)

@@ -1,0 +1,231 @@
+"""What a run is: frozen, validated, hashed settings, exactly the keys of the interface contract.
+
+A wrong key, type, range or combination is refused at construction. Settings say *what*; devices, calibrations and
+corrections are passed as arguments elsewhere. Fields without a natural simplest value (`workload`, `model.name`) are
+required; the length of a run must be given by `data.examples` or `schedule.max_steps`.
+"""
+
+import hashlib
+import json
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
+Attention = Literal["auto", "eager", "sdpa", "flash", "efficient", "math"]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A frozen group of settings; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ModelSettings(Section):
+    """Which architecture, and how its attention runs."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Catalogue name, Hugging Face id, or local directory."""
+    config: dict[str, Any] = {}
+    """Overrides of the architecture's Hugging Face configuration fields."""
+    attention: Attention = "auto"
+    """Attention kernel; `auto` takes what PyTorch would choose on the device."""
+
+
+class AdapterSettings(Section):
+    """Low-rank adapters (LoRA, Hu et al. 2021)."""
+
+    kind: Literal["none", "lora"] = "none"
+    """`none` trains all parameters."""
+    rank: Count = 8
+    """Inner dimension of the adapter."""
+    alpha: Annotated[float, Field(gt=0)] = 16
+    """Scale: the update is multiplied by alpha / rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout on the adapter's input."""
+    targets: list[str] | Literal["all-linear"] = "all-linear"
+    """Names of the linear modules that get an adapter."""
+
+
+class OptimizerSettings(Section):
+    """The update rule."""
+
+    name: Literal["adamw", "adamw-8bit", "paged-adamw-8bit", "sgd", "adafactor", "lion", "muon"] = "adamw"
+    """Update rule."""
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    """Peak learning rate, after warm-up."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Decoupled weight decay; norms and biases are exempt."""
+    implementation: Literal["auto", "for-loop", "foreach", "fused"] = "auto"
+    """How the update is issued; `auto` is fused where the optimizer has it."""
+    max_gradient_norm: Annotated[float, Field(gt=0)] | None = None
+    """Clip the global gradient norm to this; `null` does not clip."""
+
+
+class BatchSettings(Section):
+    """The shape of one micro-batch and how many make a step."""
+
+    micro_batch_size: Count = 1
+    """Samples in one forward-backward on one device."""
+    gradient_accumulation_steps: Count = 1
+    """Micro-steps per optimizer step."""
+    sequence_length: Count = 512
+    """Padded tokens per sample, at most."""
+    padding: Literal["fixed", "longest", "bucketed", "packed"] = "fixed"
+    """`fixed` pads to `sequence_length`, `longest` to the longest of the batch."""
+
+
+class DataSettings(Section):
+    """How much data an epoch has."""
+
+    examples: Count | None = None
+    """Training samples in one epoch; recipes fill it from their data."""
+    mean_tokens: Annotated[float, Field(gt=0)] | None = None
+    """Mean tokens per sample before padding; `null` means unknown."""
+
+
+class ScheduleSettings(Section):
+    """How long a run is and how the learning rate moves; everything counts optimizer updates."""
+
+    epochs: Annotated[float, Field(gt=0)] = 1
+    """Passes over the data."""
+    max_steps: Count | None = None
+    """Stop after this many optimizer steps, whatever `epochs` says."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Optimizer steps of linear warm-up."""
+    decay: Literal["linear", "cosine", "constant"] = "linear"
+    """Shape after warm-up, down to zero at the last step."""
+    frozen_encoder_epochs: Annotated[float, Field(ge=0)] = 0
+    """Epochs at the start in which only the heads are trained."""
+
+
+class ParallelSettings(Section):
+    """How a run is spread over devices."""
+
+    kind: Literal["none", "ddp", "fsdp"] = "none"
+    """Strategy."""
+    world_size: Count = 1
+    """Devices."""
+
+
+class CheckpointSettings(Section):
+    """When a run is saved."""
+
+    every_steps: Count = 400
+    """Optimizer steps between saves; the last step is always saved."""
+    keep_last: Count = 10
+    """Older checkpoints are removed once a newer one is durable."""
+
+
+class EvaluationSettings(Section):
+    """When and on how much a run is scored."""
+
+    every_epochs: Annotated[float, Field(gt=0)] = 1
+    """Epochs between evaluations."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """Samples scored each time; 0 does not evaluate."""
+    new_tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens generated per sample; 0 only scores."""
+
+
+class Settings(Section):
+    """One training run."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """A label for people; not part of the hash."""
+    workload: Annotated[str, Field(min_length=1)]
+    """`causal-lm`, `sequence-classification`, `masked-lm`, `seq2seq-lm`, or a recipe's name."""
+    model: ModelSettings
+    """Architecture."""
+    adapter: AdapterSettings = AdapterSettings()
+    """Low-rank adapter, if any."""
+    quantization: Literal["none", "int8", "nf4", "nf4-double"] = "none"
+    """Storage of frozen base weights."""
+    precision: Precision = "fp32"
+    """Number formats: `…-mixed` keeps fp32 weights under autocast, `…-true` stores the weights in it."""
+    optimizer: OptimizerSettings = OptimizerSettings()
+    """Update rule."""
+    batch: BatchSettings = BatchSettings()
+    """Micro-batch."""
+    data: DataSettings = DataSettings()
+    """Data set size."""
+    schedule: ScheduleSettings = ScheduleSettings()
+    """Length and learning rate."""
+    activation_checkpointing: Literal["none", "blocks", "selective"] = "none"
+    """Which activations are recomputed in the backward pass."""
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
+    """`torch.compile` mode."""
+    parallel: ParallelSettings = ParallelSettings()
+    """Devices."""
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    """Saving."""
+    evaluation: EvaluationSettings = EvaluationSettings()
+    """Scoring."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of initialisation, data order and dropout."""
+
+    @model_validator(mode="after")
+    def _no_conflicts(self) -> "Settings":
+        for broken, message in _conflicts(self):
+            if broken:
+                raise ValueError(message)
+        return self
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step over all devices."""
+        return self.batch.micro_batch_size * self.batch.gradient_accumulation_steps * self.parallel.world_size
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits that identify the run's settings (everything but `name`)."""
+        canonical = json.dumps(self.model_dump(exclude={"name"}), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def steps_per_epoch(self, sequences: int) -> int:
+        """Optimizer steps in one pass over `sequences`; the last partial accumulation is flushed, so it counts."""
+        return math.ceil(sequences / self.global_batch_size)
+
+    def total_steps(self, sequences: int) -> int:
+        """Optimizer steps of the whole run over `sequences` per epoch."""
+        steps = math.ceil(self.schedule.epochs * self.steps_per_epoch(sequences))
+        return steps if self.schedule.max_steps is None else min(steps, self.schedule.max_steps)
+
+
+def _conflicts(s: Settings) -> list[tuple[bool, str]]:
+    """Pairs of (is broken, rule · found · remedy)."""
+    examples = s.data.examples
+    return [
+        (
+            s.quantization != "none" and s.adapter.kind == "none",
+            f"quantization: quantised weights are frozen, so they need an adapter; found quantization="
+            f"{s.quantization!r} with adapter.kind='none'. Set adapter.kind to lora, or quantization to none.",
+        ),
+        (
+            examples is not None and s.batch.micro_batch_size > examples,
+            f"batch.micro_batch_size: at most the number of examples; found {s.batch.micro_batch_size} with "
+            f"data.examples={examples}. Set batch.micro_batch_size to {examples} or less.",
+        ),
+        (
+            s.parallel.kind == "none" and s.parallel.world_size > 1,
+            f"parallel.world_size: more than one device needs a strategy; found world_size={s.parallel.world_size} "
+            f"with kind='none'. Set parallel.kind to ddp or fsdp, or world_size to 1.",
+        ),
+        (
+            s.schedule.frozen_encoder_epochs > s.schedule.epochs,
+            f"schedule.frozen_encoder_epochs: at most schedule.epochs; found {s.schedule.frozen_encoder_epochs:g} "
+            f"with epochs={s.schedule.epochs:g}. Lower it or train longer.",
+        ),
+        (
+            isinstance(s.adapter.targets, list) and not s.adapter.targets,
+            "adapter.targets: names at least one module; found an empty list. Use all-linear or a list of names.",
+        ),
+        (
+            s.data.mean_tokens is not None and s.data.mean_tokens > s.batch.sequence_length,
+            f"data.mean_tokens: at most batch.sequence_length, to which samples are cut; found "
+            f"{s.data.mean_tokens} with sequence_length={s.batch.sequence_length}. Raise sequence_length or give the "
+            f"mean after cutting.",
+        ),
+    ]

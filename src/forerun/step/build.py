@@ -1,0 +1,94 @@
+"""From settings to a `TrainingStep` on a device: model, adapter, activation checkpointing, optimizer.
+
+The order matters: dtype, adapter (freezes the base), checkpointing, then the optimizer over what is left trainable.
+`place` moves a model that was built on `meta` to the device; training passes a real placement, tracing a fake one.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from forerun.errors import InvalidSettings, NotSupported
+from forerun.settings.schema import Settings
+from forerun.step.optimizer import build_optimizer
+from forerun.step.precision import POLICIES
+from forerun.step.training_step import TrainingStep
+from forerun.step.workload import Workload
+
+Place = Callable[[nn.Module], nn.Module]
+
+
+def build_step(
+    settings: Settings, workload: Workload, device: str, *, pretrained: bool, place: Place = lambda model: model
+) -> TrainingStep:
+    """The training step on torch device type `device`; the model is built on the current default device.
+
+    Raises:
+        NotSupported: a setting that this version cannot honour.
+        InvalidSettings: the adapter names no module of this model.
+    """
+    refuse_unsupported(settings)
+    model = workload.build_model(settings, pretrained=pretrained).to(POLICIES[settings.precision].parameter_dtype)
+    if settings.adapter.kind == "lora":
+        model = add_adapter(model, settings)
+    if settings.activation_checkpointing == "blocks":
+        checkpoint_blocks(model)
+    model = place(model).train()
+    optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale)
+    return TrainingStep(settings, workload, model, optimizer, device)
+
+
+def refuse_unsupported(settings: Settings) -> None:
+    """Refuse what the contract allows but this version does not do."""
+    wanted = {
+        "quantization": (settings.quantization, "none"),
+        "compile": (settings.compile, "none"),
+        "parallel.kind": (settings.parallel.kind, "none"),
+    }
+    for key, (found, offered) in wanted.items():
+        if found != offered:
+            raise NotSupported(
+                f"{key}: {found!r} is in the contract but not offered by this version. Set {key} to {offered}."
+            )
+    if settings.activation_checkpointing == "selective":
+        raise NotSupported(
+            "activation_checkpointing: 'selective' is in the contract but not offered by this version. "
+            "Set it to blocks or none."
+        )
+
+
+def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
+    """LoRA through peft; adapter weights are fp32 under mixed precision and the base's dtype otherwise."""
+    from peft import LoraConfig, get_peft_model
+
+    adapter = settings.adapter
+    targets = adapter.targets if isinstance(adapter.targets, str) else list(adapter.targets)
+    config = LoraConfig(
+        r=adapter.rank, lora_alpha=adapter.alpha, lora_dropout=adapter.dropout, target_modules=targets  # type: ignore[arg-type]
+    )
+    try:
+        return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
+    except ValueError as error:
+        linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
+        raise InvalidSettings(
+            f"adapter.targets: must name linear modules of {settings.model.name}; found {adapter.targets!r}. "
+            f"Its linear modules: {', '.join(linear)}."
+        ) from error
+
+
+def checkpoint_blocks(model: nn.Module) -> None:
+    """Recompute every transformer block in the backward pass."""
+    enable = getattr(model, "gradient_checkpointing_enable", None)
+    if enable is None:
+        raise NotSupported(
+            f"activation_checkpointing: {type(model).__name__} has no blocks to recompute. Set it to none."
+        )
+    enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if any(not p.requires_grad for p in model.parameters()):
+        model.enable_input_require_grads()  # type: ignore[operator]
+
+
+def torch_device_of(kind: str) -> torch.device:
+    """The real torch device of a detected device kind."""
+    return torch.device("cuda" if kind == "cuda" else "cpu")

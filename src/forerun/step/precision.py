@@ -1,0 +1,42 @@
+"""Number formats of a step: storage dtype of the weights, autocast dtype, loss scaling, TF32.
+
+bf16 and fp16 by capability is checked by the caller against the hardware record; this file only carries the policy out.
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+
+from forerun.settings.schema import Precision
+
+
+@dataclass(frozen=True)
+class PrecisionPolicy:
+    """How a step computes."""
+
+    parameter_dtype: torch.dtype
+    autocast_dtype: torch.dtype | None
+    scales_loss: bool
+    tf32: bool
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Dtype of matrix products."""
+        return self.autocast_dtype or self.parameter_dtype
+
+    def autocast(self, device_type: str) -> contextlib.AbstractContextManager[object]:
+        """Context of the forward pass."""
+        if self.autocast_dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(device_type, dtype=self.autocast_dtype)
+
+
+POLICIES: dict[Precision, PrecisionPolicy] = {
+    "fp32": PrecisionPolicy(torch.float32, None, scales_loss=False, tf32=False),
+    "tf32": PrecisionPolicy(torch.float32, None, scales_loss=False, tf32=True),
+    "fp16-mixed": PrecisionPolicy(torch.float32, torch.float16, scales_loss=True, tf32=False),
+    "bf16-mixed": PrecisionPolicy(torch.float32, torch.bfloat16, scales_loss=False, tf32=False),
+    "fp16-true": PrecisionPolicy(torch.float16, None, scales_loss=False, tf32=False),
+    "bf16-true": PrecisionPolicy(torch.bfloat16, None, scales_loss=False, tf32=False),
+}
