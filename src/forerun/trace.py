@@ -6,6 +6,7 @@ order; each is a pair `(kind, index)` where kind is ALLOCATE or FREE (index into
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Phase(StrEnum):
@@ -34,21 +35,31 @@ ALLOCATE, FREE, OP = "allocate", "free", "op"
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and dtype of one tensor; `dtype` is torch's name without the prefix, such as `bfloat16`."""
+    """Shape, stride (elements) and dtype of one tensor; `dtype` is torch's name without prefix, such as `bfloat16`."""
 
     shape: tuple[int, ...]
+    stride: tuple[int, ...]
     dtype: str
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
-    """One operator call. `micro_step` counts from 0; it is -1 outside micro-steps."""
+class Named:
+    """A torch constant among the arguments of a call, such as ("dtype", "float32") or ("device", "cpu")."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One distinct operator call: what costs time and bytes. Steps repeat few of them many times."""
 
     name: str
-    phase: Phase
-    micro_step: int
-    module: str
+    """The aten overload, such as `aten.mm.default`."""
+    arguments: tuple[Any, ...]
+    """Positional, then (name, value) pairs of keyword arguments in `keywords`; tensors are `TensorSpec`s."""
+    keywords: tuple[tuple[str, Any], ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     flops: int
@@ -58,6 +69,17 @@ class Op:
     """Launches no kernel: only shapes or strides change."""
     syncs: bool = False
     """The host waits for the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator as it ran. `micro_step` counts from 0; it is -1 outside micro-steps."""
+
+    call: int
+    """Index into `Trace.calls`."""
+    phase: Phase
+    micro_step: int
+    module: str
     recomputed: bool = False
     """Runs a second time because of activation checkpointing."""
 
@@ -76,6 +98,7 @@ class Storage:
 class Trace:
     """One warm optimizer step and what was alive before it."""
 
+    calls: list[Call] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     events: list[tuple[str, int]] = field(default_factory=list)
@@ -90,5 +113,9 @@ class Trace:
     accumulation: int = 1
     compute_dtype: str = "float32"
     """Dtype of the step's matrix products, whose peak mfu is measured against."""
+    tf32: bool = False
+    """fp32 matrix products run on TF32 tensor cores."""
+    warm_from: int = 0
+    """Index into `events` where the warm step begins; what is before only prepares it."""
     assumed_values: list[str] = field(default_factory=list)
     """Reads of tensor values that the trace had to answer itself."""

@@ -4,9 +4,13 @@ A `BatchPlan` counts micro-batches by shape. Recipes make it from the sampler th
 the settings alone (`plan_from_settings`). No torch.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from forerun.errors import InvalidSettings
+from forerun.settings.schema import Settings
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,3 +53,49 @@ class BatchPlan:
     def padded_tokens(self) -> int:
         """Padded tokens of the epoch."""
         return sum(shape.size * shape.length * number for shape, number in self.shapes)
+
+
+def plan_from_settings(settings: Settings) -> BatchPlan:
+    """The plan of a workload of which only sizes are known: `data.examples` and perhaps `data.mean_tokens`.
+
+    `fixed` pads every sample to the sequence length. Other paddings need the lengths; where only their mean is known
+    they are taken as geometric, cut at the sequence length, and where nothing is known as all at the sequence length.
+    Both assumptions are stated in the plan.
+
+    Raises:
+        InvalidSettings: neither `data.examples` nor `schedule.max_steps` gives the run a length.
+    """
+    batch, examples = settings.batch, settings.data.examples
+    if examples is None:
+        if settings.schedule.max_steps is None:
+            raise InvalidSettings(
+                "data.examples: the length of the run is unknown; found neither data.examples nor schedule.max_steps. "
+                "Set one of them."
+            )
+        examples = settings.schedule.max_steps * settings.global_batch_size
+    mean = settings.data.mean_tokens or batch.sequence_length
+    sequences, length, assumptions = examples, batch.sequence_length, ()
+    if batch.padding == "packed":
+        sequences = max(1, math.ceil(examples * mean / batch.sequence_length))
+        assumptions = ("padding: packed sequences are taken as full.",)
+    elif batch.padding != "fixed" and settings.data.mean_tokens is None:
+        assumptions = ("data.mean_tokens is not given: every sample is taken as long as batch.sequence_length.",)
+    elif batch.padding != "fixed":
+        size = batch.micro_batch_size if batch.padding == "longest" else 1
+        length = min(batch.sequence_length, round(_expected_longest(mean, batch.sequence_length, size)))
+        assumptions = ("sample lengths are taken as geometric around data.mean_tokens.",)
+    full, rest = divmod(sequences, batch.micro_batch_size)
+    shapes = Counter({BatchShape(batch.micro_batch_size, length): full})
+    if rest:
+        shapes[BatchShape(rest, length)] += 1
+    if length != batch.sequence_length:
+        shapes[BatchShape(batch.micro_batch_size, batch.sequence_length)] += 0
+    return BatchPlan(
+        tuple(sorted(shapes.items())), settings.steps_per_epoch(sequences), examples, examples * mean, assumptions
+    )
+
+
+def _expected_longest(mean: float, limit: int, size: int) -> float:
+    """Expected maximum of `size` geometric lengths of mean `mean`, cut at `limit`; in tokens."""
+    stays_below = 1 - 1 / mean
+    return sum(1 - (1 - stays_below**k) ** size for k in range(limit)) if mean > 1 else 1.0

@@ -1,10 +1,8 @@
 """From settings to a `TrainingStep` on a device: model, adapter, activation checkpointing, optimizer.
 
 The order matters: dtype, adapter (freezes the base), checkpointing, then the optimizer over what is left trainable.
-`place` moves a model that was built on `meta` to the device; training passes a real placement, tracing a fake one.
+Training calls `build_step`; tracing prepares the model on `meta`, gives it fake storage, then binds it.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -16,25 +14,32 @@ from forerun.step.precision import POLICIES
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 
-Place = Callable[[nn.Module], nn.Module]
 
-
-def build_step(
-    settings: Settings, workload: Workload, device: str, *, pretrained: bool, place: Place = lambda model: model
-) -> TrainingStep:
-    """The training step on torch device type `device`; the model is built on the current default device.
+def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
+    """The training step on torch device `device` ("cpu" or "cuda").
 
     Raises:
         NotSupported: a setting that this version cannot honour.
         InvalidSettings: the adapter names no module of this model.
     """
+    with torch.device(device):
+        model = prepare_model(settings, workload, pretrained=pretrained)
+    return bind_step(settings, workload, model.to(device), device)
+
+
+def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -> nn.Module:
+    """The model with dtype, adapter and checkpointing applied, on the current default device (`meta` included)."""
     refuse_unsupported(settings)
     model = workload.build_model(settings, pretrained=pretrained).to(POLICIES[settings.precision].parameter_dtype)
     if settings.adapter.kind == "lora":
         model = add_adapter(model, settings)
     if settings.activation_checkpointing == "blocks":
         checkpoint_blocks(model)
-    model = place(model).train()
+    return model.train()
+
+
+def bind_step(settings: Settings, workload: Workload, model: nn.Module, device: str) -> TrainingStep:
+    """Optimizer and step over a model that is where it will be trained; `device` is a torch device type."""
     optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale)
     return TrainingStep(settings, workload, model, optimizer, device)
 
@@ -88,7 +93,3 @@ def checkpoint_blocks(model: nn.Module) -> None:
     if any(not p.requires_grad for p in model.parameters()):
         model.enable_input_require_grads()  # type: ignore[operator]
 
-
-def torch_device_of(kind: str) -> torch.device:
-    """The real torch device of a detected device kind."""
-    return torch.device("cuda" if kind == "cuda" else "cpu")

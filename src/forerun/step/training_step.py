@@ -81,7 +81,7 @@ class TrainingStep:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
             parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-            norm = nn.utils.clip_grad_norm_(parameters, limit)
+            norm = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
         if self.scaler is None:
             self.optimizer.step()
         else:

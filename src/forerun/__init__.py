@@ -1,0 +1,22 @@
+"""Forerun: know what a PyTorch training run will cost before you start it, then get exactly that."""
+
+from typing import Any
+
+__all__ = ["Forecast", "Settings", "forecast", "forecast_step", "virtual_gpu"]
+
+_HOMES = {
+    "Forecast": "forerun.records",
+    "Settings": "forerun.settings.schema",
+    "forecast": "forerun.api",
+    "forecast_step": "forerun.forecasting.any_step",
+    "virtual_gpu": "forerun.forecasting.virtual_gpu",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported on first use, so that the command line starts quickly."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'forerun' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

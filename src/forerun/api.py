@@ -1,0 +1,83 @@
+"""The Python interface: forecast settings, a step of your own, or move a model to a virtual GPU and look."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forerun.data.plan import plan_from_settings
+from forerun.errors import InvalidSettings
+from forerun.forecasting.forecast import make_forecast
+from forerun.forecasting.request import ForecastRequest, KnownTimes
+from forerun.hardware.catalogue import Device
+from forerun.records import Forecast
+from forerun.recipes.catalogue import MODULES, recipe
+from forerun.settings.load import load_settings, settings_from
+from forerun.settings.schema import Settings
+from forerun.step.heads import GENERIC, generic_workload
+
+Target = Settings | Mapping[str, Any] | str | Path
+
+
+def forecast(target: Target, gpu: str = "a100-40gb", overrides: Sequence[str] = ()) -> Forecast:
+    """What a run needs on `gpu` (a catalogue name, or `cpu` for this machine), before it starts.
+
+    `target` is settings, a mapping of them, a YAML file or a recipe's name; `overrides` are `dotted.path=value`.
+
+    Raises:
+        ForerunError: the settings, the GPU or the model is wrong; see `forerun.errors`.
+    """
+    device = find_device(gpu)
+    return forecast_settings(resolve(target, overrides), device)
+
+
+def resolve(target: Target, overrides: Sequence[str] = ()) -> Settings:
+    """Settings of a target.
+
+    Raises:
+        InvalidSettings: no such file or recipe, or a setting is wrong.
+    """
+    if isinstance(target, Settings):
+        return settings_from(target.model_dump(), overrides) if overrides else target
+    if isinstance(target, Mapping):
+        return settings_from(target, overrides)
+    if str(target) in MODULES:
+        return settings_from(recipe(str(target)).SETTINGS.model_dump(), overrides)
+    if Path(target).suffix.lower() not in (".yaml", ".yml", ".json") and not Path(target).exists():
+        raise InvalidSettings(
+            f"TARGET: a recipe's name or a YAML file; found {str(target)!r}, which is neither. "
+            f"Recipes: {', '.join(MODULES)}."
+        )
+    return load_settings(Path(target), overrides)
+
+
+def find_device(gpu: str) -> Device:
+    """A GPU of the catalogue, or the CPU of this machine under the name `cpu`.
+
+    Raises:
+        UnknownDevice: neither.
+    """
+    if gpu.lower() == "cpu":
+        from forerun.hardware.detect import detect_cpu
+
+        return detect_cpu().device
+    from forerun.hardware.catalogue import device
+
+    return device(gpu)
+
+
+def forecast_settings(settings: Settings, device: Device, price_per_hour: float | None = None) -> Forecast:
+    """The forecast of checked settings on a device."""
+    if settings.workload in MODULES:
+        opened = recipe(settings.workload).open_recipe(settings)
+        request = ForecastRequest(
+            opened.settings, opened.workload, opened.plan(), device, price_per_hour, opened.known_times(device)
+        )
+    elif settings.workload in GENERIC:
+        workload = generic_workload(settings.workload)
+        request = ForecastRequest(
+            settings, workload, plan_from_settings(settings), device, price_per_hour, KnownTimes()
+        )
+    else:
+        known = ", ".join([*GENERIC, *MODULES])
+        raise InvalidSettings(f"workload: one of {known}; found {settings.workload!r}.")
+    return make_forecast(request)

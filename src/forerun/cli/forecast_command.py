@@ -1,0 +1,41 @@
+"""`forerun forecast`: memory, time and cost of a run, on one GPU or several side by side."""
+
+from typing import Annotated
+
+import typer
+
+from forerun.cli.options import GpuOption, JsonOption, SetOption, TargetArgument, gpu_names, print_json
+
+COMPARISON_SCHEMA = "forerun.comparison/1"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(name="forecast")(forecast)
+
+
+def forecast(
+    target: TargetArgument,
+    gpu: GpuOption = None,
+    overrides: SetOption = None,
+    price: Annotated[float | None, typer.Option("--price", help="Price per hour of one device, in dollars.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forecast memory, time and cost of a run before it starts. Exit code 3: it does not fit."""
+    from forerun.api import find_device, forecast_settings, resolve
+
+    devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
+    settings = resolve(target, overrides or ())
+    forecasts = [forecast_settings(settings, device, price) for device in devices]
+    if as_json:
+        documents = [f.model_dump(mode="json", by_alias=True, exclude={"detail"}) for f in forecasts]
+        print_json(documents[0] if len(documents) == 1 else {"schema": COMPARISON_SCHEMA, "forecasts": documents})
+    else:
+        from rich.console import Console
+
+        from forerun.report.terminal import forecast_comparison, forecast_table
+
+        shown = forecast_table(forecasts[0], settings.name) if len(forecasts) == 1 else forecast_comparison(forecasts)
+        Console().print(shown)
+    if not any(f.fits for f in forecasts):
+        raise typer.Exit(3)

@@ -1,0 +1,44 @@
+"""The command line: thin. Each command parses, calls one stage, renders; errors become one paragraph and an exit code.
+
+Exit codes: 0 done; 1 our bug (traceback); 2 bad input or settings; 3 the forecast says it does not fit; 4 a success
+criterion failed; 130 interrupted.
+"""
+
+import sys
+
+import typer
+
+from forerun.cli import forecast_command, look_commands, run_commands
+from forerun.errors import ForerunError, NothingFits
+
+EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 2, 3, 4, 130
+
+app = typer.Typer(
+    name="forerun",
+    help="Know what a PyTorch training run will cost before you start it, then get exactly that.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+forecast_command.add_to(app)
+run_commands.add_to(app)
+look_commands.add_to(app)
+
+
+def main() -> None:
+    """Run the command line; render expected errors."""
+    try:
+        app()
+    except NothingFits as error:
+        _say(error)
+        sys.exit(EXIT_DOES_NOT_FIT)
+    except ForerunError as error:
+        _say(error)
+        sys.exit(EXIT_BAD_INPUT)
+
+
+def _say(error: ForerunError) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)

@@ -1,0 +1,123 @@
+"""A trace replayed through two clocks: the host issues operators, the device executes them in order.
+
+The device starts an operator when it is free and the host has issued it. Time in which the device waits for the host is
+`host_seconds`; reads of values make the host wait for the device. On a host device (`cpu`) there is one clock. With
+gradient accumulation the second traced micro-step is repeated for all later ones; its steady time is taken.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from forerun.clock.costs import Costs
+from forerun.records import OperatorTime, StepPhases
+from forerun.trace import Op, Phase, Trace
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One warm step: its phases, the FLOP it needs and executes, its operators, and when each traced op ended."""
+
+    phases: StepPhases
+    model_flops: float
+    hardware_flops: float
+    operators: tuple[OperatorTime, ...]
+    ends: tuple[float, ...]
+    """Seconds from the start of the step at which each op of `Trace.ops` in the warm step ended."""
+
+    @property
+    def seconds(self) -> float:
+        """Sum of the phases."""
+        return sum(self.phases.model_dump().values())
+
+
+def replay_clock(trace: Trace, costs: Costs) -> StepTime:
+    """Time of the warm step of `trace` at `costs`."""
+    clocks = _Clocks(trace, costs)
+    later = trace.accumulation - 1
+    clocks.run((op for op in _warm_ops(trace) if op.micro_step <= 0 and op.phase is not Phase.OPTIMIZER), 1)
+    clocks.run((op for op in _warm_ops(trace) if op.micro_step == 1), later)
+    clocks.run((op for op in _warm_ops(trace) if op.phase is Phase.OPTIMIZER), 1)
+    clocks.finish()
+    repeats = {0: 1, 1: later, -1: 1}
+    flops = [(op, trace.calls[op.call].flops * repeats[op.micro_step]) for op in _warm_ops(trace)]
+    return StepTime(
+        phases=StepPhases(**{f"{name}_seconds": seconds for name, seconds in clocks.busy.items()}),
+        model_flops=sum(count for op, count in flops if not op.recomputed),
+        hardware_flops=sum(count for _, count in flops),
+        operators=clocks.operators(),
+        ends=tuple(clocks.ends),
+    )
+
+
+def _warm_ops(trace: Trace) -> Iterable[Op]:
+    return (op for op in trace.ops if op.phase is not Phase.PREPARE)
+
+
+@dataclass
+class _Clocks:
+    trace: Trace
+    costs: Costs
+    host: float = 0.0
+    device: float = 0.0
+    busy: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    ends: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.device_seconds = [self.costs.device_seconds(call) for call in self.trace.calls]
+        self.host_seconds = [self.costs.host_seconds(call) for call in self.trace.calls]
+        self.totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
+
+    def run(self, ops: Iterable[Op], repeats: int) -> None:
+        """Play `ops` once; the time of further repeats is that of a second play."""
+        played = list(ops)
+        if not played or repeats < 1:
+            return
+        for op in played:
+            self._play(op, 1)
+            self.ends.append(self.device)
+        if repeats > 1:
+            before = dict(self.busy)
+            for op in played:
+                self._play(op, repeats - 1)
+            skipped = 0.0
+            for name, value in list(self.busy.items()):
+                extra = (value - before.get(name, 0.0)) * (repeats - 2)
+                self.busy[name] = value + extra
+                skipped += extra
+            self.host += skipped
+            self.device += skipped
+
+    def _play(self, op: Op, count: int) -> None:
+        seconds, issue = self.device_seconds[op.call], self.host_seconds[op.call]
+        call = self.trace.calls[op.call]
+        if self.costs.is_host:
+            self.busy["host"] += issue
+            self.busy[op.phase.value] += seconds
+            self.device += issue + seconds
+        else:
+            self.host += issue
+            if seconds:
+                wait = max(0.0, self.host - self.device)
+                self.busy["host"] += wait
+                self.busy[op.phase.value] += seconds
+                self.device += wait + seconds
+            if call.syncs:
+                self.host = max(self.host, self.device)
+        total = self.totals[(call.name, op.phase.value)]
+        total[0] += count
+        total[1] += count * seconds
+
+    def finish(self) -> None:
+        """The step ends when both clocks have ended."""
+        if not self.costs.is_host and self.host > self.device:
+            self.busy["host"] += self.host - self.device
+
+    def operators(self) -> tuple[OperatorTime, ...]:
+        """Operator classes by time, most first."""
+        rows = [
+            OperatorTime(name=name.removeprefix("aten."), phase=phase, calls=int(calls), seconds=seconds)
+            for (name, phase), (calls, seconds) in self.totals.items()
+            if seconds
+        ]
+        return tuple(sorted(rows, key=lambda row: -row.seconds))

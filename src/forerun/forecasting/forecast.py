@@ -1,0 +1,200 @@
+"""From a request to a `Forecast`: step model → memory, step, run, cost, with what is not modelled said.
+
+First version: time ranges are stated shares around the expected value, not yet earned by coverage on real runs; the
+forecast says so.
+"""
+
+import math
+import platform
+from importlib.metadata import version
+
+import psutil
+
+from forerun.forecasting.request import ForecastRequest
+from forerun.forecasting.step_model import StepModel, model_steps
+from forerun.records import (
+    Forecast,
+    ForecastDetail,
+    MemoryBreakdown,
+    MemoryForecast,
+    Parameters,
+    Range,
+    RunForecast,
+    RunPhases,
+    StepForecast,
+    StepPhases,
+    TimelinePoint,
+)
+from forerun.units import HOUR
+
+TIME_SPREAD = {"datasheet": (0.7, 1.6), "measured": (0.85, 1.25)}
+"""Optimistic and conservative share of the expected time; stated, to be replaced by quantiles of real errors."""
+STATED_STARTUP_SECONDS = 30.0
+"""Imports, weights and tokenising on a machine that was not measured; stated."""
+HOST_SPREAD = (0.95, 1.05, 1.25)
+"""Resident over accounted bytes of a CPU process: the C library returns freed pages late; stated."""
+FRAGMENTATION_SHARE = 1.05
+"""Conservative share on reserved bytes: order of allocations in a run that the trace does not see; stated."""
+TIMELINE_POINTS = 240
+NOT_MODELLED = {
+    "cuda": [
+        "temporaries inside kernels other than cuBLAS workspaces",
+        "reuse in L2 between operators, tile and wave quantisation, power limits",
+    ],
+    "cpu": ["memory that the C library keeps after it is freed", "other processes on the machine"],
+}
+
+
+def make_forecast(request: ForecastRequest) -> Forecast:
+    """The forecast that answers `request`."""
+    model = model_steps(request)
+    memory = _memory(request, model)
+    step = _step(request, model)
+    return Forecast(
+        settings_hash=request.settings.hash,
+        gpu=request.device.name,
+        world_size=request.settings.parallel.world_size,
+        fits=memory.device_bytes.conservative <= memory.capacity_bytes,
+        parameters=Parameters(
+            total=model.longest.trace.total_parameters, trainable=model.longest.trace.trainable_parameters
+        ),
+        memory=memory,
+        step=step,
+        run=_run(request, model),
+        warnings=_warnings(request, model),
+        not_modelled=_not_modelled(request, model),
+        detail=_detail(request, model),
+    )
+
+
+def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
+    device, replay = request.device, model.memory
+    allocated, reserved = replay.peak_allocated_bytes, replay.peak_reserved_bytes
+    if device.kind == "cpu":
+        context = psutil.Process().memory_info().rss
+        low, middle, high = HOST_SPREAD
+        band = Range(
+            optimistic=context + allocated * low, expected=context + allocated * middle,
+            conservative=context + allocated * high,
+        )  # fmt: skip
+        context_expected = context
+    else:
+        band = Range(
+            optimistic=min(allocated + device.context_bytes.optimistic, reserved + device.context_bytes.expected),
+            expected=reserved + device.context_bytes.expected,
+            conservative=reserved * FRAGMENTATION_SHARE + device.context_bytes.conservative,
+        )
+        context_expected = int(device.context_bytes.expected)
+    return MemoryForecast(
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        device_bytes=band,
+        context_bytes=context_expected,
+        capacity_bytes=device.memory_bytes,
+        breakdown=replay.breakdown,
+    )
+
+
+def _spread(request: ForecastRequest, expected: float) -> Range:
+    low, high = TIME_SPREAD["measured" if request.device.kind == "cpu" else "datasheet"]
+    return Range(optimistic=expected * low, expected=expected, conservative=expected * high)
+
+
+def _step(request: ForecastRequest, model: StepModel) -> StepForecast:
+    plan = request.plan
+    seconds = model.mean_step_seconds()
+    model_flops = model.mean_flops("model_flops")
+    return StepForecast(
+        seconds=_spread(request, seconds),
+        phases=StepPhases(**model.mean_phases()),
+        model_flops=model_flops,
+        hardware_flops=model.mean_flops("hardware_flops"),
+        mfu=model_flops / (seconds * model.peak_flops_per_second),
+        tokens_per_second=plan.tokens / plan.steps / seconds,
+        samples_per_second=plan.samples / plan.steps / seconds,
+    )
+
+
+def _run(request: ForecastRequest, model: StepModel) -> RunForecast:
+    settings, plan, known = request.settings, request.plan, request.known
+    total = math.ceil(settings.schedule.epochs * plan.steps)
+    if settings.schedule.max_steps is not None:
+        total = min(total, settings.schedule.max_steps)
+    frozen = min(total, math.ceil(settings.schedule.frozen_encoder_epochs * plan.steps))
+    written = math.ceil(total / settings.checkpoints.every_steps)
+    bytes_each = model.longest.trace.checkpoint_bytes
+    evaluations = math.floor(total / plan.steps / settings.evaluation.every_epochs + 1e-9)
+    phases = RunPhases(
+        startup_seconds=STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
+        training_seconds=frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds(),
+        evaluation_seconds=evaluations * _evaluation_seconds(request, model) + known.evaluation_seconds,
+        checkpoint_seconds=written * bytes_each / model.disk_bytes_per_second,
+    )
+    expected = sum(phases.model_dump().values())
+    price = request.device.price_per_hour if request.price_per_hour is None else request.price_per_hour
+    return RunForecast(
+        steps_per_epoch=plan.steps,
+        total_steps=total,
+        checkpoints_written=written,
+        checkpoint_bytes=bytes_each,
+        seconds=_spread(request, expected),
+        phases=phases,
+        cost=None if price is None else price * expected / HOUR * settings.parallel.world_size,
+    )
+
+
+def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
+    """One evaluation: a forward pass per sample, and reading all weights once per generated token of a batch."""
+    evaluation = request.settings.evaluation
+    if not evaluation.examples:
+        return 0.0
+    scoring = evaluation.examples * model.forward_seconds_per_sample()
+    batches = math.ceil(evaluation.examples / request.settings.batch.micro_batch_size)
+    bandwidth = request.device.bandwidth_bytes_per_second or model.disk_bytes_per_second
+    per_token = model.memory.breakdown.parameter_bytes / bandwidth + model.longest.time.phases.host_seconds / 3
+    return scoring + batches * evaluation.new_tokens * per_token
+
+
+def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
+    found = [f"Time: {model.costs.description}; its range is stated, not earned on real runs."]
+    if request.device.kind == "cuda":
+        found.append("Device memory outside the allocator is taken from the catalogue, not probed on this machine.")
+    found.extend(f"Assumed: {assumption}" for assumption in request.plan.assumptions)
+    host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
+    if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
+        found.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")
+    return found
+
+
+def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
+    found = list(NOT_MODELLED[request.device.kind])
+    reads = len(model.longest.trace.assumed_values)
+    if reads:
+        found.append(f"{reads} reads of tensor values, answered with 0: {model.longest.trace.assumed_values[0]} …")
+    missing = getattr(model.costs, "missing", set())
+    if missing:
+        found.append(f"operators not timed alone, taken by bytes and FLOP: {', '.join(sorted(missing))}")
+    return found
+
+
+def _detail(request: ForecastRequest, model: StepModel) -> ForecastDetail:
+    return ForecastDetail(
+        timeline=_timeline(model),
+        operators=list(model.longest.time.operators[:20]),
+        rates=model.costs.description,
+        traced_lengths=[t.shape.length for t in model.traced],
+        device_name=request.device.name,
+        versions={"python": platform.python_version(), "torch": version("torch")},
+    )
+
+
+def _timeline(model: StepModel) -> list[TimelinePoint]:
+    """Memory over the longest step, thinned out but with its peak kept."""
+    curve, ends = model.memory.curve, model.longest.time.ends
+    stride = max(1, len(curve) // TIMELINE_POINTS)
+    peak = max(range(len(curve)), key=lambda i: curve[i].live.total_bytes)
+    return [
+        TimelinePoint(seconds=ends[i], phase=curve[i].phase.value, bytes=MemoryBreakdown(**curve[i].live.model_dump()))
+        for i in range(len(curve))
+        if i % stride == 0 or i in (peak, len(curve) - 1)
+    ]

@@ -1,0 +1,65 @@
+"""What a forecast is asked about: settings, workload, batch plan, device, and what the caller already knows of the run."""
+
+from dataclasses import dataclass, field
+
+from forerun.data.plan import BatchPlan
+from forerun.errors import InvalidSettings
+from forerun.hardware.catalogue import Device
+from forerun.settings.schema import Settings
+from forerun.step.workload import Workload
+
+BF16 = ("bf16-mixed", "bf16-true")
+FP16 = ("fp16-mixed", "fp16-true")
+
+
+@dataclass(frozen=True)
+class KnownTimes:
+    """Seconds that the caller measured on the machine that will run; null where it did not."""
+
+    startup_seconds: float | None = None
+    """Loading data and building the model."""
+    data_seconds_per_step: float = 0.0
+    """Collating one optimizer step's batches, when nothing hides it."""
+    evaluation_seconds: float = 0.0
+    """Scoring after training that the settings' evaluation does not cover."""
+
+
+@dataclass(frozen=True)
+class ForecastRequest:
+    """One question."""
+
+    settings: Settings
+    workload: Workload
+    plan: BatchPlan
+    device: Device
+    price_per_hour: float | None = None
+    """Overrides the catalogue's price."""
+    known: KnownTimes = field(default_factory=KnownTimes)
+
+    def __post_init__(self) -> None:
+        require_precision(self.settings, self.device)
+
+
+def require_precision(settings: Settings, device: Device) -> None:
+    """Refuse a number format that the hardware only emulates.
+
+    Raises:
+        InvalidSettings: naming the device and a precision that it has.
+    """
+    precision = settings.precision
+    if precision in BF16 and not device.has_bf16:
+        other = "fp16" + precision[4:] if device.kind == "cuda" else "fp32"
+        raise InvalidSettings(
+            f"precision: {precision} needs bfloat16 in hardware (compute capability 8.0 or more, or a CPU with "
+            f"avx512_bf16 or amx_bf16); {device.name} has none. Set precision to {other}."
+        )
+    if precision in FP16 and device.kind == "cpu":
+        raise InvalidSettings(
+            f"precision: {precision} is for GPUs; found {device.name}. "
+            f"Set precision to {'bf16-mixed' if device.has_bf16 else 'fp32'}."
+        )
+    if precision == "tf32" and "tfloat32" not in device.peak_flops_per_second:
+        raise InvalidSettings(
+            f"precision: tf32 needs tensor cores of compute capability 8.0 or more; {device.name} has none. "
+            f"Set precision to fp32 or fp16-mixed."
+        )

@@ -1,0 +1,167 @@
+"""Memory and time of a run's steps: traced at a few batch lengths, replayed, and put together over the batch plan."""
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from forerun.clock.costs import Costs, DatasheetCosts
+from forerun.clock.measured import MeasuredCosts
+from forerun.clock.timeline import StepTime, replay_clock
+from forerun.data.plan import BatchShape
+from forerun.forecasting.lengths import at_length, shapes_to_trace
+from forerun.forecasting.request import ForecastRequest
+from forerun.hardware.catalogue import Device
+from forerun.memory.overhead import workspace_bytes
+from forerun.memory.replay import MemoryReplay, replay_memory
+from forerun.trace import Call, Trace
+from forerun.units import GIGA, MIB
+from forerun.virtual.operator_timing import matmul_peak, step_overhead_seconds, time_calls
+from forerun.virtual.trace_step import trace_step
+
+STATED_DISK_BYTES_PER_SECOND = 1 * GIGA
+"""Checkpoint writes on a rented machine; stated, not measured."""
+DISK_PROBE_BYTES = 32 * MIB
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """One traced shape, replayed."""
+
+    shape: BatchShape
+    trace: Trace
+    time: StepTime
+
+
+@dataclass
+class StepModel:
+    """Steps of one request: the longest shape for memory, several for time."""
+
+    request: ForecastRequest
+    traced: list[TracedStep]
+    memory: MemoryReplay
+    costs: Costs
+    peak_flops_per_second: float
+    disk_bytes_per_second: float
+    frozen: list[TracedStep] = field(default_factory=list)
+
+    @property
+    def longest(self) -> TracedStep:
+        """The step in which memory peaks."""
+        return self.traced[-1]
+
+    def epoch_seconds(self, *, frozen: bool = False) -> float:
+        """Training time of one epoch over the batch plan, data included."""
+        return self.mean_step_seconds(frozen=frozen) * self.request.plan.steps
+
+    def mean_step_seconds(self, *, frozen: bool = False) -> float:
+        """Mean warm step over the plan."""
+        return sum(self.mean_phases(frozen=frozen).values())
+
+    def mean_phases(self, *, frozen: bool = False) -> dict[str, float]:
+        """Seconds of each phase in the mean step of the plan, by field name of StepPhases."""
+        plan, traced = self.request.plan, self.frozen if frozen and self.frozen else self.traced
+        phases = {name: 0.0 for name in traced[0].time.phases.model_dump()}
+        for name in phases:
+            values = {t.shape.length: getattr(t.time.phases, name) for t in traced}
+            if name == "optimizer_seconds":
+                phases[name] = statistics.fmean(values.values())
+                continue
+            micro_steps = traced[0].trace.accumulation
+            whole = sum(
+                number * at_length(values, shape.length) * shape.size / traced[0].shape.size
+                for shape, number in plan.shapes
+                if number
+            )
+            phases[name] = whole / micro_steps / plan.steps
+        phases["data_seconds"] += self.request.known.data_seconds_per_step
+        return phases
+
+    def forward_seconds_per_sample(self) -> float:
+        """Forward time of one sample at the plan's mean padded length."""
+        shape = self.longest.shape
+        values = {t.shape.length: t.time.phases.forward_seconds for t in self.traced}
+        mean_length = self.request.plan.padded_tokens / max(1, self.request.plan.samples)
+        return at_length(values, min(mean_length, shape.length)) / self.longest.trace.accumulation / shape.size
+
+    def mean_flops(self, name: str) -> float:
+        """FLOP of the mean step; `name` is model_flops or hardware_flops."""
+        plan = self.request.plan
+        values = {t.shape.length: getattr(t.time, name) for t in self.traced}
+        whole = sum(
+            number * at_length(values, shape.length) * shape.size / self.traced[0].shape.size
+            for shape, number in plan.shapes
+            if number
+        )
+        return whole / self.traced[0].trace.accumulation / plan.steps
+
+
+def model_steps(request: ForecastRequest) -> StepModel:
+    """Trace and replay the steps of `request`."""
+    settings, device = request.settings, request.device
+    shapes = shapes_to_trace(request.plan, settings.batch.micro_batch_size)
+    if shapes[-1].length < request.plan.longest.length:
+        shapes.append(BatchShape(settings.batch.micro_batch_size, request.plan.longest.length))
+    traces = [trace_step(settings, request.workload, device, shape) for shape in shapes]
+    frozen = []
+    if settings.schedule.frozen_encoder_epochs > 0:
+        frozen = [trace_step(settings, request.workload, device, shape, frozen_encoder=True) for shape in shapes]
+    costs = choose_costs(device, [*traces, *frozen])
+    memory = replay_memory(
+        traces[-1], is_host=device.kind == "cpu", workspace_bytes=workspace_bytes(device)
+    )
+    return StepModel(
+        request=request,
+        traced=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, traces, strict=True)],
+        memory=memory,
+        costs=costs,
+        peak_flops_per_second=_peak(device, traces[-1], costs),
+        disk_bytes_per_second=measure_disk() if device.kind == "cpu" else STATED_DISK_BYTES_PER_SECOND,
+        frozen=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, frozen, strict=False)],
+    )
+
+
+def choose_costs(device: Device, traces: list[Trace]) -> Costs:
+    """Operators timed here for the device at hand (the CPU), the datasheet for every other."""
+    if device.kind != "cpu":
+        return DatasheetCosts(device, tf32=traces[0].tf32)
+    here = torch.device("cpu")
+    seconds: dict[Call, float] = {}
+    for trace in traces:
+        seconds = time_calls(trace, here, known=seconds)
+    copied = 64 * MIB
+    source = torch.rand(copied // 4)
+    start = time.perf_counter()
+    source.clone()
+    bandwidth = 2 * copied / (time.perf_counter() - start)
+    return MeasuredCosts(
+        seconds=seconds,
+        overhead_seconds=step_overhead_seconds(here),
+        bytes_per_second=bandwidth,
+        flops_per_second=matmul_peak(here, torch.float32),
+        is_host=True,
+    )
+
+
+def _peak(device: Device, trace: Trace, costs: Costs) -> float:
+    """FLOP/s that mfu is measured against."""
+    if device.kind == "cuda":
+        return device.peak("tfloat32" if trace.tf32 else trace.compute_dtype)
+    probe = matmul_peak(torch.device("cpu"), getattr(torch, trace.compute_dtype))
+    return max([probe, *(call.flops / costs.device_seconds(call) for call in trace.calls if call.flops)])
+
+
+def measure_disk() -> float:
+    """Bytes per second of a durable write in the current folder's file system."""
+    content = bytes(DISK_PROBE_BYTES)
+    with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
+        start = time.perf_counter()
+        file.write(content)
+        file.flush()
+        import os
+
+        os.fsync(file.fileno())
+        return DISK_PROBE_BYTES / (time.perf_counter() - start)

@@ -1,0 +1,67 @@
+"""The torch device `virtual`: a device type without silicon, in PyTorch's out-of-tree slot.
+
+Registered once per process, on first use. Tensors on it exist only under `FakeTensorMode`; the backend module answers
+what PyTorch asks of any accelerator (random state for activation checkpointing, autocast dtypes, synchronisation).
+Source: `torch.utils.backend_registration`, PyTorch 2.13.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch.utils import backend_registration
+
+DEVICE = "virtual"
+
+
+class VirtualBackend(backend_registration._DummyBackendModule):
+    """What `torch.virtual` offers; there is one device and nothing to wait for."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """Both 16-bit formats; whether the target has them is checked against its hardware record."""
+        return [torch.bfloat16, torch.float16]
+
+    def get_rng_state(self, device: object = None) -> torch.Tensor:
+        """State of the device's generator, on the host as on CUDA (16 bytes)."""
+        return torch.zeros(16, dtype=torch.uint8, device="cpu")
+
+    def set_rng_state(self, state: torch.Tensor, device: object = None) -> None:
+        """Does nothing: no numbers are drawn."""
+
+    def synchronize(self, device: object = None) -> None:
+        """Returns at once."""
+
+    @contextlib.contextmanager
+    def device(self, device: object) -> Iterator[None]:
+        """There is only device 0."""
+        yield
+
+
+@functools.cache
+def register() -> None:
+    """Register the device with PyTorch; the second call does nothing."""
+    backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=VirtualBackend())
+    _register_real_storage()
+    from forerun.virtual import attention, autocast
+
+    autocast.register()
+    attention.register()
+
+
+def _register_real_storage() -> None:
+    """`torch.tensor([...], device="virtual")` copies from the host below the fake mode: give it somewhere to go."""
+    library = torch.library.Library("aten", "IMPL")
+    _KEPT.append(library)
+
+    def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory=None):
+        return torch._C._acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
+
+    def copy_from(source, target, non_blocking=False):
+        return target
+
+    library.impl("empty_strided", empty_strided, "PrivateUse1")
+    library.impl("_copy_from", copy_from, "PrivateUse1")
+
+
+_KEPT: list[torch.library.Library] = []

@@ -1,0 +1,187 @@
+"""Records what happens on the virtual device: every operator, every storage born and freed, in order.
+
+A dispatch mode above `FakeTensorMode`: it sees each aten call with fake arguments, lets the fake mode work out the
+results, and writes plain records into a `Trace`. A storage's death is seen by a weak reference, so lifetimes are those
+of the real program.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from forerun.step.training_step import StepObserver
+from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Named, Op, Phase, Storage, TensorSpec, Trace
+
+aten = torch.ops.aten
+GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
+"""Read only the rows that they return, not the whole table."""
+WAITS = {aten._local_scalar_dense, aten.nonzero}
+"""The host must wait for the device before it can go on."""
+NO_KERNEL = {aten.detach, aten.lift_fresh, aten.alias, aten._unsafe_view, aten.empty, aten.empty_like, aten.empty_strided}
+NO_KERNEL |= {aten.new_empty, aten.new_empty_strided, aten.sym_size, aten.sym_stride, aten.is_same_size}
+
+
+class Recorder(TorchDispatchMode, StepObserver):
+    """Writes a `Trace` of everything on torch device type `device` while active."""
+
+    def __init__(self, device: str):
+        super().__init__()
+        self.device = device
+        self.trace = Trace()
+        self.current_phase = Phase.PREPARE
+        self.current_micro_step = -1
+        self.module_path = ""
+        self.module_names: dict[int, str] = {}
+        self.recomputing = False
+        self.live_bytes = 0
+        self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._calls: dict[Any, int] = {}
+
+    @contextlib.contextmanager
+    def phase(self, phase: Phase, micro_step: int = -1) -> Iterator[None]:
+        """Label what follows with a phase."""
+        before = self.current_phase, self.current_micro_step
+        self.current_phase, self.current_micro_step = phase, micro_step
+        try:
+            yield
+        finally:
+            self.current_phase, self.current_micro_step = before
+
+    def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
+        """Fix the category of the storages of `tensors`."""
+        for tensor in tensors:
+            entry = self._storages.get(tensor.untyped_storage()._cdata)
+            if entry is not None:
+                self.trace.storages[entry[0]].owner = category
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one aten call and record it."""
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return func(*args)
+        packet = func._overloadpacket
+        if packet is aten._local_scalar_dense:
+            return self._answer_read(func, args[0])
+        out = func(*args, **kwargs)
+        outputs = [t for t in _flat((out,)) if device_type(t) == self.device]
+        if not outputs and not any(device_type(t) == self.device for t in _flat((*args, *kwargs.values()))):
+            return out
+        born = any([self._track(tensor) for tensor in outputs])
+        key = (func, _plain(args), tuple((n, _plain(v)) for n, v in kwargs.items()), born)
+        self._append(key, lambda: describe(func, args, kwargs, out, born, self.device))
+        return out
+
+    def _track(self, tensor: torch.Tensor) -> bool:
+        """Note a new storage; returns whether it was new."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._storages:
+            return False
+        index = len(self.trace.storages)
+        size = storage.nbytes()
+        self.trace.storages.append(Storage(size, self.current_phase))
+        self.trace.events.append((ALLOCATE, index))
+        self.live_bytes += size
+        self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._freed(k)))
+        return True
+
+    def _freed(self, key: int) -> None:
+        index, _ = self._storages.pop(key)
+        record = self.trace.storages[index]
+        record.freed_in = self.current_phase
+        self.live_bytes -= record.bytes
+        self.trace.events.append((FREE, index))
+
+    def _answer_read(self, func: Any, tensor: torch.Tensor) -> bool | int | float:
+        """The host reads a value that a virtual device cannot know: answer zero, and say so."""
+        self.trace.assumed_values.append(f"{self.module_path or self.current_phase}: {tensor.dtype} read as 0")
+        spec = _spec(tensor)
+        self._append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
+        return False if tensor.dtype == torch.bool else 0.0 if tensor.is_floating_point() else 0
+
+    def _append(self, key: Any, describe: Callable[[], Call]) -> None:
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = len(self.trace.calls)
+            self.trace.calls.append(describe())
+        self.trace.events.append((OP, len(self.trace.ops)))
+        self.trace.ops.append(
+            Op(call, self.current_phase, self.current_micro_step, self.module_path, self.recomputing)
+        )
+
+
+def device_type(tensor: torch.Tensor) -> str:
+    """The device type of a tensor; asking a fake tensor itself would go through the dispatcher again."""
+    return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
+
+
+def describe(func: Any, args: Any, kwargs: Any, out: Any, made_storage: bool, device: str) -> Call:
+    """The plain description of one aten call; bytes and FLOP are of tensors on `device`."""
+    packet = func._overloadpacket
+    inputs = tuple(_spec(t) for t in _flat((*args, *kwargs.values())) if device_type(t) == device)
+    outputs = tuple(_spec(t) for t in _flat((out,)) if device_type(t) == device)
+    written = _written(func, args)
+    is_view = packet in NO_KERNEL or (not made_storage and not written)
+    bytes_written = sum(_bytes(t) for t in written) or sum(s.bytes for s in outputs)
+    bytes_read = sum(s.bytes for s in inputs)
+    if packet in GATHERS:
+        bytes_read = bytes_written + sum(s.bytes for s in inputs[1:])
+    return Call(
+        name=str(func),
+        arguments=_plain(args),
+        keywords=tuple((name, _plain(value)) for name, value in kwargs.items()),
+        inputs=inputs,
+        outputs=outputs,
+        flops=int(flop_registry[packet](*args, **kwargs, out_val=out)) if packet in flop_registry else 0,
+        bytes_read=0 if is_view else bytes_read,
+        bytes_written=0 if is_view else bytes_written,
+        is_view=is_view,
+        syncs=packet in WAITS,
+    )
+
+
+def _written(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Arguments that the op changes in place."""
+    changed = (a for a, p in zip(args, func._schema.arguments, strict=False) if p.alias_info and p.alias_info.is_write)
+    return list(_flat(changed))
+
+
+def _plain(value: Any) -> Any:
+    """An argument as hashable plain data."""
+    if isinstance(value, torch.Tensor):
+        return _spec(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+        return Named(type(value).__name__, str(value).removeprefix("torch."))
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    return value
+
+
+def _spec(tensor: torch.Tensor) -> TensorSpec:
+    dtype = tensor.dtype
+    shape = tuple(tensor.shape)
+    return TensorSpec(shape, tuple(tensor.stride()), _DTYPES[dtype], tensor.numel() * dtype.itemsize)
+
+
+_DTYPES = {value: name for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+_DTYPES |= {dtype: str(dtype).removeprefix("torch.") for dtype in _DTYPES}
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _flat(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _flat(value)

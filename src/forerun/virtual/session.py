@@ -1,0 +1,118 @@
+"""A virtual device in use: fake tensors on it, its attention and autocast rules in force, everything recorded."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.modules.module as torch_modules
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from forerun.hardware.catalogue import Device
+from forerun.trace import Phase
+from forerun.virtual import autocast
+from forerun.virtual.attention import AttentionTarget, attend, set_target
+from forerun.virtual.backend import DEVICE, register
+from forerun.virtual.recorder import Recorder
+
+
+class VirtualSession:
+    """What is active while a program runs on the virtual twin of `device`.
+
+    The twin of a GPU is the torch device `virtual`; the twin of the CPU is fake tensors labelled `cpu`, so that
+    PyTorch's own CPU rules apply.
+    """
+
+    def __init__(self, device: Device, attention: str = "auto"):
+        register()
+        self.torch_device = torch.device(DEVICE if device.kind == "cuda" else "cpu")
+        self.recorder = Recorder(self.torch_device.type)
+        self._target = AttentionTarget(device.kind, device.compute_capability or (0, 0), attention)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "VirtualSession":
+        before = set_target(self._target)
+        self._stack.callback(set_target, before)
+        self._stack.enter_context(_clearing_autocast_cache())
+        if self.torch_device.type == "cpu":
+            self._stack.enter_context(_CpuAttention())
+        self._stack.enter_context(_following_modules(self.recorder))
+        self._stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        self._stack.enter_context(self.recorder)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.__exit__(*exception)  # type: ignore[arg-type]
+
+    def name_modules(self, model: nn.Module) -> None:
+        """Label recorded operators with the module names of `model`."""
+        self.recorder.module_names.update({id(module): name for name, module in model.named_modules()})
+
+
+class _CpuAttention(TorchFunctionMode):
+    """Sends attention on fake CPU tensors through the rules of the CPU's dispatcher, which fake tensors bypass."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _in_autocast_dtype(attend)(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _in_autocast_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Cast floating tensors as CPU autocast does for attention."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        dtype = torch.get_autocast_dtype("cpu")
+
+        def cast(value: Any) -> Any:
+            return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+        return function(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+
+    return call
+
+
+@contextlib.contextmanager
+def _clearing_autocast_cache() -> Iterator[None]:
+    """PyTorch clears its autocast cache when the outermost context ends; ours must go at the same moment."""
+    original = torch.clear_autocast_cache
+
+    def clear() -> None:
+        original()
+        autocast.clear_cache()
+
+    torch.clear_autocast_cache = clear
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache = original
+        autocast.clear_cache()
+
+
+@contextlib.contextmanager
+def _following_modules(recorder: Recorder) -> Iterator[None]:
+    """Keep the recorder's module path up to date; a forward call in the backward phase is recomputation."""
+    paths: list[tuple[str, bool]] = []
+
+    def enter(module: nn.Module, args: Any) -> None:
+        paths.append((recorder.module_path, recorder.recomputing))
+        recorder.module_path = recorder.module_names.get(id(module), recorder.module_path)
+        recorder.recomputing = recorder.recomputing or recorder.current_phase is Phase.BACKWARD
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if paths:
+            recorder.module_path, recorder.recomputing = paths.pop()
+
+    handles = (
+        torch_modules.register_module_forward_pre_hook(enter),
+        torch_modules.register_module_forward_hook(leave, always_call=True),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,111 @@
+"""Trace one warm optimizer step of a workload on the virtual twin of a device.
+
+The model is built on `meta`, given fake storage, and its optimizer state created by one update on empty gradients
+(phase PREPARE). Then the shared training step runs once. With gradient accumulation two micro-steps are traced: the
+first, which creates the gradients, and one that adds to them and stands for all later ones.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from forerun.data.plan import BatchShape
+from forerun.errors import ForerunError, UntraceableOp
+from forerun.hardware.catalogue import Device
+from forerun.settings.schema import Settings
+from forerun.step.build import bind_step, prepare_model
+from forerun.step.training_step import TrainingStep
+from forerun.step.workload import Workload
+from forerun.trace import Category, Trace
+from forerun.virtual.placement import place
+from forerun.virtual.recorder import Recorder
+from forerun.virtual.session import VirtualSession
+
+
+def trace_step(
+    settings: Settings, workload: Workload, device: Device, shape: BatchShape, *, frozen_encoder: bool = False
+) -> Trace:
+    """The trace of one warm step with micro-batches of `shape` on `device`.
+
+    Raises:
+        UntraceableOp: an operator of the model cannot run on the virtual device.
+        InvalidSettings, NotSupported, UnknownModel: the step cannot be built.
+    """
+    with torch.device("meta"):
+        model = prepare_model(settings, workload, pretrained=False)
+    session = VirtualSession(device, settings.model.attention)
+    try:
+        with session:
+            place(model, session.torch_device)
+            session.name_modules(model)
+            step = bind_step(settings, workload, model, session.torch_device.type)
+            step.freeze_encoder(frozen_encoder)
+            return _record(step, session, shape)
+    except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, ForerunError):
+            raise
+        raise UntraceableOp(
+            f"{settings.model.name} cannot be traced for {device.name}: {_first_line(error)}. Report the model and "
+            f"settings; meanwhile another model.attention or precision may avoid the operator."
+        ) from error
+
+
+def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> Trace:
+    recorder = session.recorder
+    parameters = list(step.model.parameters())
+    trainable = [p for p in parameters if p.requires_grad]
+    recorder.own(parameters, Category.PARAMETER)
+    recorder.own(step.model.buffers(), Category.OTHER)
+    for parameter in trainable:
+        parameter.register_post_accumulate_grad_hook(lambda p: recorder.own([_gradient(p)], Category.GRADIENT))
+    state = _prime(step, trainable, recorder)
+    accumulation = step.settings.batch.gradient_accumulation_steps
+    micro_steps = min(accumulation, 2)
+    start = len(recorder.trace.events)
+    batches = [_batch(step, session, shape, recorder) for _ in range(micro_steps)]
+    step.run(batches, recorder)
+    del batches
+    trace = recorder.trace
+    trace.warm_from = start
+    trace.total_parameters = sum(p.numel() for p in parameters)
+    trace.trainable_parameters = sum(p.numel() for p in trainable)
+    trace.checkpoint_bytes = _bytes(trainable) + _bytes(state)
+    trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
+    trace.micro_steps, trace.accumulation = micro_steps, accumulation
+    trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
+    trace.tf32 = step.policy.tf32
+    return trace
+
+
+def _prime(step: TrainingStep, trainable: list[torch.nn.Parameter], recorder: Recorder) -> list[Tensor]:
+    """Create the optimizer state by one update; returns its tensors."""
+    for parameter in trainable:
+        parameter.grad = torch.empty_like(parameter)
+        recorder.own([parameter.grad], Category.GRADIENT)
+    step.optimizer.step()
+    step.optimizer.zero_grad(set_to_none=True)
+    state = [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
+    recorder.own(state, Category.OPTIMIZER_STATE)
+    return state
+
+
+def _batch(step: TrainingStep, session: VirtualSession, shape: BatchShape, recorder: Recorder) -> dict[str, Tensor]:
+    with torch.device(session.torch_device):
+        batch = step.workload.example_batch(step.settings, shape.size, shape.length)
+    recorder.own(batch.values(), Category.OTHER)
+    return batch
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        raise RuntimeError("a parameter has no gradient after its gradient was accumulated")
+    return parameter.grad
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
