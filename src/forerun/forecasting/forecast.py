@@ -12,6 +12,8 @@ import psutil
 
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
+from forerun.hardware.catalogue import Device
+from forerun.memory.replay import MemoryReplay
 from forerun.records import (
     Forecast,
     ForecastDetail,
@@ -72,31 +74,34 @@ def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
     allocated, reserved = replay.peak_allocated_bytes, replay.peak_reserved_bytes
     if device.kind == "cpu":
         context = psutil.Process().memory_info().rss
-        low, middle, high = HOST_SPREAD
-        band = Range(
-            optimistic=context + allocated * low, expected=context + allocated * middle,
-            conservative=context + allocated * high,
-        )  # fmt: skip
-        context_expected = context
+        low, middle, high = (context + allocated * share for share in HOST_SPREAD)
+        band = Range(optimistic=low, expected=middle, conservative=high)
     else:
-        band = Range(
-            optimistic=min(allocated + device.context_bytes.optimistic, reserved + device.context_bytes.expected),
-            expected=reserved + device.context_bytes.expected,
-            conservative=reserved * FRAGMENTATION_SHARE + device.context_bytes.conservative,
-        )
-        context_expected = int(device.context_bytes.expected)
+        context = int(device.context_bytes.expected)
+        band = device_range(device, replay)
     return MemoryForecast(
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         device_bytes=band,
-        context_bytes=context_expected,
+        context_bytes=context,
         capacity_bytes=device.memory_bytes,
         breakdown=replay.breakdown,
     )
 
 
-def _spread(request: ForecastRequest, expected: float) -> Range:
-    low, high = TIME_SPREAD["measured" if request.device.kind == "cpu" else "datasheet"]
+def device_range(device: Device, replay: MemoryReplay) -> Range:
+    """What a GPU's driver will show, in bytes: the allocator's segments and the context outside it."""
+    context = device.context_bytes
+    return Range(
+        optimistic=min(replay.peak_allocated_bytes + context.optimistic, replay.peak_reserved_bytes + context.expected),
+        expected=replay.peak_reserved_bytes + context.expected,
+        conservative=replay.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative,
+    )
+
+
+def spread(device: Device, expected: float) -> Range:
+    """Three scenarios around an expected time in seconds."""
+    low, high = TIME_SPREAD["measured" if device.kind == "cpu" else "datasheet"]
     return Range(optimistic=expected * low, expected=expected, conservative=expected * high)
 
 
@@ -105,7 +110,7 @@ def _step(request: ForecastRequest, model: StepModel) -> StepForecast:
     seconds = model.mean_step_seconds()
     model_flops = model.mean_flops("model_flops")
     return StepForecast(
-        seconds=_spread(request, seconds),
+        seconds=spread(request.device, seconds),
         phases=StepPhases(**model.mean_phases()),
         model_flops=model_flops,
         hardware_flops=model.mean_flops("hardware_flops"),
@@ -137,7 +142,7 @@ def _run(request: ForecastRequest, model: StepModel) -> RunForecast:
         total_steps=total,
         checkpoints_written=written,
         checkpoint_bytes=bytes_each,
-        seconds=_spread(request, expected),
+        seconds=spread(request.device, expected),
         phases=phases,
         cost=None if price is None else price * expected / HOUR * settings.parallel.world_size,
     )

@@ -39,17 +39,18 @@ class MemoryReplay:
     end_bytes: int
 
 
-def replay_memory(trace: Trace, *, is_host: bool = False, workspace_bytes: int = 0) -> MemoryReplay:
+def replay_memory(trace: Trace, *, is_host: bool = False, workspace_bytes: int = 0, passes: int = 2) -> MemoryReplay:
     """Play `trace` through the allocator of a GPU, or of the host when `is_host`.
 
-    `workspace_bytes` are held by libraries through the allocator from the first matrix product on.
+    `workspace_bytes` are held by libraries through the allocator from the first matrix product on. `passes` is how
+    often the warm step is played.
     """
     reserved = 0
     if not is_host:
         allocator = CachingAllocator()
         _play(trace, allocator, 0, trace.warm_from)
         allocator.allocate(WORKSPACE, workspace_bytes)
-        for _ in range(2):
+        for _ in range(passes):
             _play(trace, allocator, trace.warm_from, len(trace.events))
         reserved = allocator.peak_reserved_bytes
     account = _Account(trace, is_host, workspace_bytes)

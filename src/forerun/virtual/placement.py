@@ -1,9 +1,12 @@
-"""Give a model that was built on `meta` fake storage on a device, keeping tied weights tied."""
+"""Give a model fake storage on a device, keeping tied weights tied."""
 
-from typing import TypeVar
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -25,3 +28,35 @@ def place(model: Module, device: torch.device) -> Module:
 def _empty_twin(old: Tensor, device: torch.device) -> Tensor:
     new = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=device)
     return nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
+
+
+@contextlib.contextmanager
+def moving_fake_modules() -> Iterator[None]:
+    """Let `module.to(...)` replace fake parameters, where PyTorch would swap them in place and cannot."""
+    original: Callable[..., nn.Module] = nn.Module._apply
+
+    def apply(self: nn.Module, function: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> nn.Module:
+        if not any(isinstance(p, FakeTensor) for p in self.parameters()):
+            return original(self, function, *args, **kwargs)
+        moved: dict[int, Tensor] = {}
+        for module in self.modules():
+            for table in (module._parameters, module._buffers):
+                for name, old in table.items():
+                    if old is not None and id(old) not in moved:
+                        moved[id(old)] = _moved(old, function)
+                    table[name] = None if old is None else moved[id(old)]  # type: ignore[assignment]
+        return self
+
+    nn.Module._apply = apply  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module._apply = original  # type: ignore[method-assign]
+
+
+def _moved(old: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    with torch.no_grad():
+        new = function(old)
+    if new is old or not isinstance(old, nn.Parameter):
+        return new
+    return nn.Parameter(new, old.requires_grad)

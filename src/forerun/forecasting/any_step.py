@@ -1,0 +1,123 @@
+"""Forecast a training step of your own: any `nn.Module` and any step function.
+
+    def build():
+        model = MyModel()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        inputs = torch.zeros(32, 3, 64, 64)
+
+        def step():
+            model(inputs).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return model, step
+
+    forerun.forecast_step(build, gpu="t4").memory.peak_allocated_bytes
+
+`build` runs with the virtual GPU as default device; the step runs twice and the second run is forecast.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from forerun.clock.costs import DatasheetCosts
+from forerun.clock.timeline import replay_clock
+from forerun.errors import ForerunError, UntraceableOp
+from forerun.forecasting.forecast import device_range, spread
+from forerun.forecasting.virtual_gpu import recognising_phases
+from forerun.hardware.catalogue import device as catalogue_device
+from forerun.memory.overhead import workspace_bytes
+from forerun.memory.replay import replay_memory
+from forerun.records import (
+    Forecast,
+    MemoryForecast,
+    Parameters,
+    RunForecast,
+    RunPhases,
+    StepForecast,
+)
+from forerun.trace import Category, Phase, Trace
+from forerun.virtual.session import VirtualSession
+
+Build = Callable[[], tuple[nn.Module, Callable[[], object]]]
+
+
+def forecast_step(build: Build, *, gpu: str = "a100-40gb", samples: int = 1, tokens: int = 0) -> Forecast:
+    """Forecast one warm step of `build`'s program; `samples` and `tokens` per step only scale the throughput.
+
+    Raises:
+        UnknownDevice: no such GPU.
+        UntraceableOp: the program cannot run on the virtual GPU.
+    """
+    device = catalogue_device(gpu)
+    trace = _trace(build, VirtualSession(device))
+    replay = replay_memory(trace, workspace_bytes=workspace_bytes(device))
+    clock = replay_clock(trace, DatasheetCosts(device))
+    band = device_range(device, replay)
+    dtypes = [spec.dtype for call in trace.calls if call.flops for spec in call.inputs if "float" in spec.dtype]
+    dtype = max(set(dtypes), key=dtypes.count) if dtypes else "float32"
+    return Forecast(
+        settings_hash="",
+        gpu=device.name,
+        world_size=1,
+        fits=band.conservative <= device.memory_bytes,
+        parameters=Parameters(total=trace.total_parameters, trainable=trace.trainable_parameters),
+        memory=MemoryForecast(
+            peak_allocated_bytes=replay.peak_allocated_bytes,
+            peak_reserved_bytes=replay.peak_reserved_bytes,
+            device_bytes=band,
+            context_bytes=int(device.context_bytes.expected),
+            capacity_bytes=device.memory_bytes,
+            breakdown=replay.breakdown,
+        ),
+        step=StepForecast(
+            seconds=spread(device, clock.seconds),
+            phases=clock.phases,
+            model_flops=clock.model_flops,
+            hardware_flops=clock.hardware_flops,
+            mfu=clock.model_flops / (clock.seconds * device.peak(dtype)),
+            tokens_per_second=tokens / clock.seconds,
+            samples_per_second=samples / clock.seconds,
+        ),
+        run=RunForecast(
+            steps_per_epoch=1,
+            total_steps=1,
+            checkpoints_written=0,
+            checkpoint_bytes=0,
+            seconds=spread(device, clock.seconds),
+            phases=RunPhases(training_seconds=clock.seconds),
+            cost=None,
+        ),
+        warnings=[f"Time: {DatasheetCosts(device).description}."],
+    )
+
+
+def _trace(build: Build, session: VirtualSession) -> Trace:
+    recorder = session.recorder
+    try:
+        with session, recognising_phases(recorder):
+            with torch.device(session.torch_device):
+                model, step = build()
+            session.name_modules(model)
+            parameters = list(model.parameters())
+            recorder.own(parameters, Category.PARAMETER)
+            recorder.own(model.buffers(), Category.OTHER)
+            for parameter in parameters:
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(
+                        lambda p: recorder.own([p.grad] if p.grad is not None else [], Category.GRADIENT)
+                    )
+            for phase in (Phase.PREPARE, Phase.FORWARD):
+                recorder.trace.warm_from = len(recorder.trace.events)
+                with recorder.phase(phase, 0):
+                    step()
+    except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, ForerunError):
+            raise
+        raise UntraceableOp(f"The step cannot be traced: {error}. Report the operator; it may have no fake kernel.") from error
+    trace = recorder.trace
+    trace.total_parameters = sum(p.numel() for p in parameters)
+    trace.trainable_parameters = sum(p.numel() for p in parameters if p.requires_grad)
+    return trace
