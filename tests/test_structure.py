@@ -1,0 +1,117 @@
+"""The rules that keep the code readable: imports one way, torch-free stages, sizes, names, frozen public surface."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "forerun"
+ORDER = [
+    "errors", "units", "settings", "records", "trace", "hardware", "data", "models", "step", "virtual", "memory", "clock",
+    "forecasting", "ledger", "plan", "train", "evaluate", "verify", "tune", "infer", "report", "recipes", "api", "cli",
+]  # fmt: skip
+TORCH_FREE = ["errors", "units", "settings", "records", "trace", "hardware.catalogue", "memory", "clock", "ledger", "report"]
+APART = {"train": {"virtual", "memory", "clock", "forecasting", "plan"}}
+"""The trainer knows nothing of the virtual GPU: both meet in `step` and `records`."""
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager"}
+MODULE_LINES, FUNCTION_LINES = 400, 60
+LONG_FUNCTIONS: set[str] = set()
+"""Exceptions to the function size by name; this list may only shrink."""
+
+
+def modules() -> list[Path]:
+    return [p for p in SOURCE.rglob("*.py") if not p.name.startswith("test_")]
+
+
+def stage(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> list[str]:
+    """Stages of this package that a module imports."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "forerun" else [f"forerun.{a.name}" for a in node.names]
+        found += [name.split(".")[1] for name in names if name.startswith("forerun.")]
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_one_way(path):
+    if path == SOURCE / "__init__.py":
+        return
+    here = stage(path)
+    for other in imports(path):
+        assert ORDER.index(other) <= ORDER.index(here), f"{here} imports {other}"
+        assert other not in APART.get(here, set()), f"{here} imports {other}"
+
+
+def test_torch_free_stages_do_not_import_torch():
+    names = []
+    for part in TORCH_FREE:
+        path = SOURCE / part.replace(".", "/")
+        files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
+        names += [f for f in files if not f.name.startswith("test_") and f.exists()]
+    dotted = ["forerun." + str(f.relative_to(SOURCE).with_suffix("")).replace("/", ".").removesuffix(".__init__") for f in names]
+    code = f"import sys\nfor name in {dotted!r}: __import__(name)\nassert 'torch' not in sys.modules, 'torch imported'"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_sizes_and_names(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE_LINES
+    assert path.stem not in FORBIDDEN_NAMES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.name not in LONG_FUNCTIONS:
+            assert (node.end_lineno or 0) - node.lineno < FUNCTION_LINES, node.name
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, "bare except"
+            assert not (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException"))
+
+
+def test_only_units_knows_1024():
+    for path in modules():
+        if path.name != "units.py":
+            literals = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+            assert not literals & {1024**2, 1024**3, 1e9, 1e12} - {True, False}, path
+
+
+def test_modules_with_logic_have_a_neighbour_test():
+    untested = []
+    for path in modules():
+        functions = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        if len(functions) > 2 and not (path.parent / f"test_{path.name}").exists() and stage(path) not in ("cli",):
+            untested.append(str(path.relative_to(SOURCE)))
+    frozen = set(json.loads((ROOT / "tests" / "untested_modules.json").read_text()))
+    assert set(untested) <= frozen, f"write tests for {sorted(set(untested) - frozen)}"
+    assert frozen <= set(untested), f"tested now, remove from the list: {sorted(frozen - set(untested))}"
+
+
+def test_public_names_are_frozen():
+    import forerun
+
+    assert forerun.__all__ == ["Forecast", "Settings", "forecast", "forecast_step", "virtual_gpu"]
+    for name in forerun.__all__:
+        assert callable(getattr(forerun, name))
+
+
+def test_command_line_is_frozen():
+    """Commands and their options; a change here is a change of the contract and is made on purpose."""
+    import typer
+
+    from forerun.cli.main import app
+
+    group = typer.main.get_command(app)
+    found = {
+        name: sorted(option for parameter in command.params for option in parameter.opts if option.startswith("--"))
+        for name, command in group.commands.items()  # type: ignore[attr-defined]
+    }
+    assert found == json.loads((ROOT / "tests" / "command_line.json").read_text())
