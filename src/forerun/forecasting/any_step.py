@@ -113,6 +113,7 @@ def _trace(build: Build, session: VirtualSession) -> Trace:
                 recorder.trace.warm_from = len(recorder.trace.events)
                 with recorder.phase(phase, 0):
                     step()
+            recorder.is_closed = True
     except (NotImplementedError, RuntimeError) as error:
         if isinstance(error, ForerunError):
             raise

@@ -42,6 +42,7 @@ class VirtualGPU:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._session.recorder.is_closed = True
         self._stack.__exit__(*exception)  # type: ignore[arg-type]
 
     @property

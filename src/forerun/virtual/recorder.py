@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -39,6 +39,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.module_path = ""
         self.module_names: dict[int, str] = {}
         self.recomputing = False
+        self.is_closed = False
+        """What dies after the step is not part of it."""
         self.live_bytes = 0
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._calls: dict[Any, int] = {}
@@ -67,8 +69,8 @@ class Recorder(TorchDispatchMode, StepObserver):
             return func(*args)
         packet = func._overloadpacket
         if packet is aten._local_scalar_dense:
-            return self._answer_read(func, args[0])
-        out = func(*args, **kwargs)
+            return self._read(func, args[0])
+        out = grouped_product(func, args, kwargs) if packet is aten._grouped_mm else func(*args, **kwargs)
         outputs = [t for t in _flat((out,)) if device_type(t) == self.device]
         if not outputs and not any(device_type(t) == self.device for t in _flat((*args, *kwargs.values()))):
             return out
@@ -93,13 +95,19 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def _freed(self, key: int) -> None:
         index, _ = self._storages.pop(key)
+        if self.is_closed:
+            return
         record = self.trace.storages[index]
         record.freed_in = self.current_phase
         self.live_bytes -= record.bytes
         self.trace.events.append((FREE, index))
 
-    def _answer_read(self, func: Any, tensor: torch.Tensor) -> bool | int | float:
-        """The host reads a value that a virtual device cannot know: answer zero, and say so."""
+    def _read(self, func: Any, tensor: torch.Tensor) -> bool | int | float:
+        """The host reads a value: a constant is known; else nobody can know it, so answer zero, and say so."""
+        try:
+            return func(tensor)
+        except DataDependentOutputException:
+            pass
         self.trace.assumed_values.append(f"{self.module_path or self.current_phase}: {tensor.dtype} read as 0")
         spec = _spec(tensor)
         self._append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
@@ -114,6 +122,26 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.trace.ops.append(
             Op(call, self.current_phase, self.current_micro_step, self.module_path, self.recomputing)
         )
+
+
+def grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Grouped matrix product in the dtype of its inputs.
+
+    CUDA takes fp32 and fp16 by a fallback (`aten/src/ATen/native/cuda/GroupedBlas.cpp`, PyTorch 2.13), but the fake
+    kernel only bf16: work out the shape in bf16, which is not recorded.
+    """
+    dtype = args[0].dtype
+    narrow = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+    return func(*narrow, **kwargs).to(dtype)
+
+
+def grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
+    """FLOP of a grouped product: every row of the shared dimension meets one group, so groups do not multiply it."""
+    if left.ndim == right.ndim == 2:  # the groups split the inner dimension: (M, K) x (K, N) for each
+        return 2 * left.shape[0] * left.shape[1] * right.shape[1]
+    if left.ndim == 2:  # the groups split the rows of the left side
+        return 2 * left.shape[0] * left.shape[1] * right.shape[-1]
+    return 2 * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
 
 def device_type(tensor: torch.Tensor) -> str:
@@ -138,12 +166,18 @@ def describe(func: Any, args: Any, kwargs: Any, out: Any, made_storage: bool, de
         keywords=tuple((name, _plain(value)) for name, value in kwargs.items()),
         inputs=inputs,
         outputs=outputs,
-        flops=int(flop_registry[packet](*args, **kwargs, out_val=out)) if packet in flop_registry else 0,
+        flops=_flops(packet, args, kwargs, out),
         bytes_read=0 if is_view else bytes_read,
         bytes_written=0 if is_view else bytes_written,
         is_view=is_view,
         syncs=packet in WAITS,
     )
+
+
+def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
+    if packet is aten._grouped_mm:
+        return grouped_flops(args[0], args[1])
+    return int(flop_registry[packet](*args, **kwargs, out_val=out)) if packet in flop_registry else 0
 
 
 def _written(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:

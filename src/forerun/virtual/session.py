@@ -1,6 +1,7 @@
 """A virtual device in use: fake tensors on it, its attention and autocast rules in force, everything recorded."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +37,7 @@ class VirtualSession:
     def __enter__(self) -> "VirtualSession":
         before = set_target(self._target)
         self._stack.callback(set_target, before)
+        self._stack.enter_context(_quiet_fake_tensors())
         self._stack.enter_context(_clearing_autocast_cache())
         if self.torch_device.type == "cpu":
             self._stack.enter_context(_CpuAttention())
@@ -76,6 +78,18 @@ def _in_autocast_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
 
     return call
+
+
+@contextlib.contextmanager
+def _quiet_fake_tensors() -> Iterator[None]:
+    """Fake tensors log a traceback for every op that fails; the error itself says enough."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextlib.contextmanager

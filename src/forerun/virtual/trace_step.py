@@ -66,6 +66,7 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     batches = [_batch(step, session, shape, recorder) for _ in range(micro_steps)]
     step.run(batches, recorder)
     del batches
+    recorder.is_closed = True
     trace = recorder.trace
     trace.warm_from = start
     trace.total_parameters = sum(p.numel() for p in parameters)
@@ -79,7 +80,9 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
 
 
 def _prime(step: TrainingStep, trainable: list[torch.nn.Parameter], recorder: Recorder) -> list[Tensor]:
-    """Create the optimizer state by one update; returns its tensors."""
+    """Create the optimizer state by one update, and the loss scale; returns the tensors of the state."""
+    if step.scaler is not None:
+        step.scaler.scale(torch.empty(1, device=trainable[0].device))
     for parameter in trainable:
         parameter.grad = torch.empty_like(parameter)
         recorder.own([parameter.grad], Category.GRADIENT)
