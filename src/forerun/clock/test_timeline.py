@@ -1,0 +1,90 @@
+"""Two clocks on small hand-made traces, where every figure can be worked out on paper."""
+
+import pytest
+
+from forerun.clock.timeline import replay_clock
+from forerun.trace import OP, Call, Op, Phase, Trace
+
+
+class FixedCosts:
+    """One second on the device and a tenth on the host for every kernel, unless the name says otherwise."""
+
+    description = "fixed"
+
+    def __init__(self, host=0.1, device=1.0, is_host=False):
+        self.host, self.device, self.is_host = host, device, is_host
+
+    def device_seconds(self, call):
+        return 0.0 if call.is_view else self.device
+
+    def host_seconds(self, call):
+        return self.host
+
+
+def trace_of(*steps, accumulation=1):
+    """`steps` are (phase, micro step, call index); calls: 0 a product of 10 FLOP, 1 a view, 2 a read by the host."""
+    calls = [
+        Call("aten.mm.default", (), (), (), (), 10, 0, 0),
+        Call("aten.view.default", (), (), (), (), 0, 0, 0, is_view=True),
+        Call("aten.item.default", (), (), (), (), 0, 0, 0, syncs=True),
+    ]
+    ops = [Op(call, phase, micro, "") for phase, micro, call in steps]
+    return Trace(calls=calls, ops=ops, events=[(OP, i) for i in range(len(ops))], accumulation=accumulation)
+
+
+FORWARD, BACKWARD, OPTIMIZER = (Phase.FORWARD, 0), (Phase.BACKWARD, 0), (Phase.OPTIMIZER, -1)
+
+
+def test_device_bound_step_hides_the_host():
+    time = replay_clock(trace_of((*FORWARD, 0), (*BACKWARD, 0), (*OPTIMIZER, 0)), FixedCosts())
+    assert time.phases.forward_seconds == time.phases.backward_seconds == time.phases.optimizer_seconds == 1
+    assert time.phases.host_seconds == pytest.approx(0.1), "only the first launch is waited for"
+    assert time.seconds == pytest.approx(3.1)
+
+
+def test_host_bound_step_shows_launch_gaps():
+    time = replay_clock(trace_of(*[(*FORWARD, 0)] * 10), FixedCosts(host=2.0))
+    assert time.seconds == pytest.approx(21)
+    assert time.phases.host_seconds == pytest.approx(11)
+
+
+def test_views_cost_the_host_only():
+    time = replay_clock(trace_of((*FORWARD, 1), (*FORWARD, 1), (*FORWARD, 0)), FixedCosts())
+    assert time.phases.host_seconds == pytest.approx(0.3)
+    assert time.phases.forward_seconds == 1
+
+
+def test_a_read_makes_the_host_wait():
+    free = replay_clock(trace_of((*FORWARD, 0), (*FORWARD, 0), (*BACKWARD, 0)), FixedCosts(host=0.5))
+    waits = replay_clock(trace_of((*FORWARD, 0), (*FORWARD, 2), (*BACKWARD, 0)), FixedCosts(host=0.5))
+    assert waits.seconds == pytest.approx(free.seconds + 0.5)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 3, 17])
+def test_later_micro_steps_repeat_the_second(accumulation):
+    second = [(Phase.FORWARD, 1, 0), (Phase.BACKWARD, 1, 0)] if accumulation > 1 else []
+    trace = trace_of((*FORWARD, 0), (*BACKWARD, 0), *second, (*OPTIMIZER, 0), accumulation=accumulation)
+    time = replay_clock(trace, FixedCosts())
+    assert time.phases.forward_seconds == pytest.approx(accumulation)
+    assert time.seconds == pytest.approx(0.1 + 2 * accumulation + 1)
+    assert time.model_flops == 10 * (2 * accumulation + 1)
+
+
+def test_one_clock_on_a_host_device():
+    time = replay_clock(trace_of((*FORWARD, 0), (*FORWARD, 0)), FixedCosts(is_host=True))
+    assert time.seconds == pytest.approx(2.2)
+    assert time.phases.host_seconds == pytest.approx(0.2)
+
+
+def test_recomputed_work_is_hardware_not_model_flops():
+    trace = trace_of((*FORWARD, 0), (*BACKWARD, 0))
+    trace.ops.append(Op(0, Phase.BACKWARD, 0, "block", recomputed=True))
+    time = replay_clock(trace, FixedCosts())
+    assert (time.model_flops, time.hardware_flops) == (20, 30)
+
+
+def test_operators_are_ranked_and_each_op_has_an_end():
+    time = replay_clock(trace_of((*FORWARD, 0), (*FORWARD, 1), (*BACKWARD, 0), (*BACKWARD, 0)), FixedCosts())
+    assert [(o.name, o.phase, o.calls) for o in time.operators] == [("mm.default", "backward", 2), ("mm.default", "forward", 1)]
+    assert len(time.ends) == 4
+    assert list(time.ends) == sorted(time.ends)

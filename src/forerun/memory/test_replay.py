@@ -1,0 +1,76 @@
+"""The account of a hand-made step: peaks, categories, and that both sum up."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.memory.replay import category, replay_memory
+from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Op, Phase, Storage, Trace
+from forerun.units import MIB
+
+BLOCK = MIB * 4
+
+
+def step() -> Trace:
+    """A parameter; in the step an activation (forward to backward), a temporary inside forward, a gradient."""
+    storages = [
+        Storage(BLOCK, Phase.PREPARE, Category.PARAMETER),
+        Storage(BLOCK, Phase.FORWARD, None, Phase.BACKWARD),
+        Storage(2 * BLOCK, Phase.FORWARD, None, Phase.FORWARD),
+        Storage(BLOCK, Phase.BACKWARD, Category.GRADIENT, Phase.OPTIMIZER),
+    ]
+    calls = [Call("aten.add.Tensor", (), (), (), (), 0, 0, 0)]
+    ops = [Op(0, Phase.FORWARD, 0, ""), Op(0, Phase.BACKWARD, 0, "")]
+    events = [
+        (ALLOCATE, 0),
+        (ALLOCATE, 1), (ALLOCATE, 2), (OP, 0), (FREE, 2),
+        (ALLOCATE, 3), (OP, 1), (FREE, 1), (FREE, 3),
+    ]  # fmt: skip
+    return Trace(calls=calls, ops=ops, storages=storages, events=events, warm_from=1)
+
+
+def test_peak_and_breakdown():
+    replay = replay_memory(step())
+    assert replay.peak_allocated_bytes == 4 * BLOCK
+    assert replay.breakdown.parameter_bytes == BLOCK
+    assert replay.breakdown.activation_bytes == BLOCK
+    assert replay.breakdown.temporary_bytes == 2 * BLOCK
+    assert replay.breakdown.gradient_bytes == 0
+    assert replay.breakdown.total_bytes == replay.peak_allocated_bytes
+    assert replay.start_bytes == replay.end_bytes == BLOCK
+
+
+def test_reserved_counts_segments():
+    assert replay_memory(step()).peak_reserved_bytes == 20 * MIB
+    assert replay_memory(step(), is_host=True).peak_reserved_bytes == 4 * BLOCK
+
+
+def test_workspaces_count_as_other():
+    replay = replay_memory(step(), workspace_bytes=BLOCK)
+    assert replay.breakdown.other_bytes == BLOCK
+    assert replay.peak_allocated_bytes == 5 * BLOCK
+
+
+def test_what_survives_forward_is_an_activation():
+    assert category(Storage(1, Phase.FORWARD, None, None)) is Category.ACTIVATION
+    assert category(Storage(1, Phase.FORWARD, None, Phase.FORWARD)) is Category.TEMPORARY
+    assert category(Storage(1, Phase.BACKWARD, None, Phase.BACKWARD)) is Category.TEMPORARY
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * MIB), st.integers(0, 10)), min_size=1, max_size=40))
+def test_random_steps_never_go_negative_and_sum_up(births):
+    """Each storage lives for the given number of further births."""
+    storages, events, dying = [], [], []
+    for index, (size, lifetime) in enumerate(births):
+        storages.append(Storage(size, Phase.FORWARD, None, Phase.BACKWARD))
+        events += [(ALLOCATE, index), (OP, 0)]
+        dying.append((index + lifetime, index))
+        events += [(FREE, i) for due, i in dying if due == index]
+    events += [(FREE, i) for due, i in dying if due >= len(births)]
+    trace = Trace(
+        calls=[Call("aten.add.Tensor", (), (), (), (), 0, 0, 0)], ops=[Op(0, Phase.FORWARD, 0, "")],
+        storages=storages, events=events,
+    )  # fmt: skip
+    replay = replay_memory(trace)
+    assert all(value >= 0 for moment in replay.curve for value in moment.live.model_dump().values())
+    assert replay.start_bytes == replay.end_bytes == 0
+    assert replay.breakdown.total_bytes == replay.peak_allocated_bytes <= replay.peak_reserved_bytes

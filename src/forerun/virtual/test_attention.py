@@ -1,0 +1,42 @@
+"""Which attention kernel a target runs, case by case from PyTorch's dispatcher."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from forerun.virtual.attention import AttentionCall, AttentionTarget, choose
+
+PLAIN = AttentionCall(torch.bfloat16, False, 0.0, True, 512, 512, 8, 8, 64, 64)
+T4, A100, ADA, H100 = (AttentionTarget("cuda", c) for c in ((7, 5), (8, 0), (8, 9), (9, 0)))
+CPU = AttentionTarget("cpu", (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "target", "kernel"),
+    [
+        ({}, A100, "flash"),
+        ({}, H100, "cudnn"),
+        ({"head_size": 256, "value_size": 256}, H100, "flash"),
+        ({"has_mask": True}, A100, "efficient"),
+        ({"has_mask": True}, H100, "cudnn"),
+        ({"dtype": torch.float32}, A100, "efficient"),
+        ({"dtype": torch.float32}, H100, "efficient"),
+        ({"dtype": torch.float16}, T4, "efficient"),
+        ({"dtype": torch.bfloat16}, T4, "math"),
+        ({"key_heads": 2}, A100, "flash"),
+        ({"key_heads": 2, "has_mask": True}, A100, "math"),
+        ({"query_length": 1}, ADA, "efficient"),
+        ({"head_size": 60, "value_size": 60}, A100, "math"),
+        ({"dropout": 0.1}, A100, "flash"),
+        ({"dtype": torch.float32}, CPU, "flash"),
+        ({"dtype": torch.float32, "dropout": 0.1}, CPU, "math"),
+    ],
+)
+def test_kernel(change, target, kernel):
+    assert choose(replace(PLAIN, **change), target) == kernel
+
+
+def test_a_forced_kernel_is_taken_when_it_can():
+    assert choose(PLAIN, replace(A100, forced="efficient")) == "efficient"
+    assert choose(replace(PLAIN, has_mask=True), replace(A100, forced="flash")) == "math"
