@@ -1,0 +1,92 @@
+"""A model with the head that a workload needs, from a configuration; quick on `meta`, where weights cost nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from forerun.errors import InvalidSettings, UnknownModel
+
+WORKLOADS = ("causal-lm", "masked-lm", "sequence-classification", "seq2seq-lm", "encoder")
+ENCODER_CLASSES = {"t5": "T5EncoderModel"}
+"""Encoder-decoder types whose bare encoder is a class of its own."""
+OFFSET_POSITIONS = ("roberta", "xlm-roberta", "longformer")
+"""Types that number positions from the padding id on, and so lose the first ones."""
+NOT_OFFERED = {("bert", "causal-lm"), ("roberta", "causal-lm"), ("xlm-roberta", "causal-lm"), ("electra", "causal-lm")}
+"""Heads that transformers has but that are not what the architecture was made for."""
+NOT_OFFERED |= {("t5", "sequence-classification")}
+"""That head reads where the end-of-sequence ids stand; classify with the encoder instead."""
+
+
+def build_model(config: Any, workload: str, *, pretrained_from: str | Path | None = None) -> nn.Module:
+    """The model of `config` with the head of `workload`, on the current default device.
+
+    Random weights (none at all on `meta`), or those of the hub id or directory `pretrained_from`.
+
+    Raises:
+        InvalidSettings: the architecture has no such head.
+        UnknownModel: the weights cannot be loaded.
+    """
+    factory = _factory(config, workload)
+    if workload == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = getattr(config, "eos_token_id", None) or 0
+    config.use_cache = False
+    if pretrained_from is not None:
+        try:
+            return factory.from_pretrained(pretrained_from, config=config, use_safetensors=True, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            raise UnknownModel(
+                f"model.name: weights of {pretrained_from} cannot be loaded: {str(error).splitlines()[0]} "
+                f"Give a local directory with safetensors weights, or go online."
+            ) from error
+    return factory._from_config(config).to(torch.float32)
+
+
+def maximum_length(config: Any) -> int | None:
+    """Tokens that the position embeddings allow; None where positions are unlimited."""
+    if getattr(config, "model_type", "") == "t5":
+        return None
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if positions is None:
+        return None
+    return positions - 2 if config.model_type in OFFSET_POSITIONS else positions
+
+
+def workloads_of(config: Any) -> list[str]:
+    """Workloads that the architecture has a head for."""
+    return [workload for workload in WORKLOADS if _has_head(config, workload)]
+
+
+def _mapping(workload: str) -> Any:
+    from transformers.models.auto import modeling_auto as auto
+
+    return {
+        "causal-lm": auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+        "masked-lm": auto.MODEL_FOR_MASKED_LM_MAPPING,
+        "sequence-classification": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        "seq2seq-lm": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        "encoder": auto.MODEL_MAPPING,
+    }[workload]
+
+
+def _has_head(config: Any, workload: str) -> bool:
+    if (config.model_type, workload) in NOT_OFFERED:
+        return False
+    return type(config) in _mapping(workload)
+
+
+def _factory(config: Any, workload: str) -> Any:
+    import transformers
+
+    if workload not in WORKLOADS:
+        raise InvalidSettings(f"workload: one of {', '.join(WORKLOADS)}; found {workload!r}.")
+    if not _has_head(config, workload):
+        raise InvalidSettings(
+            f"workload: {type(config).__name__.removesuffix('Config')} has no head for {workload}. "
+            f"It has: {', '.join(workloads_of(config))}."
+        )
+    if workload == "encoder" and config.model_type in ENCODER_CLASSES:
+        return getattr(transformers, ENCODER_CLASSES[config.model_type])
+    found = _mapping(workload)[type(config)]
+    return found[0] if isinstance(found, tuple) else found

@@ -1,0 +1,116 @@
+"""Which architecture is it? Configurations that need no network, by name or Hugging Face id.
+
+The rows are data, in `architectures/*.toml`; each says where its configuration and parameter count come from. A name
+that is not there is looked for as a local directory, then on the hub (an id has a slash in it); when neither has it, it is an error.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import InvalidSettings, UnknownModel, nearest
+from forerun.records import Record
+
+NO_SDPA = {"deberta-v2", "gemma2", "longformer"}
+"""Model types whose attention has no `scaled_dot_product_attention` form in transformers."""
+
+
+class Architecture(Record):
+    """One row of the catalogue."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    """Hugging Face ids and other names, lower case."""
+    family: str
+    model_type: str
+    """transformers' name of the configuration class."""
+    config: Mapping[str, Any]
+    """Configuration fields that differ from the class defaults."""
+    parameters: int
+    """Of the class `parameters_of`, each shared tensor once."""
+    parameters_of: str
+    """Workload whose head is counted: encoder, causal-lm or seq2seq-lm."""
+    source: str
+
+
+@cache
+def _rows() -> dict[str, Architecture]:
+    rows: dict[str, Architecture] = {}
+    for file in sorted(files("forerun.models").joinpath("architectures").iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".toml"):
+            for row in tomllib.loads(file.read_text(encoding="utf-8"))["architecture"]:
+                rows[row["name"]] = Architecture(**row)
+    return rows
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Every name and alias → the row's name."""
+    return {spelling: name for name, row in _rows().items() for spelling in (name, *row.aliases)}
+
+
+def architectures() -> list[Architecture]:
+    """All rows."""
+    return list(_rows().values())
+
+
+def architecture(name: str) -> Architecture:
+    """The row of a name or Hugging Face id, without regard to case.
+
+    Raises:
+        UnknownModel: no such row; the message lists the nearest names.
+    """
+    found = _names().get(name.lower())
+    if found is None:
+        raise UnknownModel(f"No architecture {name!r} in the catalogue. Nearest: {nearest(name, list(_rows()))}.")
+    return _rows()[found]
+
+
+def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any:
+    """The Hugging Face configuration of a catalogue name, local directory or hub id, with `overrides` applied.
+
+    Raises:
+        UnknownModel: none of the three.
+        InvalidSettings: an override is no field of that configuration.
+    """
+    from transformers import AutoConfig
+
+    row = _rows().get(_names().get(name.lower(), ""))
+    if row is not None:
+        config = AutoConfig.for_model(row.model_type, **row.config)
+    elif Path(name).is_dir() and (Path(name) / "config.json").exists():
+        config = AutoConfig.from_pretrained(name)
+    else:
+        config = _from_hub(name)
+    known = set(config.to_dict()) | {"num_labels", "rope_theta"}
+    for field in overrides:
+        if field not in known:
+            raise InvalidSettings(
+                f"model.config.{field}: no field of {type(config).__name__}. Nearest: {nearest(field, sorted(known))}."
+            )
+    config.update(dict(overrides))
+    eager = attention == "eager" or config.model_type in NO_SDPA
+    config._attn_implementation = "eager" if eager else "sdpa"
+    return config
+
+
+def _from_hub(name: str) -> Any:
+    from transformers import AutoConfig
+
+    close = nearest(name.rpartition("/")[2], list(_rows()))
+    if "/" not in name or os.path.isabs(name) or name.count("/") > 1:
+        raise UnknownModel(
+            f"model.name: {name!r} is neither in the catalogue nor a directory with a config.json nor a hub id. "
+            f"Nearest: {close}."
+        )
+    try:
+        return AutoConfig.from_pretrained(name)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UnknownModel(
+            f"model.name: {name!r} is not in the catalogue, and the Hugging Face hub could not give it "
+            f"({str(error).splitlines()[0]}). Nearest in the catalogue: {close}."
+        ) from error

@@ -1,0 +1,51 @@
+"""Tiny twins really run, forward and backward, with every head that they have."""
+
+import pytest
+import torch
+
+from forerun.errors import InvalidSettings
+from forerun.models.build import build_model, maximum_length, workloads_of
+from forerun.models.catalogue import architectures, model_config
+
+TWINS = [row.name for row in architectures() if row.name.startswith("tiny-")]
+CASES = [(name, workload) for name in TWINS for workload in workloads_of(model_config(name, {}, "auto"))]
+
+
+@pytest.mark.parametrize(("name", "workload"), CASES)
+def test_twins_run(name, workload):
+    torch.manual_seed(0)
+    model = build_model(model_config(name, {}, "auto"), workload)
+    ids = torch.randint(3, 400, (2, 32))
+    extra = {"decoder_input_ids": ids} if workload == "seq2seq-lm" else {}
+    out = model(input_ids=ids, **extra)
+    (out.last_hidden_state if workload == "encoder" else out.logits).float().square().mean().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert gradients
+    assert all(torch.isfinite(g).all() for g in gradients)
+    assert any(g.abs().sum() > 0 for g in gradients)
+
+
+def test_weights_are_initialised():
+    model = build_model(model_config("tiny-bert", {}, "auto"), "encoder")
+    weight = model.get_submodule("encoder.layer.0.attention.self.query").weight
+    assert 0.01 < weight.std() < 0.04
+
+
+def test_weights_come_back_from_a_directory(tmp_path):
+    config = model_config("tiny-bert", {}, "auto")
+    original = build_model(config, "sequence-classification")
+    original.save_pretrained(tmp_path)
+    loaded = build_model(config, "sequence-classification", pretrained_from=tmp_path)
+    for one, other in zip(original.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("name", "workload"), [("tiny-bert", "causal-lm"), ("tiny-gpt2", "masked-lm"), ("tiny-t5", "causal-lm")])
+def test_missing_heads_are_explained(name, workload):
+    with pytest.raises(InvalidSettings, match="has no head for"):
+        build_model(model_config(name, {}, "auto"), workload)
+
+
+@pytest.mark.parametrize(("name", "length"), [("bert-base-uncased", 512), ("roberta-base", 512), ("gpt2", 1024), ("t5-base", None)])
+def test_maximum_length(name, length):
+    assert maximum_length(model_config(name, {}, "auto")) == length
