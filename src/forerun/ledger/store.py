@@ -1,0 +1,300 @@
+"""The ledger: every run, its forecast, its steps, its measurement and its verdict; only ever added to.
+
+SQLite by default, any SQLAlchemy URL for a team. Rows are never changed or removed: the state of a run is its latest
+event. Several processes may write at once; SQLite waits for its lock. Documents are kept as JSON with their schema name.
+"""
+
+import datetime as dt
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from forerun.errors import LedgerConflict, RunNotFound, nearest
+from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
+
+SCHEMA_VERSION = 1
+BUSY_SECONDS = 30
+STEPS_AT_ONCE = 50
+"""Step reports wait in memory until this many are there; `flush` and `close` write them at once."""
+
+METADATA = sa.MetaData()
+VERSION = sa.Table("schema_version", METADATA, sa.Column("version", sa.Integer, primary_key=True))
+RUNS = sa.Table(
+    "runs",
+    METADATA,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("workload", sa.String(200), nullable=False),
+    sa.Column("gpu", sa.String(100), nullable=False),
+    sa.Column("settings_hash", sa.String(16), nullable=False, index=True),
+    sa.Column("settings", sa.JSON, nullable=False),
+    sa.Column("folder", sa.Text, nullable=False),
+    sa.Column("versions", sa.JSON, nullable=False),
+    sa.Column("started_at", sa.String(32), nullable=False),
+)
+EVENTS = sa.Table(
+    "events",
+    METADATA,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("run_id", sa.String(32), nullable=False, index=True),
+    sa.Column("at", sa.String(32), nullable=False),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+)
+STEPS = sa.Table(
+    "steps",
+    METADATA,
+    sa.Column("run_id", sa.String(32), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("report", sa.JSON, nullable=False),
+)
+DOCUMENTS = sa.Table(
+    "documents",
+    METADATA,
+    sa.Column("run_id", sa.String(32), primary_key=True),
+    sa.Column("kind", sa.String(32), primary_key=True),
+    sa.Column("name", sa.String(200), primary_key=True),
+    sa.Column("document", sa.JSON, nullable=False),
+)
+
+
+class RunRow(Record):
+    """One run as listed. `state` is the kind of its latest event."""
+
+    id: str
+    name: str
+    workload: str
+    gpu: str
+    settings_hash: str
+    settings: dict[str, Any]
+    folder: str
+    versions: dict[str, str]
+    started_at: str
+    state: str
+
+
+def default_url() -> str:
+    """SQLite in the user's data folder."""
+    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return f"sqlite:///{home / 'forerun' / 'ledger.sqlite'}"
+
+
+def open_ledger(url: str) -> "Ledger":
+    """Open the ledger at a SQLAlchemy URL, creating it when it is not there.
+
+    Raises:
+        LedgerConflict: it cannot be opened, or a newer version of Forerun wrote it.
+    """
+    try:
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
+            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+        engine = sa.create_engine(parsed, **_arguments(parsed))
+        _create(engine)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, OperationalError, OSError, ModuleNotFoundError) as error:
+        raise LedgerConflict(
+            f"The ledger {url!r} cannot be opened: {str(error).splitlines()[0]} "
+            f"Set FORERUN_LEDGER to a SQLAlchemy URL such as sqlite:////path/ledger.sqlite."
+        ) from error
+    return Ledger(engine)
+
+
+def _arguments(url: sa.URL) -> dict[str, Any]:
+    return {"connect_args": {"timeout": BUSY_SECONDS}} if url.get_backend_name() == "sqlite" else {}
+
+
+def _create(engine: sa.Engine) -> None:
+    if engine.dialect.name == "sqlite":
+
+        @sa.event.listens_for(engine, "connect")
+        def configure(connection: Any, _: Any) -> None:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+
+    try:
+        METADATA.create_all(engine)
+    except OperationalError as error:  # another process created the tables in the same moment
+        if "already exists" not in str(error):
+            raise
+        METADATA.create_all(engine)
+    with engine.begin() as connection:
+        found = connection.scalar(sa.select(sa.func.max(VERSION.c.version)))
+        if found is None:
+            _insert_once(connection, VERSION, {"version": SCHEMA_VERSION})
+        elif found > SCHEMA_VERSION:
+            raise LedgerConflict(
+                f"The ledger has schema {found}; this version of Forerun writes {SCHEMA_VERSION}. "
+                f"Update Forerun, or set FORERUN_LEDGER to another ledger."
+            )
+
+
+def _insert_once(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
+    """Insert a row that another process may insert in the same moment."""
+    try:
+        with connection.begin_nested():
+            connection.execute(table.insert().values(**row))
+    except IntegrityError:
+        return
+
+
+class Ledger:
+    """An open ledger; close it, or use it as a context manager, so that waiting steps are written."""
+
+    def __init__(self, engine: sa.Engine):
+        self._engine = engine
+        self._waiting: list[dict[str, Any]] = []
+        self._attempts: dict[str, int] = {}
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what waits and let go of the database."""
+        self.flush()
+        self._engine.dispose()
+
+    def start_run(
+        self,
+        *,
+        name: str,
+        workload: str,
+        settings: dict[str, Any],
+        settings_hash: str,
+        gpu: str,
+        folder: str,
+        versions: dict[str, str],
+    ) -> str:
+        """Enter a new run; returns its id, which sorts by time."""
+        now = dt.datetime.now(dt.UTC)
+        run_id = f"{now:%Y%m%d-%H%M}-{secrets.token_hex(2)}"
+        row = {
+            "id": run_id, "name": name, "workload": workload, "settings": settings, "settings_hash": settings_hash,
+            "gpu": gpu, "folder": folder, "versions": versions, "started_at": now.isoformat(timespec="seconds"),
+        }  # fmt: skip
+        self._write(RUNS, [row], f"run {run_id}")
+        self.record_event(run_id, "started")
+        return run_id
+
+    def record_event(self, run_id: str, kind: str, note: str = "") -> None:
+        """Note that something happened to a run: resumed, interrupted, failed, finished, verified."""
+        self.flush()
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        self._write(EVENTS, [{"run_id": run_id, "at": at, "kind": kind, "note": note}], kind)
+
+    def record_forecast(self, run_id: str, forecast: Forecast) -> None:
+        """Keep the forecast of a run; there is one."""
+        self._document(run_id, "forecast", "", forecast.model_dump(mode="json", by_alias=True))
+
+    def record_measurement(self, run_id: str, measurement: Measurement) -> None:
+        """Keep the measurement of a run; there is one."""
+        self._document(run_id, "measurement", "", measurement.model_dump(mode="json", by_alias=True))
+
+    def record_verdict(self, run_id: str, verdict: Verdict) -> None:
+        """Keep a verdict; verifying again adds another."""
+        name = f"{sum(1 for _ in self._documents(run_id, 'verdict')):04d}"
+        self._document(run_id, "verdict", name, verdict.model_dump(mode="json", by_alias=True))
+
+    def record_result(self, run_id: str, name: str, document: dict[str, Any]) -> None:
+        """Keep an evaluation table or another result under a name."""
+        self._document(run_id, "result", name, document)
+
+    def record_step(self, run_id: str, report: StepReport) -> None:
+        """Keep one step. Steps replayed after a resume belong to a new attempt, begun by this object's first call."""
+        if run_id not in self._attempts:
+            with self._engine.connect() as connection:
+                last = connection.scalar(sa.select(sa.func.max(STEPS.c.attempt)).where(STEPS.c.run_id == run_id))
+            self._attempts[run_id] = 0 if last is None else last + 1
+        row = {"run_id": run_id, "attempt": self._attempts[run_id], "step": report.step}
+        self._waiting.append({**row, "report": report.model_dump(mode="json")})
+        if len(self._waiting) >= STEPS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the steps that wait."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._write(STEPS, waiting, "steps")
+
+    def runs(self, limit: int = 20) -> list[RunRow]:
+        """The latest runs, newest first."""
+        query = sa.select(RUNS).order_by(RUNS.c.started_at.desc(), RUNS.c.id.desc()).limit(limit)
+        return [self._row(row) for row in self._read(query)]
+
+    def run(self, run_id: str) -> RunRow:
+        """The run of an id, a unique beginning of one, or `last`.
+
+        Raises:
+            RunNotFound: none, or several, begin so.
+        """
+        if run_id == "last":
+            found = self.runs(limit=1)
+            if not found:
+                raise RunNotFound("The ledger has no runs yet. Start one with `forerun run code-detector`.")
+            return found[0]
+        rows = self._read(sa.select(RUNS).where(RUNS.c.id.startswith(run_id, autoescape=True)))
+        if len(rows) != 1:
+            ids = [row.id for row in self.runs(limit=200)]
+            what = "no run" if not rows else f"{len(rows)} runs"
+            raise RunNotFound(f"The ledger has {what} {run_id!r}. Nearest: {nearest(run_id, ids) or 'it is empty'}.")
+        return self._row(rows[0])
+
+    def forecast(self, run_id: str) -> Forecast | None:
+        """The forecast of a run."""
+        return next((Forecast.model_validate(d) for _, d in self._documents(run_id, "forecast")), None)
+
+    def measurement(self, run_id: str) -> Measurement | None:
+        """The measurement of a run, once it has finished."""
+        return next((Measurement.model_validate(d) for _, d in self._documents(run_id, "measurement")), None)
+
+    def verdict(self, run_id: str) -> Verdict | None:
+        """The latest verdict of a run."""
+        return next((Verdict.model_validate(d) for _, d in reversed(self._documents(run_id, "verdict"))), None)
+
+    def results(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """Results by name."""
+        return dict(self._documents(run_id, "result"))
+
+    def steps(self, run_id: str) -> list[StepReport]:
+        """Steps in order; of a step that ran in several attempts, the latest."""
+        self.flush()
+        query = sa.select(STEPS.c.step, STEPS.c.report).where(STEPS.c.run_id == run_id).order_by(STEPS.c.attempt)
+        latest = {row.step: row.report for row in self._read(query)}
+        return [StepReport.model_validate(latest[step]) for step in sorted(latest)]
+
+    def _row(self, row: Any) -> RunRow:
+        latest = sa.select(EVENTS.c.kind).where(EVENTS.c.run_id == row.id).order_by(EVENTS.c.number.desc()).limit(1)
+        state = next((event.kind for event in self._read(latest)), "started")
+        return RunRow(**row._mapping, state=state)
+
+    def _document(self, run_id: str, kind: str, name: str, document: dict[str, Any]) -> None:
+        row = {"run_id": run_id, "kind": kind, "name": name, "document": document}
+        self._write(DOCUMENTS, [row], f"{kind} {name}".strip())
+
+    def _documents(self, run_id: str, kind: str) -> list[tuple[str, dict[str, Any]]]:
+        query = sa.select(DOCUMENTS.c.name, DOCUMENTS.c.document).where(
+            DOCUMENTS.c.run_id == run_id, DOCUMENTS.c.kind == kind
+        )
+        return [(row.name, row.document) for row in self._read(query.order_by(DOCUMENTS.c.name))]
+
+    def _write(self, table: sa.Table, rows: Iterable[dict[str, Any]], what: str) -> None:
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(table.insert(), list(rows))
+        except IntegrityError as error:
+            raise LedgerConflict(
+                f"The ledger already has {what}, and rows are never rewritten. Start a new run instead."
+            ) from error
+
+    def _read(self, query: Any) -> list[Any]:
+        with self._engine.connect() as connection:
+            return list(connection.execute(query))

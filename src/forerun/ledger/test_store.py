@@ -1,0 +1,129 @@
+"""Append-only, several writers, and what is read back is what was written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from forerun.errors import LedgerConflict, RunNotFound
+from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, open_ledger
+from forerun.records import CriterionResult, StepPhases, StepReport, Verdict
+
+RUN = {"name": "r", "workload": "w", "settings": {"a": 1}, "settings_hash": "0" * 16, "gpu": "cpu", "folder": "f", "versions": {}}
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'deep' / 'ledger.sqlite'}"
+
+
+def step(number, loss=1.0):
+    return StepReport(
+        step=number, epoch=0, loss=loss, learning_rate=1e-3, step_seconds=0.1, phases=StepPhases(), samples=1, tokens=1,
+        padded_tokens=1,
+    )  # fmt: skip
+
+
+def verdict(passed):
+    criterion = CriterionResult(name="c", rule="> 0", value=1, passed=passed)
+    return Verdict(run_id="x", rows=[], criteria=[criterion], first_cause="", passed=passed)
+
+
+def test_runs_come_back(url):
+    with open_ledger(url) as ledger:
+        run_id = ledger.start_run(**RUN)
+        assert ledger.run(run_id).settings == {"a": 1}
+        assert ledger.run(run_id[:-1]).id == ledger.run("last").id == run_id
+        assert [row.id for row in ledger.runs()] == [run_id]
+
+
+def test_state_is_the_latest_event(url):
+    with open_ledger(url) as ledger:
+        run_id = ledger.start_run(**RUN)
+        assert ledger.run(run_id).state == "started"
+        for kind in ("interrupted", "resumed", "finished"):
+            ledger.record_event(run_id, kind)
+            assert ledger.run(run_id).state == kind
+
+
+def test_unknown_runs(url):
+    with open_ledger(url) as ledger:
+        with pytest.raises(RunNotFound, match="no runs yet"):
+            ledger.run("last")
+        run_id = ledger.start_run(**RUN)
+        with pytest.raises(RunNotFound, match=run_id):
+            ledger.run(run_id[:-1] + "z")
+        ledger.start_run(**RUN)
+        with pytest.raises(RunNotFound, match="2 runs"):
+            ledger.run(run_id[:3])
+
+
+def test_results_are_not_rewritten(url):
+    with open_ledger(url) as ledger:
+        run_id = ledger.start_run(**RUN)
+        ledger.record_result(run_id, "scores", {"auc": 0.9})
+        with pytest.raises(LedgerConflict, match="scores"):
+            ledger.record_result(run_id, "scores", {"auc": 0.99})
+        assert ledger.results(run_id) == {"scores": {"auc": 0.9}}
+
+
+def test_verifying_again_adds_a_verdict(url):
+    with open_ledger(url) as ledger:
+        run_id = ledger.start_run(**RUN)
+        assert ledger.verdict(run_id) is None
+        for passed in (False, True):
+            ledger.record_verdict(run_id, verdict(passed))
+            assert ledger.verdict(run_id).passed is passed
+
+
+def test_replayed_steps_are_a_new_attempt(url):
+    with open_ledger(url) as ledger:
+        run_id = ledger.start_run(**RUN)
+        for number in range(1, STEPS_AT_ONCE + 5):
+            ledger.record_step(run_id, step(number))
+    with open_ledger(url) as ledger:
+        ledger.record_step(run_id, step(3, loss=2.0))
+        steps = ledger.steps(run_id)
+    assert [s.step for s in steps] == list(range(1, STEPS_AT_ONCE + 5))
+    assert [s.loss for s in steps if s.step in (2, 3)] == [1.0, 2.0]
+
+
+def test_two_writers_lose_nothing(url):
+    open_ledger(url).close()
+    code = (
+        "from forerun.ledger.store import open_ledger; from forerun.ledger.test_store import RUN, step\n"
+        f"with open_ledger({url!r}) as ledger:\n"
+        "    for _ in range(10):\n"
+        "        run = ledger.start_run(**RUN)\n"
+        "        for n in range(20): ledger.record_step(run, step(n))\n"
+        "        ledger.flush()\n"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    with open_ledger(url) as ledger:
+        rows = ledger.runs(limit=100)
+        assert len(rows) == 20
+        assert all(len(ledger.steps(row.id)) == 20 for row in rows)
+
+
+def test_a_newer_ledger_is_refused(url):
+    ledger = open_ledger(url)
+    with ledger._engine.begin() as connection:
+        connection.execute(VERSION.insert().values(version=99))
+    ledger.close()
+    with pytest.raises(LedgerConflict, match="schema 99"):
+        open_ledger(url)
+
+
+@pytest.mark.parametrize("bad", ["nonsense", "nosuch://x", "sqlite:////proc/none/x.sqlite"])
+def test_bad_urls_are_explained(bad):
+    with pytest.raises(LedgerConflict, match="FORERUN_LEDGER"):
+        open_ledger(bad)
+
+
+def test_rows_have_no_update_or_delete():
+    source = Path(str(sys.modules[Ledger.__module__].__file__)).read_text()
+    assert ".update(" not in source
+    assert ".delete(" not in source
