@@ -1,0 +1,216 @@
+"""Checkpoints that survive a crash at any byte: safetensors and a manifest of hashes, made durable before they count.
+
+A checkpoint is written into a temporary folder beside its place, every file and the folder flushed to disk, then renamed
+to `step-00000123` in one go, and the parent flushed. Whatever a crash leaves is a temporary folder, which is skipped, or
+a folder whose manifest does not match, which is skipped with a warning. Nothing is unpickled.
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from forerun.errors import CheckpointDamaged, InvalidSettings
+from forerun.step.training_step import TrainingStep
+
+FORMAT = "forerun.checkpoint/1"
+MANIFEST, MODEL, OPTIMIZER, GENERATORS = "manifest.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"
+TEMPORARY = ".partial-"
+
+Progress = dict[str, Any]
+"""What else a run must remember, as JSON: its step, and seconds spent so far."""
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint was skipped because it does not match its manifest."""
+
+
+def save_checkpoint(
+    folder: Path, step: TrainingStep, progress: Progress, *, after_file: Callable[[str], None] = lambda name: None
+) -> Path:
+    """Write a durable checkpoint of `step` under `folder`; returns its path. `after_file` is for tests of crashes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"step-{progress['step']:08d}"
+    temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder))
+    for name, tensors in _tensors(step).items():
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, temporary / name)
+        _flush(temporary / name)
+        after_file(name)
+    manifest = {
+        "format": FORMAT,
+        "settings_hash": step.settings.hash,
+        "progress": progress,
+        "scaler": None if step.scaler is None else step.scaler.state_dict(),
+        "random": _host_generators(),
+        "files": {name: _digest(temporary / name) for name in (MODEL, OPTIMIZER, GENERATORS)},
+    }
+    (temporary / MANIFEST).write_text(json.dumps(manifest))
+    _flush(temporary / MANIFEST)
+    after_file(MANIFEST)
+    _flush(temporary)
+    if target.exists():
+        shutil.rmtree(target)
+    temporary.rename(target)
+    _flush(folder)
+    return target
+
+
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints, and what crashes left behind."""
+    for old in checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    for rest in folder.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(rest)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders, oldest first; not checked."""
+    return sorted(folder.glob("step-*"))
+
+
+def load_newest(folder: Path, step: TrainingStep) -> Progress | None:
+    """Restore `step` from the newest good checkpoint under `folder`; None when there is none.
+
+    Raises:
+        InvalidSettings: the checkpoint was made with other settings.
+    """
+    for path in reversed(checkpoints(folder)):
+        try:
+            return load_checkpoint(path, step)
+        except CheckpointDamaged as error:
+            warnings.warn(f"{error} Falling back to the one before.", DamagedCheckpointWarning, stacklevel=2)
+    return None
+
+
+def load_checkpoint(path: Path, step: TrainingStep) -> Progress:
+    """Restore model, optimizer, loss scale and random generators from `path`; returns the progress.
+
+    Raises:
+        CheckpointDamaged: a file is missing, cut or changed.
+        InvalidSettings: it was made with other settings.
+    """
+    manifest = _manifest(path)
+    if manifest["settings_hash"] != step.settings.hash:
+        raise InvalidSettings(
+            f"Checkpoint {path} belongs to settings {manifest['settings_hash']}, the run has {step.settings.hash}. "
+            f"Resume with the settings it was started with, or start in another folder."
+        )
+    _restore_model(step, load_file(path / MODEL))
+    _restore_optimizer(step, load_file(path / OPTIMIZER))
+    _restore_generators(load_file(path / GENERATORS), manifest["random"])
+    if step.scaler is not None and manifest["scaler"] is not None:
+        step.scaler.load_state_dict(manifest["scaler"])
+    return manifest["progress"]
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest of `path`, after checking every file against it."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        for name, digest in manifest["files"].items():
+            if _digest(path / name) != digest:
+                raise CheckpointDamaged(f"Checkpoint {path} is damaged: {name} does not match its hash.")
+        if manifest["format"] != FORMAT or set(manifest["files"]) != {MODEL, OPTIMIZER, GENERATORS}:
+            raise CheckpointDamaged(f"Checkpoint {path} is no {FORMAT}.")
+        manifest["progress"]["step"], manifest["settings_hash"], manifest["random"], manifest["scaler"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, CheckpointDamaged):
+            raise
+        raise CheckpointDamaged(f"Checkpoint {path} is damaged: {MANIFEST}: {error!r}.") from error
+    return manifest
+
+
+def _tensors(step: TrainingStep) -> dict[str, dict[str, Tensor]]:
+    return {MODEL: model_tensors(step), OPTIMIZER: _optimizer_tensors(step), GENERATORS: _device_generators()}
+
+
+def model_tensors(step: TrainingStep) -> dict[str, Tensor]:
+    """What must be kept of the model, each shared tensor once: adapters alone when the base is frozen for good."""
+    adapted = step.settings.adapter.kind != "none"
+    named = [(n, p) for n, p in step.model.named_parameters() if p.requires_grad or not adapted]
+    if not adapted:
+        named += [(f"buffer:{n}", b) for n, b in step.model.named_buffers()]
+    return dict(named)
+
+
+def _restore_model(step: TrainingStep, tensors: dict[str, Tensor]) -> None:
+    own = model_tensors(step)
+    if set(own) != set(tensors):
+        raise CheckpointDamaged(f"The checkpoint's model has other tensors: {sorted(set(own) ^ set(tensors))[:3]}.")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def _optimizer_parameters(step: TrainingStep) -> list[torch.nn.Parameter]:
+    return [p for group in step.optimizer.param_groups for p in group["params"]]
+
+
+def _optimizer_tensors(step: TrainingStep) -> dict[str, Tensor]:
+    """State by position of the parameter and name; scalars that optimizers keep as numbers become tensors."""
+    found = {}
+    for index, parameter in enumerate(_optimizer_parameters(step)):
+        for name, value in step.optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                found[f"{index}:{name}"] = value
+    return found
+
+
+def _restore_optimizer(step: TrainingStep, tensors: dict[str, Tensor]) -> None:
+    parameters = _optimizer_parameters(step)
+    step.optimizer.state.clear()
+    for key, value in tensors.items():
+        index, _, name = key.partition(":")
+        parameter = parameters[int(index)]
+        step.optimizer.state[parameter][name] = value.to(parameter.device)
+
+
+def _device_generators() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda:{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def _host_generators() -> dict[str, Any]:
+    name, keys, position, has_gauss, gauss = np.random.get_state()
+    version, internal, gauss_next = random.getstate()
+    return {
+        "numpy": [name, np.asarray(keys).tolist(), position, has_gauss, gauss],
+        "python": [version, list(internal), gauss_next],
+    }
+
+
+def _restore_generators(tensors: dict[str, Tensor], host: dict[str, Any]) -> None:
+    torch.set_rng_state(tensors["cpu"])
+    for name, state in tensors.items():
+        if name != "cpu" and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state, name)
+    name, keys, position, has_gauss, gauss = host["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))
+    version, internal, gauss_next = host["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Make a file or the entries of a folder durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
