@@ -1,0 +1,145 @@
+"""Forecast against measurement: one row per quantity, the recipe's criteria, and the first cause to look at.
+
+Predicted and measured share names and units, so a row is a subtraction: relative_error = (forecast - measured) /
+measured, positive when the forecast was too high.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from forerun.records import CriterionResult, Forecast, Measurement, Range, Record, Verdict, VerdictRow
+from forerun.units import format_bytes, format_percent, format_seconds
+
+Unit = Literal["bytes", "seconds", "count", "per second"]
+NEGLIGIBLE_SHARE = 0.02
+"""Phases below this share of their whole, in forecast and measurement, are left out of the cause."""
+LARGE_ERROR = 0.1
+"""A miss above this is worth a cause."""
+
+
+class Criterion(Record):
+    """What a recipe calls success: `quantity` is a metric, or the field of a row whose absolute error is meant."""
+
+    name: str
+    quantity: str
+    comparison: Literal["above", "below", "error within"]
+    bound: float | str
+    """A number, or the name of another metric."""
+
+
+def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: Sequence[Criterion] = ()) -> Verdict:
+    """The verdict on one run."""
+    rows = compare(forecast, measurement)
+    results = [_judge(criterion, measurement, rows) for criterion in criteria]
+    return Verdict(
+        run_id=run_id,
+        rows=rows,
+        criteria=results,
+        first_cause=first_cause(rows),
+        passed=all(result.passed for result in results),
+    )
+
+
+def compare(forecast: Forecast, measurement: Measurement) -> list[VerdictRow]:
+    """Rows of everything that was both forecast and measured, memory first."""
+    memory, seen = forecast.memory, measurement.memory
+    rows = [
+        _row("peak_allocated_bytes", "bytes", memory.peak_allocated_bytes, seen.peak_allocated_bytes),
+        _row("peak_reserved_bytes", "bytes", memory.peak_reserved_bytes, seen.peak_reserved_bytes),
+        _row("device_bytes", "bytes", memory.device_bytes, seen.device_bytes),
+        _row("step.seconds", "seconds", forecast.step.seconds, measurement.step.seconds),
+        *_phases("step", forecast.step.phases, measurement.step.phases),
+        _row("run.seconds", "seconds", forecast.run.seconds, measurement.run.seconds),
+        *_phases("run", forecast.run.phases, measurement.run.phases),
+    ]
+    for name in ("total_steps", "checkpoints_written"):
+        rows.append(_row(name, "count", getattr(forecast.run, name), getattr(measurement.run, name)))
+    rows.append(_row("checkpoint_bytes", "bytes", forecast.run.checkpoint_bytes, measurement.run.checkpoint_bytes))
+    for name in ("tokens_per_second", "samples_per_second"):
+        rows.append(_row(name, "per second", getattr(forecast.step, name), getattr(measurement.step, name)))
+    return [row for row in rows if row is not None]
+
+
+def _phases(prefix: str, forecast: Record, measured: Record) -> list[VerdictRow | None]:
+    pairs = [(name, getattr(forecast, name), getattr(measured, name)) for name in type(forecast).model_fields]
+    return [_row(f"{prefix}.{name}", "seconds", f, m) for name, f, m in pairs if f and m]
+
+
+def _row(field: str, unit: Unit, forecast: Range | float, measured: float | None) -> VerdictRow | None:
+    if measured is None:
+        return None
+    expected = forecast.expected if isinstance(forecast, Range) else forecast
+    inside = forecast.optimistic <= measured <= forecast.conservative if isinstance(forecast, Range) else None
+    error = None if measured == 0 else (expected - measured) / measured
+    return VerdictRow(
+        field=field, unit=unit, forecast=expected, measured=measured, relative_error=error, inside_range=inside
+    )
+
+
+def _judge(criterion: Criterion, measurement: Measurement, rows: Sequence[VerdictRow]) -> CriterionResult:
+    metrics = measurement.metrics
+    bound = metrics.get(criterion.bound) if isinstance(criterion.bound, str) else criterion.bound
+    if criterion.comparison == "error within":
+        errors = {row.field: row.relative_error for row in rows}
+        error = errors.get(criterion.quantity)
+        value = float("inf") if error is None else abs(error)
+        rule = f"error of {criterion.quantity} within {format_percent(float(bound or 0))}"
+        return CriterionResult(name=criterion.name, rule=rule, value=value, passed=bound is not None and value <= bound)
+    value = metrics.get(criterion.quantity)
+    described = f"{criterion.bound} ({bound:.3f})" if isinstance(criterion.bound, str) and bound is not None else bound
+    rule = f"{criterion.quantity} {criterion.comparison} {described}"
+    if value is None or bound is None:
+        missing = criterion.quantity if value is None else criterion.bound
+        return CriterionResult(name=criterion.name, rule=f"{rule}: {missing} was not measured", value=0.0, passed=False)
+    passed = value > bound if criterion.comparison == "above" else value < bound
+    return CriterionResult(name=criterion.name, rule=rule, value=value, passed=passed)
+
+
+def first_cause(rows: Sequence[VerdictRow]) -> str:
+    """What to look at first, with figures; empty when nothing missed by more than a tenth."""
+    by_field = {row.field: row for row in rows}
+    steps = by_field.get("total_steps")
+    if steps is not None and steps.forecast != steps.measured:
+        return (
+            f"The run made {steps.measured:.0f} steps, forecast {steps.forecast:.0f}: look at the data size and the "
+            f"schedule first, every total follows from them."
+        )
+    for field, prefix in (("step.seconds", "step."), ("run.seconds", "run.")):
+        whole = by_field.get(field)
+        if whole is not None and _missed(whole):
+            return _largest_part(whole, [r for r in rows if r.field.startswith(prefix) and r.field != field])
+    for field in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes"):
+        row = by_field.get(field)
+        if row is not None and _missed(row):
+            return (
+                f"{field} was {format_bytes(row.measured)}, forecast {format_bytes(row.forecast)} "
+                f"({format_percent(row.relative_error or 0, signed=True)}): {_memory_hint(field)}"
+            )
+    return ""
+
+
+def _missed(row: VerdictRow) -> bool:
+    return row.relative_error is not None and abs(row.relative_error) > LARGE_ERROR
+
+
+def _largest_part(whole: VerdictRow, parts: Sequence[VerdictRow]) -> str:
+    miss = whole.forecast - whole.measured
+    said = f"{whole.field} took {format_seconds(whole.measured)}, forecast {format_seconds(whole.forecast)}"
+    large = [p for p in parts if max(p.forecast, p.measured) > NEGLIGIBLE_SHARE * max(whole.forecast, whole.measured)]
+    same_way = [p for p in large if (p.forecast - p.measured) * miss > 0]
+    if not same_way:
+        return f"{said}; no single phase explains it."
+    worst = max(same_way, key=lambda p: abs(p.forecast - p.measured))
+    share = (worst.forecast - worst.measured) / miss
+    return (
+        f"{said}. First cause: {worst.field.partition('.')[2].removesuffix('_seconds')} took "
+        f"{format_seconds(worst.measured)}, forecast {format_seconds(worst.forecast)}, {share:.0%} of the miss."
+    )
+
+
+def _memory_hint(field: str) -> str:
+    return {
+        "peak_allocated_bytes": "compare the longest batch and the optimizer's implementation with the trace.",
+        "peak_reserved_bytes": "the allocator was fragmented in another way than the replay.",
+        "device_bytes": "look at what lives outside the allocator: libraries, and other parts of the same process.",
+    }[field]

@@ -1,0 +1,98 @@
+"""Errors, criteria and causes on made-up runs whose answers are known."""
+
+import pytest
+
+from forerun.records import (
+    Forecast, MeasuredMemory, MeasuredRun, MeasuredStep, Measurement, MemoryBreakdown, MemoryForecast, Parameters, Range,
+    RunForecast, RunPhases, StepForecast, StepPhases,
+)  # fmt: skip
+from forerun.verify.compare import Criterion, compare, first_cause, verify
+
+PARTS = MemoryBreakdown(
+    parameter_bytes=100, gradient_bytes=100, optimizer_state_bytes=200, activation_bytes=500, temporary_bytes=50,
+    other_bytes=50,
+)  # fmt: skip
+
+
+def band(value):
+    return Range(optimistic=value * 0.8, expected=value, conservative=value * 1.25)
+
+
+def forecast(forward=1.0, backward=2.0, steps=100):
+    step = forward + backward
+    return Forecast(
+        settings_hash="h", gpu="cpu", world_size=1, fits=True, parameters=Parameters(total=25, trainable=25),
+        memory=MemoryForecast(
+            peak_allocated_bytes=1000, peak_reserved_bytes=1000, device_bytes=band(2000), context_bytes=900,
+            capacity_bytes=9000, breakdown=PARTS,
+        ),
+        step=StepForecast(
+            seconds=band(step), phases=StepPhases(forward_seconds=forward, backward_seconds=backward), model_flops=1,
+            hardware_flops=1, mfu=0.1, tokens_per_second=10, samples_per_second=1,
+        ),
+        run=RunForecast(
+            steps_per_epoch=50, total_steps=steps, checkpoints_written=1, checkpoint_bytes=300,
+            seconds=band(steps * step), phases=RunPhases(training_seconds=steps * step), cost=None,
+        ),
+    )  # fmt: skip
+
+
+def measurement(forward=1.0, backward=2.0, steps=100, allocated=1000, metrics=None):
+    step = forward + backward
+    return Measurement(
+        settings_hash="h", gpu="cpu", parameters=Parameters(total=25, trainable=25),
+        memory=MeasuredMemory(peak_allocated_bytes=allocated, peak_reserved_bytes=None, device_bytes=2100, method="m"),
+        step=MeasuredStep(
+            seconds=step, phases=StepPhases(forward_seconds=forward, backward_seconds=backward), tokens_per_second=10,
+            samples_per_second=1,
+        ),
+        run=MeasuredRun(
+            steps_per_epoch=50, total_steps=steps, checkpoints_written=1, checkpoint_bytes=300, seconds=steps * step,
+            phases=RunPhases(training_seconds=steps * step),
+        ),
+        metrics=metrics or {},
+    )  # fmt: skip
+
+
+def test_errors_are_signed_and_ranges_checked():
+    rows = {row.field: row for row in compare(forecast(), measurement(backward=4.0))}
+    assert rows["step.seconds"].relative_error == pytest.approx(-0.4)
+    assert rows["step.seconds"].inside_range is False
+    assert rows["device_bytes"].inside_range is True
+    assert rows["peak_allocated_bytes"].relative_error == 0
+    assert "peak_reserved_bytes" not in rows, "what was not measured has no row"
+
+
+def test_a_good_forecast_has_no_cause():
+    assert first_cause(compare(forecast(), measurement())) == ""
+
+
+def test_the_largest_phase_is_named_with_its_share():
+    cause = first_cause(compare(forecast(), measurement(forward=1.5, backward=4.0)))
+    assert "backward took 4.00 s, forecast 2.00 s, 80% of the miss" in cause
+
+
+def test_another_number_of_steps_comes_first():
+    assert "90 steps, forecast 100" in first_cause(compare(forecast(), measurement(backward=9.0, steps=90)))
+
+
+def test_memory_is_named_when_time_is_right():
+    assert first_cause(compare(forecast(), measurement(allocated=1300))).startswith("peak_allocated_bytes was")
+
+
+@pytest.mark.parametrize(
+    ("criterion", "passed"),
+    [
+        (Criterion(name="t", quantity="step.seconds", comparison="error within", bound=0.3), True),
+        (Criterion(name="t", quantity="step.seconds", comparison="error within", bound=0.2), False),
+        (Criterion(name="a", quantity="auc", comparison="above", bound="length_auc"), True),
+        (Criterion(name="a", quantity="auc", comparison="below", bound=0.5), False),
+        (Criterion(name="a", quantity="nothing", comparison="above", bound=0.5), False),
+        (Criterion(name="a", quantity="auc", comparison="above", bound="nothing"), False),
+        (Criterion(name="r", quantity="peak_reserved_bytes", comparison="error within", bound=0.5), False),
+    ],
+)
+def test_criteria(criterion, passed):
+    measured = measurement(backward=3.0, metrics={"auc": 0.9, "length_auc": 0.6})
+    verdict = verify("run", forecast(), measured, [criterion])
+    assert verdict.passed is verdict.criteria[0].passed is passed
