@@ -70,7 +70,7 @@ def forecast_settings(settings: Settings, device: Device, price_per_hour: float 
     if settings.workload in MODULES:
         opened = recipe(settings.workload).open_recipe(settings)
         request = ForecastRequest(
-            opened.settings, opened.workload, opened.plan(), device, price_per_hour, opened.known_times(device)
+            opened.settings, opened.workload, opened.plan, device, price_per_hour, opened.known_times(device)
         )
     elif settings.workload in GENERIC:
         workload = generic_workload(settings.workload)

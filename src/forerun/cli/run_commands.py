@@ -1,7 +1,204 @@
-"""Commands that train and look back: filled in below."""
+"""Commands that train and look back: `train`, `run`, `runs`, `verify`, `report`, `evaluate`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from forerun.cli.options import JsonOption, SetOption, TargetArgument, ledger_url, print_json
+from forerun.errors import InvalidSettings, NotSupported
+
+if TYPE_CHECKING:
+    from forerun.recipes.flow import RunOutcome
+    from forerun.recipes.opened import OpenedRecipe
+
+EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 4, 130
+RUNS_FOLDER = Path("runs")
+RUN_SCHEMA, RUNS_SCHEMA = "forerun.run/1", "forerun.runs/1"
+
+ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run, or `last`.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or `last`.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
+    for command in (train, run, evaluate, verify, runs, report):
+        app.command()(command)
+
+
+def run(
+    target: TargetArgument, overrides: SetOption = None, resume: ResumeOption = None, as_json: JsonOption = False
+) -> None:
+    """Forecast, train, evaluate and verify on the device here. Exit code 4: a criterion failed."""
+    _finish(run_opened(_open(target, overrides), resume=resume, as_json=as_json), as_json)
+
+
+def train(
+    target: TargetArgument, overrides: SetOption = None, resume: ResumeOption = None, as_json: JsonOption = False
+) -> None:
+    """Train on the device here, forecast and verdict included in the ledger; prints the measurement."""
+    outcome = run_opened(_open(target, overrides), resume=resume, as_json=as_json)
+    if as_json:
+        print_json(outcome.measurement)
+
+
+def run_opened(opened: "OpenedRecipe", *, resume: str | None = None, as_json: bool = False) -> "RunOutcome":
+    """Run an opened recipe on the device here with the user's ledger, and write its page."""
+    from rich.console import Console
+
+    from forerun.hardware.detect import detect
+    from forerun.ledger.store import open_ledger
+    from forerun.recipes.flow import run_recipe
+    from forerun.recipes.screen import Screen
+    from forerun.train.interrupt import Interrupted
+
+    screen = Screen(quiet=as_json)
+    with open_ledger(ledger_url()) as ledger:
+        try:
+            outcome = run_recipe(opened, detect().device, ledger, RUNS_FOLDER, resume=resume, listener=screen)
+        except Interrupted as stop:
+            screen.close()
+            run_id = ledger.run("last").id if resume is None else resume
+            Console(stderr=True).print(f"{stop} Go on with: forerun run {opened.settings.name} --resume {run_id}")
+            raise typer.Exit(EXIT_INTERRUPTED) from stop
+        page = _write_page(ledger, outcome.run_id)
+    Console(stderr=True).print(f"Page: {page}", soft_wrap=True, highlight=False)
+    return outcome
+
+
+def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
+    """Score the newest checkpoint of a run on held-out data, beside the baselines."""
+    from rich.console import Console
+
+    from forerun.hardware.detect import detect
+    from forerun.ledger.store import open_ledger
+    from forerun.recipes.flow import run_folder, start_training
+    from forerun.report.terminal import result_table
+    from forerun.settings.load import settings_from
+    from forerun.train.checkpoint import load_newest
+
+    with open_ledger(ledger_url()) as ledger:
+        row = ledger.run(run_id)
+    opened = _open_settings(settings_from(row.settings))
+    training = start_training(opened, detect().device, run_folder(row))
+    if load_newest(training.folder, training.step) is None:
+        raise InvalidSettings(f"Run {row.id} has no checkpoint in {training.folder}. Resume it, or start a new run.")
+    judgement = opened.baselines(opened.judge(training.step))
+    if as_json:
+        print_json({"schema": "forerun.evaluation/1", "run_id": row.id, "metrics": judgement.metrics})
+    else:
+        for table in judgement.tables:
+            Console().print(result_table(table))
+
+
+def verify(run_id: RunArgument, as_json: JsonOption = False) -> None:
+    """Compare forecast and measurement of a finished run. Exit code 4: a criterion failed."""
+    from rich.console import Console
+
+    from forerun.ledger.store import open_ledger
+    from forerun.recipes.catalogue import criteria_of
+    from forerun.report.terminal import verdict_table
+    from forerun.verify.compare import verify as compare
+
+    with open_ledger(ledger_url()) as ledger:
+        row = ledger.run(run_id)
+        forecast, measurement = ledger.forecast(row.id), ledger.measurement(row.id)
+        if forecast is None or measurement is None:
+            missing = "forecast" if forecast is None else "measurement"
+            raise InvalidSettings(f"Run {row.id} is {row.state} and has no {missing}. Finish it with --resume {row.id}.")
+        verdict = compare(row.id, forecast, measurement, criteria_of(row.workload))
+        ledger.record_verdict(row.id, verdict)
+    if as_json:
+        print_json(verdict)
+    else:
+        Console().print(verdict_table(verdict))
+    if not verdict.passed:
+        raise typer.Exit(EXIT_CRITERION_FAILED)
+
+
+def runs(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 20, as_json: JsonOption = False
+) -> None:
+    """List the latest runs of the ledger."""
+    from rich.console import Console
+
+    from forerun.ledger.store import open_ledger
+    from forerun.report.terminal import runs_table
+
+    with open_ledger(ledger_url()) as ledger:
+        rows = ledger.runs(limit)
+    if as_json:
+        print_json({"schema": RUNS_SCHEMA, "runs": [row.model_dump(mode="json") for row in rows]})
+    else:
+        Console().print(runs_table(rows))
+
+
+def report(
+    run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None
+) -> None:
+    """Write the HTML page of a run."""
+    from forerun.ledger.store import open_ledger
+
+    with open_ledger(ledger_url()) as ledger:
+        typer.echo(str(_write_page(ledger, ledger.run(run_id).id, to)))
+
+
+def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":
+    from forerun.api import resolve
+
+    return _open_settings(resolve(target, overrides or ()))
+
+
+def _open_settings(settings: object) -> "OpenedRecipe":
+    from forerun.recipes.catalogue import MODULES, recipe
+    from forerun.settings.schema import Settings
+
+    if not isinstance(settings, Settings) or settings.workload not in MODULES:
+        raise NotSupported(
+            f"workload: training needs a recipe, which brings its data; found "
+            f"{getattr(settings, 'workload', None)!r}. Recipes: {', '.join(MODULES)}."
+        )
+    return recipe(settings.workload).open_recipe(settings)
+
+
+def _finish(outcome: "RunOutcome", as_json: bool) -> None:
+    if as_json:
+        document = {
+            "schema": RUN_SCHEMA,
+            "run_id": outcome.run_id,
+            "forecast": outcome.forecast.model_dump(mode="json", by_alias=True, exclude={"detail"}),
+            "measurement": outcome.measurement.model_dump(mode="json", by_alias=True),
+            "verdict": outcome.verdict.model_dump(mode="json", by_alias=True),
+        }
+        print_json(document)
+    if not outcome.verdict.passed:
+        raise typer.Exit(EXIT_CRITERION_FAILED)
+
+
+def _write_page(ledger: object, run_id: str, to: Path | None = None) -> Path:
+    """The page of a run, beside its checkpoints unless `to` says otherwise."""
+    from forerun.ledger.store import Ledger
+    from forerun.recipes.flow import RESULT, run_folder
+    from forerun.report.html import PageContent, render_page
+    from forerun.report.tables import ResultTable
+
+    if not isinstance(ledger, Ledger):
+        raise TypeError("a ledger is needed")
+    row, forecast = ledger.run(run_id), ledger.forecast(run_id)
+    if forecast is None:
+        raise InvalidSettings(f"Run {run_id} has no forecast, so there is no page. Start it with forerun run.")
+    tables = ledger.results(run_id).get(RESULT, {"tables": []})["tables"]
+    content = PageContent(
+        title=f"{row.name} on {row.gpu}",
+        run={k: str(v) for k, v in row.model_dump(exclude={"settings", "versions"}).items()},
+        settings=row.settings,
+        forecast=forecast,
+        measurement=ledger.measurement(run_id),
+        verdict=ledger.verdict(run_id),
+        steps=ledger.steps(run_id),
+        tables=[ResultTable.model_validate(table) for table in tables],
+    )
+    path = to or run_folder(row) / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render_page(content), encoding="utf-8")
+    return path

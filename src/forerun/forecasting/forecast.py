@@ -132,7 +132,8 @@ def _run(request: ForecastRequest, model: StepModel) -> RunForecast:
     phases = RunPhases(
         startup_seconds=STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
         training_seconds=frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds(),
-        evaluation_seconds=evaluations * _evaluation_seconds(request, model) + known.evaluation_seconds,
+        evaluation_seconds=evaluations * _evaluation_seconds(request, model)
+        + known.final_evaluation_examples * model.forward_seconds_per_sample(),
         checkpoint_seconds=written * bytes_each / model.disk_bytes_per_second,
     )
     expected = sum(phases.model_dump().values())

@@ -20,8 +20,8 @@ class KnownTimes:
     """Loading data and building the model."""
     data_seconds_per_step: float = 0.0
     """Collating one optimizer step's batches, when nothing hides it."""
-    evaluation_seconds: float = 0.0
-    """Scoring after training that the settings' evaluation does not cover."""
+    final_evaluation_examples: int = 0
+    """Samples scored once after training, beside the settings' evaluations."""
 
 
 @dataclass(frozen=True)

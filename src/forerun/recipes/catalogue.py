@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from forerun.errors import RecipeNotFound, nearest
 from forerun.settings.schema import Settings
+from forerun.verify.compare import Criterion
 
 MODULES = {"code-detector": "forerun.recipes.code_detector"}
 SUMMARIES = {"code-detector": "AI-written code detection: classification and supervised contrastive learning"}
@@ -14,6 +15,7 @@ class Recipe(Protocol):
     """What a recipe module offers."""
 
     SETTINGS: Settings
+    CRITERIA: tuple[Criterion, ...]
 
     def open_recipe(self, settings: Settings) -> Any:
         """The recipe's data, workload and evaluation for `settings` (see `forerun.recipes.opened`)."""
@@ -29,3 +31,8 @@ def recipe(name: str) -> Recipe:
     if name not in MODULES:
         raise RecipeNotFound(f"No recipe {name!r}. Shipped: {nearest(name, list(MODULES))}.")
     return importlib.import_module(MODULES[name])  # type: ignore[return-value]
+
+
+def criteria_of(workload: str) -> tuple[Criterion, ...]:
+    """Success criteria of a recipe; none for other workloads."""
+    return recipe(workload).CRITERIA if workload in MODULES else ()

@@ -1,0 +1,125 @@
+"""Which samples make which micro-batch: bucketed by length, with members of one group together, the same for a seed.
+
+An epoch is a list of optimizer steps, a step a list of micro-batches, a micro-batch an array of sample indices. Every
+sample occurs exactly once an epoch. All micro-batches are full but one; the last step may have fewer micro-batches.
+
+Method: samples of one group are cut into clusters of at most `members` (a contrastive loss needs two of a group in a
+batch; P×K batches with K = `members`); clusters are shuffled, windows of `WINDOW` micro-batches are sorted by length
+and cut; the micro-batches are shuffled. Short files therefore meet short files, but not the same ones every epoch.
+
+The forecast's batch plan and the training loop come from the same `epoch`, so their shapes are equal by construction.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.data.plan import BatchPlan, BatchShape
+
+WINDOW = 16
+"""Micro-batches sorted together: larger wastes less padding and mixes less."""
+LENGTH_MULTIPLE = 32
+"""Padded lengths are multiples of this, so that an epoch has few shapes."""
+
+LOOK_AHEAD = 8
+"""Clusters that may wait for the next micro-batch before one is torn to fill this one."""
+
+Indices = NDArray[np.int64]
+
+
+def padded_length(length: int, sequence_length: int) -> int:
+    """`length` rounded up to a multiple of `LENGTH_MULTIPLE`, at most `sequence_length`; tokens."""
+    return min(sequence_length, -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthBucketSampler:
+    """Order of the samples, epoch by epoch; a pure function of its fields and the epoch."""
+
+    lengths: Sequence[int]
+    """Tokens of each sample, at most `sequence_length`."""
+    groups: Sequence[str]
+    """Group of each sample."""
+    micro_batch_size: int
+    gradient_accumulation_steps: int = 1
+    sequence_length: int
+    padding: Literal["fixed", "longest", "bucketed"] = "bucketed"
+    """`longest` pads like `bucketed` but does not sort by length."""
+    members: int = 4
+    """At most this many samples of a group are kept together."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.lengths) != len(self.groups) or not len(self.lengths):
+            raise ValueError(f"one length and group a sample; found {len(self.lengths)} and {len(self.groups)}")
+
+    def epoch(self, epoch: int) -> list[list[Indices]]:
+        """Optimizer steps of the epoch (counted from 0), each a list of micro-batches."""
+        batches = self._micro_batches(np.random.default_rng((self.seed, epoch)))
+        width = self.gradient_accumulation_steps
+        return [batches[first : first + width] for first in range(0, len(batches), width)]
+
+    def shape(self, batch: Sequence[int] | Indices) -> BatchShape:
+        """Samples and padded tokens of a micro-batch."""
+        longest = max(self.lengths[index] for index in batch)
+        fixed = self.padding == "fixed"
+        return BatchShape(len(batch), self.sequence_length if fixed else padded_length(longest, self.sequence_length))
+
+    def plan(self, epoch: int = 0) -> BatchPlan:
+        """The shapes of that epoch; other epochs differ only by chance."""
+        steps = self.epoch(epoch)
+        return BatchPlan.count(
+            (self.shape(batch) for step in steps for batch in step),
+            steps=len(steps),
+            samples=len(self.lengths),
+            tokens=float(sum(self.lengths)),
+        )
+
+    def _micro_batches(self, random: np.random.Generator) -> list[Indices]:
+        clusters = self._clusters(random)
+        clusters = [clusters[position] for position in random.permutation(len(clusters))]
+        if self.padding == "bucketed":
+            clusters = self._sort_windows(clusters)
+        batches = list(self._pack(deque(clusters)))
+        return [batches[position] for position in random.permutation(len(batches))]
+
+    def _clusters(self, random: np.random.Generator) -> list[Indices]:
+        by_group: dict[str, list[int]] = {}
+        for index, group in enumerate(self.groups):
+            by_group.setdefault(group, []).append(index)
+        most = min(self.members, self.micro_batch_size)
+        return [
+            cluster
+            for indices in by_group.values()
+            for cluster in np.array_split(random.permutation(np.asarray(indices)), -(-len(indices) // most))
+        ]
+
+    def _sort_windows(self, clusters: list[Indices]) -> list[Indices]:
+        """Sorted by length window by window, up and down in turn so that neighbours stay alike across a boundary."""
+        samples = np.cumsum([len(cluster) for cluster in clusters])
+        window = (samples - 1) // (WINDOW * self.micro_batch_size)
+        longest = np.asarray([max(self.lengths[index] for index in cluster) for cluster in clusters])
+        order = np.lexsort((np.where(window % 2, -longest, longest), window))
+        return [clusters[position] for position in order]
+
+    def _pack(self, queue: deque[Indices]) -> Iterator[Indices]:
+        """Full micro-batches, all but the last; a cluster that does not fit waits, and is torn when too many wait."""
+        while queue:
+            batch: list[int] = []
+            waiting: list[Indices] = []
+            while queue and len(batch) < self.micro_batch_size and len(waiting) < LOOK_AHEAD:
+                cluster = queue.popleft()
+                if len(cluster) <= self.micro_batch_size - len(batch):
+                    batch.extend(cluster.tolist())
+                else:
+                    waiting.append(cluster)
+            room = self.micro_batch_size - len(batch)
+            if room and waiting:
+                batch.extend(waiting[0][:room].tolist())
+                waiting[0] = waiting[0][room:]
+            queue.extendleft(reversed(waiting))
+            yield np.asarray(batch, dtype=np.int64)

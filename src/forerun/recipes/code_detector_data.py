@@ -1,0 +1,150 @@
+"""The data of the recipe `code-detector`: splits, token ids, batches; all deterministic in the settings.
+
+The vocabulary of `code-encoder` is learned from the training split; other encoders bring their own. Only the code
+itself becomes input: language, source, generator and task never leave the samples.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from forerun.data.code_authorship import CodeCorpus, CodeSample, Split, embedded
+from forerun.data.code_tokens import PAD_ID, CodeTokeniser
+from forerun.data.plan import BatchPlan
+from forerun.data.sampler import Indices, LengthBucketSampler, padded_length
+from forerun.errors import InvalidSettings, UnknownModel
+from forerun.models.code_encoder import CodeEncoderConfig
+from forerun.models.minilm import minilm_directory
+from forerun.settings.schema import Settings
+from forerun.step.workload import Batch
+
+FROM_SCRATCH = "code-encoder"
+HUB_NAMES = {
+    "codebert": "microsoft/codebert-base",
+    "graphcodebert": "microsoft/graphcodebert-base",
+    "unixcoder": "microsoft/unixcoder-base",
+}
+"""Hugging Face ids behind short names, for weights and tokenisers."""
+EVALUATION_BATCH_TOKENS = 32_768
+"""Padded tokens of an evaluation batch."""
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class CodeDetectorData:
+    """Samples and their token ids by split; build it with `open_data`."""
+
+    samples: dict[Split, tuple[CodeSample, ...]]
+    ids: dict[Split, list[Ids]]
+    sampler: LengthBucketSampler
+    """Order of the training split."""
+    group_numbers: dict[str, int]
+    tokeniser: Any
+    """`CodeTokeniser`, or the Hugging Face tokeniser of a pretrained encoder."""
+    pad_id: int
+
+    def plan(self, epoch: int = 0) -> BatchPlan:
+        """The shapes of one epoch, from the batches that training gets."""
+        return self.sampler.plan(epoch)
+
+    def collate(self, indices: Sequence[int] | Indices, split: Split = "train") -> Batch:
+        """CPU tensors of one micro-batch: input_ids and attention_mask (B, T), labels and groups (B,), all int64."""
+        if split == "train":
+            length = self.sampler.shape(indices).length
+        else:
+            length = padded_length(max(len(self.ids[split][i]) for i in indices), self.sampler.sequence_length)
+        ids = np.full((len(indices), length), self.pad_id, dtype=np.int64)
+        mask = np.zeros((len(indices), length), dtype=np.int64)
+        for row, index in enumerate(indices):
+            tokens = self.ids[split][index]
+            ids[row, : len(tokens)] = tokens
+            mask[row, : len(tokens)] = 1
+        chosen = [self.samples[split][index] for index in indices]
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(mask),
+            "labels": torch.tensor([int(sample.is_ai) for sample in chosen]),
+            "groups": torch.tensor([self.group_numbers[sample.group] for sample in chosen]),
+        }
+
+    def evaluation_batches(self, split: Split, limit: int | None = None) -> Iterator[tuple[Indices, Batch]]:
+        """Indices and batches of a split (of its first `limit` samples), alike in length, each sample once."""
+        lengths = np.asarray([len(tokens) for tokens in self.ids[split][:limit]])
+        order = np.argsort(lengths, kind="stable")
+        last = len(order)
+        while last:  # longest first: a batch's first sample fixes its length
+            length = padded_length(int(lengths[order[last - 1]]), self.sampler.sequence_length)
+            first = max(0, last - max(1, EVALUATION_BATCH_TOKENS // length))
+            indices = order[first:last].astype(np.int64)
+            yield indices, self.collate(indices, split)
+            last = first
+
+
+def open_data(settings: Settings, corpus: CodeCorpus | None = None) -> CodeDetectorData:
+    """Load, split and tokenise `corpus` (the shipped rows unless given).
+
+    `data.examples` below the size of the training split keeps that many of its first samples.
+
+    Raises:
+        InvalidSettings: packed padding, which a file-level label does not allow.
+        MissingExtra, UnknownModel: the encoder's tokeniser is not there.
+    """
+    if settings.batch.padding == "packed":
+        raise InvalidSettings(
+            "batch.padding: code-detector labels whole files, so it cannot pack them; found 'packed'. "
+            "Use bucketed, longest or fixed."
+        )
+    corpus = embedded() if corpus is None else corpus
+    samples: dict[Split, tuple[CodeSample, ...]] = {
+        "train": corpus.split("train")[: settings.data.examples],
+        "val": corpus.split("val"),
+        "test": corpus.split("test"),
+    }
+    tokeniser, pad_id, ids = _tokenise(settings, samples)
+    groups = {group: number for number, group in enumerate(dict.fromkeys(s.group for s in corpus.samples))}
+    sampler = LengthBucketSampler(
+        lengths=[len(tokens) for tokens in ids["train"]],
+        groups=[sample.group for sample in samples["train"]],
+        micro_batch_size=settings.batch.micro_batch_size,
+        gradient_accumulation_steps=settings.batch.gradient_accumulation_steps,
+        sequence_length=settings.batch.sequence_length,
+        padding=settings.batch.padding,
+        seed=settings.seed,
+    )
+    return CodeDetectorData(samples, ids, sampler, groups, tokeniser, pad_id)
+
+
+def _tokenise(
+    settings: Settings, samples: dict[Split, tuple[CodeSample, ...]]
+) -> tuple[Any, int, dict[Split, list[Ids]]]:
+    length = settings.batch.sequence_length
+    codes: dict[Split, list[str]] = {split: [sample.code for sample in rows] for split, rows in samples.items()}
+    if settings.model.name == FROM_SCRATCH:
+        size = CodeEncoderConfig.from_overrides(settings.model.config).vocabulary_size
+        own = CodeTokeniser.train(codes["train"], size)
+        return own, PAD_ID, {split: own.encode(rows, length) for split, rows in codes.items()}
+    borrowed = _pretrained_tokeniser(settings.model.name)
+    return borrowed, borrowed.pad_token_id, {split: _encode(borrowed, rows, length) for split, rows in codes.items()}
+
+
+def _pretrained_tokeniser(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    source = minilm_directory() if name == "minilm" else HUB_NAMES.get(name, name)
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise UnknownModel(
+            f"model.name: the tokeniser of {name} is needed to train on code; loading it from {source} failed: "
+            f"{str(error).splitlines()[0]} Give a local directory, or use code-encoder or minilm."
+        ) from error
+
+
+def _encode(tokeniser: Any, codes: Sequence[str], sequence_length: int) -> list[Ids]:
+    encoded = tokeniser(list(codes), truncation=True, max_length=sequence_length, verbose=False)["input_ids"]
+    return [np.asarray(ids, dtype=np.int32) for ids in encoded]

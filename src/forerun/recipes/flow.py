@@ -1,0 +1,173 @@
+"""The whole story of a recipe run: forecast → train → judge → measure → verify, each stage entered in the ledger.
+
+`run_recipe` is what `forerun run` calls. It can be stopped with Ctrl-C, killed and started again: with the id of the run
+it goes on from the newest good checkpoint, under the same forecast.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import ForerunError, InvalidSettings
+from forerun.forecasting.forecast import make_forecast
+from forerun.forecasting.request import ForecastRequest
+from forerun.hardware.catalogue import Device
+from forerun.ledger.store import Ledger, RunRow
+from forerun.recipes.opened import Judgement, OpenedRecipe
+from forerun.records import Forecast, Measurement, StepReport, Verdict
+from forerun.step.build import build_step
+from forerun.train.interrupt import Interrupted
+from forerun.train.loop import Training, seed_everything
+from forerun.train.measure import versions
+from forerun.verify.compare import verify
+
+RESULT = "tables"
+"""Name in the ledger of the tables of a run's final evaluation."""
+
+
+class Listener:
+    """Told what happens, stage by stage; does nothing. The command line draws it."""
+
+    def forecast_made(self, forecast: Forecast) -> None:
+        """The forecast is made; nothing has been trained."""
+
+    def training_begins(self, run_id: str, training: Training) -> None:
+        """The model is built; `training` knows how many steps are left."""
+
+    def step_done(self, report: StepReport) -> None:
+        """One optimizer step is done."""
+
+    def judged(self, judgement: Judgement) -> None:
+        """The final evaluation is done."""
+
+    def verified(self, verdict: Verdict) -> None:
+        """The verdict is there."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """Everything a finished run left."""
+
+    run_id: str
+    forecast: Forecast
+    measurement: Measurement
+    judgement: Judgement
+    verdict: Verdict
+
+
+def run_recipe(
+    opened: OpenedRecipe,
+    device: Device,
+    ledger: Ledger,
+    root: Path,
+    *,
+    resume: str | None = None,
+    listener: Listener | None = None,
+) -> RunOutcome:
+    """Forecast, train, judge and verify on the device here; checkpoints go to `root`/RUN/checkpoints.
+
+    Raises:
+        NothingFits: the forecast says it does not fit.
+        Interrupted: stopped on request; the run can be resumed.
+    """
+    heard = listener or Listener()
+    if resume is None:
+        forecast = make_forecast(
+            ForecastRequest(opened.settings, opened.workload, opened.plan, device, known=opened.known_times(device))
+        )
+        heard.forecast_made(forecast)
+        forecast.require_fit()
+        run_id = enter_run(opened, device, ledger, root)
+        ledger.record_forecast(run_id, forecast)
+    else:
+        run_id, forecast = continue_run(opened, ledger, resume)
+        heard.forecast_made(forecast)
+    measurement, judgement = train_and_judge(opened, device, ledger, run_id, root, heard)
+    verdict = verify(run_id, forecast, measurement, opened.criteria)
+    ledger.record_verdict(run_id, verdict)
+    ledger.record_event(run_id, "verified")
+    heard.verified(verdict)
+    return RunOutcome(run_id, forecast, measurement, judgement, verdict)
+
+
+def enter_run(opened: OpenedRecipe, device: Device, ledger: Ledger, root: Path) -> str:
+    """Enter a new run in the ledger; returns its id."""
+    settings = opened.settings
+    return ledger.start_run(
+        name=settings.name,
+        workload=settings.workload,
+        settings=settings.model_dump(mode="json"),
+        settings_hash=settings.hash,
+        gpu=device.name,
+        folder=str(root.resolve()),
+        versions=versions(),
+    )
+
+
+def continue_run(opened: OpenedRecipe, ledger: Ledger, resume: str) -> tuple[str, Forecast]:
+    """The id and forecast of a run that was begun with the same settings.
+
+    Raises:
+        RunNotFound: no such run.
+        InvalidSettings: it has other settings, or has finished.
+    """
+    row = ledger.run(resume)
+    forecast = ledger.forecast(row.id)
+    if row.settings_hash != opened.settings.hash:
+        raise InvalidSettings(
+            f"--resume: run {row.id} has settings {row.settings_hash}, the target has {opened.settings.hash}. "
+            f"Resume it with the target and --set options that it was started with."
+        )
+    if ledger.measurement(row.id) is not None or forecast is None:
+        raise InvalidSettings(f"--resume: run {row.id} is {row.state}; there is nothing to resume. Start a new run.")
+    ledger.record_event(row.id, "resumed")
+    return row.id, forecast
+
+
+def train_and_judge(
+    opened: OpenedRecipe, device: Device, ledger: Ledger, run_id: str, root: Path, heard: Listener
+) -> tuple[Measurement, Judgement]:
+    """Train to the end, score, and enter steps, measurement and tables in the ledger."""
+    training = start_training(opened, device, run_folder(ledger.run(run_id)))
+    heard.training_begins(run_id, training)
+    try:
+        for report in training.steps():
+            ledger.record_step(run_id, report)
+            heard.step_done(report)
+    except Interrupted:
+        ledger.record_event(run_id, "interrupted")
+        raise
+    except ForerunError as error:
+        ledger.record_event(run_id, "failed", str(error))
+        raise
+    scores, seconds = _timed(lambda: opened.judge(training.step))
+    measured = training.measurement(device.name, ledger.steps(run_id), {}, seconds)  # before baselines raise the peaks
+    judgement = opened.baselines(scores)
+    measured = measured.model_copy(update={"metrics": judgement.metrics})
+    ledger.record_measurement(run_id, measured)
+    ledger.record_result(run_id, RESULT, {"tables": [table.model_dump() for table in judgement.tables]})
+    ledger.record_event(run_id, "finished")
+    heard.judged(judgement)
+    return measured, judgement
+
+
+def start_training(opened: OpenedRecipe, device: Device, folder: Path) -> Training:
+    """Model, optimizer and data on the device here, ready to run or resume in `folder`."""
+    start = time.perf_counter()
+    seed_everything(opened.settings.seed)
+    step = build_step(opened.settings, opened.workload, device.kind, pretrained=True)
+    seconds = opened.load_seconds + time.perf_counter() - start
+    return Training(step, opened.data, folder / "checkpoints", startup_seconds=seconds, evaluate=opened.evaluate)
+
+
+def run_folder(row: RunRow) -> Path:
+    """Where a run keeps its files."""
+    return Path(row.folder) / row.id
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - start

@@ -1,0 +1,65 @@
+"""A recipe with its data loaded: what forecasting, training, judging and reporting it need."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from forerun.data.plan import BatchPlan
+from forerun.forecasting.request import KnownTimes
+from forerun.hardware.catalogue import Device
+from forerun.report.tables import ResultTable
+from forerun.settings.schema import Settings
+from forerun.step.training_step import TrainingStep
+from forerun.step.workload import Workload
+from forerun.train.data_source import TrainingData
+from forerun.train.loop import Evaluate
+from forerun.verify.compare import Criterion
+
+COLLATED_STEPS = 4
+"""Steps whose batches are made to time the data."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the final evaluation of a run found."""
+
+    metrics: dict[str, float]
+    tables: list[ResultTable]
+
+
+@dataclass(frozen=True)
+class OpenedRecipe:
+    """One recipe, ready."""
+
+    settings: Settings
+    """With the data's sizes filled in."""
+    workload: Workload
+    data: TrainingData
+    plan: BatchPlan
+    load_seconds: float
+    """Reading and tokenising."""
+    final_examples: int
+    """Samples that `judge` scores."""
+    evaluate: Evaluate
+    """Scores between epochs."""
+    judge: Callable[[TrainingStep], Any]
+    """The model's part of the final evaluation: scores of held-out data."""
+    baselines: Callable[[Any], Judgement]
+    """From those scores to figures, beside the mandatory baselines."""
+    criteria: tuple[Criterion, ...]
+
+    def known_times(self, device: Device) -> KnownTimes:
+        """What is known before the run: loading is done, and where the run will be here, collation can be timed."""
+        if device.kind != "cpu":
+            return KnownTimes(final_evaluation_examples=self.final_examples)
+        steps = self.data.epoch_steps(0)[:COLLATED_STEPS]
+        start = time.perf_counter()
+        for step in steps:
+            for indices in step:
+                self.data.collate(indices)
+        return KnownTimes(
+            startup_seconds=self.load_seconds,
+            data_seconds_per_step=(time.perf_counter() - start) / len(steps),
+            final_evaluation_examples=self.final_examples,
+        )

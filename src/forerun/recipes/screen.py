@@ -1,0 +1,100 @@
+"""A run as it is seen in the terminal: forecast, progress, tables, verdict. Progress goes to stderr."""
+
+import statistics
+import time
+from collections import deque
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from forerun.recipes.flow import Listener
+from forerun.recipes.opened import Judgement
+from forerun.records import Forecast, StepReport, Verdict
+from forerun.report.terminal import forecast_table, result_table, verdict_table
+from forerun.train.loop import Training
+from forerun.units import format_seconds
+
+RECENT_STEPS = 50
+"""Step times that the estimate of what is left is made from."""
+PLAIN_LINES = 10
+"""Lines of progress where there is no terminal."""
+
+
+class Screen(Listener):
+    """Shows tables on `out` and progress on stderr; a quiet one shows only progress."""
+
+    def __init__(self, *, quiet: bool = False):
+        self.out = Console(quiet=quiet)
+        self.err = Console(stderr=True)
+        self.recent: deque[float] = deque(maxlen=RECENT_STEPS)
+        self.progress: Progress | None = None
+        self.task: TaskID | None = None
+        self.name = ""
+        self.evaluations = 0
+
+    def forecast_made(self, forecast: Forecast) -> None:
+        """Show the forecast."""
+        self.out.print(forecast_table(forecast, "Forecast"))
+
+    def training_begins(self, run_id: str, training: Training) -> None:
+        """Open the progress bar."""
+        self.training = training
+        self.began = time.perf_counter()
+        total = training.schedule.total_steps
+        self.err.print(f"Run {run_id}: training, {total} steps. Ctrl-C stops after a step and leaves a resumable run.")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        self.progress = Progress(*columns, console=self.err, transient=True)
+        self.task = self.progress.add_task("steps", total=total, note="")
+        if self.err.is_terminal:
+            self.progress.start()
+
+    def step_done(self, report: StepReport) -> None:
+        """Move the bar; without a terminal, print a line now and then."""
+        self.recent.append(report.step_seconds)
+        total = self.training.schedule.total_steps
+        note = progress_note(report, list(self.recent), total - report.step)
+        if self.progress is not None and self.task is not None:
+            self.progress.update(self.task, completed=report.step, note=note)
+        if not self.err.is_terminal and report.step % max(1, total // PLAIN_LINES) == 0:
+            self.err.print(f"step {report.step}/{total}  {note}", highlight=False)
+        for number, scores in self.training.evaluations[self.evaluations :]:
+            self.say_evaluation(number, scores)
+        if report.step == total:
+            self.close()
+
+    def say_evaluation(self, number: int, scores: dict[str, float]) -> None:
+        """One line per evaluation between epochs."""
+        self.evaluations += 1
+        said = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
+        self.err.print(f"after step {number}: {said}", highlight=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+            self.err.print("Training is done; scoring held-out data and the baselines.")
+
+    def judged(self, judgement: Judgement) -> None:
+        """Show the evaluation."""
+        for table in judgement.tables:
+            self.out.print(result_table(table))
+
+    def verified(self, verdict: Verdict) -> None:
+        """Show the verdict."""
+        self.out.print(verdict_table(verdict))
+
+
+def progress_note(report: StepReport, recent: list[float], left: int) -> str:
+    """Loss, rate, tokens per second, and the time left as a range from the spread of recent steps."""
+    speed = report.tokens / report.step_seconds
+    said = f"loss {report.loss:.4f}  lr {report.learning_rate:.2e}  {speed:,.0f} tokens/s"
+    if not left:
+        return said
+    if len(recent) < 2:
+        return f"{said}  left {format_seconds(left * recent[-1])}"
+    deciles = statistics.quantiles(recent, n=10)
+    middle = statistics.fmean(recent)
+    spread = max(0.0, deciles[-1] - deciles[0]) / len(recent) ** 0.5
+    low, high = left * max(0.0, middle - spread), left * (middle + spread)
+    return f"{said}  left {format_seconds(low)} to {format_seconds(high)}"

@@ -1,0 +1,177 @@
+"""Forecast, comparison, verdict and result tables for the terminal; 80 columns are enough. Each returns a renderable."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from forerun.records import Forecast, Range, Record, Verdict, VerdictRow
+from forerun.report.tables import ResultTable, cell_text
+from forerun.units import format_bytes, format_percent, format_seconds
+
+BAR_WIDTH = 24
+GOOD, BAD, FAINT = "green", "red", "dim"
+
+
+class Run(Protocol):
+    """What a row of `forerun runs` shows."""
+
+    id: str
+    name: str
+    gpu: str
+    started_at: str
+    state: str
+
+
+def forecast_table(forecast: Forecast, title: str) -> RenderableType:
+    """One forecast, from whether it fits down to what is not modelled."""
+    body = Group(_fit_line(forecast), _memory(forecast), _step(forecast), _run(forecast), *_notes(forecast))
+    return Panel(body, title=f"{title} on {forecast.gpu}", title_align="left", expand=False)
+
+
+def _fit_line(forecast: Forecast) -> Text:
+    memory = forecast.memory
+    needs, has = format_bytes(memory.device_bytes.conservative), format_bytes(memory.capacity_bytes)
+    if forecast.fits:
+        return Text(f"Fits: {needs} of {has} at most", style=f"bold {GOOD}")
+    return Text(f"Does not fit: needs {needs}, {forecast.gpu} has {has}", style=f"bold {BAD}")
+
+
+def _memory(forecast: Forecast) -> Table:
+    memory = forecast.memory
+    table = Table("memory", "", "", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_row(Text("Memory", style="bold"))
+    table.add_row("  peak allocated", format_bytes(memory.peak_allocated_bytes), "by tensors")
+    for name, size in memory.breakdown.model_dump().items():
+        share = size / max(1, memory.peak_allocated_bytes)
+        label = name.removesuffix("_bytes").replace("_", " ")
+        table.add_row(f"    {label}", Text(format_bytes(size), style=FAINT), Text(_bar(share), style="cyan"))
+    table.add_row("  peak reserved", format_bytes(memory.peak_reserved_bytes), "by the allocator")
+    table.add_row("  device", *_range_cells(memory.device_bytes, format_bytes))
+    table.add_row("  capacity", format_bytes(memory.capacity_bytes), _bar_of(forecast))
+    return table
+
+
+def _bar(share: float) -> str:
+    return "█" * round(min(1.0, share) * BAR_WIDTH)
+
+
+def _bar_of(forecast: Forecast) -> Text:
+    share = forecast.memory.device_bytes.expected / forecast.memory.capacity_bytes
+    return Text(f"{_bar(share)} {format_percent(share)} used", style=GOOD if forecast.fits else BAD)
+
+
+def _range_cells(band: Range, show: Any) -> tuple[str, Text]:
+    return show(band.expected), Text(f"{show(band.optimistic)} … {show(band.conservative)}", style=FAINT)
+
+
+def _step(forecast: Forecast) -> Table:
+    step = forecast.step
+    table = Table("", "", "", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_row(Text("Step", style="bold"), *_range_cells(step.seconds, format_seconds))
+    _add_phases(table, step.phases, step.seconds.expected)
+    table.add_row("  mfu", format_percent(step.mfu), Text(f"{step.tokens_per_second:,.0f} tokens/s", style=FAINT))
+    return table
+
+
+def _run(forecast: Forecast) -> Table:
+    run = forecast.run
+    table = Table("", "", "", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_row(Text("Run", style="bold"), *_range_cells(run.seconds, format_seconds))
+    _add_phases(table, run.phases, run.seconds.expected)
+    table.add_row("  steps", f"{run.total_steps:,}", Text(f"{run.steps_per_epoch:,} an epoch", style=FAINT))
+    size = format_bytes(run.checkpoint_bytes)
+    table.add_row("  checkpoints", f"{run.checkpoints_written}", Text(f"{size} each", style=FAINT))
+    table.add_row("  cost", cost_text(run.cost), "")
+    return table
+
+
+def _add_phases(table: Table, phases: Record, whole: float) -> None:
+    for name, seconds in phases.model_dump().items():
+        if seconds > 0:
+            label = name.removesuffix("_seconds").replace("_", " ")
+            table.add_row(f"  {label}", format_seconds(seconds), Text(_bar(seconds / whole), style="cyan"))
+
+
+def cost_text(cost: float | None) -> str:
+    """Dollars, or that no price is known."""
+    return "no price known" if cost is None else f"${cost:,.2f}"
+
+
+def _notes(forecast: Forecast) -> list[Text]:
+    notes = [Text(f"! {warning}", style="yellow") for warning in forecast.warnings]
+    return [*notes, *(Text(f"not modelled: {item}", style=FAINT) for item in forecast.not_modelled)]
+
+
+def forecast_comparison(forecasts: Sequence[Forecast]) -> Table:
+    """Forecasts of one run on several devices side by side; the quickest and the cheapest that fit are marked."""
+    table = Table("gpu", "fits", "needs / has", "step", "run", "cost", title="Forecast by GPU", title_justify="left")
+    fitting = [f for f in forecasts if f.fits]
+    quickest = min(fitting, key=lambda f: f.run.seconds.expected, default=None)
+    priced = [f for f in fitting if f.run.cost is not None]
+    cheapest = min(priced, key=lambda f: f.run.cost or 0.0, default=None)
+    for forecast in forecasts:
+        memory, run = forecast.memory, forecast.run
+        table.add_row(
+            forecast.gpu,
+            Text("yes", style=GOOD) if forecast.fits else Text("no", style=BAD),
+            f"{format_bytes(memory.device_bytes.conservative)} / {format_bytes(memory.capacity_bytes)}",
+            format_seconds(forecast.step.seconds.expected),
+            Text(format_seconds(run.seconds.expected), style=f"bold {GOOD}" if forecast is quickest else ""),
+            Text("–" if run.cost is None else f"${run.cost:,.2f}", style=f"bold {GOOD}" if forecast is cheapest else ""),
+        )
+    return table
+
+
+def verdict_table(verdict: Verdict) -> RenderableType:
+    """Forecast against measured, criteria, and the first cause."""
+    table = Table("quantity", "forecast", "measured", "error", "", title="Forecast against measured", title_justify="left")
+    for column in (1, 2, 3):
+        table.columns[column].justify = "right"
+    for row in verdict.rows:
+        mark = "" if row.inside_range is None else "in range" if row.inside_range else "out of range"
+        table.add_row(
+            row.field.replace("_seconds", "").replace("_bytes", "").replace("_", " "),
+            quantity_text(row, row.forecast),
+            quantity_text(row, row.measured),
+            "–" if row.relative_error is None else format_percent(row.relative_error, signed=True),
+            Text(mark, style=FAINT),
+        )
+    parts: list[RenderableType] = [table]
+    for criterion in verdict.criteria:
+        style, word = (GOOD, "pass") if criterion.passed else (BAD, "FAIL")
+        parts.append(Text.assemble((f"{word}  ", style), f"{criterion.name}: {criterion.value:.3f} ({criterion.rule})"))
+    if verdict.first_cause:
+        parts.append(Text(verdict.first_cause, style="yellow"))
+    return Group(*parts)
+
+
+def quantity_text(row: VerdictRow, value: float) -> str:
+    """A value of a verdict row in its unit."""
+    if row.unit == "bytes":
+        return format_bytes(value)
+    if row.unit == "seconds":
+        return format_seconds(value)
+    return f"{value:,.0f}" if row.unit == "count" or value >= 100 else f"{value:,.1f}"
+
+
+def runs_table(rows: Sequence[Run]) -> Table:
+    """Runs, newest first."""
+    table = Table("run", "name", "gpu", "started", "state")
+    for row in rows:
+        table.add_row(row.id, row.name, row.gpu, row.started_at[:16].replace("T", " "), row.state)
+    return table
+
+
+def result_table(result: ResultTable) -> RenderableType:
+    """A table of results with its note."""
+    table = Table(title=result.title, title_justify="left")
+    for index, column in enumerate(result.columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+    for row in result.rows:
+        table.add_row(*[cell_text(cell) for cell in row])
+    return Group(table, Text(result.note, style=FAINT)) if result.note else table
+
