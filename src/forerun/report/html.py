@@ -1,9 +1,24 @@
-"""The page of a run (being written)."""
+"""One self-contained HTML page of a run: verdict, forecast against measured, memory over a step, time, learning, results.
 
+No network, no script. The template only lays out what this module computes; text is escaped by Jinja, charts by `charts`.
+"""
+
+import json
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
-from forerun.report.tables import ResultTable
+import jinja2
+from markupsafe import Markup
+
+from forerun.records import Forecast, Measurement, MemoryBreakdown, Record, StepReport, Verdict
+from forerun.report.charts import Band, Line, draw_lines, draw_stack, line_view, stack_view
+from forerun.report.tables import ResultTable, cell_text
+from forerun.report.terminal import quantity_text
+from forerun.units import format_bytes, format_percent, format_seconds
+
+OPERATORS_SHOWN = 10
+LOSS_PARTS_SHOWN = 6
 
 
 class PageContent(Record):
@@ -19,6 +34,172 @@ class PageContent(Record):
     tables: list[ResultTable]
 
 
+class Bar(Record):
+    """One phase: forecast and measured seconds, and their widths in percent of the longest."""
+
+    name: str
+    forecast: str
+    measured: str
+    forecast_width: float
+    measured_width: float
+
+
 def render_page(content: PageContent) -> str:
     """One self-contained HTML document."""
-    return content.title
+    forecast, measured = content.forecast, content.measurement
+    return _template().render(
+        content=content,
+        forecast=forecast,
+        measured=measured,
+        headline=headline(content),
+        facts=facts(content),
+        rows=verdict_rows(content.verdict),
+        memory=Markup(memory_chart(forecast, measured)),
+        legend=[name.removesuffix("_bytes") for name in MemoryBreakdown.model_fields],
+        step_bars=phase_bars(forecast.step.phases, None if measured is None else measured.step.phases),
+        run_bars=phase_bars(forecast.run.phases, None if measured is None else measured.run.phases),
+        operators=forecast.detail.operators[:OPERATORS_SHOWN],
+        charts=[Markup(chart) for chart in step_charts(content)],
+        cell_text=cell_text,
+        seconds=format_seconds,
+        size=format_bytes,
+        settings=flat(content.settings),
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    loader = jinja2.PackageLoader("forerun.report", "")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.get_template("page.html.j2")
+
+
+def headline(content: PageContent) -> str:
+    """The verdict in a sentence."""
+    if content.verdict is None:
+        return f"This run is {content.run['state']}: there is no verdict yet."
+    failed = [criterion.name for criterion in content.verdict.criteria if not criterion.passed]
+    if failed:
+        return f"{len(failed)} of {len(content.verdict.criteria)} criteria failed: {'; '.join(failed)}."
+    return f"All {len(content.verdict.criteria)} criteria passed."
+
+
+def facts(content: PageContent) -> list[tuple[str, str, str]]:
+    """The numbers that matter: name, measured (or forecast), and how the forecast stood to it."""
+    forecast, verdict = content.forecast, content.verdict
+    if verdict is None:
+        return [
+            ("step time", format_seconds(forecast.step.seconds.expected), "forecast"),
+            ("peak memory", format_bytes(forecast.memory.peak_allocated_bytes), "forecast"),
+            ("whole run", format_seconds(forecast.run.seconds.expected), "forecast"),
+        ]
+    wanted = {"step.seconds": "step time", "peak_allocated_bytes": "peak memory", "run.seconds": "whole run"}
+    found = []
+    for row in verdict.rows:
+        if row.field in wanted:
+            error = "–" if row.relative_error is None else format_percent(row.relative_error, signed=True)
+            found.append((wanted[row.field], quantity_text(row, row.measured), f"forecast {error}"))
+    return found
+
+
+def verdict_rows(verdict: Verdict | None) -> list[tuple[str, str, str, str, str]]:
+    """Quantity, forecast, measured, error, and whether it lay in the range."""
+    rows = []
+    for row in verdict.rows if verdict else []:
+        inside = "" if row.inside_range is None else "in range" if row.inside_range else "out of range"
+        error = "–" if row.relative_error is None else format_percent(row.relative_error, signed=True)
+        name = row.field.replace("_seconds", "").replace("_bytes", "").replace("_", " ").replace(".", ": ")
+        rows.append((name, quantity_text(row, row.forecast), quantity_text(row, row.measured), error, inside))
+    return rows
+
+
+def memory_chart(forecast: Forecast, measured: Measurement | None) -> str:
+    """Live bytes by category over the step in which memory peaks; empty without a timeline."""
+    points = forecast.detail.timeline
+    if len(points) < 2:
+        return ""
+    series = [
+        (name.removesuffix("_bytes"), f"layer {name.removesuffix('_bytes')}", [getattr(p.bytes, name) for p in points])
+        for name in MemoryBreakdown.model_fields
+    ]
+    marks = [("capacity", float(forecast.memory.capacity_bytes))]
+    if measured is not None and measured.memory.peak_allocated_bytes is not None:
+        marks.append(("measured peak", float(measured.memory.peak_allocated_bytes)))
+    view = stack_view(
+        "Memory over one step",
+        f"Forecast of live bytes by category; the peak is {format_bytes(forecast.memory.peak_allocated_bytes)}.",
+        [p.seconds for p in points],
+        series,
+        marks,
+    )
+    return draw_stack(view, format_seconds, format_bytes)
+
+
+def phase_bars(forecast: Record, measured: Record | None) -> list[Bar]:
+    """Phases that take time in either, with bars on one scale."""
+    pairs = []
+    for name in type(forecast).model_fields:
+        one, other = getattr(forecast, name), 0.0 if measured is None else getattr(measured, name)
+        if one > 0 or other > 0:
+            pairs.append((name.removesuffix("_seconds"), one, other))
+    longest = max((max(one, other) for _, one, other in pairs), default=1.0)
+    return [
+        Bar(
+            name=name,
+            forecast=format_seconds(one),
+            measured="–" if measured is None else format_seconds(other),
+            forecast_width=round(100 * one / longest, 1),
+            measured_width=round(100 * other / longest, 1),
+        )
+        for name, one, other in pairs
+    ]
+
+
+def step_charts(content: PageContent) -> list[str]:
+    """Loss, its parts, learning rate and step times over the steps; none before the second step."""
+    steps = content.steps
+    if len(steps) < 2:
+        return []
+    numbers = [float(step.step) for step in steps]
+
+    def line(name: str, style: str, values: Sequence[float], dots: bool = False) -> Line:
+        return Line(name=name, style=style, points=list(zip(numbers, values, strict=True)), dots=dots)
+
+    def whole(value: float) -> str:
+        return f"{value:.0f}"
+
+    losses = [line("loss", "line one", [s.loss for s in steps])]
+    for index, name in enumerate([n for n in steps[0].details if n.endswith("loss")][:LOSS_PARTS_SHOWN]):
+        losses.append(line(name, f"line part{index}", [s.details.get(name, 0.0) for s in steps]))
+    names = ", ".join(each.name.replace("_", " ") for each in losses)
+    band = content.forecast.step.seconds
+    times = line_view(
+        "Step time",
+        "Seconds of each step; the band is the forecast of the mean step.",
+        [line("step", "dot", [s.step_seconds for s in steps], dots=True)],
+        bands=[Band(name="forecast", low=band.optimistic, high=band.conservative)],
+    )
+    rate = line_view("Learning rate", "By step.", [line("rate", "line one", [s.learning_rate for s in steps])])
+    loss = line_view("Loss", f"By step: {names}.", losses)
+    return [
+        _figure("Loss", names, draw_lines(loss, whole, lambda v: f"{v:g}")),
+        _figure("Step time", "dots: measured; band: forecast of the mean step", draw_lines(times, whole, format_seconds)),
+        _figure("Learning rate", "after warm-up it decays to zero", draw_lines(rate, whole, lambda v: f"{v:.1e}")),
+    ]
+
+
+def _figure(title: str, caption: str, svg: str) -> str:
+    return str(Markup("<figure><figcaption><b>{}</b> {}</figcaption>{}</figure>").format(title, caption, Markup(svg)))
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Settings as dotted paths and values."""
+    rows: list[tuple[str, str]] = []
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            rows += flat(value, f"{prefix}{key}.")
+        else:
+            rows.append((f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)))
+    return rows
+
+

@@ -1,0 +1,192 @@
+"""Small SVG charts for the report: first the view (numbers in drawing coordinates), then the drawing.
+
+Views are plain records that tests can check; drawings use CSS classes of the page, so that colours follow its theme. Every
+chart has a title and a description for readers who cannot see it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+
+from forerun.records import Record
+
+WIDTH, HEIGHT = 720, 240
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
+TICKS = 4
+NICE_STEPS = (1, 2, 2.5, 5, 10)
+
+
+class Axis(Record):
+    """A linear scale from values to pixels, with its ticks."""
+
+    low: float
+    high: float
+    first_pixel: float
+    last_pixel: float
+    ticks: list[float]
+
+    def pixel(self, value: float) -> float:
+        """Where a value lies."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.first_pixel + share * (self.last_pixel - self.first_pixel), 1)
+
+
+class Line(Record):
+    """One series: a name, a CSS class and points in values."""
+
+    name: str
+    style: str
+    points: list[tuple[float, float]]
+    dots: bool = False
+
+
+class Band(Record):
+    """A horizontal band from `low` to `high`."""
+
+    name: str
+    low: float
+    high: float
+
+
+class LineView(Record):
+    """A line or scatter chart."""
+
+    title: str
+    description: str
+    across: Axis
+    up: Axis
+    lines: list[Line]
+    bands: list[Band] = []
+
+
+class Layer(Record):
+    """One layer of a stack: lower and upper edge at each x."""
+
+    name: str
+    style: str
+    lower: list[float]
+    upper: list[float]
+
+
+class StackView(Record):
+    """Layers stacked over x, with marks at fixed heights."""
+
+    title: str
+    description: str
+    across: Axis
+    up: Axis
+    x: list[float]
+    layers: list[Layer]
+    marks: list[tuple[str, float]] = []
+
+
+def nice_ticks(low: float, high: float, count: int = TICKS) -> list[float]:
+    """About `count` round numbers from `low` to at least `high`."""
+    if not math.isfinite(low) or not math.isfinite(high):
+        raise ValueError(f"an axis needs finite ends; found {low} and {high}")
+    span = max(high - low, 1e-12)
+    magnitude = 10 ** math.floor(math.log10(span / count))
+    step = next(s * magnitude for s in NICE_STEPS if s * magnitude * count >= span * (1 - 1e-9))
+    first = math.floor(low / step + 1e-9) * step
+    ticks = [first]
+    while ticks[-1] < high - 1e-9 * span:
+        ticks.append(round(first + len(ticks) * step, 12))
+    return ticks
+
+
+def across_axis(low: float, high: float) -> Axis:
+    """A horizontal axis over exactly these values."""
+    high = high if high > low else low + 1
+    ticks = [t for t in nice_ticks(low, high) if low <= t <= high]
+    return Axis(low=low, high=high, first_pixel=LEFT, last_pixel=WIDTH - RIGHT, ticks=ticks)
+
+
+def up_axis(low: float, high: float) -> Axis:
+    """A vertical axis rounded out to its ticks."""
+    ticks = nice_ticks(low, high if high > low else low + 1)
+    return Axis(low=ticks[0], high=ticks[-1], first_pixel=HEIGHT - BOTTOM, last_pixel=TOP, ticks=ticks)
+
+
+def line_view(
+    title: str, description: str, lines: Sequence[Line], *, from_zero: bool = True, bands: Sequence[Band] = ()
+) -> LineView:
+    """Lines over a common x."""
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points] + [edge for band in bands for edge in (band.low, band.high)]
+    low = 0.0 if from_zero else min(ys)
+    across, up = across_axis(min(xs), max(xs)), up_axis(low, max(ys))
+    return LineView(title=title, description=description, across=across, up=up, lines=list(lines), bands=list(bands))
+
+
+def stack_view(
+    title: str,
+    description: str,
+    x: Sequence[float],
+    series: Sequence[tuple[str, str, Sequence[float]]],
+    marks: Sequence[tuple[str, float]] = (),
+) -> StackView:
+    """Series (name, style, heights) stacked in order; marks above the plot are left out unless near its top."""
+    base = [0.0] * len(x)
+    layers = []
+    for name, style, heights in series:
+        upper = [b + h for b, h in zip(base, heights, strict=True)]
+        layers.append(Layer(name=name, style=style, lower=base, upper=upper))
+        base = upper
+    top = max(base)
+    shown = [(name, value) for name, value in marks if value <= 1.3 * top]
+    up = up_axis(0.0, max([top, *(value for _, value in shown)]))
+    return StackView(
+        title=title, description=description, across=across_axis(min(x), max(x)), up=up, x=list(x), layers=layers,
+        marks=shown,
+    )  # fmt: skip
+
+
+def draw_lines(view: LineView, show_x: Callable[[float], str], show_y: Callable[[float], str]) -> str:
+    """SVG of a line chart."""
+    parts = [_frame(view.across, view.up, show_x, show_y)]
+    for band in view.bands:
+        top, bottom = view.up.pixel(band.high), view.up.pixel(band.low)
+        width = view.across.last_pixel - view.across.first_pixel
+        parts.append(f'<rect class="band" x="{LEFT}" y="{top}" width="{width}" height="{max(1.0, bottom - top):.1f}"/>')
+    for line in view.lines:
+        points = [(view.across.pixel(x), view.up.pixel(y)) for x, y in line.points]
+        if line.dots:
+            parts += [f'<circle class="{line.style}" cx="{x}" cy="{y}" r="2"/>' for x, y in points]
+        else:
+            path = " ".join(f"{x},{y}" for x, y in points)
+            parts.append(f'<polyline class="{line.style}" points="{path}"/>')
+    return _svg(view.title, view.description, parts)
+
+
+def draw_stack(view: StackView, show_x: Callable[[float], str], show_y: Callable[[float], str]) -> str:
+    """SVG of a stacked area chart."""
+    parts = [_frame(view.across, view.up, show_x, show_y)]
+    xs = [view.across.pixel(x) for x in view.x]
+    for layer in view.layers:
+        there = [f"{x},{view.up.pixel(y)}" for x, y in zip(xs, layer.upper, strict=True)]
+        back = [f"{x},{view.up.pixel(y)}" for x, y in zip(reversed(xs), reversed(layer.lower), strict=True)]
+        parts.append(f'<polygon class="{layer.style}" points="{" ".join([*there, *back])}"/>')
+    for name, value in view.marks:
+        y = view.up.pixel(value)
+        parts.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<text class="note" x="{WIDTH - RIGHT}" y="{y - 4}" text-anchor="end">{escape(name)}</text>')
+    return _svg(view.title, view.description, parts)
+
+
+def _frame(across: Axis, up: Axis, show_x: Callable[[float], str], show_y: Callable[[float], str]) -> str:
+    parts = []
+    for tick in up.ticks:
+        y = up.pixel(tick)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{escape(show_y(tick))}</text>')
+    for tick in across.ticks:
+        x = across.pixel(tick)
+        parts.append(f'<text class="tick" x="{x}" y="{HEIGHT - 8}" text-anchor="middle">{escape(show_x(tick))}</text>')
+    return "".join(parts)
+
+
+def _svg(title: str, description: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><title>{escape(title)}</title>'
+        f"<desc>{escape(description)}</desc>{''.join(parts)}</svg>"
+    )
