@@ -1,4 +1,4 @@
-"""A tiny training run that a test kills: `kill_driver.py FOLDER [slow]` trains, resumes, and prints its weights' hash."""
+"""A tiny run that a test kills: `kill_driver.py FOLDER [slow]` trains or resumes, and prints its weights' hash."""
 
 import hashlib
 import sys

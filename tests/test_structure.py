@@ -11,10 +11,21 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "settings", "records", "trace", "hardware", "data", "models", "step", "virtual", "memory", "clock",
-    "forecasting", "ledger", "plan", "train", "evaluate", "verify", "tune", "infer", "report", "recipes", "api", "cli",
+    "errors", "units", "settings", "records", "trace", "hardware", "data", "models", "step", "virtual", "memory",
+    "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "tune", "infer", "report", "recipes", "api", "cli",
 ]  # fmt: skip
-TORCH_FREE = ["errors", "units", "settings", "records", "trace", "hardware.catalogue", "memory", "clock", "ledger", "report"]
+TORCH_FREE = [
+    "errors",
+    "units",
+    "settings",
+    "records",
+    "trace",
+    "hardware.catalogue",
+    "memory",
+    "clock",
+    "ledger",
+    "report",
+]
 APART = {"train": {"virtual", "memory", "clock", "forecasting", "plan"}}
 """The trainer knows nothing of the virtual GPU: both meet in `step` and `records`."""
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager"}
@@ -58,7 +69,10 @@ def test_torch_free_stages_do_not_import_torch():
         path = SOURCE / part.replace(".", "/")
         files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
         names += [f for f in files if not f.name.startswith("test_") and f.exists()]
-    dotted = ["forerun." + str(f.relative_to(SOURCE).with_suffix("")).replace("/", ".").removesuffix(".__init__") for f in names]
+    dotted = [
+        "forerun." + str(f.relative_to(SOURCE).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+        for f in names
+    ]
     code = f"import sys\nfor name in {dotted!r}: __import__(name)\nassert 'torch' not in sys.modules, 'torch imported'"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -1,6 +1,13 @@
 """Forerun: know what a PyTorch training run will cost before you start it, then get exactly that."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forerun.api import forecast
+    from forerun.forecasting.any_step import forecast_step
+    from forerun.forecasting.virtual_gpu import virtual_gpu
+    from forerun.records import Forecast
+    from forerun.settings.schema import Settings
 
 __all__ = ["Forecast", "Settings", "forecast", "forecast_step", "virtual_gpu"]
 

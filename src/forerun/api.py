@@ -9,8 +9,8 @@ from forerun.errors import InvalidSettings
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.hardware.catalogue import Device
-from forerun.records import Forecast
 from forerun.recipes.catalogue import MODULES, recipe
+from forerun.records import Forecast
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload

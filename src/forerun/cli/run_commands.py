@@ -105,7 +105,9 @@ def verify(run_id: RunArgument, as_json: JsonOption = False) -> None:
         forecast, measurement = ledger.forecast(row.id), ledger.measurement(row.id)
         if forecast is None or measurement is None:
             missing = "forecast" if forecast is None else "measurement"
-            raise InvalidSettings(f"Run {row.id} is {row.state} and has no {missing}. Finish it with --resume {row.id}.")
+            raise InvalidSettings(
+                f"Run {row.id} is {row.state} and has no {missing}. Finish it with --resume {row.id}."
+            )
         verdict = compare(row.id, forecast, measurement, criteria_of(row.workload))
         ledger.record_verdict(row.id, verdict)
     if as_json:
@@ -133,9 +135,7 @@ def runs(
         Console().print(runs_table(rows))
 
 
-def report(
-    run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None
-) -> None:
+def report(run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None) -> None:
     """Write the HTML page of a run."""
     from forerun.ledger.store import open_ledger
 

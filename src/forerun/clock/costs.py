@@ -36,10 +36,15 @@ HALF_CAUSAL = ("flash", "cudnn")
 class Costs(Protocol):
     """Seconds of an operator call on one device."""
 
-    description: str
-    """Where the rates come from, for the reader of a forecast."""
-    is_host: bool
-    """The operators run on the host itself: there is one timeline, not two."""
+    @property
+    def description(self) -> str:
+        """Where the rates come from, for the reader of a forecast."""
+        ...
+
+    @property
+    def is_host(self) -> bool:
+        """The operators run on the host itself: there is one timeline, not two."""
+        ...
 
     def device_seconds(self, call: Call) -> float:
         """Time of the kernels of one call."""

@@ -34,9 +34,9 @@ def test_views_take_no_device_time():
 
 
 def test_tf32_uses_tensor_cores():
-    assert DatasheetCosts(A100, tf32=True).device_seconds(product(4096, "float32", 4)) < DatasheetCosts(A100).device_seconds(
-        product(4096, "float32", 4)
-    )
+    assert DatasheetCosts(A100, tf32=True).device_seconds(product(4096, "float32", 4)) < DatasheetCosts(
+        A100
+    ).device_seconds(product(4096, "float32", 4))
 
 
 def test_a_dtype_without_peak_is_refused():

@@ -85,6 +85,9 @@ def test_recomputed_work_is_hardware_not_model_flops():
 
 def test_operators_are_ranked_and_each_op_has_an_end():
     time = replay_clock(trace_of((*FORWARD, 0), (*FORWARD, 1), (*BACKWARD, 0), (*BACKWARD, 0)), FixedCosts())
-    assert [(o.name, o.phase, o.calls) for o in time.operators] == [("mm.default", "backward", 2), ("mm.default", "forward", 1)]
+    assert [(o.name, o.phase, o.calls) for o in time.operators] == [
+        ("mm.default", "backward", 2),
+        ("mm.default", "forward", 1),
+    ]
     assert len(time.ends) == 4
     assert list(time.ends) == sorted(time.ends)

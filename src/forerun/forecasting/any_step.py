@@ -117,7 +117,9 @@ def _trace(build: Build, session: VirtualSession) -> Trace:
     except (NotImplementedError, RuntimeError) as error:
         if isinstance(error, ForerunError):
             raise
-        raise UntraceableOp(f"The step cannot be traced: {error}. Report the operator; it may have no fake kernel.") from error
+        raise UntraceableOp(
+            f"The step cannot be traced: {error}. Report the operator; it may have no fake kernel."
+        ) from error
     trace = recorder.trace
     trace.total_parameters = sum(p.numel() for p in parameters)
     trace.trainable_parameters = sum(p.numel() for p in parameters if p.requires_grad)

@@ -133,7 +133,7 @@ def _run(request: ForecastRequest, model: StepModel) -> RunForecast:
         startup_seconds=STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
         training_seconds=frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds(),
         evaluation_seconds=evaluations * _evaluation_seconds(request, model)
-        + known.final_evaluation_examples * model.forward_seconds_per_sample(),
+        + known.final_evaluation_examples * model.scoring_seconds_per_sample(),
         checkpoint_seconds=written * bytes_each / model.disk_bytes_per_second,
     )
     expected = sum(phases.model_dump().values())
@@ -154,7 +154,7 @@ def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
     evaluation = request.settings.evaluation
     if not evaluation.examples:
         return 0.0
-    scoring = evaluation.examples * model.forward_seconds_per_sample()
+    scoring = evaluation.examples * model.scoring_seconds_per_sample()
     batches = math.ceil(evaluation.examples / request.settings.batch.micro_batch_size)
     bandwidth = request.device.bandwidth_bytes_per_second or model.disk_bytes_per_second
     per_token = model.memory.breakdown.parameter_bytes / bandwidth + model.longest.time.phases.host_seconds / 3

@@ -1,4 +1,4 @@
-"""What a forecast is asked about: settings, workload, batch plan, device, and what the caller already knows of the run."""
+"""What a forecast is asked about: settings, workload, batch plan, device, and what the caller knows of the run."""
 
 from dataclasses import dataclass, field
 

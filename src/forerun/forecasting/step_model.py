@@ -1,5 +1,6 @@
 """Memory and time of a run's steps: traced at a few batch lengths, replayed, and put together over the batch plan."""
 
+import os
 import statistics
 import tempfile
 import time
@@ -20,7 +21,7 @@ from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.trace import Call, Trace
 from forerun.units import GIGA, MIB
 from forerun.virtual.operator_timing import matmul_peak, step_overhead_seconds, time_calls
-from forerun.virtual.trace_step import trace_step
+from forerun.virtual.trace_step import trace_scoring, trace_step
 
 STATED_DISK_BYTES_PER_SECOND = 1 * GIGA
 """Checkpoint writes on a rented machine; stated, not measured."""
@@ -47,6 +48,8 @@ class StepModel:
     peak_flops_per_second: float
     disk_bytes_per_second: float
     frozen: list[TracedStep] = field(default_factory=list)
+    scoring: TracedStep | None = None
+    """One evaluation batch at the middle length; None when nothing is evaluated."""
 
     @property
     def longest(self) -> TracedStep:
@@ -80,12 +83,13 @@ class StepModel:
         phases["data_seconds"] += self.request.known.data_seconds_per_step
         return phases
 
-    def forward_seconds_per_sample(self) -> float:
-        """Forward time of one sample at the plan's mean padded length."""
-        shape = self.longest.shape
-        values = {t.shape.length: t.time.phases.forward_seconds for t in self.traced}
+    def scoring_seconds_per_sample(self) -> float:
+        """Time to score one sample at the plan's mean padded length, batch as in training."""
+        if self.scoring is None:
+            return 0.0
         mean_length = self.request.plan.padded_tokens / max(1, self.request.plan.samples)
-        return at_length(values, min(mean_length, shape.length)) / self.longest.trace.accumulation / shape.size
+        shape = self.scoring.shape
+        return self.scoring.time.seconds / shape.size * mean_length / shape.length
 
     def mean_flops(self, name: str) -> float:
         """FLOP of the mean step; `name` is model_flops or hardware_flops."""
@@ -109,10 +113,11 @@ def model_steps(request: ForecastRequest) -> StepModel:
     frozen = []
     if settings.schedule.frozen_encoder_epochs > 0:
         frozen = [trace_step(settings, request.workload, device, shape, frozen_encoder=True) for shape in shapes]
-    costs = choose_costs(device, [*traces, *frozen])
-    memory = replay_memory(
-        traces[-1], is_host=device.kind == "cpu", workspace_bytes=workspace_bytes(device)
-    )
+    middle = shapes[len(shapes) // 2]
+    evaluates = settings.evaluation.examples or request.known.final_evaluation_examples
+    scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []
+    costs = choose_costs(device, [*traces, *frozen, *scoring])
+    memory = replay_memory(traces[-1], is_host=device.kind == "cpu", workspace_bytes=workspace_bytes(device))
     return StepModel(
         request=request,
         traced=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, traces, strict=True)],
@@ -121,6 +126,7 @@ def model_steps(request: ForecastRequest) -> StepModel:
         peak_flops_per_second=_peak(device, traces[-1], costs),
         disk_bytes_per_second=measure_disk() if device.kind == "cpu" else STATED_DISK_BYTES_PER_SECOND,
         frozen=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, frozen, strict=False)],
+        scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
     )
 
 
@@ -161,7 +167,5 @@ def measure_disk() -> float:
         start = time.perf_counter()
         file.write(content)
         file.flush()
-        import os
-
         os.fsync(file.fileno())
         return DISK_PROBE_BYTES / (time.perf_counter() - start)

@@ -103,5 +103,3 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
         torch.autograd.backward = original
         for hook in hooks:
             hook.remove()
-
-

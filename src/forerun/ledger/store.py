@@ -1,7 +1,7 @@
 """The ledger: every run, its forecast, its steps, its measurement and its verdict; only ever added to.
 
-SQLite by default, any SQLAlchemy URL for a team. Rows are never changed or removed: the state of a run is its latest
-event. Several processes may write at once; SQLite waits for its lock. Documents are kept as JSON with their schema name.
+SQLite by default, any SQLAlchemy URL for a team. Rows are never changed or removed: the state of a run is its
+latest event. Several processes may write at once; SQLite waits for its lock. Documents are kept as JSON with their schema name.
 """
 
 import datetime as dt
@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import event
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
 
 from forerun.errors import LedgerConflict, RunNotFound, nearest
 from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
@@ -98,7 +99,7 @@ def open_ledger(url: str) -> "Ledger":
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
         engine = sa.create_engine(parsed, **_arguments(parsed))
         _create(engine)
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, OperationalError, OSError, ModuleNotFoundError) as error:
+    except (ArgumentError, NoSuchModuleError, OperationalError, OSError, ModuleNotFoundError) as error:
         raise LedgerConflict(
             f"The ledger {url!r} cannot be opened: {str(error).splitlines()[0]} "
             f"Set FORERUN_LEDGER to a SQLAlchemy URL such as sqlite:////path/ledger.sqlite."
@@ -113,7 +114,7 @@ def _arguments(url: sa.URL) -> dict[str, Any]:
 def _create(engine: sa.Engine) -> None:
     if engine.dialect.name == "sqlite":
 
-        @sa.event.listens_for(engine, "connect")
+        @event.listens_for(engine, "connect")
         def configure(connection: Any, _: Any) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
@@ -155,7 +156,9 @@ class Ledger:
     def __enter__(self) -> "Ledger":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -273,7 +276,7 @@ class Ledger:
 
     def _row(self, row: Any) -> RunRow:
         latest = sa.select(EVENTS.c.kind).where(EVENTS.c.run_id == row.id).order_by(EVENTS.c.number.desc()).limit(1)
-        state = next((event.kind for event in self._read(latest)), "started")
+        state = next((found.kind for found in self._read(latest)), "started")
         return RunRow(**row._mapping, state=state)
 
     def _document(self, run_id: str, kind: str, name: str, document: dict[str, Any]) -> None:

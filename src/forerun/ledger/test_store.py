@@ -5,13 +5,20 @@ import sys
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from forerun.errors import LedgerConflict, RunNotFound
 from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, open_ledger
 from forerun.records import CriterionResult, StepPhases, StepReport, Verdict
 
-RUN = {"name": "r", "workload": "w", "settings": {"a": 1}, "settings_hash": "0" * 16, "gpu": "cpu", "folder": "f", "versions": {}}
+RUN = {
+    "name": "r",
+    "workload": "w",
+    "settings": {"a": 1},
+    "settings_hash": "0" * 16,
+    "gpu": "cpu",
+    "folder": "f",
+    "versions": {},
+}
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """PyTorch's CUDA caching allocator, simulated: which segments it takes from the driver for a stream of allocations.
 
-Follows `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 2.11 to 2.13 with its default configuration: sizes rounded to 512
-bytes, a pool for small (at most 1 MiB) and one for large requests, 2 MiB and 20 MiB segments, larger requests rounded to
-2 MiB, best fit, splitting, merging with free neighbours. When a request would exceed `capacity_bytes`, segments that are
-wholly free are returned to the driver and the request is tried once more.
+Follows `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 2.11 to 2.13 with its default configuration: sizes rounded to
+512 bytes, a pool for small (at most 1 MiB) and one for large requests, 2 MiB and 20 MiB segments, larger requests
+rounded to 2 MiB, best fit, splitting, merging with free neighbours. When a request would exceed `capacity_bytes`,
+segments that are wholly free are returned to the driver and the request is tried once more.
 
 Not covered: `expandable_segments`, `max_split_size_mb`, garbage-collection threshold, several streams.
 """

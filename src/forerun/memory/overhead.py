@@ -2,7 +2,7 @@
 
 cuBLAS keeps one workspace per handle and stream, taken from the caching allocator at its first product. Forward and
 backward run on different threads with a handle each, so a training step holds two.
-Source: `aten/src/ATen/cuda/CublasHandlePool.cpp`, `getChosenWorkspaceSize` and `parseChosenWorkspaceSize`, PyTorch 2.13:
+Source: `aten/src/ATen/cuda/CublasHandlePool.cpp`, `getChosenWorkspaceSize`, `parseChosenWorkspaceSize`, PyTorch 2.13:
 default `:4096:2:16:8` KiB, and 32 MiB on compute capability 9.0 and above; pytorch/pytorch#95668 reports the 8.5 MB.
 """
 

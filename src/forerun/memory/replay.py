@@ -3,8 +3,8 @@
 The preparation and then the warm step are played twice, so that the second pass finds the cache that a running program
 has. A host device (`cpu`) has no caching allocator: its peak reserved equals its peak allocated.
 
-A storage without an owner is an *activation* when it is born in the forward pass and dies in the backward pass or later,
-else *temporary*. Sizes are what the allocator hands out, so that the categories sum to the peak.
+A storage without an owner is an *activation* when it is born in the forward pass and dies in the backward pass or
+later, else *temporary*. Sizes are what the allocator hands out, so that the categories sum to the peak.
 """
 
 from dataclasses import dataclass, field
@@ -113,7 +113,7 @@ class _Account:
         return round_size(storage.bytes)
 
     def _breakdown(self) -> MemoryBreakdown:
-        return MemoryBreakdown.model_construct(**{f"{c.value}_bytes": size for c, size in self.live.items()})
+        return MemoryBreakdown.model_validate({f"{c.value}_bytes": size for c, size in self.live.items()})
 
 
 def category(storage: Storage) -> Category:

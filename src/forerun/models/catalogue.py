@@ -1,7 +1,8 @@
 """Which architecture is it? Configurations that need no network, by name or Hugging Face id.
 
 The rows are data, in `architectures/*.toml`; each says where its configuration and parameter count come from. A name
-that is not there is looked for as a local directory, then on the hub (an id has a slash in it); when neither has it, it is an error.
+that is not there is looked for as a local directory, then on the hub (an id has a slash in it); when neither has it,
+it is an error.
 """
 
 import os

@@ -40,12 +40,16 @@ def test_weights_come_back_from_a_directory(tmp_path):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(("name", "workload"), [("tiny-bert", "causal-lm"), ("tiny-gpt2", "masked-lm"), ("tiny-t5", "causal-lm")])
+@pytest.mark.parametrize(
+    ("name", "workload"), [("tiny-bert", "causal-lm"), ("tiny-gpt2", "masked-lm"), ("tiny-t5", "causal-lm")]
+)
 def test_missing_heads_are_explained(name, workload):
     with pytest.raises(InvalidSettings, match="has no head for"):
         build_model(model_config(name, {}, "auto"), workload)
 
 
-@pytest.mark.parametrize(("name", "length"), [("bert-base-uncased", 512), ("roberta-base", 512), ("gpt2", 1024), ("t5-base", None)])
+@pytest.mark.parametrize(
+    ("name", "length"), [("bert-base-uncased", 512), ("roberta-base", 512), ("gpt2", 1024), ("t5-base", None)]
+)
 def test_maximum_length(name, length):
     assert maximum_length(model_config(name, {}, "auto")) == length

@@ -1,11 +1,11 @@
 """The whole story of a recipe run: forecast → train → judge → measure → verify, each stage entered in the ledger.
 
-`run_recipe` is what `forerun run` calls. It can be stopped with Ctrl-C, killed and started again: with the id of the run
-it goes on from the newest good checkpoint, under the same forecast.
+`run_recipe` is what `forerun run` calls. It can be stopped with Ctrl-C, killed and started again: with the id of the
+run it goes on from the newest good checkpoint, under the same forecast.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,12 +145,19 @@ def train_and_judge(
     scores, seconds = _timed(lambda: opened.judge(training.step))
     measured = training.measurement(device.name, ledger.steps(run_id), {}, seconds)  # before baselines raise the peaks
     judgement = opened.baselines(scores)
-    measured = measured.model_copy(update={"metrics": judgement.metrics})
+    measured = measured.model_copy(update={"metrics": judgement.metrics | last_epoch_means(training.reports)})
     ledger.record_measurement(run_id, measured)
     ledger.record_result(run_id, RESULT, {"tables": [table.model_dump() for table in judgement.tables]})
     ledger.record_event(run_id, "finished")
     heard.judged(judgement)
     return measured, judgement
+
+
+def last_epoch_means(reports: Sequence[StepReport]) -> dict[str, float]:
+    """Means of the loss and its details over the last epoch of this process."""
+    last = [r for r in reports if r.epoch > reports[-1].epoch - 1] if reports else []
+    means = {name: sum(r.details[name] for r in last) / len(last) for name in (last[0].details if last else ())}
+    return means | ({"training_loss": sum(r.loss for r in last) / len(last)} if last else {})
 
 
 def start_training(opened: OpenedRecipe, device: Device, folder: Path) -> Training:

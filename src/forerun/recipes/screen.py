@@ -42,7 +42,12 @@ class Screen(Listener):
         self.began = time.perf_counter()
         total = training.schedule.total_steps
         self.err.print(f"Run {run_id}: training, {total} steps. Ctrl-C stops after a step and leaves a resumable run.")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
         self.progress = Progress(*columns, console=self.err, transient=True)
         self.task = self.progress.add_task("steps", total=total, note="")
         if self.err.is_terminal:

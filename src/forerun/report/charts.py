@@ -1,7 +1,7 @@
 """Small SVG charts for the report: first the view (numbers in drawing coordinates), then the drawing.
 
-Views are plain records that tests can check; drawings use CSS classes of the page, so that colours follow its theme. Every
-chart has a title and a description for readers who cannot see it.
+Views are plain records that tests can check; drawings use CSS classes of the page, so that colours follow its theme.
+Every chart has a title and a description for readers who cannot see it.
 """
 
 import math

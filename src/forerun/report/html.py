@@ -1,6 +1,6 @@
-"""One self-contained HTML page of a run: verdict, forecast against measured, memory over a step, time, learning, results.
+"""One self-contained HTML page of a run: verdict, forecast against measured, memory, time, learning, results.
 
-No network, no script. The template only lays out what this module computes; text is escaped by Jinja, charts by `charts`.
+No network, no script. The template lays out what this module computes; text is escaped by Jinja, charts by `charts`.
 """
 
 import json
@@ -183,7 +183,9 @@ def step_charts(content: PageContent) -> list[str]:
     loss = line_view("Loss", f"By step: {names}.", losses)
     return [
         _figure("Loss", names, draw_lines(loss, whole, lambda v: f"{v:g}")),
-        _figure("Step time", "dots: measured; band: forecast of the mean step", draw_lines(times, whole, format_seconds)),
+        _figure(
+            "Step time", "dots: measured; band: forecast of the mean step", draw_lines(times, whole, format_seconds)
+        ),
         _figure("Learning rate", "after warm-up it decays to zero", draw_lines(rate, whole, lambda v: f"{v:.1e}")),
     ]
 
@@ -201,5 +203,3 @@ def flat(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         else:
             rows.append((f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)))
     return rows
-
-

@@ -1,8 +1,9 @@
-"""Forecast, comparison, verdict and result tables for the terminal; 80 columns are enough. Each returns a renderable."""
+"""Forecast, comparison, verdict and result tables for the terminal; 80 columns are enough."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -121,14 +122,18 @@ def forecast_comparison(forecasts: Sequence[Forecast]) -> Table:
             f"{format_bytes(memory.device_bytes.conservative)} / {format_bytes(memory.capacity_bytes)}",
             format_seconds(forecast.step.seconds.expected),
             Text(format_seconds(run.seconds.expected), style=f"bold {GOOD}" if forecast is quickest else ""),
-            Text("–" if run.cost is None else f"${run.cost:,.2f}", style=f"bold {GOOD}" if forecast is cheapest else ""),
+            Text(
+                "–" if run.cost is None else f"${run.cost:,.2f}", style=f"bold {GOOD}" if forecast is cheapest else ""
+            ),
         )
     return table
 
 
 def verdict_table(verdict: Verdict) -> RenderableType:
     """Forecast against measured, criteria, and the first cause."""
-    table = Table("quantity", "forecast", "measured", "error", "", title="Forecast against measured", title_justify="left")
+    table = Table(
+        "quantity", "forecast", "measured", "error", "", title="Forecast against measured", title_justify="left"
+    )
     for column in (1, 2, 3):
         table.columns[column].justify = "right"
     for row in verdict.rows:
@@ -168,10 +173,9 @@ def runs_table(rows: Sequence[Run]) -> Table:
 
 def result_table(result: ResultTable) -> RenderableType:
     """A table of results with its note."""
-    table = Table(title=result.title, title_justify="left")
+    table = Table(title=result.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for index, column in enumerate(result.columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for row in result.rows:
         table.add_row(*[cell_text(cell) for cell in row])
     return Group(table, Text(result.note, style=FAINT)) if result.note else table
-

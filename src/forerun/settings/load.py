@@ -1,4 +1,4 @@
-"""From a YAML file, a mapping and `dotted.path=value` overrides to validated `Settings`, with errors that name the field."""
+"""From a YAML file or mapping and `dotted.path=value` overrides to `Settings`, with errors that name the field."""
 
 import types
 import typing
@@ -53,7 +53,9 @@ def _apply(content: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise InvalidSettings(f"--set wants dotted.path=value; found {override!r}. Example: --set batch.micro_batch_size=8")
+        raise InvalidSettings(
+            f"--set wants dotted.path=value; found {override!r}. Example: --set batch.micro_batch_size=8"
+        )
     for key in keys[:-1]:
         inner = content.setdefault(key, {})
         if not isinstance(inner, dict):
@@ -80,12 +82,15 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         field = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            parts.append(f"{field}: no such setting. Nearest: {nearest(str(problem['loc'][-1]), known_keys(problem['loc'][:-1]))}.")
+            close = nearest(str(problem["loc"][-1]), known_keys(problem["loc"][:-1]))
+            parts.append(f"{field}: no such setting. Nearest: {close}.")
         elif problem["type"] == "missing":
             parts.append(f"{field}: required, but not given. Add it to the settings.")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            found = "" if isinstance(problem["input"], dict | Settings) or not field else f"; found {problem['input']!r}"
+            found = (
+                "" if isinstance(problem["input"], dict | Settings) or not field else f"; found {problem['input']!r}"
+            )
             parts.append(f"{field}: {message}{found}." if field else message)
     return "Invalid settings. " + " ".join(parts)
 

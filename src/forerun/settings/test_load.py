@@ -1,5 +1,7 @@
 """Errors name the field, the rule and the remedy; overrides, defaults and the hash."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given
@@ -62,7 +64,9 @@ def test_errors_name_field_rule_and_remedy(change, words):
 
 def test_overrides_reach_nested_fields_and_leave_the_mapping_alone():
     content = {**MINIMAL, "batch": {"micro_batch_size": 2}}
-    settings = settings_from(content, ["batch.micro_batch_size=8", "optimizer.learning_rate=2e-4", "model.config.n_layer=3"])
+    settings = settings_from(
+        content, ["batch.micro_batch_size=8", "optimizer.learning_rate=2e-4", "model.config.n_layer=3"]
+    )
     assert settings.batch.micro_batch_size == 8
     assert settings.optimizer.learning_rate == 2e-4
     assert settings.model.config == {"n_layer": 3}
@@ -85,8 +89,6 @@ def test_files_that_are_no_settings(tmp_path, content):
 
 def test_missing_file():
     with pytest.raises(InvalidSettings, match="cannot be read"):
-        from pathlib import Path
-
         load_settings(Path("no/such.yaml"))
 
 

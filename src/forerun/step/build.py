@@ -70,7 +70,10 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     adapter = settings.adapter
     targets = adapter.targets if isinstance(adapter.targets, str) else list(adapter.targets)
     config = LoraConfig(
-        r=adapter.rank, lora_alpha=adapter.alpha, lora_dropout=adapter.dropout, target_modules=targets  # type: ignore[arg-type]
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,  # type: ignore[arg-type]
+        lora_dropout=adapter.dropout,
+        target_modules=targets,  # type: ignore[arg-type]
     )
     try:
         return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
@@ -92,4 +95,3 @@ def checkpoint_blocks(model: nn.Module) -> None:
     enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if any(not p.requires_grad for p in model.parameters()):
         model.enable_input_require_grads()  # type: ignore[operator]
-

@@ -133,7 +133,9 @@ def generic_workload(name: str) -> HeadWorkload:
         InvalidSettings: there is none.
     """
     if name not in GENERIC:
-        raise InvalidSettings(f"workload: no workload {name!r}. Nearest: {nearest(name, list(GENERIC))}, or a recipe's name.")
+        raise InvalidSettings(
+            f"workload: no workload {name!r}. Nearest: {nearest(name, list(GENERIC))}, or a recipe's name."
+        )
     return GENERIC[name]
 
 

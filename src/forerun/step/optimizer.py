@@ -1,4 +1,4 @@
-"""The optimizer of a step, from settings: decay exempts vectors, `auto` issues fused kernels where the rule has them."""
+"""The optimizer of a step, from settings: decay exempts vectors, `auto` is fused where the rule has such kernels."""
 
 from collections.abc import Callable
 from typing import Any

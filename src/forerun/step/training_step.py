@@ -34,6 +34,7 @@ class StepResult:
     """Mean loss over everything the step counted."""
     gradient_norm: Tensor | None
     details: dict[str, Tensor] = field(default_factory=dict)
+    """Details of the workload's loss, means over the micro-batches."""
 
 
 class TrainingStep:
@@ -56,8 +57,11 @@ class TrainingStep:
         total: Tensor | None = None
         details: dict[str, Tensor] = {}
         for index, batch in enumerate(micro_batches):
-            loss, details = self._micro_step(batch, count, index, observer)
+            loss, parts = self._micro_step(batch, count, index, observer)
             total = loss if total is None else total + loss
+            for name, part in parts.items():
+                share = part / len(micro_batches)
+                details[name] = details[name] + share if name in details else share
         if total is None:
             raise ValueError("a step needs at least one micro-batch")
         with observer.phase(Phase.OPTIMIZER):

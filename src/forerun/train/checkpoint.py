@@ -1,8 +1,8 @@
 """Checkpoints that survive a crash at any byte: safetensors and a manifest of hashes, made durable before they count.
 
-A checkpoint is written into a temporary folder beside its place, every file and the folder flushed to disk, then renamed
-to `step-00000123` in one go, and the parent flushed. Whatever a crash leaves is a temporary folder, which is skipped, or
-a folder whose manifest does not match, which is skipped with a warning. Nothing is unpickled.
+A checkpoint is written into a temporary folder beside its place, every file and the folder flushed to disk, then
+renamed to `step-00000123` in one go, and the parent flushed. Whatever a crash leaves is a temporary folder, which is
+skipped, or a folder whose manifest does not match, which is skipped with a warning. Nothing is unpickled.
 """
 
 import hashlib
@@ -25,7 +25,12 @@ from forerun.errors import CheckpointDamaged, InvalidSettings
 from forerun.step.training_step import TrainingStep
 
 FORMAT = "forerun.checkpoint/1"
-MANIFEST, MODEL, OPTIMIZER, GENERATORS = "manifest.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"
+MANIFEST, MODEL, OPTIMIZER, GENERATORS = (
+    "manifest.json",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "rng.safetensors",
+)
 TEMPORARY = ".partial-"
 
 Progress = dict[str, Any]
@@ -123,7 +128,9 @@ def _manifest(path: Path) -> dict[str, Any]:
                 raise CheckpointDamaged(f"Checkpoint {path} is damaged: {name} does not match its hash.")
         if manifest["format"] != FORMAT or set(manifest["files"]) != {MODEL, OPTIMIZER, GENERATORS}:
             raise CheckpointDamaged(f"Checkpoint {path} is no {FORMAT}.")
-        manifest["progress"]["step"], manifest["settings_hash"], manifest["random"], manifest["scaler"]
+        wanted = {"progress", "settings_hash", "random", "scaler"} - set(manifest)
+        if wanted:
+            raise CheckpointDamaged(f"Checkpoint {path} is damaged: {MANIFEST} lacks {sorted(wanted)}.")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, CheckpointDamaged):
             raise

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,8 +22,8 @@ from forerun.trace import Phase
 from forerun.units import KIB
 
 CPU_METHOD = (
-    "allocated: bytes of tensors alive before the step with the most padded tokens of the first epoch, plus the peak of "
-    "the running sum of allocations and frees in PyTorch's CPU allocator during it (profiler records); device: peak "
+    "allocated: bytes of tensors alive before the step with the most padded tokens of the first epoch, plus the peak "
+    "of the running sum of allocations and frees in PyTorch's CPU allocator during it (profiler records); device: peak "
     "resident set of the process since training began (VmHWM)"
 )
 CUDA_METHOD = "allocated and reserved: torch.cuda peak counters; device: memory of this process as NVML reports it"
@@ -63,8 +63,8 @@ class PhaseTimer(StepObserver):
 def run_measuring_allocations(run: Callable[[], T], step: TrainingStep, batches: Sequence[Batch]) -> tuple[T, int]:
     """Run one real CPU step and return its result and its peak of allocated bytes; its numbers are unchanged."""
     alive = bytes_alive(step) + sum(t.numel() * t.element_size() for batch in batches for t in batch.values())
-    profiler = torch._C._profiler
-    autograd = torch._C._autograd
+    profiler: Any = getattr(torch._C, "_profiler")  # noqa: B009 (private, without type stubs)
+    autograd: Any = getattr(torch._C, "_autograd")  # noqa: B009
     config = profiler.ProfilerConfig(
         profiler.ProfilerState.CPU, False, True, False, False, False, profiler._ExperimentalConfig()
     )

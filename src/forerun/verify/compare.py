@@ -25,6 +25,8 @@ class Criterion(Record):
     comparison: Literal["above", "below", "error within"]
     bound: float | str
     """A number, or the name of another metric."""
+    margin: float = 0.0
+    """Added to the bound."""
 
 
 def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: Sequence[Criterion] = ()) -> Verdict:
@@ -52,11 +54,11 @@ def compare(forecast: Forecast, measurement: Measurement) -> list[VerdictRow]:
         _row("run.seconds", "seconds", forecast.run.seconds, measurement.run.seconds),
         *_phases("run", forecast.run.phases, measurement.run.phases),
     ]
-    for name in ("total_steps", "checkpoints_written"):
-        rows.append(_row(name, "count", getattr(forecast.run, name), getattr(measurement.run, name)))
+    counts = ("total_steps", "checkpoints_written")
+    rows += [_row(name, "count", getattr(forecast.run, name), getattr(measurement.run, name)) for name in counts]
     rows.append(_row("checkpoint_bytes", "bytes", forecast.run.checkpoint_bytes, measurement.run.checkpoint_bytes))
-    for name in ("tokens_per_second", "samples_per_second"):
-        rows.append(_row(name, "per second", getattr(forecast.step, name), getattr(measurement.step, name)))
+    rates = ("tokens_per_second", "samples_per_second")
+    rows += [_row(name, "per second", getattr(forecast.step, name), getattr(measurement.step, name)) for name in rates]
     return [row for row in rows if row is not None]
 
 
@@ -79,6 +81,7 @@ def _row(field: str, unit: Unit, forecast: Range | float, measured: float | None
 def _judge(criterion: Criterion, measurement: Measurement, rows: Sequence[VerdictRow]) -> CriterionResult:
     metrics = measurement.metrics
     bound = metrics.get(criterion.bound) if isinstance(criterion.bound, str) else criterion.bound
+    bound = None if bound is None else bound + criterion.margin
     if criterion.comparison == "error within":
         errors = {row.field: row.relative_error for row in rows}
         error = errors.get(criterion.quantity)
@@ -86,7 +89,10 @@ def _judge(criterion: Criterion, measurement: Measurement, rows: Sequence[Verdic
         rule = f"error of {criterion.quantity} within {format_percent(float(bound or 0))}"
         return CriterionResult(name=criterion.name, rule=rule, value=value, passed=bound is not None and value <= bound)
     value = metrics.get(criterion.quantity)
-    described = f"{criterion.bound} ({bound:.3f})" if isinstance(criterion.bound, str) and bound is not None else bound
+    described = str(bound)
+    if isinstance(criterion.bound, str):
+        described = criterion.bound + (f" {criterion.margin:+g}" if criterion.margin else "")
+        described += "" if bound is None else f" = {bound:.3f}"
     rule = f"{criterion.quantity} {criterion.comparison} {described}"
     if value is None or bound is None:
         missing = criterion.quantity if value is None else criterion.bound

@@ -3,8 +3,19 @@
 import pytest
 
 from forerun.records import (
-    Forecast, MeasuredMemory, MeasuredRun, MeasuredStep, Measurement, MemoryBreakdown, MemoryForecast, Parameters, Range,
-    RunForecast, RunPhases, StepForecast, StepPhases,
+    Forecast,
+    MeasuredMemory,
+    MeasuredRun,
+    MeasuredStep,
+    Measurement,
+    MemoryBreakdown,
+    MemoryForecast,
+    Parameters,
+    Range,
+    RunForecast,
+    RunPhases,
+    StepForecast,
+    StepPhases,
 )  # fmt: skip
 from forerun.verify.compare import Criterion, compare, first_cause, verify
 

@@ -8,6 +8,7 @@ Source: `torch.utils.backend_registration`, PyTorch 2.13.
 import contextlib
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils import backend_registration
@@ -51,11 +52,12 @@ def register() -> None:
 
 def _register_real_storage() -> None:
     """`torch.tensor([...], device="virtual")` copies from the host below the fake mode: give it somewhere to go."""
+    acc: Any = getattr(torch._C, "_acc")  # noqa: B009 (private, without type stubs)
     library = torch.library.Library("aten", "IMPL")
     _KEPT.append(library)
 
     def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory=None):
-        return torch._C._acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
+        return acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
 
     def copy_from(source, target, non_blocking=False):
         return target

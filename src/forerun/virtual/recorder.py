@@ -23,7 +23,15 @@ GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
 """Read only the rows that they return, not the whole table."""
 WAITS = {aten._local_scalar_dense, aten.nonzero}
 """The host must wait for the device before it can go on."""
-NO_KERNEL = {aten.detach, aten.lift_fresh, aten.alias, aten._unsafe_view, aten.empty, aten.empty_like, aten.empty_strided}
+NO_KERNEL = {
+    aten.detach,
+    aten.lift_fresh,
+    aten.alias,
+    aten._unsafe_view,
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+}
 NO_KERNEL |= {aten.new_empty, aten.new_empty_strided, aten.sym_size, aten.sym_stride, aten.is_same_size}
 
 
@@ -119,9 +127,7 @@ class Recorder(TorchDispatchMode, StepObserver):
             call = self._calls[key] = len(self.trace.calls)
             self.trace.calls.append(describe())
         self.trace.events.append((OP, len(self.trace.ops)))
-        self.trace.ops.append(
-            Op(call, self.current_phase, self.current_micro_step, self.module_path, self.recomputing)
-        )
+        self.trace.ops.append(Op(call, self.current_phase, self.current_micro_step, self.module_path, self.recomputing))
 
 
 def grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:

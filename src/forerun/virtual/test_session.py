@@ -56,7 +56,9 @@ def test_modules_and_recomputation_are_labelled():
     ops = [(session.recorder.trace.calls[o.call].name, o) for o in session.recorder.trace.ops]
     gelus = [o for name, o in ops if name == "aten.gelu.default"]
     products = [o for name, o in ops if name == "aten.addmm.default"]
-    assert [(o.module, o.phase, o.recomputed) for o in gelus] == [("1", Phase.FORWARD, False)], "recomputing stops early"
+    assert [(o.module, o.phase, o.recomputed) for o in gelus] == [("1", Phase.FORWARD, False)], (
+        "recomputing stops early"
+    )
     assert [(o.module, o.recomputed) for o in products] == [("0", False), ("0", True)]
 
 

@@ -15,9 +15,10 @@ from forerun.errors import ForerunError, UntraceableOp
 from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 from forerun.step.build import bind_step, prepare_model
+from forerun.step.precision import POLICIES
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
-from forerun.trace import Category, Trace
+from forerun.trace import Category, Phase, Trace
 from forerun.virtual.placement import place
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.session import VirtualSession
@@ -49,6 +50,25 @@ def trace_step(
             f"{settings.model.name} cannot be traced for {device.name}: {_first_line(error)}. Report the model and "
             f"settings; meanwhile another model.attention or precision may avoid the operator."
         ) from error
+
+
+def trace_scoring(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
+    """The trace of scoring one batch: the forward pass in evaluation mode, without gradients."""
+    with torch.device("meta"):
+        model = prepare_model(settings, workload, pretrained=False).eval()
+    session = VirtualSession(device, settings.model.attention)
+    with session:
+        place(model, session.torch_device)
+        policy = POLICIES[settings.precision]
+        with torch.device(session.torch_device):
+            batch = workload.example_batch(settings, shape.size, shape.length)
+        recorder = session.recorder
+        recorder.trace.warm_from = len(recorder.trace.events)
+        with recorder.phase(Phase.FORWARD, 0), torch.no_grad(), policy.autocast(session.torch_device.type):
+            workload.loss(model, batch)
+        recorder.is_closed = True
+    recorder.trace.tf32 = policy.tf32
+    return recorder.trace
 
 
 def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> Trace:
