@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from forerun.recipes.opened import OpenedRecipe
 
 EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 4, 130
-RUNS_FOLDER = Path("runs")
 RUN_SCHEMA, RUNS_SCHEMA = "forerun.run/1", "forerun.runs/1"
 
 ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run, or `last`.")]
@@ -30,40 +29,26 @@ def run(
     target: TargetArgument, overrides: SetOption = None, resume: ResumeOption = None, as_json: JsonOption = False
 ) -> None:
     """Forecast, train, evaluate and verify on the device here. Exit code 4: a criterion failed."""
-    _finish(run_opened(_open(target, overrides), resume=resume, as_json=as_json), as_json)
+    _finish(_run(_open(target, overrides), resume, as_json), as_json)
 
 
 def train(
     target: TargetArgument, overrides: SetOption = None, resume: ResumeOption = None, as_json: JsonOption = False
 ) -> None:
     """Train on the device here, forecast and verdict included in the ledger; prints the measurement."""
-    outcome = run_opened(_open(target, overrides), resume=resume, as_json=as_json)
+    outcome = _run(_open(target, overrides), resume, as_json)
     if as_json:
         print_json(outcome.measurement)
 
 
-def run_opened(opened: "OpenedRecipe", *, resume: str | None = None, as_json: bool = False) -> "RunOutcome":
-    """Run an opened recipe on the device here with the user's ledger, and write its page."""
-    from rich.console import Console
-
-    from forerun.hardware.detect import detect
-    from forerun.ledger.store import open_ledger
-    from forerun.recipes.flow import run_recipe
-    from forerun.recipes.screen import Screen
+def _run(opened: "OpenedRecipe", resume: str | None, as_json: bool) -> "RunOutcome":
+    from forerun.recipes.here import run_here
     from forerun.train.interrupt import Interrupted
 
-    screen = Screen(quiet=as_json)
-    with open_ledger(ledger_url()) as ledger:
-        try:
-            outcome = run_recipe(opened, detect().device, ledger, RUNS_FOLDER, resume=resume, listener=screen)
-        except Interrupted as stop:
-            screen.close()
-            run_id = ledger.run("last").id if resume is None else resume
-            Console(stderr=True).print(f"{stop} Go on with: forerun run {opened.settings.name} --resume {run_id}")
-            raise typer.Exit(EXIT_INTERRUPTED) from stop
-        page = _write_page(ledger, outcome.run_id)
-    Console(stderr=True).print(f"Page: {page}", soft_wrap=True, highlight=False)
-    return outcome
+    try:
+        return run_here(opened, ledger_url(), resume=resume, quiet=as_json)
+    except Interrupted as stop:
+        raise typer.Exit(EXIT_INTERRUPTED) from stop
 
 
 def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
@@ -138,9 +123,10 @@ def runs(
 def report(run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None) -> None:
     """Write the HTML page of a run."""
     from forerun.ledger.store import open_ledger
+    from forerun.recipes.here import write_page
 
     with open_ledger(ledger_url()) as ledger:
-        typer.echo(str(_write_page(ledger, ledger.run(run_id).id, to)))
+        typer.echo(str(write_page(ledger, ledger.run(run_id).id, to)))
 
 
 def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":
@@ -173,32 +159,3 @@ def _finish(outcome: "RunOutcome", as_json: bool) -> None:
         print_json(document)
     if not outcome.verdict.passed:
         raise typer.Exit(EXIT_CRITERION_FAILED)
-
-
-def _write_page(ledger: object, run_id: str, to: Path | None = None) -> Path:
-    """The page of a run, beside its checkpoints unless `to` says otherwise."""
-    from forerun.ledger.store import Ledger
-    from forerun.recipes.flow import RESULT, run_folder
-    from forerun.report.html import PageContent, render_page
-    from forerun.report.tables import ResultTable
-
-    if not isinstance(ledger, Ledger):
-        raise TypeError("a ledger is needed")
-    row, forecast = ledger.run(run_id), ledger.forecast(run_id)
-    if forecast is None:
-        raise InvalidSettings(f"Run {run_id} has no forecast, so there is no page. Start it with forerun run.")
-    tables = ledger.results(run_id).get(RESULT, {"tables": []})["tables"]
-    content = PageContent(
-        title=f"{row.name} on {row.gpu}",
-        run={k: str(v) for k, v in row.model_dump(exclude={"settings", "versions"}).items()},
-        settings=row.settings,
-        forecast=forecast,
-        measurement=ledger.measurement(run_id),
-        verdict=ledger.verdict(run_id),
-        steps=ledger.steps(run_id),
-        tables=[ResultTable.model_validate(table) for table in tables],
-    )
-    path = to or run_folder(row) / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_page(content), encoding="utf-8")
-    return path

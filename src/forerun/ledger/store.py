@@ -1,7 +1,7 @@
 """The ledger: every run, its forecast, its steps, its measurement and its verdict; only ever added to.
 
 SQLite by default, any SQLAlchemy URL for a team. Rows are never changed or removed: the state of a run is its
-latest event. Several processes may write at once; SQLite waits for its lock. Documents are kept as JSON with their schema name.
+latest event. Several processes may write at once; SQLite waits for its lock. Documents are kept as JSON.
 """
 
 import datetime as dt

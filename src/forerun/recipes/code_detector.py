@@ -152,9 +152,10 @@ def standing(test: Scored, baselines: Sequence[BaselineResult]) -> str:
 
 def main() -> None:
     """Run this file, or a copy of it with changed SETTINGS."""
-    from forerun.cli.run_commands import run_opened
+    from forerun.ledger.store import default_url
+    from forerun.recipes.here import run_here
 
-    run_opened(open_recipe(SETTINGS))
+    run_here(open_recipe(SETTINGS), default_url())
 
 
 if __name__ == "__main__":

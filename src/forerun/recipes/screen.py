@@ -1,7 +1,6 @@
 """A run as it is seen in the terminal: forecast, progress, tables, verdict. Progress goes to stderr."""
 
 import statistics
-import time
 from collections import deque
 
 from rich.console import Console
@@ -29,7 +28,7 @@ class Screen(Listener):
         self.recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self.progress: Progress | None = None
         self.task: TaskID | None = None
-        self.name = ""
+        self.run_id = ""
         self.evaluations = 0
 
     def forecast_made(self, forecast: Forecast) -> None:
@@ -38,8 +37,7 @@ class Screen(Listener):
 
     def training_begins(self, run_id: str, training: Training) -> None:
         """Open the progress bar."""
-        self.training = training
-        self.began = time.perf_counter()
+        self.training, self.run_id = training, run_id
         total = training.schedule.total_steps
         self.err.print(f"Run {run_id}: training, {total} steps. Ctrl-C stops after a step and leaves a resumable run.")
         columns = (
@@ -66,6 +64,7 @@ class Screen(Listener):
             self.say_evaluation(number, scores)
         if report.step == total:
             self.close()
+            self.err.print("Training is done; scoring held-out data and the baselines.")
 
     def say_evaluation(self, number: int, scores: dict[str, float]) -> None:
         """One line per evaluation between epochs."""
@@ -78,7 +77,6 @@ class Screen(Listener):
         if self.progress is not None:
             self.progress.stop()
             self.progress = None
-            self.err.print("Training is done; scoring held-out data and the baselines.")
 
     def judged(self, judgement: Judgement) -> None:
         """Show the evaluation."""

@@ -4,6 +4,8 @@ The order matters: dtype, adapter (freezes the base), checkpointing, then the op
 Training calls `build_step`; tracing prepares the model on `meta`, gives it fake storage, then binds it.
 """
 
+import warnings
+
 import torch
 from torch import nn
 
@@ -74,9 +76,12 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
         lora_alpha=adapter.alpha,  # type: ignore[arg-type]
         lora_dropout=adapter.dropout,
         target_modules=targets,  # type: ignore[arg-type]
+        fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),  # GPT-2's linear layers
     )
     try:
-        return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The following rank_pattern keys", RuntimeWarning)  # peft's own, for MoE
+            return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
     except ValueError as error:
         linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
         raise InvalidSettings(

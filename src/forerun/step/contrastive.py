@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 TEMPERATURE = 0.07
-EXCLUDED = -1e9
+EXCLUDED = -1e30
 """Similarity of a sample with itself, so that its exponential is 0 in fp32."""
 
 

@@ -95,7 +95,9 @@ class TrainingStep:
         return norm
 
     def freeze_encoder(self, frozen: bool) -> None:
-        """Stop or resume gradients into the workload's encoder."""
+        """Stop or resume gradients into the workload's encoder; what an adapter froze for good stays frozen."""
         encoder = self.workload.encoder(self.model)
-        if encoder is not None:
-            encoder.requires_grad_(not frozen)
+        trained = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        for parameter in encoder.parameters() if encoder is not None else ():
+            if id(parameter) in trained:
+                parameter.requires_grad_(not frozen)

@@ -1,0 +1,63 @@
+"""Run an opened recipe on the device here: what `forerun run` and a copied recipe file both do."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from forerun.errors import InvalidSettings
+from forerun.hardware.detect import detect
+from forerun.ledger.store import Ledger, open_ledger
+from forerun.recipes.flow import RESULT, RunOutcome, run_folder, run_recipe
+from forerun.recipes.opened import OpenedRecipe
+from forerun.recipes.screen import Screen
+from forerun.report.html import PageContent, render_page
+from forerun.report.tables import ResultTable
+from forerun.train.interrupt import Interrupted
+
+RUNS_FOLDER = Path("runs")
+"""Checkpoints and pages of runs, in the current folder."""
+
+
+def run_here(opened: OpenedRecipe, url: str, *, resume: str | None = None, quiet: bool = False) -> RunOutcome:
+    """Run with the ledger at `url`, show it on the terminal, and write its page.
+
+    Raises:
+        Interrupted: stopped on request; how to go on has been said.
+    """
+    screen, err = Screen(quiet=quiet), Console(stderr=True)
+    with open_ledger(url) as ledger:
+        try:
+            outcome = run_recipe(opened, detect().device, ledger, RUNS_FOLDER, resume=resume, listener=screen)
+        except Interrupted as stop:
+            screen.close()
+            err.print(f"{stop} Go on with: forerun run {opened.settings.workload} --resume {screen.run_id}")
+            raise
+        page = write_page(ledger, outcome.run_id)
+    err.print(f"Page: {page}", soft_wrap=True, highlight=False)
+    return outcome
+
+
+def write_page(ledger: Ledger, run_id: str, to: Path | None = None) -> Path:
+    """Write the page of a run, beside its checkpoints unless `to` says otherwise; returns the file.
+
+    Raises:
+        InvalidSettings: the run has no forecast.
+    """
+    row, forecast = ledger.run(run_id), ledger.forecast(run_id)
+    if forecast is None:
+        raise InvalidSettings(f"Run {run_id} has no forecast, so there is no page. Start it with forerun run.")
+    tables = ledger.results(run_id).get(RESULT, {"tables": []})["tables"]
+    content = PageContent(
+        title=f"{row.name} on {row.gpu}",
+        run={key: str(value) for key, value in row.model_dump(exclude={"settings", "versions"}).items()},
+        settings=row.settings,
+        forecast=forecast,
+        measurement=ledger.measurement(run_id),
+        verdict=ledger.verdict(run_id),
+        steps=ledger.steps(run_id),
+        tables=[ResultTable.model_validate(table) for table in tables],
+    )
+    path = to or run_folder(row) / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render_page(content), encoding="utf-8")
+    return path
