@@ -2,8 +2,8 @@
 
     python benchmarks/forecast_cost.py            prints a table and one JSON line
 
-Goals on 2 CPU cores: BERT-base at most 4 s, LLaMA-7B LoRA at most 20 s, 2 GiB; no weights are downloaded (HF_HUB_OFFLINE
-is set). `seconds` is the forecast call; `process` is the whole process with imports. Method version 1.
+Goals on 2 CPU cores: BERT-base at most 4 s, LLaMA-7B LoRA at most 20 s, 2 GiB; no weights are downloaded
+(HF_HUB_OFFLINE is set). `seconds` is the forecast call; `process` is the whole process with imports. Method version 1.
 """
 
 import json
@@ -46,7 +46,8 @@ start = time.perf_counter()
 forecast = forerun.forecast({"name": "cost", "data": {"examples": 1000}, **target}, gpu="a100-80gb")
 seconds = time.perf_counter() - start
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-print(json.dumps({"seconds": seconds, "peak_gib": peak, "allocated_gib": forecast.memory.peak_allocated_bytes / 1024**3}))
+allocated = forecast.memory.peak_allocated_bytes / 1024**3
+print(json.dumps({"seconds": seconds, "peak_gib": peak, "allocated_gib": allocated}))
 """
 
 

@@ -20,7 +20,10 @@ A message says what was asked, what was found (numbers with units) and what woul
 `ForerunError` as one paragraph with exit code 2; any other exception is our bug and keeps its traceback.
 """
 
-from difflib import get_close_matches
+from difflib import SequenceMatcher
+
+CLOSE = 0.5
+"""Least likeness of a name that is offered instead, as `difflib` measures it."""
 
 
 class ForerunError(Exception):
@@ -84,6 +87,18 @@ class RecipeNotFound(ForerunError, LookupError):
 
 
 def nearest(name: str, known: list[str], count: int = 5) -> str:
-    """The known names most like `name`, joined for a message; all of them when none is close."""
-    close = get_close_matches(name.lower(), known, n=count, cutoff=0.5)
-    return ", ".join(close or known)
+    """The known names most like `name`, joined for a message; all of them when none is close.
+
+    A known name also counts by its beginning, since people leave endings off.
+    """
+    wanted = name.lower()
+
+    def likeness(candidate: str) -> float:
+        return max(_ratio(wanted, candidate), _ratio(wanted, candidate[: len(wanted) + 1]))
+
+    ranked = sorted((k for k in known if likeness(k.lower()) >= CLOSE), key=lambda k: (-likeness(k.lower()), len(k)))
+    return ", ".join(ranked[:count] or known)
+
+
+def _ratio(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()

@@ -16,6 +16,9 @@ from forerun.step.precision import POLICIES
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 
+PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
+"""peft sets these patterns itself for mixture-of-experts models, and then warns about them."""
+
 
 def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
     """The training step on torch device `device` ("cpu" or "cuda").
@@ -80,7 +83,9 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     )
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The following rank_pattern keys", RuntimeWarning)  # peft's own, for MoE
+            warnings.filterwarnings(
+                "ignore", r"The following (rank|alpha)_pattern keys", RuntimeWarning
+            )  # peft's own, for MoE
             return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
     except ValueError as error:
         linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})

@@ -1,0 +1,149 @@
+"""The command line from outside: the contract's keys, sums, exit codes and errors, and a small run to its verdict."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FORERUN = [sys.executable, "-c", "from forerun.cli.main import main; main()"]
+BERT = {
+    "name": "c1", "workload": "sequence-classification", "model": {"name": "tiny-bert"}, "precision": "bf16-mixed",
+    "batch": {"micro_batch_size": 16, "gradient_accumulation_steps": 2, "sequence_length": 128},
+    "data": {"examples": 3200}, "schedule": {"epochs": 2},
+}  # fmt: skip
+PARTS = {f"{part}_bytes" for part in ("parameter", "gradient", "optimizer_state", "activation", "temporary", "other")}
+
+
+def forerun(*arguments, folder=None, **environment):
+    env = {**os.environ, "COLUMNS": "100", **environment}
+    return subprocess.run(
+        [*FORERUN, *map(str, arguments)], capture_output=True, text=True, cwd=folder, env=env, timeout=280
+    )
+
+
+def settings_file(folder: Path, content) -> Path:
+    path = folder / "settings.yaml"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_forecast_json_keeps_the_contract(tmp_path):
+    result = forerun("forecast", settings_file(tmp_path, BERT), "--gpu", "a100-40gb", "--json")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    memory, step, run = document["memory"], document["step"], document["run"]
+    assert document["schema"] == "forerun.forecast/1"
+    assert set(memory["breakdown"]) == PARTS
+    assert sum(memory["breakdown"].values()) == memory["peak_allocated_bytes"]
+    assert memory["peak_allocated_bytes"] <= memory["peak_reserved_bytes"] <= memory["device_bytes"]["conservative"]
+    for band in (memory["device_bytes"], step["seconds"], run["seconds"]):
+        assert 0 < band["optimistic"] <= band["expected"] <= band["conservative"]
+    assert run["total_steps"] == 200
+    assert sum(run["phases"].values()) == pytest.approx(run["seconds"]["expected"])
+    assert sum(step["phases"].values()) == pytest.approx(step["seconds"]["expected"])
+    assert 0 < step["mfu"] < 1
+
+
+def test_too_large_is_exit_3_with_the_document(tmp_path):
+    big = {**BERT, "workload": "causal-lm", "model": {"name": "gpt2-xl"}, "precision": "fp32"}
+    result = forerun("forecast", settings_file(tmp_path, big), "--gpu", "t4", "--json")
+    assert result.returncode == 3
+    assert json.loads(result.stdout)["fits"] is False
+
+
+def test_several_gpus_side_by_side(tmp_path):
+    path = settings_file(tmp_path, BERT)
+    result = forerun("forecast", path, "--gpu", "a100-40gb,l4", "--gpu", "h100-80gb")
+    assert result.returncode == 0, result.stderr
+    assert all(name in result.stdout for name in ("a100-40gb", "l4", "h100-80gb"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "change", "words"),
+    [
+        ("a100-41gb", {}, ["a100-41gb", "a100-40gb"]),
+        ("a100-40gb", {"btach": {}}, ["btach", "batch"]),
+        ("a100-40gb", {"batch": {"micro_batch_size": -1}}, ["micro_batch_size", "-1"]),
+        ("a100-40gb", {"model": {"name": "bert-bse"}}, ["bert-bse", "bert-base-uncased"]),
+        ("a100-40gb", {"workload": "causal-lm"}, ["causal-lm", "sequence-classification"]),
+        ("a100-40gb", {"workload": "nothing"}, ["nothing", "code-detector"]),
+        ("a100-40gb", {"batch": {"sequence_length": 4096}}, ["sequence_length", "128"]),
+        ("a100-40gb", {"data": {"examples": 4}}, ["micro_batch_size", "4 or less"]),
+        ("a100-40gb", {"data": {}}, ["data.examples", "max_steps"]),
+        ("t4", {}, ["bf16-mixed", "t4", "fp16-mixed"]),
+        ("v100-16gb", {"precision": "tf32"}, ["tf32"]),
+        ("a100-40gb", {"compile": "default"}, ["compile", "none"]),
+        ("a100-40gb", {"optimizer": {"name": "lion"}}, ["lion", "adamw"]),
+        (
+            "a100-40gb",
+            {"model": {"name": "tiny-bert", "config": {"hidden": 1}}},
+            ["model.config.hidden", "hidden_size"],
+        ),
+    ],
+)
+def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, capfd, gpu, change, words):
+    """In this process, since starting one for each case would take half a minute; the next test uses a real one."""
+    from forerun.cli.main import main
+
+    before = sys.argv
+    sys.argv = ["forerun", "forecast", str(settings_file(tmp_path, {**BERT, **change})), "--gpu", gpu, "--json"]
+    try:
+        with pytest.raises(SystemExit) as stop:
+            main()
+    finally:
+        sys.argv = before
+    said = " ".join(capfd.readouterr().err.split())
+    assert stop.value.code == 2
+    assert "Traceback" not in said
+    for word in words:
+        assert word in said
+
+
+def test_bad_input_from_a_real_process(tmp_path):
+    result = forerun("forecast", tmp_path / "none.yaml", "--json")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "none.yaml" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "schema"), [("gpus", "gpus"), ("doctor", "doctor"), ("recipes", "recipes"), ("runs", "runs")]
+)
+def test_json_documents(tmp_path, command, schema):
+    result = forerun(command, "--json", folder=tmp_path, FORERUN_LEDGER=f"sqlite:///{tmp_path}/ledger.sqlite")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["schema"] == f"forerun.{schema}/1"
+    assert forerun(command, folder=tmp_path, FORERUN_LEDGER=f"sqlite:///{tmp_path}/ledger.sqlite").stdout
+
+
+def test_copy_gives_a_file_and_never_overwrites(tmp_path):
+    assert forerun("copy", "code-detector", folder=tmp_path).returncode == 0
+    assert "SETTINGS" in (tmp_path / "code_detector.py").read_text()
+    again = forerun("copy", "code-detector", folder=tmp_path)
+    assert again.returncode == 2
+    assert "--to" in again.stderr
+
+
+def test_a_small_run_ends_in_a_verdict_and_a_page(tmp_path):
+    """A few steps on few files: everything but the scores is as in the full run, so the criteria on scores fail."""
+    ledger = {"FORERUN_LEDGER": f"sqlite:///{tmp_path}/ledger.sqlite"}
+    small = ["--set", "schedule.max_steps=6", "--set", "data.examples=256", "--set", "batch.micro_batch_size=16"]
+    result = forerun("run", "code-detector", *small, "--json", folder=tmp_path, **ledger)
+    assert result.returncode == 4, result.stderr
+    document = json.loads(result.stdout)
+    assert document["forecast"]["run"]["total_steps"] == document["measurement"]["run"]["total_steps"] == 6
+    assert document["verdict"]["passed"] is False
+    run_id = document["run_id"]
+    page = tmp_path / "runs" / run_id / "report.html"
+    assert "criteria failed" in page.read_text()
+    verified = forerun("verify", run_id[:-1], "--json", folder=tmp_path, **ledger)
+    assert verified.returncode == 4
+    assert json.loads(verified.stdout)["rows"] == document["verdict"]["rows"]
+    listed = json.loads(forerun("runs", "--json", folder=tmp_path, **ledger).stdout)["runs"]
+    assert [(row["id"], row["state"]) for row in listed] == [(run_id, "verified")]
+    finished = forerun("run", "code-detector", *small, "--resume", run_id, folder=tmp_path, **ledger)
+    assert finished.returncode == 2
+    assert "nothing to resume" in " ".join(finished.stderr.split())
