@@ -83,9 +83,7 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     )
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", r"The following (rank|alpha)_pattern keys", RuntimeWarning
-            )  # peft's own, for MoE
+            warnings.filterwarnings("ignore", PEFT_PATTERN_WARNING, RuntimeWarning)
             return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
     except ValueError as error:
         linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})

@@ -47,6 +47,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.module_path = ""
         self.module_names: dict[int, str] = {}
         self.recomputing = False
+        self._known_answer: bool | None = None
         self.is_closed = False
         """What dies after the step is not part of it."""
         self.live_bytes = 0
@@ -62,6 +63,15 @@ class Recorder(TorchDispatchMode, StepObserver):
             yield
         finally:
             self.current_phase, self.current_micro_step = before
+
+    @contextlib.contextmanager
+    def answering(self, value: bool) -> Iterator[None]:
+        """Answer reads of truth values with `value`, without noting them as assumed: the caller knows."""
+        before, self._known_answer = self._known_answer, value
+        try:
+            yield
+        finally:
+            self._known_answer = before
 
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Fix the category of the storages of `tensors`."""
@@ -116,10 +126,13 @@ class Recorder(TorchDispatchMode, StepObserver):
             return func(tensor)
         except DataDependentOutputException:
             pass
-        self.trace.assumed_values.append(f"{self.module_path or self.current_phase}: {tensor.dtype} read as 0")
+        if self._known_answer is None:
+            self.trace.assumed_values.append(f"{self.module_path or self.current_phase}: {tensor.dtype} read as 0")
         spec = _spec(tensor)
         self._append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
-        return False if tensor.dtype == torch.bool else 0.0 if tensor.is_floating_point() else 0
+        if tensor.dtype == torch.bool:
+            return bool(self._known_answer)
+        return 0.0 if tensor.is_floating_point() else 0
 
     def _append(self, key: Any, describe: Callable[[], Call]) -> None:
         call = self._calls.get(key)

@@ -16,6 +16,7 @@ from forerun.trace import Phase
 from forerun.virtual import autocast
 from forerun.virtual.attention import AttentionTarget, attend, set_target
 from forerun.virtual.backend import DEVICE, register
+from forerun.virtual.hugging_face import as_if_real
 from forerun.virtual.placement import moving_fake_modules
 from forerun.virtual.recorder import Recorder
 
@@ -42,6 +43,7 @@ class VirtualSession:
         if self.torch_device.type == "cpu":
             self._stack.enter_context(_CpuAttention())
         self._stack.enter_context(moving_fake_modules())
+        self._stack.enter_context(as_if_real(self.recorder))
         self._stack.enter_context(_following_modules(self.recorder))
         self._stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         self._stack.enter_context(self.recorder)

@@ -1,0 +1,38 @@
+"""Make transformers treat the virtual device's tensors as it treats real ones.
+
+transformers asks whether a tensor is fake and then takes another path than in training: it builds attention masks that
+a real run leaves out, which turns flash attention into a slower kernel with a mask of its own. Here it sees no fakes;
+what it then reads from tensors is answered by the recorder, and the question whether a batch is packed by `no`.
+Source: `transformers.utils.import_utils.is_tracing`, `transformers.masking_utils`, transformers 5.17 to 5.23.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from forerun.virtual.recorder import Recorder
+
+
+@contextlib.contextmanager
+def as_if_real(recorder: Recorder) -> Iterator[None]:
+    """Patch transformers while active, if it is loaded."""
+    imports: Any = sys.modules.get("transformers.utils.import_utils")
+    masking: Any = sys.modules.get("transformers.masking_utils")
+    if imports is None or masking is None:
+        yield
+        return
+    is_fake, find_packed = imports.is_fake_tensor, masking.find_packed_sequence_indices
+
+    def never_fake(value: Any) -> bool:
+        return False
+
+    def not_packed(position_ids: Any) -> Any:
+        with recorder.answering(True):  # all sequence numbers are 0: one sequence in each row
+            return find_packed(position_ids)
+
+    imports.is_fake_tensor, masking.find_packed_sequence_indices = never_fake, not_packed
+    try:
+        yield
+    finally:
+        imports.is_fake_tensor, masking.find_packed_sequence_indices = is_fake, find_packed
