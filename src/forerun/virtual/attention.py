@@ -64,6 +64,8 @@ class AttentionCall:
     head_size: int
     value_size: int
     needs_gradient: bool = True
+    groups_heads: bool = False
+    """Several query heads share a key head by request (`enable_gqa`); else head counts that differ are broadcast."""
 
 
 def choose(call: AttentionCall, target: AttentionTarget) -> str:
@@ -76,6 +78,8 @@ def choose(call: AttentionCall, target: AttentionTarget) -> str:
 
 def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     same_size = call.head_size == call.value_size
+    if call.query_heads != call.key_heads and not call.groups_heads:
+        return False
     if target.kind != "cuda":
         return kernel == "flash" and call.dropout == 0 and same_size
     alignment = 8 if call.dtype in HALF else 4
@@ -125,21 +129,23 @@ def attend(
         head_size=query.shape[-1],
         value_size=value.shape[-1],
         needs_gradient=torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
+        groups_heads=enable_gqa,
     )
+    attn_mask = _as_bias(attn_mask, query)
     kernel = choose(call, _current.target)
     if kernel == "math":
         return torch.ops.aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )[0]
-    return _fused(kernel, query, key, value, _as_bias(attn_mask, query), dropout_p, is_causal, scale, call)
+    return _fused(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale, call)
 
 
 def _as_bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
     """Boolean masks become an additive mask in the dtype of the query (`convert_boolean_attn_mask`)."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    zero = torch.zeros((), dtype=query.dtype, device=mask.device)
-    return torch.where(mask, zero, torch.full((), float("-inf"), dtype=query.dtype, device=mask.device))
+    zero = torch.scalar_tensor(0.0, dtype=query.dtype, device=mask.device)
+    return torch.where(mask, zero, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=mask.device))
 
 
 def _fused(

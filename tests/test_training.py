@@ -1,0 +1,404 @@
+"""The training engine: exact resume, damaged checkpoints, interruption, evaluation that changes nothing, parity."""
+
+import os
+import random
+import shutil
+import signal
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forerun.errors import CheckpointDamaged, InvalidSettings, NonFiniteLoss
+from forerun.settings.load import settings_from
+from forerun.settings.schema import ScheduleSettings
+from forerun.step.build import build_step
+from forerun.step.heads import generic_workload
+from forerun.step.training_step import StepObserver
+from forerun.step.workload import LossSum
+from forerun.train import checkpoint
+from forerun.train.interrupt import Interrupted
+from forerun.train.loop import seed_everything
+from forerun.train.measure import measured_step, run_measuring_allocations
+from forerun.train.schedule import Schedule
+from kill_driver import SAMPLES, TinyData, TinyModel, TinyWorkload, tiny_training, weights_hash
+
+TOTAL = 28  # 50 samples in steps of 2 x 4, 7 steps an epoch, 4 epochs
+
+
+def run(training, stop_after=None):
+    reports = []
+    for report in training.steps():
+        reports.append(report)
+        if report.step == stop_after:
+            break
+    return reports
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    training = tiny_training(tmp_path_factory.mktemp("whole"))
+    reports = run(training)
+    return weights_hash(training.step.model), reports
+
+
+def test_a_run_is_as_long_as_the_schedule_says(whole):
+    _, reports = whole
+    assert [r.step for r in reports] == list(range(1, TOTAL + 1))
+    assert [r.samples for r in reports[:7]] == [8, 8, 8, 8, 8, 8, 2], "the last partial accumulation is flushed"
+    assert reports[-1].epoch == 4
+    assert sum(r.samples for r in reports) == 4 * SAMPLES
+
+
+@pytest.mark.parametrize("stop", [1, 3, 6, 7, 8, 14, 20, 27])
+def test_stopped_anywhere_and_resumed_it_ends_with_the_same_weights(tmp_path, whole, stop):
+    every = {"checkpoints": {"every_steps": 3, "keep_last": 2}}
+    run(tiny_training(tmp_path, **every), stop_after=stop)
+    resumed = tiny_training(tmp_path, **every)
+    reports = run(resumed)
+    assert reports[0].step == (stop - 1) // 3 * 3 + 1, "a step's checkpoint is written once the next is asked for"
+    assert weights_hash(resumed.step.model) == whole[0]
+
+
+def test_first_steps_are_not_warm(whole):
+    _, reports = whole
+    assert [r.step for r in reports if not r.is_warm][:4] == [1, 2, 3, 8], "start, memory profile, thaw of the encoder"
+
+
+def test_frozen_encoder_does_not_move_and_then_does(tmp_path):
+    training = tiny_training(tmp_path)
+    start = [p.detach().clone() for p in training.step.model.encoder.parameters()]
+    steps = training.steps()
+    for _ in range(7):
+        next(steps)
+    assert all(torch.equal(a, b) for a, b in zip(start, training.step.model.encoder.parameters(), strict=True))
+    next(steps)
+    assert not all(torch.equal(a, b) for a, b in zip(start, training.step.model.encoder.parameters(), strict=True))
+
+
+def test_evaluation_changes_nothing(tmp_path, whole):
+    training = tiny_training(tmp_path)
+    training.evaluate = lambda step, number: {
+        "noise": float(torch.rand(()) + step.model(torch.zeros(2, 8, dtype=torch.long)).sum())
+    }
+    run(training)
+    assert [number for number, _ in training.evaluations] == [7, 14, 21, 28]
+    assert weights_hash(training.step.model) == whole[0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps"), [({"epochs": 9, "max_steps": 5}, 5), ({"epochs": 0.5}, 4), ({"epochs": 1.5}, 11)]
+)
+def test_length(tmp_path, schedule, steps):
+    assert len(run(tiny_training(tmp_path, schedule=schedule))) == steps
+
+
+def test_interrupt_saves_and_resumes_exactly(tmp_path, whole):
+    training = tiny_training(tmp_path)
+    with pytest.raises(Interrupted) as stop:
+        for report in training.steps():
+            if report.step == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+    assert stop.value.step == 5
+    assert stop.value.checkpoint.name == "step-00000005"
+    resumed = tiny_training(tmp_path)
+    assert run(resumed)[0].step == 6
+    assert weights_hash(resumed.step.model) == whole[0]
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        for _ in tiny_training(tmp_path).steps():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_non_finite_loss_keeps_the_last_good_checkpoint(tmp_path):
+    training = tiny_training(tmp_path)
+    original = training.step.workload.loss
+    count = {"calls": 0}
+
+    def loss(model, batch):
+        count["calls"] += 1
+        found = original(model, batch)
+        return found if count["calls"] <= 8 else LossSum(found.sum * float("nan"))
+
+    training.step.workload.loss = loss
+    with pytest.raises(NonFiniteLoss, match="step-00000003"):
+        run(training)
+    assert checkpoint.load_newest(tmp_path, tiny_training(tmp_path).step)["step"] == 3
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_checkpoint_is_skipped(tmp_path_factory, data):
+    """Any byte of any file of the newest checkpoint flipped, or the file cut anywhere: the one before is taken."""
+    folder = tmp_path_factory.mktemp("torn")
+    run(tiny_training(folder, schedule={"max_steps": 6}))
+    newest = checkpoint.checkpoints(folder)[-1]
+    file = data.draw(st.sampled_from(sorted(newest.iterdir())))
+    content = bytearray(file.read_bytes())
+    position = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content = content[:position]
+    else:
+        content[position] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(bytes(content))
+    step = tiny_training(folder, schedule={"max_steps": 6}).step
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            progress = checkpoint.load_newest(folder, step)
+        except InvalidSettings:  # a flipped bit in the manifest's own settings hash: refused, nothing lost
+            assert file.name == checkpoint.MANIFEST
+            return
+    if any(newest.name in str(w.message) for w in said):
+        assert progress["step"] == 3
+        with pytest.raises(CheckpointDamaged):
+            checkpoint.load_checkpoint(newest, step)
+    else:
+        assert file.name == checkpoint.MANIFEST, "only numbers inside the manifest may change unseen"
+
+
+@pytest.mark.parametrize(
+    "crash_after", [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.GENERATORS, checkpoint.MANIFEST]
+)
+def test_a_crash_inside_a_save_leaves_the_one_before(tmp_path, crash_after):
+    training = tiny_training(tmp_path, schedule={"max_steps": 3})
+    run(training)
+
+    def crash(name):
+        if name == crash_after:
+            raise MemoryError("power cut")
+
+    with pytest.raises(MemoryError):
+        checkpoint.save_checkpoint(tmp_path, training.step, {"step": 9}, after_file=crash)
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-00000003"]
+    assert checkpoint.load_newest(tmp_path, training.step)["step"] == 3
+    checkpoint.prune_checkpoints(tmp_path, 2)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000003"]
+
+
+def test_other_settings_are_refused(tmp_path):
+    run(tiny_training(tmp_path, schedule={"max_steps": 3}))
+    other = tiny_training(tmp_path, schedule={"max_steps": 4})
+    with pytest.raises(InvalidSettings, match=other.settings.hash):
+        run(other)
+
+
+def test_generators_and_optimizer_come_back_bit_for_bit(tmp_path):
+    training = tiny_training(tmp_path, schedule={"max_steps": 3, "epochs": 4, "frozen_encoder_epochs": 1})
+    run(training)
+    drawn = random.random(), np.random.rand(), torch.rand(1).item()
+    fresh = tiny_training(tmp_path, schedule={"max_steps": 3, "epochs": 4, "frozen_encoder_epochs": 1})
+    checkpoint.load_newest(tmp_path, fresh.step)
+    assert (random.random(), np.random.rand(), torch.rand(1).item()) == drawn
+    pairs = zip(*(s.optimizer.state_dict()["state"].items() for s in (training.step, fresh.step)), strict=True)
+    for (index, one), (other_index, other) in pairs:
+        assert index == other_index
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert len(fresh.step.optimizer.state) == 2, "the frozen encoder has no state"
+
+
+def test_old_checkpoints_are_pruned(tmp_path):
+    run(tiny_training(tmp_path, checkpoints={"every_steps": 1, "keep_last": 3}, schedule={"max_steps": 6}))
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == [f"step-0000000{n}" for n in (4, 5, 6)]
+
+
+@given(st.integers(1, 50), st.floats(0.1, 5), st.integers(0, 60), st.sampled_from(["linear", "cosine", "constant"]))
+def test_learning_rate_stays_in_range(per_epoch, epochs, warmup, decay):
+    schedule = Schedule(ScheduleSettings(epochs=epochs, warmup_steps=warmup, decay=decay), per_epoch)
+    factors = [schedule.factor(step) for step in range(schedule.total_steps)]
+    assert all(0 < f <= 1 for f in factors)
+    climbing = factors[: min(warmup, len(factors))]
+    assert climbing == sorted(climbing)
+    falling = factors[min(warmup, len(factors)) :]
+    assert falling == sorted(falling, reverse=True)
+
+
+@given(st.integers(1, 30), st.integers(1, 4), st.sampled_from([0.25, 0.5, 1, 2]))
+def test_evaluations_are_due_once_an_interval(per_epoch, epochs, every):
+    schedule = Schedule(ScheduleSettings(epochs=epochs), per_epoch)
+    due = sum(schedule.evaluates_after(step, every) for step in range(schedule.total_steps))
+    assert due == min(int(epochs / every + 1e-9), due if every * per_epoch < 1 else int(epochs / every + 1e-9))
+
+
+def test_measured_peak_of_a_linear_step_is_what_paper_says(tmp_path):
+    """Weights W (256 x 256) with two moments, input and output (64 x 256), and W's gradient; scalars are below 4 KiB."""
+
+    class Linear(TinyWorkload):
+        def build_model(self, settings, *, pretrained):
+            return torch.nn.Linear(256, 256, bias=False)
+
+        def loss(self, model, batch):
+            return LossSum(model(batch["x"]).sum())
+
+        def count(self, batch):
+            return 1.0
+
+        def encoder(self, model):
+            return None
+
+    step = build_step(
+        settings_from({"name": "l", "workload": "w", "model": {"name": "m"}}), Linear(), "cpu", pretrained=False
+    )
+    batch = {"x": torch.rand(64, 256)}
+    step.run([batch], StepObserver())
+    _, peak = run_measuring_allocations(lambda: step.run([batch], StepObserver()), step, [batch])
+    weight, inputs = 4 * 256 * 256, 4 * 64 * 256
+    known = 3 * weight + inputs + weight  # alive before, and the gradient; the output has died by then
+    assert known <= peak <= known + inputs + 4096
+
+
+def test_measured_step_is_the_mean_of_the_warm_ones(whole):
+    reports = whole[1]
+    warm = [r.step_seconds for r in reports if r.is_warm]
+    assert measured_step(reports).seconds == pytest.approx(sum(warm) / len(warm))
+
+
+@pytest.mark.parity
+def test_our_loop_is_bare_pytorch_bit_for_bit(tmp_path):
+    sections = {
+        "schedule": {"epochs": 2, "warmup_steps": 3},
+        "batch": {"micro_batch_size": 4, "gradient_accumulation_steps": 2},
+    }
+    training = tiny_training(tmp_path, **sections)
+    run(training)
+    seed_everything(3)
+    model, data = TinyModel().train(), TinyData()
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2, fused=True)
+    for number in range(14):
+        factor = (number + 1) / 3 if number < 3 else (14 - number) / 11
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * factor
+        batches = [data.collate(i) for i in data.epoch_steps(number // 7)[number % 7]]
+        count = float(sum(len(b["labels"]) for b in batches))
+        for batch in batches:
+            (F.cross_entropy(model(batch["ids"]), batch["labels"], reduction="sum") / count).backward()
+        torch.nn.utils.clip_grad_norm_([*matrices, *vectors], 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert weights_hash(training.step.model) == weights_hash(model)
+
+
+HEADS = [
+    ("causal-lm", "tiny-llama", {}),
+    ("masked-lm", "tiny-bert", {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
+    ("sequence-classification", "tiny-bert", {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
+    ("seq2seq-lm", "tiny-t5", {"dropout_rate": 0.0}),
+]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("head", "model", "config"), HEADS)
+def test_four_micro_steps_are_one_big_batch(head, model, config):
+    """Uneven padding; fp32 sums in another order, so 1e-5 of the largest weight change is allowed."""
+    workload = generic_workload(head)
+    content = {
+        "name": "a",
+        "workload": head,
+        "model": {"name": model, "config": config},
+        "optimizer": {"name": "sgd", "learning_rate": 0.1, "weight_decay": 0},
+    }
+    results = []
+    for pieces in (1, 4):
+        torch.manual_seed(0)
+        step = build_step(settings_from(content), workload, "cpu", pretrained=False)
+        start = [p.detach().clone() for p in step.model.parameters()]
+        batch = uneven_batch(workload, settings_from(content))
+        size = 8 // pieces
+        parts = [{k: v[i : i + size] for k, v in batch.items()} for i in range(0, 8, size)]
+        for part in parts:
+            part["count"] = (part["labels"] != -100).sum()
+        result = step.run(parts, StepObserver())
+        results.append((result.loss, [p.detach() - s for p, s in zip(step.model.parameters(), start, strict=True)]))
+    (one_loss, one), (four_loss, four) = results
+    assert four_loss.item() == pytest.approx(one_loss.item(), rel=1e-5)
+    largest = max(change.abs().max() for change in one)
+    assert largest > 0
+    assert max((a - b).abs().max() for a, b in zip(one, four, strict=True)) <= 1e-5 * max(1.0, largest)
+
+
+def uneven_batch(workload, settings):
+    torch.manual_seed(1)
+    batch = workload.example_batch(settings, 8, 24)
+    lengths = torch.tensor([24, 3, 17, 9, 24, 5, 12, 20])
+    real = torch.arange(24)[None] < lengths[:, None]
+    for key, value in batch.items():
+        if key == "labels" and value.ndim == 1:
+            batch[key] = torch.randint(0, 2, value.shape)
+        elif key == "attention_mask":
+            batch[key] = real.long()
+        else:
+            fill = -100 if key == "labels" else 0
+            batch[key] = torch.where(real, torch.randint(3, 400, value.shape), torch.tensor(fill))
+    return batch
+
+
+@pytest.mark.parity
+def test_right_padding_needs_no_mask_in_a_causal_model():
+    workload = generic_workload("causal-lm")
+    content = settings_from({"name": "a", "workload": "causal-lm", "model": {"name": "tiny-llama"}})
+    torch.manual_seed(0)
+    model = build_step(content, workload, "cpu", pretrained=False).model.eval()
+    batch = uneven_batch(workload, content)
+    with torch.no_grad():
+        loss = workload.loss(model, batch).sum
+        masked = model(input_ids=batch["input_ids"], attention_mask=(batch["labels"] != -100).long()).logits
+        logits, labels = workload.align(masked, batch["labels"])
+        expected = F.cross_entropy(logits.reshape(-1, 500), labels.reshape(-1), ignore_index=-100, reduction="sum")
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_lora_trains_only_adapters_and_names_wrong_targets():
+    workload = generic_workload("causal-lm")
+    content = {
+        "name": "a",
+        "workload": "causal-lm",
+        "model": {"name": "tiny-llama"},
+        "adapter": {"kind": "lora", "targets": ["q_proj"]},
+    }
+    step = build_step(settings_from(content), workload, "cpu", pretrained=False)
+    step.freeze_encoder(False)
+    assert all("lora_" in n for n, p in step.model.named_parameters() if p.requires_grad)
+    content["adapter"]["targets"] = ["query"]
+    with pytest.raises(InvalidSettings, match="q_proj"):
+        build_step(settings_from(content), workload, "cpu", pretrained=False)
+
+
+def test_recomputing_blocks_changes_no_gradient():
+    workload = generic_workload("causal-lm")
+    gradients = []
+    for blocks in ("none", "blocks"):
+        content = settings_from(
+            {"name": "a", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "activation_checkpointing": blocks}
+        )
+        torch.manual_seed(0)
+        model = build_step(content, workload, "cpu", pretrained=False).model
+        workload.loss(model, uneven_batch(workload, content)).sum.backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients, strict=True))
+
+
+def test_details_are_means_over_micro_steps(tmp_path):
+    training = tiny_training(tmp_path)
+    training.step.workload.loss = lambda model, batch: LossSum(
+        model(batch["ids"]).sum(), {"size": torch.tensor(float(len(batch["labels"])))}
+    )
+    batches = [{"ids": torch.zeros(n, 8, dtype=torch.long), "labels": torch.zeros(n, dtype=torch.long)} for n in (2, 4)]
+    assert training.step.run(batches, StepObserver()).details["size"].item() == 3
+
+
+def test_a_run_with_every_checkpoint_gone_starts_again(tmp_path, whole):
+    run(tiny_training(tmp_path), stop_after=5)
+    shutil.rmtree(tmp_path)
+    again = tiny_training(tmp_path)
+    assert run(again)[0].step == 1
+    assert weights_hash(again.step.model) == whole[0]
