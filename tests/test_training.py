@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import signal
-import warnings
 
 import numpy as np
 import pytest
@@ -99,10 +98,14 @@ def test_length(tmp_path, schedule, steps):
 
 def test_interrupt_saves_and_resumes_exactly(tmp_path, whole):
     training = tiny_training(tmp_path)
-    with pytest.raises(Interrupted) as stop:
+
+    def interrupt_fifth():
         for report in training.steps():
             if report.step == 5:
                 os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as stop:
+        interrupt_fifth()
     assert stop.value.step == 5
     assert stop.value.checkpoint.name == "step-00000005"
     resumed = tiny_training(tmp_path)
@@ -111,10 +114,13 @@ def test_interrupt_saves_and_resumes_exactly(tmp_path, whole):
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
+    def interrupt_twice():
         for _ in tiny_training(tmp_path).steps():
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_twice()
 
 
 def test_non_finite_loss_keeps_the_last_good_checkpoint(tmp_path):
@@ -142,26 +148,17 @@ def test_a_damaged_checkpoint_is_skipped(tmp_path_factory, data):
     newest = checkpoint.checkpoints(folder)[-1]
     file = data.draw(st.sampled_from(sorted(newest.iterdir())))
     content = bytearray(file.read_bytes())
-    position = data.draw(st.integers(0, len(content) - 1))
+    position = int(data.draw(st.floats(0, 1, exclude_max=True)) * len(content))
     if data.draw(st.booleans()):
         content = content[:position]
     else:
         content[position] ^= 1 << data.draw(st.integers(0, 7))
     file.write_bytes(bytes(content))
     step = tiny_training(folder, schedule={"max_steps": 6}).step
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            progress = checkpoint.load_newest(folder, step)
-        except InvalidSettings:  # a flipped bit in the manifest's own settings hash: refused, nothing lost
-            assert file.name == checkpoint.MANIFEST
-            return
-    if any(newest.name in str(w.message) for w in said):
-        assert progress["step"] == 3
-        with pytest.raises(CheckpointDamaged):
-            checkpoint.load_checkpoint(newest, step)
-    else:
-        assert file.name == checkpoint.MANIFEST, "only numbers inside the manifest may change unseen"
+    with pytest.warns(checkpoint.DamagedCheckpointWarning, match=newest.name):
+        assert checkpoint.load_newest(folder, step)["step"] == 3
+    with pytest.raises(CheckpointDamaged):
+        checkpoint.load_checkpoint(newest, step)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +303,7 @@ def test_four_micro_steps_are_one_big_batch(head, model, config):
         "workload": head,
         "model": {"name": model, "config": config},
         "optimizer": {"name": "sgd", "learning_rate": 0.1, "weight_decay": 0},
+        "batch": {"sequence_length": 24},
     }
     results = []
     for pieces in (1, 4):
