@@ -173,7 +173,7 @@ def runs_table(rows: Sequence[Run]) -> Table:
 
 def result_table(result: ResultTable) -> RenderableType:
     """A table of results with its note."""
-    table = Table(title=result.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(title=result.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for index, column in enumerate(result.columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for row in result.rows:

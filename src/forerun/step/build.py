@@ -95,11 +95,14 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
 
 def checkpoint_blocks(model: nn.Module) -> None:
     """Recompute every transformer block in the backward pass."""
-    enable = getattr(model, "gradient_checkpointing_enable", None)
-    if enable is None:
+    kwargs = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):  # the newer name in transformers
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)  # type: ignore[operator]
+    elif hasattr(model, "gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)  # type: ignore[operator]
+    else:
         raise NotSupported(
             f"activation_checkpointing: {type(model).__name__} has no blocks to recompute. Set it to none."
         )
-    enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if any(not p.requires_grad for p in model.parameters()):
         model.enable_input_require_grads()  # type: ignore[operator]
