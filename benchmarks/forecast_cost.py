@@ -3,7 +3,8 @@
     python benchmarks/forecast_cost.py            prints a table and one JSON line
 
 Goals on 2 CPU cores: BERT-base at most 4 s, LLaMA-7B LoRA at most 20 s, 2 GiB; no weights are downloaded
-(HF_HUB_OFFLINE is set). `seconds` is the forecast call; `process` is the whole process with imports. Method version 1.
+(HF_HUB_OFFLINE is set). `seconds` is the first forecast of a process, imports of torch and transformers included, the
+median of three processes; `process` is the whole process. Method version 2.
 """
 
 import json
@@ -38,6 +39,7 @@ TARGETS = {
     ),
 }  # fmt: skip
 MEMORY_GIB = 2.0
+REPEATS = 3
 CHILD = """
 import json, resource, sys, time
 import forerun
@@ -66,11 +68,12 @@ def main() -> None:
     rows = []
     print(f"{'target':58} {'seconds':>8} {'goal':>5} {'process':>8} {'peak GiB':>9}")
     for name, (goal, target) in TARGETS.items():
-        row = {"target": name, "goal_seconds": goal, **measure(target)}
+        runs = sorted((measure(target) for _ in range(REPEATS)), key=lambda run: run["seconds"])
+        row = {"target": name, "goal_seconds": goal, **runs[REPEATS // 2]}
         rows.append(row)
         print(f"{name:58} {row['seconds']:8.2f} {goal:5.0f} {row['process']:8.2f} {row['peak_gib']:9.2f}")
     missed = [r["target"] for r in rows if r["seconds"] > r["goal_seconds"] or r["peak_gib"] > MEMORY_GIB]
-    print(json.dumps({"benchmark": "forecast_cost", "version": 1, "rows": rows, "missed": missed}))
+    print(json.dumps({"benchmark": "forecast_cost", "version": 2, "rows": rows, "missed": missed}))
     sys.exit(bool(missed))
 
 

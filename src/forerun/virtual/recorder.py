@@ -21,6 +21,8 @@ from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Named, Op, Phase, 
 aten = torch.ops.aten
 GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
 """Read only the rows that they return, not the whole table."""
+ONLY_IN_PLACE = {aten._fused_sgd_, aten._fused_adagrad_}
+"""Change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them, and none is needed."""
 WAITS = {aten._local_scalar_dense, aten.nonzero}
 """The host must wait for the device before it can go on."""
 NO_KERNEL = {
@@ -88,7 +90,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         packet = func._overloadpacket
         if packet is aten._local_scalar_dense:
             return self._read(func, args[0])
-        out = grouped_product(func, args, kwargs) if packet is aten._grouped_mm else func(*args, **kwargs)
+        out = run_fake(func, packet, args, kwargs)
         outputs = [t for t in _flat((out,)) if device_type(t) == self.device]
         if not outputs and not any(device_type(t) == self.device for t in _flat((*args, *kwargs.values()))):
             return out
@@ -141,6 +143,13 @@ class Recorder(TorchDispatchMode, StepObserver):
             self.trace.calls.append(describe())
         self.trace.events.append((OP, len(self.trace.ops)))
         self.trace.ops.append(Op(call, self.current_phase, self.current_micro_step, self.module_path, self.recomputing))
+
+
+def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an aten call on fake tensors, where PyTorch's own fake kernel is missing or too strict too."""
+    if packet in ONLY_IN_PLACE:
+        return None
+    return grouped_product(func, args, kwargs) if packet is aten._grouped_mm else func(*args, **kwargs)
 
 
 def grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:

@@ -1,0 +1,144 @@
+"""From request to forecast: what each setting does to the numbers, the public Python interface, and timing the CPU."""
+
+import pytest
+import torch
+from torch import nn
+
+import forerun
+from forerun.data.plan import BatchShape
+from forerun.errors import UnknownDevice, UntraceableOp
+from forerun.hardware.detect import detect_cpu
+from forerun.settings.load import settings_from
+from forerun.step.heads import generic_workload
+from forerun.virtual.operator_timing import matmul_peak, step_overhead_seconds, time_calls
+from forerun.virtual.trace_step import trace_step
+
+BASE = {
+    "name": "f", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "precision": "bf16-mixed",
+    "batch": {"micro_batch_size": 4, "sequence_length": 64}, "data": {"examples": 400},
+}  # fmt: skip
+
+
+def forecast(gpu="a100-40gb", **sections):
+    return forerun.forecast({**BASE, **sections}, gpu=gpu)
+
+
+def test_parts_add_up():
+    found = forecast()
+    assert found.memory.breakdown.total_bytes == found.memory.peak_allocated_bytes
+    assert sum(found.step.phases.model_dump().values()) == pytest.approx(found.step.seconds.expected)
+    assert sum(found.run.phases.model_dump().values()) == pytest.approx(found.run.seconds.expected)
+    assert found.run.total_steps == 100
+    assert found.detail.timeline[-1].seconds == pytest.approx(found.step.seconds.expected, rel=0.05)
+    peaks = [point.bytes.total_bytes for point in found.detail.timeline]
+    assert max(peaks) <= found.memory.peak_allocated_bytes
+
+
+def test_accumulation_multiplies_time_not_activations():
+    one, four = forecast(), forecast(batch={**BASE["batch"], "gradient_accumulation_steps": 4})
+    ratio = four.step.phases.forward_seconds / one.step.phases.forward_seconds
+    assert ratio == pytest.approx(4, rel=0.01)
+    assert four.memory.breakdown.activation_bytes == pytest.approx(one.memory.breakdown.activation_bytes, rel=0.1)
+    assert four.step.model_flops == pytest.approx(4 * one.step.model_flops)
+
+
+def test_checkpointing_shows_in_hardware_flops():
+    plain, blocks = forecast(), forecast(activation_checkpointing="blocks")
+    assert plain.step.hardware_flops == plain.step.model_flops == blocks.step.model_flops
+    assert blocks.step.hardware_flops > blocks.step.model_flops
+
+
+def test_optimizers_differ_by_their_state():
+    state = {
+        name: forecast(optimizer={"name": name}).run.checkpoint_bytes for name in ("adamw", "sgd", "adafactor")
+    }  # fmt: skip
+    assert state["adafactor"] < state["sgd"] < state["adamw"]
+
+
+def test_frozen_epochs_are_quicker_than_full_ones():
+    schedule = {"epochs": 2}
+    full = forecast(schedule=schedule)
+    frozen = forecast(schedule={**schedule, "frozen_encoder_epochs": 1})
+    assert frozen.run.phases.training_seconds < full.run.phases.training_seconds
+
+
+def test_evaluation_and_generation_take_time():
+    without = forecast()
+    scored = forecast(evaluation={"examples": 100})
+    written = forecast(evaluation={"examples": 100, "new_tokens": 32})
+    assert without.run.phases.evaluation_seconds == 0
+    assert 0 < scored.run.phases.evaluation_seconds < written.run.phases.evaluation_seconds
+
+
+def test_price_is_hours_times_price_and_may_be_unknown():
+    found = forecast("t4", precision="fp16-mixed")
+    from forerun.hardware.catalogue import device
+
+    price = device("t4").price_per_hour
+    assert found.run.cost == pytest.approx(price * found.run.seconds.expected / 3600)
+    assert forecast("rtx-5000", precision="fp16-mixed").run.cost is None
+
+
+def build():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    inputs = torch.zeros(32, 3, 16, 16)
+
+    def step():
+        model(inputs).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, step
+
+
+def test_a_step_of_your_own():
+    found = forerun.forecast_step(build, gpu="t4", samples=32)
+    parameters = 8 * 27 + 8 + 8 * 256 * 10 + 10
+    assert found.parameters.total == parameters
+    breakdown = found.memory.breakdown
+    assert breakdown.total_bytes == found.memory.peak_allocated_bytes
+    assert breakdown.parameter_bytes >= 4 * parameters
+    assert breakdown.optimizer_state_bytes >= 8 * parameters
+    assert found.step.phases.backward_seconds > 0 < found.step.phases.optimizer_seconds
+    assert found.step.samples_per_second == pytest.approx(32 / found.step.seconds.expected)
+
+
+def test_a_step_that_cannot_be_traced_is_named():
+    def bad():
+        return nn.Linear(2, 2), lambda: torch.zeros(2, 3) @ torch.zeros(2, 3)
+
+    with pytest.raises(UntraceableOp, match="cannot be traced"):
+        forerun.forecast_step(bad, gpu="t4")
+
+
+def test_a_model_on_a_virtual_gpu():
+    with forerun.virtual_gpu("a100-40gb") as gpu:
+        model = nn.Linear(1024, 1024, bias=False).to(gpu.device)
+        inputs = torch.zeros(8, 1024, device=gpu.device)
+        model(inputs).sum().backward()
+    weight, rows = 4 * 1024 * 1024, 4 * 8 * 1024
+    workspaces = 2 * 8_519_680
+    assert 2 * weight + rows < gpu.memory.peak_allocated_bytes - workspaces < 2 * weight + 4 * rows
+    assert gpu.clock.seconds > 0
+    assert gpu.clock.model_flops == 2 * 2 * 8 * 1024 * 1024, "input needs no gradient: one product forward, one back"
+    with pytest.raises(UnknownDevice):
+        forerun.virtual_gpu("a100")
+
+
+def test_every_call_of_a_cpu_step_is_timed_or_named():
+    settings = settings_from({**BASE, "precision": "fp32"})
+    trace = trace_step(settings, generic_workload("causal-lm"), detect_cpu().device, BatchShape(4, 64))
+    seconds = time_calls(trace, torch.device("cpu"))
+    used = {trace.calls[op.call] for op in trace.ops if op.phase.value != "prepare"}
+    kernels = {call for call in used if not call.is_view}
+    missing = {call.name for call in kernels - set(seconds)}
+    assert all(value > 0 for value in seconds.values())
+    assert len(missing) <= 0.2 * len(kernels), missing
+    assert not any("mm" in name or "softmax" in name or "adamw" in name for name in missing)
+
+
+def test_the_cpus_rates_are_plausible():
+    here = torch.device("cpu")
+    assert 1e8 < matmul_peak(here, torch.float32, side=256) < 1e14
+    assert 0 <= step_overhead_seconds(here) < 1e-2
