@@ -18,6 +18,8 @@ from forerun.step.workload import Workload
 
 PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 """peft sets these patterns itself for mixture-of-experts models, and then warns about them."""
+PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
+"""peft 0.21 asks transformers 5.23 by the old name."""
 
 
 def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
@@ -36,10 +38,13 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
     """The model with dtype, adapter and checkpointing applied, on the current default device (`meta` included)."""
     refuse_unsupported(settings)
     model = workload.build_model(settings, pretrained=pretrained).to(POLICIES[settings.precision].parameter_dtype)
-    if settings.adapter.kind == "lora":
-        model = add_adapter(model, settings)
-    if settings.activation_checkpointing == "blocks":
-        checkpoint_blocks(model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", PEFT_PATTERN_WARNING, RuntimeWarning)
+        warnings.filterwarnings("ignore", PEFT_OLD_NAME_WARNING, FutureWarning)
+        if settings.adapter.kind == "lora":
+            model = add_adapter(model, settings)
+        if settings.activation_checkpointing == "blocks":
+            checkpoint_blocks(model)
     return model.train()
 
 
@@ -82,9 +87,7 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
         fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),  # GPT-2's linear layers
     )
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", PEFT_PATTERN_WARNING, RuntimeWarning)
-            return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
+        return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
     except ValueError as error:
         linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
         raise InvalidSettings(
