@@ -90,7 +90,7 @@ def _no_cycle_collection() -> Iterator[None]:
 
 def _request(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
     if settings.workload in MODULES:
-        opened = recipe(settings.workload).open_recipe(settings)
+        opened = recipe(settings.workload).open_recipe(settings, lengths_only=True)
         return ForecastRequest(
             opened.settings, opened.workload, opened.plan, device, price_per_hour, opened.known_times(device)
         )

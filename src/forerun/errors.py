@@ -24,6 +24,8 @@ from difflib import SequenceMatcher
 
 CLOSE = 0.5
 """Least likeness of a name that is offered instead, as `difflib` measures it."""
+OFFERED = 12
+"""Names offered when none is close."""
 
 
 class ForerunError(Exception):
@@ -87,7 +89,7 @@ class RecipeNotFound(ForerunError, LookupError):
 
 
 def nearest(name: str, known: list[str], count: int = 5) -> str:
-    """The known names most like `name`, joined for a message; all of them when none is close.
+    """The known names most like `name`, joined for a message; the first ones when none is close.
 
     A known name also counts by its beginning, since people leave endings off.
     """
@@ -97,7 +99,9 @@ def nearest(name: str, known: list[str], count: int = 5) -> str:
         return max(_ratio(wanted, candidate), _ratio(wanted, candidate[: len(wanted) + 1]))
 
     ranked = sorted((k for k in known if likeness(k.lower()) >= CLOSE), key=lambda k: (-likeness(k.lower()), len(k)))
-    return ", ".join(ranked[:count] or known)
+    if ranked:
+        return ", ".join(ranked[:count])
+    return ", ".join(known[:OFFERED]) + (", …" if len(known) > OFFERED else "")
 
 
 def _ratio(one: str, other: str) -> float:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from forerun.errors import InvalidSettings, UnknownModel
+from forerun.models.catalogue import hub_is_reachable
 
 WORKLOADS = ("causal-lm", "masked-lm", "sequence-classification", "seq2seq-lm", "encoder")
 ENCODER_CLASSES = {"t5": "T5EncoderModel"}
@@ -34,7 +35,10 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
     config.use_cache = False
     if pretrained_from is not None:
         try:
-            return factory.from_pretrained(pretrained_from, config=config, use_safetensors=True, dtype=torch.float32)
+            local = Path(pretrained_from).is_dir() or not hub_is_reachable()
+            return factory.from_pretrained(
+                pretrained_from, config=config, use_safetensors=True, dtype=torch.float32, local_files_only=local
+            )
         except (OSError, ValueError) as error:
             raise UnknownModel(
                 f"model.name: weights of {pretrained_from} cannot be loaded: {str(error).splitlines()[0]} "

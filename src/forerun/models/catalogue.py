@@ -6,16 +6,19 @@ it is an error.
 """
 
 import os
+import socket
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from forerun.errors import InvalidSettings, UnknownModel, nearest
 from forerun.records import Record
 
+HUB_SECONDS = 3.0
 NO_SDPA = {"deberta-v2", "gemma2", "longformer"}
 """Model types whose attention has no `scaled_dot_product_attention` form in transformers."""
 
@@ -99,6 +102,21 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
     return config
 
 
+@cache
+def hub_is_reachable() -> bool:
+    """Whether the Hugging Face hub's host answers; asked once, since its own client retries for half a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    host = urlsplit(constants.ENDPOINT)
+    try:
+        socket.create_connection((host.hostname, host.port or 443), timeout=HUB_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
 def _from_hub(name: str) -> Any:
     from transformers import AutoConfig
 
@@ -109,7 +127,7 @@ def _from_hub(name: str) -> Any:
             f"Nearest: {close}."
         )
     try:
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name, local_files_only=not hub_is_reachable())
     except (OSError, ValueError, RuntimeError) as error:
         raise UnknownModel(
             f"model.name: {name!r} is not in the catalogue, and the Hugging Face hub could not give it "

@@ -17,7 +17,7 @@ class Recipe(Protocol):
     SETTINGS: Settings
     CRITERIA: tuple[Criterion, ...]
 
-    def open_recipe(self, settings: Settings) -> Any:
+    def open_recipe(self, settings: Settings, *, lengths_only: bool = False) -> Any:
         """The recipe's data, workload and evaluation for `settings` (see `forerun.recipes.opened`)."""
         ...
 

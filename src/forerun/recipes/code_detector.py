@@ -11,14 +11,15 @@ Forecast and measured figures, with their dates: `code_detector.md` beside this 
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from forerun.data.code_authorship import CodeCorpus, Split, embedded
+from forerun.data.code_tokens import CodeTokeniser
 from forerun.evaluate.classification import ClassificationReport, Scored, auc_difference, report, roc_auc
 from forerun.evaluate.code_baselines import BaselineResult, labels_of, run_baselines, scored, slices_of
-from forerun.recipes.code_detector_data import CodeDetectorData, open_data
+from forerun.recipes.code_detector_data import FROM_SCRATCH, CodeDetectorData, open_data
 from forerun.recipes.code_detector_evaluation import CRITERIA, SplitScores, all_metrics, score_split, task_pair_auc
 from forerun.recipes.code_detector_workload import CodeDetectorWorkload
 from forerun.recipes.opened import Judgement, OpenedRecipe
@@ -64,11 +65,16 @@ class DetectorTrainingData:
         return sum(self.data.sampler.lengths[i] for i in indices), shape.size * shape.length
 
 
-def open_recipe(settings: Settings, corpus: CodeCorpus | None = None) -> OpenedRecipe:
-    """Load, split and tokenise the data; fill the sizes into the settings."""
+def open_recipe(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_only: bool = False) -> OpenedRecipe:
+    """Load, split and tokenise the data; fill the sizes into the settings. A forecast needs lengths only."""
     start = time.perf_counter()
     corpus = embedded() if corpus is None else corpus
-    data = open_data(settings, corpus)
+    data = open_data(settings, corpus, lengths_only=lengths_only)
+    plan = data.plan()
+    if settings.model.name != FROM_SCRATCH and isinstance(data.tokeniser, CodeTokeniser):
+        plan = replace(
+            plan, assumptions=(f"tokens are those of the recipe's own tokeniser; {settings.model.name}'s is not here.",)
+        )
     validation = len(data.samples["val"])
     sizes = {
         "data": settings.data.model_copy(update={"examples": len(data.samples["train"])}),
@@ -83,7 +89,7 @@ def open_recipe(settings: Settings, corpus: CodeCorpus | None = None) -> OpenedR
         settings=settings.model_copy(update=sizes),
         workload=CodeDetectorWorkload(settings),
         data=DetectorTrainingData(data),
-        plan=data.plan(),
+        plan=plan,
         load_seconds=time.perf_counter() - start,
         final_examples=validation + len(data.samples["test"]),
         evaluate=evaluate,

@@ -16,7 +16,7 @@ from forerun.data.code_authorship import CodeCorpus, CodeSample, Split, embedded
 from forerun.data.code_tokens import PAD_ID, CodeTokeniser
 from forerun.data.plan import BatchPlan
 from forerun.data.sampler import Indices, LengthBucketSampler, padded_length
-from forerun.errors import InvalidSettings, UnknownModel
+from forerun.errors import InvalidSettings, MissingExtra, UnknownModel
 from forerun.models.code_encoder import CodeEncoderConfig
 from forerun.models.minilm import minilm_directory
 from forerun.settings.schema import Settings
@@ -29,8 +29,8 @@ HUB_NAMES = {
     "unixcoder": "microsoft/unixcoder-base",
 }
 """Hugging Face ids behind short names, for weights and tokenisers."""
-EVALUATION_BATCH_TOKENS = 32_768
-"""Padded tokens of an evaluation batch."""
+EVALUATION_BATCH_TOKENS = 16_384
+"""Padded tokens of an evaluation batch: those of a full training batch, so that scoring needs no more memory."""
 
 Ids = NDArray[np.int32]
 
@@ -85,10 +85,11 @@ class CodeDetectorData:
             last = first
 
 
-def open_data(settings: Settings, corpus: CodeCorpus | None = None) -> CodeDetectorData:
+def open_data(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_only: bool = False) -> CodeDetectorData:
     """Load, split and tokenise `corpus` (the shipped rows unless given).
 
-    `data.examples` below the size of the training split keeps that many of its first samples.
+    `data.examples` below the size of the training split keeps that many of its first samples. With `lengths_only`,
+    enough for a forecast, an encoder whose tokeniser is not on this machine is measured with the recipe's own.
 
     Raises:
         InvalidSettings: packed padding, which a file-level label does not allow.
@@ -105,7 +106,7 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None) -> CodeDetec
         "val": corpus.split("val"),
         "test": corpus.split("test"),
     }
-    tokeniser, pad_id, ids = _tokenise(settings, samples)
+    tokeniser, pad_id, ids = _tokenise(settings, samples, lengths_only)
     groups = {group: number for number, group in enumerate(dict.fromkeys(s.group for s in corpus.samples))}
     sampler = LengthBucketSampler(
         lengths=[len(tokens) for tokens in ids["train"]],
@@ -120,24 +121,36 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None) -> CodeDetec
 
 
 def _tokenise(
-    settings: Settings, samples: dict[Split, tuple[CodeSample, ...]]
+    settings: Settings, samples: dict[Split, tuple[CodeSample, ...]], lengths_only: bool
 ) -> tuple[Any, int, dict[Split, list[Ids]]]:
     length = settings.batch.sequence_length
     codes: dict[Split, list[str]] = {split: [sample.code for sample in rows] for split, rows in samples.items()}
     if settings.model.name == FROM_SCRATCH:
-        size = CodeEncoderConfig.from_overrides(settings.model.config).vocabulary_size
-        own = CodeTokeniser.train(codes["train"], size)
-        return own, PAD_ID, {split: own.encode(rows, length) for split, rows in codes.items()}
-    borrowed = _pretrained_tokeniser(settings.model.name)
+        return _own(codes, CodeEncoderConfig.from_overrides(settings.model.config).vocabulary_size, length)
+    try:
+        borrowed = _pretrained_tokeniser(settings.model.name, local_only=lengths_only)
+    except (UnknownModel, MissingExtra):
+        if not lengths_only:
+            raise
+        return _own(codes, CodeEncoderConfig().vocabulary_size, length)
     return borrowed, borrowed.pad_token_id, {split: _encode(borrowed, rows, length) for split, rows in codes.items()}
 
 
-def _pretrained_tokeniser(name: str) -> Any:
+def _own(
+    codes: dict[Split, list[str]], vocabulary_size: int, length: int
+) -> tuple[CodeTokeniser, int, dict[Split, list[Ids]]]:
+    own = CodeTokeniser.train(codes["train"], vocabulary_size)
+    return own, PAD_ID, {split: own.encode(rows, length) for split, rows in codes.items()}
+
+
+def _pretrained_tokeniser(name: str, *, local_only: bool) -> Any:
     from transformers import AutoTokenizer
+
+    from forerun.models.catalogue import hub_is_reachable
 
     source = minilm_directory() if name == "minilm" else HUB_NAMES.get(name, name)
     try:
-        return AutoTokenizer.from_pretrained(source)
+        return AutoTokenizer.from_pretrained(source, local_files_only=local_only or not hub_is_reachable())
     except (OSError, ValueError) as error:
         raise UnknownModel(
             f"model.name: the tokeniser of {name} is needed to train on code; loading it from {source} failed: "

@@ -182,12 +182,21 @@ def step_charts(content: PageContent) -> list[str]:
     rate = line_view("Learning rate", "By step.", [line("rate", "line one", [s.learning_rate for s in steps])])
     loss = line_view("Loss", f"By step: {names}.", losses)
     return [
-        _figure("Loss", names, draw_lines(loss, whole, lambda v: f"{v:g}")),
+        _figure("Loss", "by step", _legend(losses) + draw_lines(loss, whole, lambda v: f"{v:g}")),
         _figure(
             "Step time", "dots: measured; band: forecast of the mean step", draw_lines(times, whole, format_seconds)
         ),
         _figure("Learning rate", "after warm-up it decays to zero", draw_lines(rate, whole, lambda v: f"{v:.1e}")),
     ]
+
+
+def _legend(lines: Sequence[Line]) -> str:
+    """Names beside their colours."""
+    item = Markup(
+        '<li><svg class="key" viewBox="0 0 14 8"><line class="{}" x1="0" x2="14" y1="4" y2="4"/></svg>{}</li>'
+    )
+    items = Markup("").join(item.format(line.style, line.name.replace("_", " ")) for line in lines)
+    return str(Markup('<ul class="legend">{}</ul>').format(items))
 
 
 def _figure(title: str, caption: str, svg: str) -> str:
