@@ -11,7 +11,7 @@ from html import escape
 from forerun.records import Record
 
 WIDTH, HEIGHT = 720, 240
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
+LEFT, RIGHT, TOP, BOTTOM = 92, 12, 14, 28
 TICKS = 4
 NICE_STEPS = (1, 2, 2.5, 5, 10)
 

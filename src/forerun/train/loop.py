@@ -204,12 +204,10 @@ class Training:
 
     def _evaluate(self, evaluate: Evaluate, done: int) -> None:
         start = self.timer.now()
-        state = torch.get_rng_state()
         self.step.model.eval()
-        with torch.no_grad():
+        with torch.random.fork_rng(), torch.no_grad():  # numbers drawn here change nothing in training
             self.evaluations.append((done, evaluate(self.step, done)))
         self.step.model.train()
-        torch.set_rng_state(state)
         self.elapsed.evaluation_seconds += self.timer.now() - start
 
     def _save(self, done: int) -> Path:

@@ -17,9 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from forerun.trace import Call, Named, Phase, TensorSpec, Trace
-from forerun.units import GIB
+from forerun.units import GIB, MIB
 
 REPEATS = 5
+CACHE_BYTES = 16 * MIB
+"""Touched between two runs of a call, so that it does not find its inputs in the caches nearest to the cores: in a step
+other operators have run since they were made."""
 CALL_SECONDS = 0.25
 """Stop repeating a call after this long."""
 OVERHEAD_WIDTH, OVERHEAD_LAYERS, OVERHEAD_STEPS = 16, 24, 8
@@ -52,16 +55,19 @@ def _time_call(call: Call, device: torch.device) -> float | None:
         operator(*arguments, **keywords)
 
     try:
-        return _median_seconds(run, device)
+        return _median_seconds(run, device, evict=True)
     except (RuntimeError, NotImplementedError, TypeError, IndexError):
         return None  # values matter to this call, or it is not for this device: the caller falls back
 
 
-def _median_seconds(run: Callable[[], object], device: torch.device) -> float:
+def _median_seconds(run: Callable[[], object], device: torch.device, *, evict: bool = False) -> float:
+    scratch = torch.zeros(CACHE_BYTES // 4, device=device) if evict else None
     with torch.no_grad():
         run()
         taken: list[float] = []
         while len(taken) < REPEATS and sum(taken) < CALL_SECONDS:
+            if scratch is not None:
+                scratch.add_(1)
             _wait(device)
             start = time.perf_counter()
             run()
