@@ -35,7 +35,7 @@ STATED_STARTUP_SECONDS = 30.0
 """Imports, weights and tokenising on a machine that was not measured; stated."""
 HOST_SPREAD = (1.0, 1.5, 2.0)
 """Resident over allocated bytes of a CPU process, beside what it had before: glibc keeps freed memory when lengths
-vary. Runs of `code-detector` had 1.46 to 1.85; with MALLOC_MMAP_THRESHOLD_=131072, which makes glibc give it back, 1.0."""
+vary. Runs of `code-detector` had 1.46 to 1.85; with MALLOC_MMAP_THRESHOLD_=131072, which gives them back, 1.0."""
 FRAGMENTATION_SHARE = 1.05
 """Conservative share on reserved bytes: order of allocations in a run that the trace does not see; stated."""
 TIMELINE_POINTS = 240
