@@ -15,9 +15,9 @@ HANDLES = 2
 """One of the thread that runs forward, one of the thread that runs backward."""
 
 
-def workspace_bytes(device: Device) -> int:
-    """Bytes that cuBLAS holds through the allocator during training."""
+def workspace_bytes(device: Device) -> list[int]:
+    """Blocks that cuBLAS holds through the allocator during training, in bytes."""
     if device.kind != "cuda" or device.compute_capability is None:
-        return 0
+        return []
     one = CUBLAS_WORKSPACE_HOPPER_BYTES if device.compute_capability >= (9, 0) else CUBLAS_WORKSPACE_BYTES
-    return HANDLES * one
+    return [one] * HANDLES

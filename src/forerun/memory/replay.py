@@ -1,21 +1,21 @@
 """A trace replayed through the allocator: the peaks of a warm step, what they consist of, and how they build up.
 
-The preparation and then the warm step are played twice, so that the second pass finds the cache that a running program
-has. A host device (`cpu`) has no caching allocator: its peak reserved equals its peak allocated.
+The preparation and then the warm step several times, so that later passes find the cache that a running program has. A
+host device (`cpu`) has no caching allocator: its peak reserved equals its peak allocated.
 
 A storage without an owner is an *activation* when it is born in the forward pass and dies in the backward pass or
 later, else *temporary*. Sizes are what the allocator hands out, so that the categories sum to the peak.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from forerun.memory.allocator import CachingAllocator, round_size
+from forerun.memory.allocator import AllocatorOptions, CachingAllocator
 from forerun.records import MemoryBreakdown
 from forerun.trace import ALLOCATE, FREE, OP, Category, Phase, Storage, Trace
 
 HOST_ALIGNMENT_BYTES = 64  # c10/core/alignment.h, gAlignment
-WORKSPACE = -1
-"""Key of the allocation that stands for library workspaces, apart from all storages."""
 
 
 @dataclass(frozen=True)
@@ -39,81 +39,157 @@ class MemoryReplay:
     end_bytes: int
 
 
-def replay_memory(trace: Trace, *, is_host: bool = False, workspace_bytes: int = 0, passes: int = 2) -> MemoryReplay:
+def replay_memory(
+    trace: Trace,
+    *,
+    is_host: bool = False,
+    workspace_bytes: Sequence[int] = (),
+    passes: int = 2,
+    options: AllocatorOptions | None = None,
+    capacity_bytes: int | None = None,
+) -> MemoryReplay:
     """Play `trace` through the allocator of a GPU, or of the host when `is_host`.
 
-    `workspace_bytes` are held by libraries through the allocator from the first matrix product on. `passes` is how
-    often the warm step is played.
+    `workspace_bytes` are blocks that libraries hold through the allocator from the first matrix product on. `passes` is
+    how often the warm step is played: the cache that earlier steps leave decides which blocks later ones get. The
+    returned account is that of the pass with the highest peak.
+
+    Raises:
+        OutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
     """
-    reserved = 0
-    if not is_host:
-        allocator = CachingAllocator()
-        _play(trace, allocator, 0, trace.warm_from)
-        allocator.allocate(WORKSPACE, workspace_bytes)
-        for _ in range(passes):
-            _play(trace, allocator, trace.warm_from, len(trace.events))
-        reserved = allocator.peak_reserved_bytes
-    account = _Account(trace, is_host, workspace_bytes)
-    account.play()
+    allocator: _Allocator = HostAllocator() if is_host else CachingAllocator(capacity_bytes, options)
+    live: dict[Category, int] = dict.fromkeys(Category, 0)
+    sizes: dict[int, int] = {}
+    account = _Account(trace, allocator, live, sizes)
+    account.play(0, trace.warm_from)
+    for number, size in enumerate(workspace_bytes):
+        allocator.allocate(-1 - number, size)
+        live[Category.OTHER] += allocator.held(-1 - number)
+    best, carried = account, carried_storages(trace)
+    for _ in range(passes):
+        account = _Account(trace, allocator, live, sizes)
+        account.play(trace.warm_from, len(trace.events))
+        account.hand_over(carried)
+        if account.peak.total_bytes > best.peak.total_bytes or best.curve == []:
+            best = account
     return MemoryReplay(
-        peak_allocated_bytes=account.peak.total_bytes,
-        peak_reserved_bytes=max(reserved, account.peak.total_bytes),
-        breakdown=account.peak,
-        curve=tuple(account.curve),
-        start_bytes=account.start_bytes,
-        end_bytes=sum(account.live.values()),
+        peak_allocated_bytes=best.peak.total_bytes,
+        peak_reserved_bytes=max(allocator.peak_reserved_bytes, best.peak.total_bytes),
+        breakdown=best.peak,
+        curve=tuple(best.curve),
+        start_bytes=best.start_bytes,
+        end_bytes=sum(live.values()),
     )
 
 
-def _play(trace: Trace, allocator: CachingAllocator, start: int, stop: int) -> None:
-    for kind, index in trace.events[start:stop]:
-        if kind == ALLOCATE:
-            allocator.allocate(index, trace.storages[index].bytes)
-        elif kind == FREE:
-            allocator.free(index)
+def carried_storages(trace: Trace) -> dict[int, int]:
+    """What one step leaves to the next, such as the outputs that a loop still holds: newer storage → the older one.
+
+    Matched in order among storages of the same size; the next step frees the newer where this step freed the older.
+    """
+    born_before = {index for kind, index in trace.events[: trace.warm_from] if kind == ALLOCATE}
+    freed = [index for kind, index in trace.events[trace.warm_from :] if kind == FREE and index in born_before]
+    born = [index for kind, index in trace.events[trace.warm_from :] if kind == ALLOCATE]
+    gone = {index for kind, index in trace.events if kind == FREE}
+    left = [index for index in born if index not in gone]
+    older: dict[int, list[int]] = {}
+    for index in freed:
+        older.setdefault(trace.storages[index].bytes, []).append(index)
+    found = {}
+    for index in left:
+        waiting = older.get(trace.storages[index].bytes)
+        if waiting:
+            found[index] = waiting.pop(0)
+    return found
+
+
+class _Allocator(Protocol):
+    peak_reserved_bytes: int
+
+    def allocate(self, key: int, size: int) -> None: ...
+
+    def free(self, key: int) -> None: ...
+
+    def held(self, key: int) -> int: ...
+
+    def rename(self, old: int, new: int) -> None: ...
+
+
+class HostAllocator:
+    """The host's: no cache, 64-byte alignment, no segments."""
+
+    peak_reserved_bytes = 0
+
+    def __init__(self) -> None:
+        self._live: dict[int, int] = {}
+
+    def allocate(self, key: int, size: int) -> None:
+        """Give `size` bytes to the storage `key`."""
+        self._live[key] = -(-size // HOST_ALIGNMENT_BYTES) * HOST_ALIGNMENT_BYTES
+
+    def free(self, key: int) -> None:
+        """Take them back."""
+        self._live.pop(key, None)
+
+    def held(self, key: int) -> int:
+        """Bytes of the storage `key`."""
+        return self._live.get(key, 0)
+
+    def rename(self, old: int, new: int) -> None:
+        """The bytes of storage `old` belong to `new` from now on."""
+        if old in self._live:
+            self._live[new] = self._live.pop(old)
 
 
 @dataclass
 class _Account:
-    """Live bytes by category over the warm step."""
+    """Live bytes by category over one part of the trace; `live` and `sizes` go on from part to part."""
 
     trace: Trace
-    is_host: bool
-    workspace_bytes: int
-    live: dict[Category, int] = field(default_factory=lambda: dict.fromkeys(Category, 0))
+    allocator: _Allocator
+    live: dict[Category, int]
+    sizes: dict[int, int]
     curve: list[Moment] = field(default_factory=list)
     start_bytes: int = 0
 
-    def play(self) -> None:
-        self.live[Category.OTHER] += self.workspace_bytes
-        total = peak = self.workspace_bytes
+    def play(self, start: int, stop: int) -> None:
+        self.start_bytes = total = peak = sum(self.live.values())
         self.peak = self._breakdown()
-        phase = Phase.PREPARE
-        for position, (kind, index) in enumerate(self.trace.events):
-            warm = position >= self.trace.warm_from
-            if position == self.trace.warm_from:
-                self.start_bytes, peak = total, 0
+        for position in range(start, stop):
+            kind, index = self.trace.events[position]
             if kind == OP:
                 phase = self.trace.ops[index].phase
                 if phase is not Phase.PREPARE:
                     self.curve.append(Moment(position, phase, self._breakdown()))
                 continue
             storage = self.trace.storages[index]
-            size = self._size(storage) * (1 if kind == ALLOCATE else -1)
+            if kind == ALLOCATE:
+                size = -self._drop(index)  # left by the pass before and taken over by nothing
+                self.allocator.allocate(index, storage.bytes)
+                self.sizes[index] = self.allocator.held(index)
+                size += self.sizes[index]
+            else:
+                size = -self._drop(index)
             total += size
             self.live[category(storage)] += size
-            if warm and total > peak:
+            if total > peak:
                 peak, self.peak = total, self._breakdown()
 
-    def _size(self, storage: Storage) -> int:
-        if storage.bytes == 0:
-            return 0
-        if self.is_host:
-            return -(-storage.bytes // HOST_ALIGNMENT_BYTES) * HOST_ALIGNMENT_BYTES
-        return round_size(storage.bytes)
+    def hand_over(self, carried: dict[int, int]) -> None:
+        """At the end of a pass: what it leaves takes the place of what the pass before had left."""
+        for newer, older in carried.items():
+            size = self.sizes.pop(newer, 0)
+            self.allocator.rename(newer, older)
+            self.sizes[older] = size
+            self.live[category(self.trace.storages[newer])] -= size
+            self.live[category(self.trace.storages[older])] += size
+
+    def _drop(self, index: int) -> int:
+        self.allocator.free(index)
+        return self.sizes.pop(index, 0)
 
     def _breakdown(self) -> MemoryBreakdown:
-        return MemoryBreakdown.model_validate({f"{c.value}_bytes": size for c, size in self.live.items()})
+        return MemoryBreakdown.model_construct(None, **{f"{c.value}_bytes": size for c, size in self.live.items()})
 
 
 def category(storage: Storage) -> Category:

@@ -45,9 +45,26 @@ def test_reserved_counts_segments():
 
 
 def test_workspaces_count_as_other():
-    replay = replay_memory(step(), workspace_bytes=BLOCK)
+    replay = replay_memory(step(), workspace_bytes=[BLOCK])
     assert replay.breakdown.other_bytes == BLOCK
     assert replay.peak_allocated_bytes == 5 * BLOCK
+
+
+def test_outputs_that_a_loop_holds_are_alive_while_the_next_are_made():
+    """Each pass makes an output, then drops the one of the pass before: two are alive at the peak, never three."""
+    storages = [Storage(BLOCK, Phase.PREPARE), Storage(BLOCK, Phase.FORWARD)]
+    events = [(ALLOCATE, 0), (ALLOCATE, 1), (FREE, 0)]
+    replay = replay_memory(Trace(storages=storages, events=events, warm_from=1), passes=4)
+    assert replay.peak_allocated_bytes == 2 * BLOCK
+    assert replay.end_bytes == BLOCK
+
+
+def test_an_unsplit_block_counts_whole():
+    """A request of 11 MiB gets a cached block of 12: what is too little to split off is allocated too."""
+    storages = [Storage(12 * MIB, Phase.PREPARE), Storage(11 * MIB, Phase.FORWARD, None, Phase.BACKWARD)]
+    events = [(ALLOCATE, 0), (FREE, 0), (ALLOCATE, 1), (FREE, 1)]
+    replay = replay_memory(Trace(storages=storages, events=events, warm_from=2))
+    assert replay.peak_allocated_bytes == replay.breakdown.total_bytes == 12 * MIB
 
 
 def test_what_survives_forward_is_an_activation():

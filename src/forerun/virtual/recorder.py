@@ -17,6 +17,8 @@ from torch.utils.flop_counter import flop_registry
 
 from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Named, Op, Phase, Storage, TensorSpec, Trace
+from forerun.virtual.backend import DEVICE
+from forerun.virtual.kernel_memory import temporary_bytes
 
 aten = torch.ops.aten
 GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
@@ -95,9 +97,19 @@ class Recorder(TorchDispatchMode, StepObserver):
         if not outputs and not any(device_type(t) == self.device for t in _flat((*args, *kwargs.values()))):
             return out
         born = any([self._track(tensor) for tensor in outputs])
+        temporaries = temporary_bytes(packet, args) if self.device == DEVICE else ()
+        taken = [self._take(size) for size in temporaries]
         key = (func, _plain(args), tuple((n, _plain(v)) for n, v in kwargs.items()), born)
         self._append(key, lambda: describe(func, args, kwargs, out, born, self.device))
+        self.trace.events += [(FREE, index) for index in taken]
         return out
+
+    def _take(self, size: int) -> int:
+        """Note memory that a kernel takes for itself; returns the index of its storage."""
+        index = len(self.trace.storages)
+        self.trace.storages.append(Storage(size, self.current_phase, Category.TEMPORARY, self.current_phase))
+        self.trace.events.append((ALLOCATE, index))
+        return index
 
     def _track(self, tensor: torch.Tensor) -> bool:
         """Note a new storage; returns whether it was new."""

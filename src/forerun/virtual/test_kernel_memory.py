@@ -1,0 +1,61 @@
+"""What kernels take for themselves, by the formulas of their sources."""
+
+import pytest
+import torch
+
+from forerun.hardware.catalogue import device
+from forerun.memory.replay import replay_memory
+from forerun.trace import ALLOCATE, Category
+from forerun.virtual.kernel_memory import temporary_bytes
+from forerun.virtual.session import VirtualSession
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("matrix", "copied"),
+    [
+        (torch.empty(8, 4), 0),
+        (torch.empty(4, 8).t(), 0),
+        (torch.empty(8, 16)[:, :4], 0),
+        (torch.empty(1).expand(8, 4), 8 * 4 * 4),
+        (torch.empty(8, 8)[:, ::2], 8 * 4 * 4),
+    ],
+)
+def test_operands_that_blas_cannot_read_are_copied(matrix, copied):
+    found = temporary_bytes(aten.mm, (matrix, torch.empty(4, 2)))
+    assert sum(found) == copied
+
+
+def test_flash_backward_accumulates_queries_in_fp32():
+    """Rows round up to 128, head sizes to 32 up to 128 and to 64 above."""
+    query = torch.empty(2, 8, 100, 80, dtype=torch.bfloat16)
+    found = temporary_bytes(aten._scaled_dot_product_flash_attention_backward, (None, query, query))
+    assert found == [2 * 8 * 128 * 4, 2 * 8 * 128 * 96 * 4]
+
+
+def test_flash_backward_expands_grouped_keys():
+    query = torch.empty(2, 8, 128, 64, dtype=torch.bfloat16)
+    key = torch.empty(2, 2, 128, 64, dtype=torch.bfloat16)
+    found = temporary_bytes(aten._scaled_dot_product_flash_attention_backward, (None, query, key))
+    assert found[2:] == [2 * 8 * 128 * 64 * 2] * 2
+
+
+def test_efficient_backward_accumulates_queries_in_tiles():
+    query = torch.empty(2, 8, 100, 80)
+    found = temporary_bytes(aten._scaled_dot_product_efficient_attention_backward, (None, query))
+    assert found == [2 * 8 * 128 * 128 * 4]
+
+
+def test_sum_of_logits_costs_one_more_copy_of_them_in_the_backward_pass():
+    """The gradient of `sum` is one number expanded; cuBLAS gets it copied. Measured: BERT-base, transformers' own
+    benchmark of attention kernels on an A100, was 3 to 7 % too low without this and is within 1.2 % with it."""
+    session = VirtualSession(device("a100-40gb"))
+    with session:
+        weight = torch.zeros(64, 1024, device=session.torch_device, requires_grad=True)
+        torch.zeros(256, 64, device=session.torch_device).mm(weight).sum().backward()
+    trace = session.recorder.trace
+    temporary = [trace.storages[i] for kind, i in trace.events if kind == ALLOCATE]
+    taken = [s.bytes for s in temporary if s.owner is Category.TEMPORARY]
+    assert taken == [256 * 1024 * 4]
+    assert replay_memory(trace, passes=1).breakdown.temporary_bytes >= taken[0]
