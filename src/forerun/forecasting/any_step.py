@@ -17,6 +17,7 @@
 `build` runs with the virtual GPU as default device; the step runs twice and the second run is forecast.
 """
 
+import contextlib
 from collections.abc import Callable
 
 import torch
@@ -28,6 +29,7 @@ from forerun.errors import ForerunError, UntraceableOp
 from forerun.forecasting.forecast import device_range, spread
 from forerun.forecasting.virtual_gpu import recognising_phases
 from forerun.hardware.catalogue import device as catalogue_device
+from forerun.memory.allocator import AllocatorOptions
 from forerun.memory.overhead import workspace_bytes
 from forerun.memory.replay import replay_memory
 from forerun.records import (
@@ -44,16 +46,27 @@ from forerun.virtual.session import VirtualSession
 Build = Callable[[], tuple[nn.Module, Callable[[], object]]]
 
 
-def forecast_step(build: Build, *, gpu: str = "a100-40gb", samples: int = 1, tokens: int = 0) -> Forecast:
+def forecast_step(
+    build: Build,
+    *,
+    gpu: str = "a100-40gb",
+    samples: int = 1,
+    tokens: int = 0,
+    truth: bool | None = None,
+    options: AllocatorOptions | None = None,
+) -> Forecast:
     """Forecast one warm step of `build`'s program; `samples` and `tokens` per step only scale the throughput.
+
+    `truth` answers every truth value that the program reads from a tensor ("are all positions attended to?"); without
+    it the answer is no, and the forecast warns. `options` are those of PYTORCH_CUDA_ALLOC_CONF.
 
     Raises:
         UnknownDevice: no such GPU.
         UntraceableOp: the program cannot run on the virtual GPU.
     """
     device = catalogue_device(gpu)
-    trace = _trace(build, VirtualSession(device))
-    replay = replay_memory(trace, workspace_bytes=workspace_bytes(device))
+    trace = _trace(build, VirtualSession(device), truth)
+    replay = replay_memory(trace, workspace_bytes=workspace_bytes(device), options=options)
     clock = replay_clock(trace, DatasheetCosts(device))
     band = device_range(device, replay)
     dtypes = [spec.dtype for call in trace.calls if call.flops for spec in call.inputs if "float" in spec.dtype]
@@ -90,14 +103,20 @@ def forecast_step(build: Build, *, gpu: str = "a100-40gb", samples: int = 1, tok
             phases=RunPhases(training_seconds=clock.seconds),
             cost=None,
         ),
-        warnings=[f"Time: {DatasheetCosts(device).description}."],
+        warnings=[f"Time: {DatasheetCosts(device).description}.", *_assumed(trace)],
     )
 
 
-def _trace(build: Build, session: VirtualSession) -> Trace:
+def _assumed(trace: Trace) -> list[str]:
+    reads = list(dict.fromkeys(trace.assumed_values))
+    return [f"The program reads {len(reads)} values from tensors, answered with 0 or no: {reads[0]}"] if reads else []
+
+
+def _trace(build: Build, session: VirtualSession, truth: bool | None) -> Trace:
     recorder = session.recorder
+    answers = contextlib.nullcontext() if truth is None else recorder.answering(truth)
     try:
-        with session, recognising_phases(recorder):
+        with session, recognising_phases(recorder), answers:
             with torch.device(session.torch_device):
                 model, step = build()
             session.name_modules(model)
