@@ -76,7 +76,7 @@ def test_several_gpus_side_by_side(tmp_path):
         ("t4", {}, ["bf16-mixed", "t4", "fp16-mixed"]),
         ("v100-16gb", {"precision": "tf32"}, ["tf32"]),
         ("a100-40gb", {"compile": "default"}, ["compile", "none"]),
-        ("a100-40gb", {"optimizer": {"name": "lion"}}, ["lion", "adamw"]),
+        ("a100-40gb", {"optimizer": {"name": "lion", "implementation": "fused"}}, ["lion", "auto"]),
         (
             "a100-40gb",
             {"model": {"name": "tiny-bert", "config": {"hidden": 1}}},

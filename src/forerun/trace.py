@@ -92,6 +92,8 @@ class Storage:
     phase: Phase
     owner: Category | None = None
     freed_in: Phase | None = None
+    name: str = ""
+    """Of a parameter: its name in the model."""
 
 
 @dataclass(slots=True)
@@ -106,6 +108,8 @@ class Trace:
     trainable_parameters: int = 0
     checkpoint_bytes: int = 0
     """Bytes of trainable parameters and optimizer state, what one checkpoint holds."""
+    paged_bytes: int = 0
+    """Optimizer state in managed memory, outside PyTorch's allocator."""
     micro_batch_size: int = 0
     sequence_length: int = 0
     micro_steps: int = 1
@@ -117,5 +121,7 @@ class Trace:
     """fp32 matrix products run on TF32 tensor cores."""
     warm_from: int = 0
     """Index into `events` where the warm step begins; what is before only prepares it."""
+    lines: dict[int, str] = field(default_factory=dict)
+    """Index into `ops` → file and line of the program that called it; only where it was asked for."""
     assumed_values: list[str] = field(default_factory=list)
     """Reads of tensor values that the trace had to answer itself."""

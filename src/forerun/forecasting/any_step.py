@@ -26,12 +26,11 @@ from torch import nn
 from forerun.clock.costs import DatasheetCosts
 from forerun.clock.timeline import replay_clock
 from forerun.errors import ForerunError, UntraceableOp
-from forerun.forecasting.forecast import device_range, spread
+from forerun.forecasting.forecast import spread
 from forerun.forecasting.virtual_gpu import recognising_phases
 from forerun.hardware.catalogue import device as catalogue_device
 from forerun.memory.allocator import AllocatorOptions
-from forerun.memory.overhead import workspace_bytes
-from forerun.memory.replay import replay_memory
+from forerun.memory.card import replay_on_card
 from forerun.records import (
     Forecast,
     MemoryForecast,
@@ -66,21 +65,21 @@ def forecast_step(
     """
     device = catalogue_device(gpu)
     trace = _trace(build, VirtualSession(device), truth)
-    replay = replay_memory(trace, workspace_bytes=workspace_bytes(device), options=options)
+    card = replay_on_card(trace, device, options=options)
+    replay = card.memory
     clock = replay_clock(trace, DatasheetCosts(device))
-    band = device_range(device, replay)
     dtypes = [spec.dtype for call in trace.calls if call.flops for spec in call.inputs if "float" in spec.dtype]
     dtype = max(set(dtypes), key=dtypes.count) if dtypes else "float32"
     return Forecast(
         settings_hash="",
         gpu=device.name,
         world_size=1,
-        fits=band.conservative <= device.memory_bytes,
+        fits=card.fits,
         parameters=Parameters(total=trace.total_parameters, trainable=trace.trainable_parameters),
         memory=MemoryForecast(
             peak_allocated_bytes=replay.peak_allocated_bytes,
             peak_reserved_bytes=replay.peak_reserved_bytes,
-            device_bytes=band,
+            device_bytes=card.device_bytes,
             context_bytes=int(device.context_bytes.expected),
             capacity_bytes=device.memory_bytes,
             breakdown=replay.breakdown,

@@ -13,7 +13,6 @@ import psutil
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.hardware.catalogue import Device
-from forerun.memory.replay import MemoryReplay
 from forerun.records import (
     Forecast,
     ForecastDetail,
@@ -36,12 +35,10 @@ STATED_STARTUP_SECONDS = 30.0
 HOST_SPREAD = (1.0, 1.5, 2.0)
 """Resident over allocated bytes of a CPU process, beside what it had before: glibc keeps freed memory when lengths
 vary. Runs of `code-detector` had 1.46 to 1.85; with MALLOC_MMAP_THRESHOLD_=131072, which gives them back, 1.0."""
-FRAGMENTATION_SHARE = 1.05
-"""Conservative share on reserved bytes: order of allocations in a run that the trace does not see; stated."""
 TIMELINE_POINTS = 240
 NOT_MODELLED = {
     "cuda": [
-        "temporaries inside kernels other than cuBLAS workspaces",
+        "workspaces of cuDNN and of sorts, reductions' scratch",
         "reuse in L2 between operators, tile and wave quantisation, power limits",
     ],
     "cpu": ["memory that the C library keeps after it is freed", "other processes on the machine"],
@@ -57,7 +54,7 @@ def make_forecast(request: ForecastRequest) -> Forecast:
         settings_hash=request.settings.hash,
         gpu=request.device.name,
         world_size=request.settings.parallel.world_size,
-        fits=memory.device_bytes.conservative <= memory.capacity_bytes,
+        fits=model.card.fits if model.card else memory.device_bytes.conservative <= memory.capacity_bytes,
         parameters=Parameters(
             total=model.longest.trace.total_parameters, trainable=model.longest.trace.trainable_parameters
         ),
@@ -73,13 +70,13 @@ def make_forecast(request: ForecastRequest) -> Forecast:
 def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
     device, replay = request.device, model.memory
     allocated, reserved = replay.peak_allocated_bytes, replay.peak_reserved_bytes
-    if device.kind == "cpu":
+    if model.card is None:
         context = psutil.Process().memory_info().rss
         low, middle, high = (context + allocated * share for share in HOST_SPREAD)
         band = Range(optimistic=low, expected=middle, conservative=high)
     else:
         context = int(device.context_bytes.expected)
-        band = device_range(device, replay)
+        band = model.card.device_bytes
     return MemoryForecast(
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
@@ -87,16 +84,6 @@ def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
         context_bytes=context,
         capacity_bytes=device.memory_bytes,
         breakdown=replay.breakdown,
-    )
-
-
-def device_range(device: Device, replay: MemoryReplay) -> Range:
-    """What a GPU's driver will show, in bytes: the allocator's segments and the context outside it."""
-    context = device.context_bytes
-    return Range(
-        optimistic=min(replay.peak_allocated_bytes + context.optimistic, replay.peak_reserved_bytes + context.expected),
-        expected=replay.peak_reserved_bytes + context.expected,
-        conservative=replay.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative,
     )
 
 

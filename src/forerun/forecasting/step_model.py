@@ -16,7 +16,7 @@ from forerun.data.plan import BatchShape
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
-from forerun.memory.overhead import workspace_bytes
+from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.trace import Call, Trace
 from forerun.units import GIGA, MIB
@@ -44,6 +44,8 @@ class StepModel:
     request: ForecastRequest
     traced: list[TracedStep]
     memory: MemoryReplay
+    card: CardReplay | None
+    """On a GPU: whether it fits; None on the host."""
     costs: Costs
     peak_flops_per_second: float
     disk_bytes_per_second: float
@@ -117,11 +119,12 @@ def model_steps(request: ForecastRequest) -> StepModel:
     evaluates = settings.evaluation.examples or request.known.final_evaluation_examples
     scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []
     costs = choose_costs(device, [*traces, *frozen, *scoring])
-    memory = replay_memory(traces[-1], is_host=device.kind == "cpu", workspace_bytes=workspace_bytes(device))
+    card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
     return StepModel(
         request=request,
         traced=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, traces, strict=True)],
-        memory=memory,
+        memory=card.memory if card else replay_memory(traces[-1], is_host=True),
+        card=card,
         costs=costs,
         peak_flops_per_second=_peak(device, traces[-1], costs),
         disk_bytes_per_second=measure_disk() if device.kind == "cpu" else STATED_DISK_BYTES_PER_SECOND,

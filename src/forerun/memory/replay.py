@@ -37,6 +37,8 @@ class MemoryReplay:
     curve: tuple[Moment, ...]
     start_bytes: int
     end_bytes: int
+    peak_event: int = 0
+    """Index of the event of the trace at which the most was allocated."""
 
 
 def replay_memory(
@@ -44,15 +46,15 @@ def replay_memory(
     *,
     is_host: bool = False,
     workspace_bytes: Sequence[int] = (),
-    passes: int = 2,
+    passes: int = 8,
     options: AllocatorOptions | None = None,
     capacity_bytes: int | None = None,
 ) -> MemoryReplay:
     """Play `trace` through the allocator of a GPU, or of the host when `is_host`.
 
     `workspace_bytes` are blocks that libraries hold through the allocator from the first matrix product on. `passes` is
-    how often the warm step is played: the cache that earlier steps leave decides which blocks later ones get. The
-    returned account is that of the pass with the highest peak.
+    how often the warm step is played at most: the cache that earlier steps leave decides which blocks later ones get,
+    until two passes are alike. The returned account is that of the pass with the highest peak.
 
     Raises:
         OutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
@@ -65,13 +67,17 @@ def replay_memory(
     for number, size in enumerate(workspace_bytes):
         allocator.allocate(-1 - number, size)
         live[Category.OTHER] += allocator.held(-1 - number)
-    best, carried = account, carried_storages(trace)
+    best, carried, before = account, carried_storages(trace), None
     for _ in range(passes):
         account = _Account(trace, allocator, live, sizes)
         account.play(trace.warm_from, len(trace.events))
         account.hand_over(carried)
+        seen = account.peak.total_bytes, allocator.peak_reserved_bytes
         if account.peak.total_bytes > best.peak.total_bytes or best.curve == []:
             best = account
+        if seen == before:
+            break
+        before = seen
     return MemoryReplay(
         peak_allocated_bytes=best.peak.total_bytes,
         peak_reserved_bytes=max(allocator.peak_reserved_bytes, best.peak.total_bytes),
@@ -79,6 +85,7 @@ def replay_memory(
         curve=tuple(best.curve),
         start_bytes=best.start_bytes,
         end_bytes=sum(live.values()),
+        peak_event=best.peak_event,
     )
 
 
@@ -151,6 +158,7 @@ class _Account:
     sizes: dict[int, int]
     curve: list[Moment] = field(default_factory=list)
     start_bytes: int = 0
+    peak_event: int = 0
 
     def play(self, start: int, stop: int) -> None:
         self.start_bytes = total = peak = sum(self.live.values())
@@ -173,7 +181,7 @@ class _Account:
             total += size
             self.live[category(storage)] += size
             if total > peak:
-                peak, self.peak = total, self._breakdown()
+                peak, self.peak, self.peak_event = total, self._breakdown(), position
 
     def hand_over(self, carried: dict[int, int]) -> None:
         """At the end of a pass: what it leaves takes the place of what the pass before had left."""

@@ -1,6 +1,7 @@
 """From settings to a `TrainingStep` on a device: model, adapter, activation checkpointing, optimizer.
 
-The order matters: dtype, adapter (freezes the base), checkpointing, then the optimizer over what is left trainable.
+The order matters: dtype, quantization, adapter (freezes the base), checkpointing, then the optimizer over what is left
+trainable.
 Training calls `build_step`; tracing prepares the model on `meta`, gives it fake storage, then binds it.
 """
 
@@ -13,6 +14,7 @@ from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.optimizer import build_optimizer
 from forerun.step.precision import POLICIES
+from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 
@@ -41,10 +43,12 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", PEFT_PATTERN_WARNING, RuntimeWarning)
         warnings.filterwarnings("ignore", PEFT_OLD_NAME_WARNING, FutureWarning)
+        if settings.quantization != "none":
+            quantize(model, settings.quantization, POLICIES[settings.precision].compute_dtype)
         if settings.adapter.kind == "lora":
             model = add_adapter(model, settings)
         if settings.activation_checkpointing == "blocks":
-            checkpoint_blocks(model)
+            checkpoint_blocks(model, reentrant=settings.quantization == "int8")
     return model.train()
 
 
@@ -57,7 +61,6 @@ def bind_step(settings: Settings, workload: Workload, model: nn.Module, device: 
 def refuse_unsupported(settings: Settings) -> None:
     """Refuse what the contract allows but this version does not do."""
     wanted = {
-        "quantization": (settings.quantization, "none"),
         "compile": (settings.compile, "none"),
         "parallel.kind": (settings.parallel.kind, "none"),
     }
@@ -86,6 +89,8 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
         target_modules=targets,  # type: ignore[arg-type]
         fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),  # GPT-2's linear layers
     )
+    if settings.quantization != "none" and any(isinstance(m, QuantizedLinear) for m in model.modules()):
+        config._register_custom_module(lora_layers())
     try:
         return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
     except ValueError as error:
@@ -96,9 +101,12 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
         ) from error
 
 
-def checkpoint_blocks(model: nn.Module) -> None:
-    """Recompute every transformer block in the backward pass."""
-    kwargs = {"use_reentrant": False}
+def checkpoint_blocks(model: nn.Module, *, reentrant: bool = False) -> None:
+    """Recompute every transformer block in the backward pass.
+
+    The int8 layers of bitsandbytes (0.50) hold their input where only the reentrant kind of checkpointing forgets it.
+    """
+    kwargs = {"use_reentrant": reentrant}
     if hasattr(model, "activation_checkpointing_enable"):  # the newer name in transformers
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)  # type: ignore[operator]
     elif hasattr(model, "gradient_checkpointing_enable"):

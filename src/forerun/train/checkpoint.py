@@ -170,6 +170,10 @@ def _restore_model(step: TrainingStep, tensors: dict[str, Tensor]) -> None:
             tensor.copy_(tensors[name])
 
 
+NUMBER = "number"
+"""Marks state that an optimizer keeps as a Python number."""
+
+
 def _optimizer_parameters(step: TrainingStep) -> list[torch.nn.Parameter]:
     return [p for group in step.optimizer.param_groups for p in group["params"]]
 
@@ -180,7 +184,9 @@ def _optimizer_tensors(step: TrainingStep) -> dict[str, Tensor]:
     for index, parameter in enumerate(_optimizer_parameters(step)):
         for name, value in step.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                found[f"{index}:{name}"] = value
+                found[f"{index}:{name}"] = value.contiguous()
+            elif isinstance(value, int | float):
+                found[f"{index}:{name}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
     return found
 
 
@@ -188,9 +194,13 @@ def _restore_optimizer(step: TrainingStep, tensors: dict[str, Tensor]) -> None:
     parameters = _optimizer_parameters(step)
     step.optimizer.state.clear()
     for key, value in tensors.items():
-        index, _, name = key.partition(":")
+        index, name, *number = key.split(":")
         parameter = parameters[int(index)]
-        step.optimizer.state[parameter][name] = value.to(parameter.device)
+        state = step.optimizer.state[parameter]
+        if number:
+            state[name] = int(plain) if (plain := float(value.item())).is_integer() else plain
+        else:
+            state[name] = value.to(parameter.device)
 
 
 def _device_generators() -> dict[str, Tensor]:

@@ -44,10 +44,27 @@ def register() -> None:
     """Register the device with PyTorch; the second call does nothing."""
     backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=VirtualBackend())
     _register_real_storage()
+    _register_one_kernel_operators()
     from forerun.virtual import attention, autocast
 
     autocast.register()
     attention.register()
+
+
+ONE_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
+"""Operators that are one kernel on CUDA but fall apart into many on a device that has none of its own."""
+
+
+def _register_one_kernel_operators() -> None:
+    """With a kernel registered they arrive whole, and their fake kernels answer; these are never called."""
+    library = torch.library.Library("aten", "IMPL")
+    _KEPT.append(library)
+
+    def never_called(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("the virtual device computes nothing; use it under its session")
+
+    for name in ONE_KERNEL:
+        library.impl(name, never_called, "PrivateUse1")
 
 
 def _register_real_storage() -> None:

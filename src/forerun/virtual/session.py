@@ -42,6 +42,8 @@ class VirtualSession:
         self._stack.enter_context(_clearing_autocast_cache())
         if self.torch_device.type == "cpu":
             self._stack.enter_context(_CpuAttention())
+        else:
+            self._stack.enter_context(_speaking_for_cuda())
         self._stack.enter_context(moving_fake_modules())
         self._stack.enter_context(as_if_real(self.recorder))
         self._stack.enter_context(_following_modules(self.recorder))
@@ -109,6 +111,24 @@ def _clearing_autocast_cache() -> Iterator[None]:
     finally:
         torch.clear_autocast_cache = original
         autocast.clear_cache()
+
+
+@contextlib.contextmanager
+def _speaking_for_cuda() -> Iterator[None]:
+    """Programs ask whether autocast is on without naming a device, or for CUDA; they mean the device they run on."""
+    enabled, dtype, cuda_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype
+
+    def twin(device_type: str) -> str:
+        return DEVICE if device_type == "cuda" else device_type
+
+    torch.is_autocast_enabled = lambda device_type="cuda": enabled(twin(device_type))
+    torch.get_autocast_dtype = lambda device_type: dtype(twin(device_type))
+    torch.get_autocast_gpu_dtype = lambda: dtype(DEVICE)
+    try:
+        yield
+    finally:
+        torch.is_autocast_enabled, torch.get_autocast_dtype = enabled, dtype
+        torch.get_autocast_gpu_dtype = cuda_dtype
 
 
 @contextlib.contextmanager

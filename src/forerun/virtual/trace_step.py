@@ -15,7 +15,9 @@ from forerun.errors import ForerunError, UntraceableOp
 from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 from forerun.step.build import bind_step, prepare_model
+from forerun.step.eight_bit import TracedOptimizer
 from forerun.step.precision import POLICIES
+from forerun.step.quantization import parameter_count, quantization_scales
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 from forerun.trace import Category, Phase, Trace
@@ -77,6 +79,7 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trainable = [p for p in parameters if p.requires_grad]
     recorder.own(parameters, Category.PARAMETER)
     recorder.own(step.model.buffers(), Category.OTHER)
+    recorder.own(quantization_scales(step.model), Category.PARAMETER)
     for parameter in trainable:
         parameter.register_post_accumulate_grad_hook(lambda p: recorder.own([_gradient(p)], Category.GRADIENT))
     state = _prime(step, trainable, recorder)
@@ -89,11 +92,12 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     recorder.is_closed = True
     trace = recorder.trace
     trace.warm_from = start
-    trace.total_parameters = sum(p.numel() for p in parameters)
+    trace.total_parameters = parameter_count(step.model)
     trace.trainable_parameters = sum(p.numel() for p in trainable)
     trace.checkpoint_bytes = _bytes(trainable) + _bytes(state)
     trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
     trace.micro_steps, trace.accumulation = micro_steps, accumulation
+    trace.paged_bytes = step.optimizer.paged_bytes() if isinstance(step.optimizer, TracedOptimizer) else 0
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
     trace.tf32 = step.policy.tf32
     return trace

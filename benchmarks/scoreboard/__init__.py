@@ -1,0 +1,1 @@
+"""Forecasts against every published measurement that we have: `python -m benchmarks.scoreboard`."""

@@ -1,0 +1,172 @@
+"""Forecasts against published measurements, without a GPU: `python -m benchmarks.scoreboard [--installed]`.
+
+Prints errors for each source and overall, for the rows that were looked at and the third that was held out; writes
+every row to `benchmarks/scoreboard/latest.csv`; the last line is one JSON object. Relative error is
+(forecast − measured) ÷ measured; `bias` is its mean with sign, the rest is of its absolute value. `--installed` skips
+rows whose run used other library versions, which pip has to fetch once.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.scoreboard.libraries import INSTALLED, SETS, search_path
+from benchmarks.scoreboard.rows import Row, load_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+LATEST = Path(__file__).parent / "latest.csv"
+PROCESSES = 2
+Pair = tuple[Row, dict[str, Any]]
+
+
+def main() -> None:
+    """Forecast every row, print the tables and the JSON line."""
+    rows = load_rows()
+    sets = [INSTALLED] if "--installed" in sys.argv else list(SETS)
+    made = forecast_all([r for r in rows if r.library in sets])
+    failed = [(r, made[r.id]["error"]) for r in rows if "error" in made.get(r.id, {})]
+    pairs = [(r, made[r.id]) for r in rows if r.id in made and "error" not in made[r.id]]
+    for row, error in failed:
+        print(f"not forecast: {row.id}: {error}", file=sys.stderr)
+    print_tables(pairs)
+    write_rows(pairs)
+    print(json.dumps(scores(pairs) | {"rows_not_forecast": len(rows) - len(pairs)}))
+
+
+def forecast_all(rows: list[Row]) -> dict[str, dict[str, Any]]:
+    """Results by row id, from worker processes that each see one set of libraries."""
+    chunks = []
+    for name in SETS:
+        of_set = [r for r in rows if r.library == name]
+        chunks += [(name, of_set[k::PROCESSES]) for k in range(PROCESSES) if of_set[k::PROCESSES]]
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        return {found["id"]: found for batch in pool.map(lambda c: run_worker(*c), chunks) for found in batch}
+
+
+def run_worker(library: str, rows: list[Row]) -> list[dict[str, Any]]:
+    """Forecasts of `rows` in a process that sees `library`."""
+    folder = search_path(library)
+    paths = [str(folder)] if folder else []
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]), "HF_HUB_OFFLINE": "1"}
+    lines = "\n".join(json.dumps(asdict(row)) for row in rows)
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scoreboard.worker"]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, env=environment, check=False)
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if len(found) < len(rows):
+        raise RuntimeError(f"{library}: {len(found)} of {len(rows)} rows came back. {done.stderr[-800:]}")
+    return found
+
+
+def errors(pairs: list[Pair], measured: str, forecast: str) -> np.ndarray:
+    """Relative errors of the rows that have the measurement."""
+    both = [(getattr(row, measured), made[forecast]) for row, made in pairs if getattr(row, measured) is not None]
+    return np.array([predicted / actual - 1 for actual, predicted in both])
+
+
+def summary(found: np.ndarray) -> dict[str, float]:
+    """Rows, median, mean and 95th percentile of the absolute error, and the signed mean."""
+    if not len(found):
+        return {"rows": 0}
+    size = np.abs(found)
+    return {
+        "rows": len(found),
+        "median": float(np.median(size)),
+        "mean": float(size.mean()),
+        "p95": float(np.quantile(size, 0.95)),
+        "bias": float(found.mean()),
+    }
+
+
+QUANTITIES: dict[str, tuple[str, str, Callable[[Row], bool]]] = {
+    "memory.allocated": ("allocated_bytes", "allocated", lambda row: True),
+    "memory.reserved": ("reserved_bytes", "reserved", lambda row: True),
+    "memory.device": ("device_bytes", "device", lambda row: not row.quantized),
+    "memory.qlora_device": ("device_bytes", "device", lambda row: row.quantized),
+}
+
+
+def scores(pairs: list[Pair]) -> dict[str, Any]:
+    """What the JSON line holds: fully specified rows; the held-out third and the others apart."""
+    specified = [p for p in pairs if p[0].is_specified]
+    found: dict[str, Any] = {}
+    for name, (measured, forecast, wanted) in QUANTITIES.items():
+        mine = [p for p in specified if wanted(p[0])]
+        found[name] = summary(errors(mine, measured, forecast))
+        found[f"{name}.held_out"] = summary(errors([p for p in mine if p[0].is_held_out], measured, forecast))
+    found["memory.unspecified_allocated"] = summary(
+        errors([p for p in pairs if not p[0].is_specified], "allocated_bytes", "allocated")
+    )
+    return found | conservative(pairs)
+
+
+def conservative(pairs: list[Pair]) -> dict[str, Any]:
+    """Share of runs at or under the conservative device number, and what that number leaves idle of the card."""
+    seen = [(row.device_bytes, made) for row, made in pairs if row.device_bytes is not None]
+    within = [actual <= made["conservative"] for actual, made in seen]
+    idle = [max(0.0, made["conservative"] - actual) / made["capacity"] for actual, made in seen]
+    return {
+        "memory.within_conservative": float(np.mean(within)) if within else None,
+        "memory.idle_share": float(np.mean(idle)) if idle else None,
+    }
+
+
+def parts(pairs: list[Pair]) -> Iterator[tuple[str, list[Pair]]]:
+    """Rows by source, then all."""
+    for source in dict.fromkeys(row.source for row, _ in pairs):
+        for specified in (True, False):
+            mine = [p for p in pairs if p[0].source == source and p[0].is_specified is specified]
+            if mine:
+                yield source.partition(",")[0][:52] + ("" if specified else " (not fully specified)"), mine
+    specified_rows = [p for p in pairs if p[0].is_specified]
+    yield "all fully specified", specified_rows
+    yield "  looked at", [p for p in specified_rows if not p[0].is_held_out]
+    yield "  held out", [p for p in specified_rows if p[0].is_held_out]
+
+
+def print_tables(pairs: list[Pair]) -> None:
+    """One table for each quantity."""
+    for name, (measured, forecast, wanted) in QUANTITIES.items():
+        print(f"\n{name:<78} rows  median    mean     p95    bias")
+        for label, part in parts([p for p in pairs if wanted(p[0])]):
+            found = summary(errors(part, measured, forecast))
+            if found["rows"]:
+                figures = "".join(f"{found[key]:>8.2%}" for key in ("median", "mean", "p95", "bias"))
+                print(f"{label:<78}{found['rows']:>5}{figures}")
+    share = conservative(pairs)
+    if share["memory.within_conservative"] is not None:
+        print(f"\nat or under the conservative number: {share['memory.within_conservative']:.1%} of runs; ", end="")
+        print(f"it leaves {share['memory.idle_share']:.1%} of the card idle in the mean")
+
+
+def write_rows(pairs: list[Pair]) -> None:
+    """Every row with its forecast and errors."""
+    with LATEST.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ["id", "program", "gpu", "settings", "specified", "held_out", "measured_allocated", "forecast_allocated",
+             "error_allocated", "measured_device", "forecast_device", "conservative_device", "error_device",
+             "measured_reserved", "forecast_reserved", "note"]
+        )  # fmt: skip
+        for row, made in pairs:
+            writer.writerow(
+                [row.id, row.program, row.gpu, json.dumps(row.settings), row.is_specified, row.is_held_out,
+                 row.allocated_bytes, made["allocated"], _error(made["allocated"], row.allocated_bytes),
+                 row.device_bytes, made["device"], made["conservative"], _error(made["device"], row.device_bytes),
+                 row.reserved_bytes, made["reserved"], row.note]
+            )  # fmt: skip
+
+
+def _error(forecast: float, measured: float | None) -> str:
+    return "" if measured is None else f"{forecast / measured - 1:+.4f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Write `rows/*.csv` from the published data: `python -m benchmarks.scoreboard.collect FOLDER_OF_DATA`.
+
+Only facts and their citations are taken. Needed when a source grows; the files are kept in the repository.
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scoreboard.rows import FOLDER
+
+COLUMNS = ["id", "source", "program", "library", "gpu", "settings", "allocated_bytes", "reserved_bytes", "device_bytes",
+           "specified", "note"]  # fmt: skip
+MIB = 1024**2
+DOCS = "huggingface/transformers model documentation of 2024 (Apache-2.0), torch max_memory_allocated"
+ATTENTION_LIBRARIES = {
+    "openai-community/gpt2-large": ("gpt2-large", "transformers-4.42"),
+    "EleutherAI/pythia-410m-deduped": ("pythia-410m", "transformers-4.42"),
+    "google-bert/bert-base-uncased": ("bert-base-uncased", "transformers-4.42"),
+    "facebook/opt-350m": ("opt-350m", "transformers-4.47"),
+    "distilbert/distilbert-base-uncased": ("distilbert-base-uncased", "transformers-4.47"),
+    "microsoft/biogpt": ("biogpt", "transformers-4.47"),
+}
+"""The first releases in which each model has both kinds of attention."""
+FMS = "foundation-model-stack/fms-acceleration 876e2ed, scripts/benchmarks (Apache-2.0)"
+FMS_MODELS = {
+    "mistralai/Mistral-7B-v0.1": ("mistral-7b", 4096),
+    "ibm/PowerLM-3b": ("powerlm-3b", 4096),
+    "bigcode/gpt_bigcode-santacoder": ("gpt-bigcode-santacoder", 2048),
+    "NousResearch/Llama-2-70b-hf": ("llama-2-70b", 4096),
+    "meta-llama/Meta-Llama-3-8B": ("llama-3-8b", 4096),
+}
+FMS_KINDS = {
+    "none": {},
+    "baseline-peft-bnb": {"quantization": "nf4-double", "upcast": True, "autocast": True},
+    "accelerated-peft-bnb": {"quantization": "nf4-double", "autocast": True},
+}
+PEFT = "huggingface/peft 5d602fdb, method_comparison/MetaMathQA (Apache-2.0), torch 2.13, p99 of memory_reserved"
+
+
+def attention_rows(path: Path) -> list[dict[str, Any]]:
+    """transformers' attention benchmarks: GPU types without a twin in the catalogue take one of the same capability."""
+    found = []
+    for line in _lines(path):
+        if not (line["run_id"].startswith("hfsdpa") and line["measure"] == "peak_memory"):
+            continue
+        if line["confidence"] != "high" or line["model"] not in ATTENTION_LIBRARIES:
+            continue
+        model, library = ATTENTION_LIBRARIES[line["model"]]
+        found.append(
+            _row(
+                line["run_id"], DOCS, "attention-benchmark", library,
+                "a100-80gb" if "A100" in line["gpu"] else "rtx-3090",
+                {"model": model, "attention": line["attn_impl"], "batch": int(line["per_device_batch"]),
+                 "length": int(line["seq_len"])},
+                allocated=float(line["value"]) * 1e6, note=line["gpu"],
+            )
+        )  # fmt: skip
+    return found
+
+
+def fms_rows(path: Path) -> list[dict[str, Any]]:
+    """Single-GPU runs without custom kernels, and full fine-tuning with them where the update is the peak."""
+    found = []
+    for number, line in enumerate(_lines(path)):
+        kind, measured = line["framework_config"], line["mem_peak_torch_mem_alloc_in_bytes"]
+        full = not line["peft_method"]
+        if line["num_gpus"] != "1" or not measured or line["model_name_or_path"] not in FMS_MODELS:
+            continue
+        if kind not in FMS_KINDS and not (full and kind.startswith("foak-fast-kernels")):
+            continue
+        if "orca" in line["source_file"]:
+            continue
+        model, length = FMS_MODELS[line["model_name_or_path"]]
+        settings = {"model": model, "batch": int(line["per_device_train_batch_size"]), "length": length,
+                    "lora": not full, **FMS_KINDS.get(kind, {})}  # fmt: skip
+        note = "custom kernels in the forward pass" if kind.startswith("foak") else ""
+        found.append(
+            _row(
+                f"fms-{number:03}", FMS, "supervised-tuning", "transformers-4.45", "a100-80gb", settings,
+                allocated=float(measured), device=float(line["mem_nvidia_mem_reserved"]) * MIB,
+                specified=not note, note=note,
+            )
+        )  # fmt: skip
+    return found
+
+
+def peft_rows(path: Path) -> list[dict[str, Any]]:
+    """peft's comparison: only LoRA and full fine-tuning; lengths vary up to 768, taken as the longest."""
+    found = []
+    for line in _lines(path):
+        if not line["run_id"].startswith("peft-") or line["confidence"] != "high" or line["measure"] != "peak_memory":
+            continue
+        if line["method"] not in ("lora", "full"):
+            continue
+        settings = {"model": "llama-3.2-3b", "batch": 4, "length": 768, "rank": int(line["lora_r"] or 0),
+                    "targets": [t for t in line["lora_targets"].split(",") if t]}  # fmt: skip
+        found.append(
+            _row(
+                line["run_id"], PEFT, "peft-comparison", "installed", "l40s", settings,
+                reserved=float(line["value"]), specified=False, note="the longest batch is not stated",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _row(
+    id: str, source: str, program: str, library: str, gpu: str, settings: dict[str, Any], *,
+    allocated: float | None = None, reserved: float | None = None, device: float | None = None,
+    specified: bool = True, note: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    def text(value: float | None) -> str:
+        return "" if value is None else f"{value:.0f}"
+
+    values = [id, source, program, library, gpu, json.dumps(settings), text(allocated), text(reserved), text(device),
+              "yes" if specified else "no", note]  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def main() -> None:
+    """Write every file of rows."""
+    data = Path(sys.argv[1])
+    truth = data / "truth" / "truth.csv"
+    tables = {
+        "attention_benchmark": attention_rows(truth),
+        "fms_acceleration": fms_rows(data / "opbench" / "e2e" / "fms_acceleration_a100_80gb.csv"),
+        "peft_comparison": peft_rows(truth),
+    }
+    for name, rows in tables.items():
+        with (FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        print(f"{name}: {len(rows)} rows")
+
+
+if __name__ == "__main__":
+    main()

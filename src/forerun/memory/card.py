@@ -1,0 +1,69 @@
+"""A traced step on a card of a given size: does it fit, and what will the driver show?
+
+The step is replayed with nothing in its way, and when that needs more than the card has, once more with the card's
+limit: the allocator then gives cached segments back, as a real one does before it fails. It fits when it still runs
+with the conservative context and `MARGIN_SHARE` of the card kept free.
+"""
+
+from dataclasses import dataclass
+
+from forerun.hardware.catalogue import Device
+from forerun.memory.allocator import AllocatorOptions, OutOfMemory
+from forerun.memory.overhead import workspace_bytes
+from forerun.memory.replay import MemoryReplay, replay_memory
+from forerun.records import Range
+from forerun.trace import Trace
+
+FRAGMENTATION_SHARE = 1.05
+"""Conservative share on reserved bytes: order of allocations in a run that the trace does not see; stated."""
+MARGIN_SHARE = 0.01
+"""Of the card, for what the trace does not see; stated."""
+
+
+@dataclass(frozen=True)
+class CardReplay:
+    """A replay on one card."""
+
+    memory: MemoryReplay
+    fits: bool
+    device_bytes: Range
+    """What the driver shows: segments, context, and managed memory while there is room for it."""
+    returns_cache: bool
+    """It fits only because the allocator gives cached memory back, which costs time."""
+
+
+def replay_on_card(
+    trace: Trace, device: Device, *, options: AllocatorOptions | None = None, passes: int = 8
+) -> CardReplay:
+    """Replay `trace` on the GPU `device`."""
+    context, total = device.context_bytes, device.memory_bytes
+    blocks = workspace_bytes(device)
+
+    def replay(limit: float | None) -> MemoryReplay:
+        capacity = None if limit is None else int(limit)
+        return replay_memory(
+            trace, workspace_bytes=blocks, passes=passes, options=options, capacity_bytes=capacity
+        )  # fmt: skip
+
+    roomy = replay(None)
+    needed = roomy.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative
+    if needed <= total:
+        return CardReplay(roomy, True, _range(roomy, device, trace.paged_bytes, needed), False)
+    try:
+        replay(total * (1 - MARGIN_SHARE) - context.conservative)
+        cramped = replay(total - context.expected)
+    except OutOfMemory:
+        return CardReplay(roomy, False, _range(roomy, device, 0, needed), False)
+    return CardReplay(cramped, True, _range(cramped, device, trace.paged_bytes, total), True)
+
+
+def _range(memory: MemoryReplay, device: Device, paged: int, conservative: float) -> Range:
+    context = device.context_bytes
+    room = device.memory_bytes - conservative
+    resident = max(0.0, min(paged, room))
+    expected = memory.peak_reserved_bytes + context.expected + resident
+    return Range(
+        optimistic=min(memory.peak_allocated_bytes + context.optimistic, expected),
+        expected=expected,
+        conservative=max(expected, conservative + resident),
+    )

@@ -1,0 +1,49 @@
+"""Whether a step fits a card, with the allocator's cache given back where it must."""
+
+from forerun.hardware.catalogue import device
+from forerun.memory.card import replay_on_card
+from forerun.trace import ALLOCATE, FREE, Category, Phase, Storage, Trace
+from forerun.units import GIB, MIB
+
+T4 = device("t4")
+
+
+def growing(sizes_gib: list[float]) -> Trace:
+    """Storages one after the other, each freed before the next: cached segments pile up."""
+    storages = [Storage(int(s * GIB), Phase.FORWARD, Category.TEMPORARY, Phase.FORWARD) for s in sizes_gib]
+    events = [e for i in range(len(storages)) for e in ((ALLOCATE, i), (FREE, i))]
+    return Trace(storages=storages, events=events)
+
+
+def test_a_small_step_fits_and_leaves_a_margin():
+    card = replay_on_card(growing([1.0]), T4)
+    assert card.fits
+    assert not card.returns_cache
+    assert card.device_bytes.optimistic <= card.device_bytes.expected <= card.device_bytes.conservative
+    assert card.device_bytes.conservative <= T4.memory_bytes
+
+
+def test_it_fits_when_the_cache_can_be_given_back():
+    card = replay_on_card(growing([4.0, 4.5, 5.0, 5.5]), T4)
+    assert card.fits
+    assert card.returns_cache
+    assert card.device_bytes.conservative == T4.memory_bytes
+
+
+def test_what_is_alive_together_must_fit():
+    storages = [Storage(8 * GIB, Phase.FORWARD), Storage(8 * GIB, Phase.FORWARD)]
+    card = replay_on_card(Trace(storages=storages, events=[(ALLOCATE, 0), (ALLOCATE, 1)]), T4)
+    assert not card.fits
+    assert card.device_bytes.conservative > T4.memory_bytes
+
+
+def test_managed_memory_counts_only_while_there_is_room():
+    trace = growing([1.0])
+    trace.paged_bytes = 2 * GIB
+    small = replay_on_card(trace, T4)
+    assert small.device_bytes.expected > 3 * GIB
+    trace = growing([13.0])
+    trace.paged_bytes = 8 * GIB
+    full = replay_on_card(trace, T4)
+    assert full.fits
+    assert full.device_bytes.conservative <= T4.memory_bytes + MIB

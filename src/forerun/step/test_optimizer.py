@@ -1,0 +1,88 @@
+"""Every rule of the contract: what it updates, and that its state survives a checkpoint bit for bit."""
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from forerun.errors import NotSupported
+from forerun.settings.schema import OptimizerSettings
+from forerun.step.optimizer import MuonWithAdamW, build_optimizer
+from forerun.train import checkpoint
+
+RULES = ("adamw", "sgd", "adafactor", "lion", "muon", "adamw-8bit", "paged-adamw-8bit")
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(64, 128), nn.Linear(128, 64), nn.LayerNorm(64), nn.Linear(64, 8))
+
+
+def train(network, optimizer, steps, seed):
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        ids = torch.randint(0, 64, (4, 6))
+        network(ids).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def made(name):
+    if name in ("lion", "adamw-8bit", "paged-adamw-8bit"):
+        pytest.importorskip("bitsandbytes")
+    network = model()
+    settings = OptimizerSettings(name=name, learning_rate=0.01)
+    return network, build_optimizer(network, settings)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_run_goes_on_bit_for_bit_from_its_saved_state(name, tmp_path):
+    """Three updates, saved and loaded, three more; against six in one go. The 8-bit state has matrices of 8,192."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Paged optimizers are not supported on CPU")
+        whole, optimizer = made(name)
+        train(whole, optimizer, 3, seed=1)
+        train(whole, optimizer, 3, seed=2)
+        first, optimizer = made(name)
+        train(first, optimizer, 3, seed=1)
+        tensors = checkpoint._optimizer_tensors(SimpleNamespace(optimizer=optimizer))  # type: ignore[arg-type]
+        save_file({key: value.clone() for key, value in tensors.items()}, tmp_path / "state.safetensors")
+        second, optimizer = made(name)
+        second.load_state_dict(first.state_dict())
+        saved = load_file(tmp_path / "state.safetensors")
+        checkpoint._restore_optimizer(SimpleNamespace(optimizer=optimizer), saved)  # type: ignore[arg-type]
+        train(second, optimizer, 3, seed=2)
+    for one, other in zip(whole.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_muon_gets_the_inner_matrices_and_adamw_the_rest():
+    """As its authors use it; each half is PyTorch's own update."""
+    network, optimizer = made("muon")
+    assert isinstance(optimizer, MuonWithAdamW)
+    sizes = [[p.shape for g in inner.param_groups for p in g["params"]] for inner in optimizer.inner]
+    assert sizes == [[(64, 128), (8, 64)], [(64, 128), (64,), (64,), (64,), (8,)]]
+    train(network, optimizer, 2, seed=1)
+    reference = model()
+    matrices = [reference[1].weight, reference[3].weight]
+    vectors = [reference[1].bias, reference[2].weight, reference[2].bias, reference[3].bias]
+    pair = SimpleNamespace()
+    muon = torch.optim.Muon(matrices, lr=0.01, weight_decay=0.01)
+    adamw = torch.optim.AdamW(
+        [{"params": [reference[0].weight], "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}],
+        lr=0.01, foreach=True,
+    )  # fmt: skip
+    pair.step = lambda: (muon.step(), adamw.step())
+    pair.zero_grad = lambda: (muon.zero_grad(), adamw.zero_grad())
+    train(reference, pair, 2, seed=1)
+    for one, other in zip(network.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("name", "implementation"), [("adafactor", "fused"), ("lion", "foreach")])
+def test_implementations_that_do_not_exist_are_refused(name, implementation):
+    with pytest.raises(NotSupported, match=r"optimizer\.implementation"):
+        build_optimizer(model(), OptimizerSettings(name=name, implementation=implementation))

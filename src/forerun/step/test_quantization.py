@@ -1,0 +1,113 @@
+"""Stand-ins hold what bitsandbytes' layers hold, and bitsandbytes' layers really train."""
+
+import builtins
+
+import pytest
+import torch
+from torch import nn
+
+from forerun.errors import InvalidSettings, MissingExtra
+from forerun.settings.load import settings_from
+from forerun.step.build import build_step, prepare_model
+from forerun.step.heads import generic_workload
+from forerun.step.quantization import Linear4bit, Linear8bit, QuantizedLinear, parameter_count, quantize
+from forerun.step.training_step import StepObserver
+
+KINDS = ("int8", "nf4", "nf4-double")
+LORA = {"kind": "lora", "rank": 4, "alpha": 8}
+
+
+def settings_with(kind, model="tiny-llama", **changes):
+    content = {
+        "name": "q", "workload": "causal-lm", "model": {"name": model}, "quantization": kind, "adapter": LORA,
+        "batch": {"micro_batch_size": 2, "sequence_length": 16}, "data": {"examples": 8},
+        "optimizer": {"learning_rate": 0.01},
+    }  # fmt: skip
+    return settings_from({**content, **changes})
+
+
+def stored_bytes(tensors):
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stand_in_holds_the_bytes_of_the_real_layer(kind):
+    bnb = pytest.importorskip("bitsandbytes")
+    real = quantize(nn.Sequential(nn.Linear(192, 128, bias=False)), kind, torch.float32)[0]
+    with torch.device("meta"):
+        stand_in = quantize(nn.Sequential(nn.Linear(192, 128, bias=False)), kind, torch.float32)[0]
+    held = [*stand_in.parameters(), *stand_in.buffers()]
+    if kind == "int8":
+        assert isinstance(real, bnb.nn.Linear8bitLt)
+        assert isinstance(stand_in, Linear8bit)
+        assert stored_bytes(held) == stored_bytes([real.weight.CB, real.weight.SCB])
+        return
+    state = real.weight.quant_state
+    assert isinstance(stand_in, Linear4bit)
+    parts = [real.weight, state.absmax, state.code]
+    if kind == "nf4-double":
+        parts += [state.state2.absmax, state.state2.code, state.offset]
+    assert stored_bytes(held) == stored_bytes(parts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quantised_step_learns_on_this_cpu(kind):
+    """Really quantised, through peft's own adapter layers: the loss falls and only the adapter moves."""
+    pytest.importorskip("bitsandbytes")
+    settings = settings_with(kind)
+    torch.manual_seed(0)
+    workload = generic_workload("causal-lm")
+    step = build_step(settings, workload, "cpu", pretrained=False)
+    layer = next(m for m in step.model.modules() if type(m).__name__ in ("Linear4bit", "Linear8bitLt"))
+    assert not isinstance(layer, QuantizedLinear)
+    torch.manual_seed(1)
+    ids = torch.randint(0, 64, (2, 16))
+    losses = [float(step.run([{"input_ids": ids, "labels": ids}], StepObserver()).loss) for _ in range(12)]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_heads_and_embeddings_stay():
+    settings = settings_with("nf4")
+    with torch.device("meta"):
+        model = prepare_model(settings, generic_workload("causal-lm"), pretrained=False)
+    kinds = {name: type(m).__name__ for name, m in model.named_modules()}
+    assert kinds["base_model.model.lm_head"] == "Linear"
+    assert kinds["base_model.model.model.layers.0.mlp.up_proj.base_layer"] == "Linear4bit"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_weights_count_as_what_they_stand_for(kind):
+    with torch.device("meta"):
+        plain = nn.Sequential(nn.Linear(192, 128), nn.LayerNorm(128))
+        before = parameter_count(plain)
+        assert parameter_count(quantize(plain, kind, torch.float32)) == before
+
+
+def test_gpt2_layers_are_turned_round():
+    """GPT-2 keeps its matrices as (in, out); the stand-in is a linear layer of (out, in)."""
+    settings = settings_with("nf4", model="tiny-gpt2")
+    with torch.device("meta"):
+        model = prepare_model(settings, generic_workload("causal-lm"), pretrained=False)
+    found = [m for m in model.modules() if isinstance(m, QuantizedLinear)]
+    assert any(m.out_features == 3 * m.in_features for m in found)
+    assert not any(type(m).__name__ == "Conv1D" for m in model.modules())
+
+
+def test_running_without_the_library_is_an_error_and_tracing_is_not(monkeypatch):
+    original = builtins.__import__
+
+    def absent(name, *args, **kwargs):
+        if name == "bitsandbytes":
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(MissingExtra, match="forerun\\[quantization\\]"):
+        quantize(nn.Sequential(nn.Linear(64, 64)), "nf4", torch.float32)
+    with torch.device("meta"):
+        quantize(nn.Sequential(nn.Linear(64, 64)), "nf4", torch.float32)
+
+
+def test_quantised_weights_need_an_adapter():
+    with pytest.raises(InvalidSettings, match="adapter"):
+        settings_with("nf4", adapter={"kind": "none"})
