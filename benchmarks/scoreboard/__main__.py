@@ -109,11 +109,14 @@ def scores(pairs: list[Pair]) -> dict[str, Any]:
 
 def conservative(pairs: list[Pair]) -> dict[str, Any]:
     """Share of runs at or under the conservative device number, and what that number leaves idle of the card."""
-    seen = [(row.device_bytes, made) for row, made in pairs if row.device_bytes is not None]
+    with_device = [p for p in pairs if p[0].device_bytes is not None]
+    seen = [(row.device_bytes or 0.0, made) for row, made in with_device]
     within = [actual <= made["conservative"] for actual, made in seen]
     idle = [max(0.0, made["conservative"] - actual) / made["capacity"] for actual, made in seen]
+    sure = [w for w, (row, _) in zip(within, with_device, strict=True) if row.is_specified]
     return {
-        "memory.within_conservative": float(np.mean(within)) if within else None,
+        "memory.within_conservative": float(np.mean(sure)) if sure else None,
+        "memory.within_conservative.all": float(np.mean(within)) if within else None,
         "memory.idle_share": float(np.mean(idle)) if idle else None,
     }
 
@@ -142,7 +145,10 @@ def print_tables(pairs: list[Pair]) -> None:
                 print(f"{label:<78}{found['rows']:>5}{figures}")
     share = conservative(pairs)
     if share["memory.within_conservative"] is not None:
-        print(f"\nat or under the conservative number: {share['memory.within_conservative']:.1%} of runs; ", end="")
+        print(
+            f"\nat or under the conservative number: {share['memory.within_conservative']:.1%} of the fully specified"
+        )
+        print(f"runs, {share['memory.within_conservative.all']:.1%} of all; ", end="")
         print(f"it leaves {share['memory.idle_share']:.1%} of the card idle in the mean")
 
 

@@ -21,6 +21,10 @@ SETS: dict[str, list[str]] = {
         "transformers==4.45.2", "tokenizers==0.20.3", "huggingface-hub==0.26.2", "peft==0.13.2", "accelerate==1.0.1",
         *COMMON,
     ],
+    "transformers-4.48": [
+        "transformers==4.48.3", "tokenizers==0.21.0", "huggingface-hub==0.26.2", "peft==0.14.0", "accelerate==1.0.1",
+        *COMMON,
+    ],
     "transformers-4.47": ["transformers==4.47.1", "tokenizers==0.21.0", "huggingface-hub==0.26.2", *COMMON],
 }  # fmt: skip
 

@@ -2,17 +2,18 @@
 
 import contextlib
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from forerun.data.plan import plan_from_settings
 from forerun.errors import InvalidSettings
+from forerun.forecasting.explain import explain_memory
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.hardware.catalogue import Device
 from forerun.recipes.catalogue import MODULES, recipe
-from forerun.records import Forecast
+from forerun.records import Explanation, Forecast
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
@@ -71,6 +72,14 @@ def forecast_settings(settings: Settings, device: Device, price_per_hour: float 
     """The forecast of checked settings on a device."""
     with _no_cycle_collection():
         return make_forecast(_request(settings, device, price_per_hour))
+
+
+def explain_settings(
+    settings: Settings, device: Device, told: Callable[[str], None] = lambda change: None
+) -> Explanation:
+    """What is alive at the memory peak of checked settings on a device, and what each setting would save."""
+    with _no_cycle_collection():
+        return explain_memory(_request(settings, device, None), told)
 
 
 @contextlib.contextmanager

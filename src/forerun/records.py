@@ -135,6 +135,43 @@ class ForecastDetail(Record):
     versions: dict[str, str] = {}
 
 
+class LiveTensor(Record):
+    """One allocation that is alive at the peak."""
+
+    bytes: int
+    category: str
+    module: str
+    operator: str
+    """The aten overload that made it; empty for what was there before the step."""
+    phase: str
+    line: str
+    """File and line of the program that called the operator; of the backward pass, the call that started it."""
+
+
+class Lever(Record):
+    """One change of settings and what it would do to the peak."""
+
+    change: str
+    """As `--set` takes it."""
+    saves_bytes: int
+    """Of the peak allocated; negative when it would cost memory."""
+    changes_method: bool
+    """It changes what is trained, not only how."""
+
+
+class Explanation(Record):
+    """What is alive at the peak, and what would lower it."""
+
+    phase: str
+    """Part of the step in which the peak falls."""
+    module: str
+    operator: str
+    largest: list[LiveTensor]
+    modules: dict[str, dict[str, int]]
+    """Bytes by module path, with block numbers as *, and category."""
+    levers: list[Lever]
+
+
 class Forecast(Record):
     """What a run will need, before it starts."""
 

@@ -19,23 +19,35 @@ def forecast(
     gpu: GpuOption = None,
     overrides: SetOption = None,
     price: Annotated[float | None, typer.Option("--price", help="Price per hour of one device, in dollars.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what is alive at the memory peak and what each setting would save.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast memory, time and cost of a run before it starts. Exit code 3: it does not fit."""
-    from forerun.api import find_device, forecast_settings, resolve
+    from rich.console import Console
+
+    from forerun.api import explain_settings, find_device, forecast_settings, resolve
 
     devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
     settings = resolve(target, overrides or ())
     forecasts = [forecast_settings(settings, device, price) for device in devices]
+    explanations = []
+    if explain:
+        tried = Console(stderr=True).print
+        explanations = [explain_settings(settings, d, lambda change: tried(f"trying {change}")) for d in devices]
     if as_json:
         documents = [f.model_dump(mode="json", by_alias=True, exclude={"detail"}) for f in forecasts]
+        for document, explanation in zip(documents, explanations, strict=False):
+            document["explanation"] = explanation.model_dump(mode="json")
         print_json(documents[0] if len(documents) == 1 else {"schema": COMPARISON_SCHEMA, "forecasts": documents})
     else:
-        from rich.console import Console
-
+        from forerun.report.explanation import explanation_tables
         from forerun.report.terminal import forecast_comparison, forecast_table
 
         shown = forecast_table(forecasts[0], settings.name) if len(forecasts) == 1 else forecast_comparison(forecasts)
         Console().print(shown)
+        for device, explanation in zip(devices, explanations, strict=False):
+            Console().print(explanation_tables(explanation, device.name))
     if not any(f.fits for f in forecasts):
         raise typer.Exit(3)

@@ -6,7 +6,7 @@
     print(gpu.memory.peak_allocated_bytes, gpu.clock.seconds)
 
 Everything between entering and leaving counts as one step. Backward passes and optimizer updates are recognised by
-themselves.
+themselves. A program that needs more than the card has ends with `torch.OutOfMemoryError` where it would on the card.
 """
 
 import contextlib
@@ -20,19 +20,52 @@ from forerun.clock.costs import DatasheetCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.hardware.catalogue import Device
 from forerun.hardware.catalogue import device as catalogue_device
+from forerun.memory.allocator import CachingAllocator, OutOfMemory
 from forerun.memory.overhead import workspace_bytes
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.trace import Category, Phase, Trace
+from forerun.units import format_bytes
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.session import VirtualSession
+
+
+class CardMemory:
+    """The caching allocator of a card, failing as PyTorch's does."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._allocator = CachingAllocator(int(device.memory_bytes - device.context_bytes.expected))
+        for number, size in enumerate(workspace_bytes(device)):
+            self._allocator.allocate(-1 - number, size)
+
+    def allocate(self, key: int, size: int) -> None:
+        """Give `size` bytes to the storage `key`.
+
+        Raises:
+            torch.OutOfMemoryError: the card is full, even with cached memory given back.
+        """
+        try:
+            self._allocator.allocate(key, size)
+        except OutOfMemory:
+            held, reserved = self._allocator.allocated_bytes, self._allocator.reserved_bytes
+            raise torch.OutOfMemoryError(
+                f"Virtual GPU out of memory. Tried to allocate {format_bytes(size)}. {self._device.name} has a total "
+                f"capacity of {format_bytes(self._device.memory_bytes)}, of which {format_bytes(held)} is allocated by "
+                f"PyTorch and {format_bytes(reserved - held)} is reserved but unallocated."
+            ) from None
+
+    def free(self, key: int) -> None:
+        """Take them back."""
+        self._allocator.free(key)
 
 
 class VirtualGPU:
     """A virtual GPU in use, from `virtual_gpu`."""
 
-    def __init__(self, device: Device, attention: str):
+    def __init__(self, device: Device, attention: str, *, limited: bool):
         self._device = device
         self._session = VirtualSession(device, attention)
+        self._session.recorder.card = CardMemory(device) if limited else None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "VirtualGPU":
@@ -67,24 +100,29 @@ class VirtualGPU:
         return replay_clock(self.trace, DatasheetCosts(self._device))
 
 
-def virtual_gpu(name: str, *, attention: str = "auto") -> VirtualGPU:
-    """A virtual GPU of the catalogue; use it as a context manager.
+def virtual_gpu(name: str, *, attention: str = "auto", limited: bool = True) -> VirtualGPU:
+    """A virtual GPU of the catalogue; use it as a context manager. Unless it is `limited` it has memory without end.
 
     Raises:
         UnknownDevice: no such GPU.
     """
-    return VirtualGPU(catalogue_device(name), attention)
+    return VirtualGPU(catalogue_device(name), attention, limited=limited)
 
 
 @contextlib.contextmanager
 def recognising_phases(recorder: Recorder) -> Iterator[None]:
     """Label backward passes and optimizer updates of a program that does not announce them."""
-    original: Callable[..., Any] = torch.autograd.backward
+    originals: dict[str, Callable[..., Any]] = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
     running: list[contextlib.AbstractContextManager[None]] = []
 
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        with recorder.phase(Phase.BACKWARD, 0):
-            return original(*args, **kwargs)
+    def labelled(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with recorder.phase(Phase.BACKWARD, 0):
+                found = original(*args, **kwargs)
+            recorder.raise_postponed()
+            return found
+
+        return call
 
     def begin(*_: Any) -> None:
         running.append(recorder.phase(Phase.OPTIMIZER))
@@ -96,10 +134,12 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
         recorder.own((value for value in state if isinstance(value, torch.Tensor)), Category.OPTIMIZER_STATE)
 
     hooks = [register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)]
-    torch.autograd.backward = backward
+    for name, original in originals.items():
+        setattr(torch.autograd, name, labelled(original))
     try:
         yield
     finally:
-        torch.autograd.backward = original
+        for name, original in originals.items():
+            setattr(torch.autograd, name, original)
         for hook in hooks:
             hook.remove()

@@ -14,8 +14,9 @@ from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.records import Range
 from forerun.trace import Trace
 
-FRAGMENTATION_SHARE = 1.05
-"""Conservative share on reserved bytes: order of allocations in a run that the trace does not see; stated."""
+FRAGMENTATION_SHARE = 1.08
+"""Conservative share on reserved bytes, for the order of allocations that the trace does not see: of 16 published runs
+whose peak allocated was forecast within 0.6 %, device memory was up to 5.4 % above the expected number."""
 MARGIN_SHARE = 0.01
 """Of the card, for what the trace does not see; stated."""
 

@@ -1,27 +1,11 @@
 """What is alive at the peak: the largest tensors, and bytes by module and category."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from forerun.memory.allocator import round_size
 from forerun.memory.replay import MemoryReplay, category
-from forerun.trace import ALLOCATE, FREE, OP, Category, Phase, Trace
-
-LARGEST = 10
-
-
-@dataclass(frozen=True)
-class LiveTensor:
-    """One allocation that is alive at the peak."""
-
-    bytes: int
-    category: Category
-    module: str
-    operator: str
-    """The aten overload that made it; empty for what was there before the first operator."""
-    phase: Phase
-    line: str
-    """File and line of the program that called the operator, where it was recorded."""
+from forerun.records import LiveTensor
+from forerun.trace import ALLOCATE, FREE, OP, Op, Trace
 
 
 def live_at_peak(trace: Trace, replay: MemoryReplay) -> list[LiveTensor]:
@@ -49,22 +33,27 @@ def live_at_peak(trace: Trace, replay: MemoryReplay) -> list[LiveTensor]:
 def _tensor(trace: Trace, index: int, maker: int | None) -> LiveTensor:
     storage = trace.storages[index]
     op = None if maker is None else trace.ops[maker]
-    if op is not None and op.phase is not storage.phase:
-        op = maker = None  # it was there before
+    if storage.name or (op is not None and op.phase is not storage.phase):
+        op = maker = None  # it was there before the step
     return LiveTensor(
         bytes=round_size(storage.bytes),
-        category=category(storage),
+        category=category(storage).value,
         module=storage.name or (op.module if op else ""),
         operator=trace.calls[op.call].name if op else "",
-        phase=storage.phase,
+        phase=storage.phase.value,
         line=trace.lines.get(maker, "") if maker is not None else "",
     )
 
 
-def by_module(tensors: list[LiveTensor], depth: int = 4) -> dict[str, dict[Category, int]]:
+def by_module(tensors: list[LiveTensor], depth: int = 4) -> dict[str, dict[str, int]]:
     """Bytes by module path, cut to `depth` names with numbers as *, and category; largest module first."""
-    found: dict[str, dict[Category, int]] = defaultdict(lambda: defaultdict(int))
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for tensor in tensors:
         parts = ["*" if part.isdigit() else part for part in tensor.module.split(".")]
         found[".".join(parts[:depth]) or "(step)"][tensor.category] += tensor.bytes
     return {name: dict(parts) for name, parts in sorted(found.items(), key=lambda item: -sum(item[1].values()))}
+
+
+def op_at_peak(trace: Trace, replay: MemoryReplay) -> Op | None:
+    """The operator that was about to run when the most was allocated; None for an empty trace."""
+    return next((trace.ops[index] for kind, index in trace.events[replay.peak_event :] if kind == OP), None)

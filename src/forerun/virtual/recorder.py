@@ -6,9 +6,11 @@ of the real program.
 """
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
@@ -25,6 +27,8 @@ GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
 """Read only the rows that they return, not the whole table."""
 ONLY_IN_PLACE = {aten._fused_sgd_, aten._fused_adagrad_}
 """Change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them, and none is needed."""
+INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<")
+"""Files that are no part of the program being traced."""
 WAITS = {aten._local_scalar_dense, aten.nonzero}
 """The host must wait for the device before it can go on."""
 NO_KERNEL = {
@@ -37,6 +41,18 @@ NO_KERNEL = {
     aten.empty_strided,
 }
 NO_KERNEL |= {aten.new_empty, aten.new_empty_strided, aten.sym_size, aten.sym_stride, aten.is_same_size}
+
+
+class Card(Protocol):
+    """Memory of a card that is played along with the program; raises `torch.OutOfMemoryError` when it is full."""
+
+    def allocate(self, key: int, size: int) -> None:
+        """Give `size` bytes to the storage `key`."""
+        ...
+
+    def free(self, key: int) -> None:
+        """Take them back."""
+        ...
 
 
 class Recorder(TorchDispatchMode, StepObserver):
@@ -52,6 +68,10 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.module_names: dict[int, str] = {}
         self.recomputing = False
         self._known_answer: bool | None = None
+        self.card: Card | None = None
+        self.postponed: torch.OutOfMemoryError | None = None
+        self.keeps_lines = False
+        """Note which line of the program called each operator; slower."""
         self.is_closed = False
         """What dies after the step is not part of it."""
         self.live_bytes = 0
@@ -84,6 +104,13 @@ class Recorder(TorchDispatchMode, StepObserver):
             if entry is not None:
                 self.trace.storages[entry[0]].owner = category
 
+    def name(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Give the storages of `tensors` their names."""
+        for name, tensor in tensors.items():
+            entry = self._storages.get(tensor.untyped_storage()._cdata)
+            if entry is not None:
+                self.trace.storages[entry[0]].name = name
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one aten call and record it."""
         kwargs = kwargs or {}
@@ -101,12 +128,16 @@ class Recorder(TorchDispatchMode, StepObserver):
         taken = [self._take(size) for size in temporaries]
         key = (func, _plain(args), tuple((n, _plain(v)) for n, v in kwargs.items()), born)
         self._append(key, lambda: describe(func, args, kwargs, out, born, self.device))
-        self.trace.events += [(FREE, index) for index in taken]
+        for index in taken:
+            self.trace.events.append((FREE, index))
+            if self.card is not None:
+                self.card.free(index)
         return out
 
     def _take(self, size: int) -> int:
         """Note memory that a kernel takes for itself; returns the index of its storage."""
         index = len(self.trace.storages)
+        self._allocate(index, size)
         self.trace.storages.append(Storage(size, self.current_phase, Category.TEMPORARY, self.current_phase))
         self.trace.events.append((ALLOCATE, index))
         return index
@@ -119,16 +150,35 @@ class Recorder(TorchDispatchMode, StepObserver):
             return False
         index = len(self.trace.storages)
         size = storage.nbytes()
+        self._allocate(index, size)
         self.trace.storages.append(Storage(size, self.current_phase))
         self.trace.events.append((ALLOCATE, index))
         self.live_bytes += size
         self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._freed(k)))
         return True
 
+    def _allocate(self, index: int, size: int) -> None:
+        if self.card is None:
+            return
+        try:
+            self.card.allocate(index, size)
+        except torch.OutOfMemoryError as error:
+            if self.current_phase is not Phase.BACKWARD:
+                raise
+            self.postponed = self.postponed or error
+
+    def raise_postponed(self) -> None:
+        """Raise what went wrong in a backward pass: PyTorch 2.13 aborts when a device's thread raises Python errors."""
+        error, self.postponed = self.postponed, None
+        if error is not None:
+            raise error
+
     def _freed(self, key: int) -> None:
         index, _ = self._storages.pop(key)
         if self.is_closed:
             return
+        if self.card is not None:
+            self.card.free(index)
         record = self.trace.storages[index]
         record.freed_in = self.current_phase
         self.live_bytes -= record.bytes
@@ -153,8 +203,21 @@ class Recorder(TorchDispatchMode, StepObserver):
         if call is None:
             call = self._calls[key] = len(self.trace.calls)
             self.trace.calls.append(describe())
+        if self.keeps_lines:
+            self.trace.lines[len(self.trace.ops)] = calling_line()
         self.trace.events.append((OP, len(self.trace.ops)))
         self.trace.ops.append(Op(call, self.current_phase, self.current_micro_step, self.module_path, self.recomputing))
+
+
+def calling_line() -> str:
+    """File and line of the nearest caller outside PyTorch and the virtual GPU, such as `modeling_llama.py:214`."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not any(part in path for part in INSIDE):
+            return f"{Path(path).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:

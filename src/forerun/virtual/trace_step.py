@@ -27,9 +27,15 @@ from forerun.virtual.session import VirtualSession
 
 
 def trace_step(
-    settings: Settings, workload: Workload, device: Device, shape: BatchShape, *, frozen_encoder: bool = False
+    settings: Settings,
+    workload: Workload,
+    device: Device,
+    shape: BatchShape,
+    *,
+    frozen_encoder: bool = False,
+    keep_lines: bool = False,
 ) -> Trace:
-    """The trace of one warm step with micro-batches of `shape` on `device`.
+    """The trace of one warm step with micro-batches of `shape` on `device`; `keep_lines` notes who calls operators.
 
     Raises:
         UntraceableOp: an operator of the model cannot run on the virtual device.
@@ -38,6 +44,7 @@ def trace_step(
     with torch.device("meta"):
         model = prepare_model(settings, workload, pretrained=False)
     session = VirtualSession(device, settings.model.attention)
+    session.recorder.keeps_lines = keep_lines
     try:
         with session:
             place(model, session.torch_device)
@@ -78,6 +85,7 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     parameters = list(step.model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
     recorder.own(parameters, Category.PARAMETER)
+    recorder.name(dict(step.model.named_parameters()))
     recorder.own(step.model.buffers(), Category.OTHER)
     recorder.own(quantization_scales(step.model), Category.PARAMETER)
     for parameter in trainable:

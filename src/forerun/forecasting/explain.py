@@ -1,0 +1,85 @@
+"""Why a run needs the memory that it needs: what is alive at the peak, and what each setting would save.
+
+Each lever is a forecast of its own: the step is traced again with that one change.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from forerun.data.plan import BatchShape
+from forerun.errors import ForerunError
+from forerun.forecasting.request import ForecastRequest
+from forerun.memory.card import replay_on_card
+from forerun.memory.explain import by_module, live_at_peak, op_at_peak
+from forerun.memory.replay import MemoryReplay, replay_memory
+from forerun.records import Explanation, Lever
+from forerun.settings.load import settings_from
+from forerun.settings.schema import Settings
+from forerun.trace import Trace
+from forerun.virtual.trace_step import trace_step
+
+LARGEST, MODULES = 10, 12
+Change = dict[str, Any]
+
+
+def explain_memory(request: ForecastRequest, told: Callable[[str], None] = lambda change: None) -> Explanation:
+    """What is alive at the peak of the longest step, and the levers; `told` hears of each lever before it is tried."""
+    trace, replay = _replay(request, keep_lines=True)
+    live, op = live_at_peak(trace, replay), op_at_peak(trace, replay)
+    return Explanation(
+        phase=op.phase.value if op else "",
+        module=op.module if op else "",
+        operator=trace.calls[op.call].name if op else "",
+        largest=live[:LARGEST],
+        modules=dict(list(by_module(live).items())[:MODULES]),
+        levers=sorted(_levers(request, replay.peak_allocated_bytes, told), key=lambda lever: -lever.saves_bytes),
+    )
+
+
+def _levers(request: ForecastRequest, peak: int, told: Callable[[str], None]) -> Iterator[Lever]:
+    for text, change, changes_method in candidate_changes(request.settings):
+        told(text)
+        try:
+            settings = settings_from(request.settings.model_dump(), change)
+            _, replay = _replay(replace(request, settings=settings))
+        except ForerunError:
+            continue  # not for this model or device
+        yield Lever(change=text, saves_bytes=peak - replay.peak_allocated_bytes, changes_method=changes_method)
+
+
+def candidate_changes(settings: Settings) -> list[tuple[str, list[str], bool]]:
+    """Text, overrides, and whether what is trained changes, of every lever that these settings leave open."""
+    batch = settings.batch
+    found: list[tuple[list[str], bool]] = []
+    if settings.activation_checkpointing == "none":
+        found.append((["activation_checkpointing=blocks"], False))
+    if batch.micro_batch_size > 1:
+        smaller = batch.micro_batch_size // 2
+        steps = batch.gradient_accumulation_steps * batch.micro_batch_size // smaller
+        halved = [f"batch.micro_batch_size={smaller}", f"batch.gradient_accumulation_steps={steps}"]
+        found.append((halved, batch.micro_batch_size % smaller != 0))
+    if settings.optimizer.name in ("adamw", "sgd") and settings.optimizer.implementation in ("foreach", "for-loop"):
+        found.append((["optimizer.implementation=fused"], False))
+    if settings.optimizer.name == "adamw":
+        found.append((["optimizer.name=adamw-8bit", "optimizer.implementation=auto"], True))
+        found.append((["optimizer.name=paged-adamw-8bit", "optimizer.implementation=auto"], True))
+    if settings.model.attention in ("eager", "math"):
+        found.append((["model.attention=auto"], False))
+    if settings.precision in ("fp32", "tf32"):
+        found.append((["precision=bf16-mixed"], True))
+    elif settings.precision == "bf16-mixed" and settings.adapter.kind == "lora":
+        found.append((["precision=bf16-true"], True))
+    if settings.adapter.kind == "lora" and settings.quantization == "none":
+        found.append((["quantization=nf4-double"], True))
+    return [(" ".join(change), change, changes) for change, changes in found]
+
+
+def _replay(request: ForecastRequest, *, keep_lines: bool = False) -> tuple[Trace, MemoryReplay]:
+    size, length = request.settings.batch.micro_batch_size, request.plan.longest.length
+    trace = trace_step(
+        request.settings, request.workload, request.device, BatchShape(size, length), keep_lines=keep_lines
+    )
+    if request.device.kind == "cpu":
+        return trace, replay_memory(trace, is_host=True)
+    return trace, replay_on_card(trace, request.device).memory

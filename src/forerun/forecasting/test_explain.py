@@ -1,0 +1,48 @@
+"""The explanation names what the forecast counted, and its levers keep what they promise."""
+
+import pytest
+
+import forerun
+from forerun.api import explain_settings
+from forerun.forecasting.explain import candidate_changes
+from forerun.hardware.catalogue import device
+from forerun.settings.load import settings_from
+
+BASE = {
+    "name": "e", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "precision": "bf16-true",
+    "adapter": {"kind": "lora", "rank": 4}, "batch": {"micro_batch_size": 4, "sequence_length": 128},
+    "data": {"examples": 400},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def explanation():
+    return explain_settings(settings_from(BASE), device("a100-40gb"))
+
+
+def test_the_largest_tensors_are_named_with_their_line(explanation):
+    made = [t for t in explanation.largest if t.operator and t.phase == "forward"]
+    assert made
+    assert all(".py:" in t.line for t in made)
+    assert len(explanation.largest) == 10
+
+
+def test_modules_hold_what_is_alive(explanation):
+    peak = forerun.forecast(BASE, gpu="a100-40gb").memory.peak_allocated_bytes
+    total = sum(size for parts in explanation.modules.values() for size in parts.values())
+    workspaces = 2 * 8_519_680
+    assert total == pytest.approx(peak - workspaces, rel=0.02)
+
+
+def test_levers_save_what_a_forecast_with_them_says(explanation):
+    peak = forerun.forecast(BASE, gpu="a100-40gb").memory.peak_allocated_bytes
+    for lever in explanation.levers[:2]:
+        changed = forerun.forecast(BASE, gpu="a100-40gb", overrides=lever.change.split())
+        assert lever.saves_bytes == peak - changed.memory.peak_allocated_bytes
+    assert explanation.levers[0].saves_bytes > 0
+
+
+def test_a_lever_keeps_the_global_batch():
+    settings = settings_from({**BASE, "batch": {"micro_batch_size": 6, "gradient_accumulation_steps": 3}})
+    halved = next(change for _, change, _ in candidate_changes(settings) if change[0].startswith("batch"))
+    assert settings_from(settings.model_dump(), halved).global_batch_size == settings.global_batch_size
