@@ -67,6 +67,8 @@ class MemoryForecast(Record):
     context_bytes: int
     capacity_bytes: int
     breakdown: MemoryBreakdown
+    phase_peaks: dict[str, int] = {}
+    """Peak allocated bytes of `training`, and where the run evaluates of `scoring` and `generation`."""
 
 
 class StepPhases(Record):

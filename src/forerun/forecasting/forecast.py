@@ -54,7 +54,7 @@ def make_forecast(request: ForecastRequest) -> Forecast:
         settings_hash=request.settings.hash,
         gpu=request.device.name,
         world_size=request.settings.parallel.world_size,
-        fits=model.card.fits if model.card else memory.device_bytes.conservative <= memory.capacity_bytes,
+        fits=memory.device_bytes.conservative <= memory.capacity_bytes,
         parameters=Parameters(
             total=model.longest.trace.total_parameters, trainable=model.longest.trace.trainable_parameters
         ),
@@ -69,21 +69,24 @@ def make_forecast(request: ForecastRequest) -> Forecast:
 
 def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
     device, replay = request.device, model.memory
-    allocated, reserved = replay.peak_allocated_bytes, replay.peak_reserved_bytes
     if model.card is None:
         context = psutil.Process().memory_info().rss
-        low, middle, high = (context + allocated * share for share in HOST_SPREAD)
+        low, middle, high = (context + replay.peak_allocated_bytes * share for share in HOST_SPREAD)
         band = Range(optimistic=low, expected=middle, conservative=high)
     else:
         context = int(device.context_bytes.expected)
         band = model.card.device_bytes
+    peaks = {"training": replay.breakdown, **model.evaluation_peaks}
+    highest = max(peaks.values(), key=lambda breakdown: breakdown.total_bytes)
+    more = highest.total_bytes - replay.breakdown.total_bytes
     return MemoryForecast(
-        peak_allocated_bytes=allocated,
-        peak_reserved_bytes=reserved,
-        device_bytes=band,
+        peak_allocated_bytes=highest.total_bytes,
+        peak_reserved_bytes=replay.peak_reserved_bytes + more,
+        device_bytes=Range(**{name: value + more for name, value in band.model_dump().items()}),
         context_bytes=context,
         capacity_bytes=device.memory_bytes,
-        breakdown=replay.breakdown,
+        breakdown=highest,
+        phase_peaks={name: breakdown.total_bytes for name, breakdown in peaks.items()},
     )
 
 
@@ -153,6 +156,10 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     found = [f"Time: {model.costs.description}; its range is stated, not earned on real runs."]
     if request.device.kind == "cuda":
         found.append("Device memory outside the allocator is taken from the catalogue, not probed on this machine.")
+    training = model.memory.peak_allocated_bytes
+    for name, breakdown in model.evaluation_peaks.items():
+        if breakdown.total_bytes > training:
+            found.append(f"Memory peaks in {name}, {breakdown.total_bytes / training - 1:.0%} above training.")
     found.extend(f"Assumed: {assumption}" for assumption in request.plan.assumptions)
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying

@@ -16,12 +16,14 @@ from forerun.data.plan import BatchShape
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
+from forerun.memory.allocator import round_size
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.replay import MemoryReplay, replay_memory
-from forerun.trace import Call, Trace
+from forerun.records import MemoryBreakdown
+from forerun.trace import Call, Category, Trace
 from forerun.units import GIGA, MIB
 from forerun.virtual.operator_timing import matmul_peak, step_overhead_seconds, time_calls
-from forerun.virtual.trace_step import trace_scoring, trace_step
+from forerun.virtual.trace_step import trace_generation, trace_scoring, trace_step
 
 STATED_DISK_BYTES_PER_SECOND = 1 * GIGA
 """Checkpoint writes on a rented machine; stated, not measured."""
@@ -46,6 +48,8 @@ class StepModel:
     memory: MemoryReplay
     card: CardReplay | None
     """On a GPU: whether it fits; None on the host."""
+    evaluation_peaks: dict[str, MemoryBreakdown]
+    """What is allocated at the peak of scoring and generating, by name; the state of training stays beside it."""
     costs: Costs
     peak_flops_per_second: float
     disk_bytes_per_second: float
@@ -120,17 +124,41 @@ def model_steps(request: ForecastRequest) -> StepModel:
     scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []
     costs = choose_costs(device, [*traces, *frozen, *scoring])
     card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
+    memory = card.memory if card else replay_memory(traces[-1], is_host=True)
     return StepModel(
         request=request,
         traced=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, traces, strict=True)],
-        memory=card.memory if card else replay_memory(traces[-1], is_host=True),
+        memory=memory,
         card=card,
+        evaluation_peaks=evaluation_peaks(request, memory, traces[-1]) if evaluates else {},
         costs=costs,
         peak_flops_per_second=_peak(device, traces[-1], costs),
         disk_bytes_per_second=measure_disk() if device.kind == "cpu" else STATED_DISK_BYTES_PER_SECOND,
         frozen=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, frozen, strict=False)],
         scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
     )
+
+
+def evaluation_peaks(request: ForecastRequest, training: MemoryReplay, trained: Trace) -> dict[str, MemoryBreakdown]:
+    """Peaks of evaluation at the longest length, in batches as in training, whose optimizer state stays allocated."""
+    settings, device = request.settings, request.device
+    shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
+    traces = {
+        "scoring": trace_scoring(settings, request.workload, device, shape),
+        "generation": trace_generation(settings, request.workload, device, shape),
+    }
+    owned = [s for s in trained.storages if s.owner is Category.OPTIMIZER_STATE]
+    state = sum(round_size(s.bytes) for s in owned)
+    found = {}
+    for name, trace in traces.items():
+        if trace is not None:
+            replay = replay_memory(trace, is_host=device.kind == "cpu")
+            beside = max(0, training.start_bytes - replay.start_bytes - state)
+            own = replay.breakdown
+            found[name] = own.model_copy(
+                update={"optimizer_state_bytes": state, "other_bytes": own.other_bytes + beside}
+            )
+    return found
 
 
 def choose_costs(device: Device, traces: list[Trace]) -> Costs:

@@ -5,10 +5,13 @@ trainable.
 Training calls `build_step`; tracing prepares the model on `meta`, gives it fake storage, then binds it.
 """
 
+import logging
 import warnings
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
@@ -47,8 +50,8 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
             quantize(model, settings.quantization, POLICIES[settings.precision].compute_dtype)
         if settings.adapter.kind == "lora":
             model = add_adapter(model, settings)
-        if settings.activation_checkpointing == "blocks":
-            checkpoint_blocks(model, reentrant=settings.quantization == "int8")
+        if settings.activation_checkpointing != "none":
+            checkpoint_blocks(model, recomputation(settings))
     return model.train()
 
 
@@ -69,15 +72,11 @@ def refuse_unsupported(settings: Settings) -> None:
             raise NotSupported(
                 f"{key}: {found!r} is in the contract but not offered by this version. Set {key} to {offered}."
             )
-    if settings.activation_checkpointing == "selective":
-        raise NotSupported(
-            "activation_checkpointing: 'selective' is in the contract but not offered by this version. "
-            "Set it to blocks or none."
-        )
 
 
 def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     """LoRA through peft; adapter weights are fp32 under mixed precision and the base's dtype otherwise."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # peft imports it, and it tells of kernels that it lacks
     from peft import LoraConfig, get_peft_model
 
     adapter = settings.adapter
@@ -101,12 +100,40 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
         ) from error
 
 
-def checkpoint_blocks(model: nn.Module, *, reentrant: bool = False) -> None:
-    """Recompute every transformer block in the backward pass.
+KEPT_OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_grouped_mm", "_scaled_dot_product_flash_attention",
+                  "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+                  "_scaled_dot_product_flash_attention_for_cpu")  # fmt: skip
+"""What selective checkpointing keeps, because it is dear to compute again: matrix products and attention."""
+
+
+def recomputation(settings: Settings) -> dict[str, Any]:
+    """Keyword arguments of `torch.utils.checkpoint.checkpoint` for these settings.
 
     The int8 layers of bitsandbytes (0.50) hold their input where only the reentrant kind of checkpointing forgets it.
+
+    Raises:
+        NotSupported: selective checkpointing of int8 layers, for that reason.
     """
-    kwargs = {"use_reentrant": reentrant}
+    if settings.activation_checkpointing == "blocks":
+        return {"use_reentrant": settings.quantization == "int8"}
+    if settings.quantization == "int8":
+        raise NotSupported(
+            "activation_checkpointing: int8 layers keep their inputs under selective checkpointing; "
+            "found 'selective'. Set it to blocks, or quantization to nf4."
+        )
+    kept = {getattr(torch.ops.aten, name).default for name in KEPT_OPERATORS}
+
+    def contexts() -> Any:
+        def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+            return CheckpointPolicy.MUST_SAVE if operator in kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return create_selective_checkpoint_contexts(policy)
+
+    return {"use_reentrant": False, "context_fn": contexts}
+
+
+def checkpoint_blocks(model: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Recompute every transformer block in the backward pass, as `kwargs` say."""
     if hasattr(model, "activation_checkpointing_enable"):  # the newer name in transformers
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)  # type: ignore[operator]
     elif hasattr(model, "gradient_checkpointing_enable"):

@@ -5,10 +5,10 @@ The model is built on `meta`, given fake storage, and its optimizer state create
 first, which creates the gradients, and one that adds to them and stands for all later ones.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError, UntraceableOp
@@ -63,18 +63,46 @@ def trace_step(
 
 def trace_scoring(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
     """The trace of scoring one batch: the forward pass in evaluation mode, without gradients."""
+
+    def score(model: nn.Module) -> None:
+        workload.loss(model, workload.example_batch(settings, shape.size, shape.length))
+
+    return _trace_evaluation(settings, workload, device, score)
+
+
+def trace_generation(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace | None:
+    """The trace of the last step of generating `evaluation.new_tokens` for one batch, its key-value cache first filled.
+
+    None for a model that does not generate token by token.
+    """
+    new = settings.evaluation.new_tokens
+
+    def generate(model: nn.Module) -> None:
+        ids = torch.zeros(shape.size, shape.length + new, dtype=torch.long)
+        filled = model(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
+        model(input_ids=ids[:, -1:], past_key_values=filled.past_key_values, use_cache=True, logits_to_keep=1)
+
+    if workload.name != "causal-lm" or new == 0:
+        return None
+    return _trace_evaluation(settings, workload, device, generate)
+
+
+def _trace_evaluation(
+    settings: Settings, workload: Workload, device: Device, work: Callable[[nn.Module], None]
+) -> Trace:
     with torch.device("meta"):
         model = prepare_model(settings, workload, pretrained=False).eval()
     session = VirtualSession(device, settings.model.attention)
     with session:
         place(model, session.torch_device)
-        policy = POLICIES[settings.precision]
-        with torch.device(session.torch_device):
-            batch = workload.example_batch(settings, shape.size, shape.length)
-        recorder = session.recorder
+        policy, recorder = POLICIES[settings.precision], session.recorder
+        recorder.own(model.parameters(), Category.PARAMETER)
+        recorder.own(model.buffers(), Category.OTHER)
+        recorder.own(quantization_scales(model), Category.PARAMETER)
         recorder.trace.warm_from = len(recorder.trace.events)
-        with recorder.phase(Phase.FORWARD, 0), torch.no_grad(), policy.autocast(session.torch_device.type):
-            workload.loss(model, batch)
+        autocast, here = policy.autocast(session.torch_device.type), torch.device(session.torch_device)
+        with recorder.phase(Phase.FORWARD, 0), torch.no_grad(), autocast, here:
+            work(model)
         recorder.is_closed = True
     recorder.trace.tf32 = policy.tf32
     return recorder.trace
