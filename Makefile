@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-slow scoreboard clean
 
 demo: .venv/.installed
 	$(BIN)/forerun run code-detector
@@ -16,6 +16,9 @@ test: .venv/.installed-dev
 
 test-slow: .venv/.installed-dev
 	$(BIN)/python -m pytest -m slow
+
+scoreboard: .venv/.installed-dev
+	$(BIN)/python -m benchmarks.scoreboard
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -1,0 +1,79 @@
+"""The scoreboard's rows, its statistics, and that the README quotes what it last printed."""
+
+import csv
+import re
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.scoreboard.__main__ import LATEST, scores, summary  # noqa: E402
+from benchmarks.scoreboard.libraries import SETS  # noqa: E402
+from benchmarks.scoreboard.programs import ARCHITECTURES, PROGRAMS  # noqa: E402
+from benchmarks.scoreboard.rows import load_rows  # noqa: E402
+
+from forerun.hardware.catalogue import device  # noqa: E402
+
+ROWS = load_rows()
+
+
+def test_rows_are_complete_and_can_be_forecast():
+    assert len({row.id for row in ROWS}) == len(ROWS) > 150
+    for row in ROWS:
+        assert row.program in PROGRAMS
+        assert row.library in SETS
+        assert row.settings["model"] in ARCHITECTURES
+        assert device(row.gpu)
+        assert any(v is not None for v in (row.allocated_bytes, row.reserved_bytes, row.device_bytes))
+        assert row.is_specified or row.note, "what is missing must be said"
+
+
+def test_a_third_is_held_out():
+    share = sum(row.is_held_out for row in ROWS) / len(ROWS)
+    assert 0.25 < share < 0.42
+
+
+def test_statistics():
+    found = summary(np.array([-0.1, 0.0, 0.2]))
+    assert found == {"rows": 3, "median": 0.1, "mean": pytest.approx(0.1), "p95": pytest.approx(0.19),
+                     "bias": pytest.approx(1 / 30)}  # fmt: skip
+    assert summary(np.array([])) == {"rows": 0}
+
+
+def test_a_perfect_forecast_scores_zero():
+    row = next(r for r in ROWS if r.device_bytes is not None and r.is_specified and not r.quantized)
+    size = row.device_bytes
+    made = {"allocated": row.allocated_bytes, "reserved": size, "device": size, "conservative": size, "capacity": size}
+    found = scores([(row, made)])
+    assert found["memory.allocated"]["median"] == found["memory.device"]["mean"] == 0
+    assert found["memory.within_conservative"] == 1
+    assert found["memory.qlora_device"] == {"rows": 0}
+
+
+def test_the_readme_quotes_the_last_scoreboard():
+    with LATEST.open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["specified"] == "True"]
+    assert len(lines) == sum(row.is_specified for row in ROWS), "run `python -m benchmarks.scoreboard` again"
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, wanted in (("error_allocated", "peak allocated"), ("error_device", "device memory")):
+        plain = [abs(float(li[name])) for li in lines if li[name] and "quantization" not in li["settings"]]
+        every = [abs(float(li[name])) for li in lines if li[name]]
+        used = every if name == "error_allocated" else plain
+        row = re.search(rf"\| {wanted} \| (\d+) \| ([\d.]+) % \|", text)
+        assert row is not None, f"README has no row for {wanted}"
+        assert int(row[1]) == len(used)
+        assert float(row[2]) == pytest.approx(100 * statistics.median(used), abs=0.006)
+
+
+@pytest.mark.slow
+def test_one_row_of_the_installed_library_runs():
+    from benchmarks.scoreboard.__main__ import run_worker
+
+    row = next(r for r in ROWS if r.library == "installed")
+    (found,) = run_worker("installed", [row])
+    assert found["reserved"] > found["allocated"] > 0
