@@ -218,11 +218,13 @@ def _has_no_values(tensor: Tensor) -> bool:
 
 
 def _heads(model: nn.Module) -> set[nn.Module]:
-    """Layers that are not quantised: output embeddings and classifiers."""
+    """Layers that are not quantised: output embeddings, classifiers, what transformers keeps in fp32 (T5's `wo`)."""
     found = {m for n, m in model.named_children() if n in ("score", "classifier", "lm_head", "cls")}
     head = getattr(model, "get_output_embeddings", lambda: None)()
     inside = {m for top in found for m in top.modules()}
-    return found | inside | ({head} if head is not None else set())
+    wide = set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    kept = {m for n, m in model.named_modules() if wide & set(n.split("."))}
+    return found | inside | kept | ({head} if head is not None else set())
 
 
 def _linear_weight(layer: nn.Module) -> Tensor:

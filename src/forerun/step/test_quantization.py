@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import forerun
 from forerun.errors import InvalidSettings, MissingExtra
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step, prepare_model
@@ -73,6 +74,22 @@ def test_heads_and_embeddings_stay():
     kinds = {name: type(m).__name__ for name, m in model.named_modules()}
     assert kinds["base_model.model.lm_head"] == "Linear"
     assert kinds["base_model.model.model.layers.0.mlp.up_proj.base_layer"] == "Linear4bit"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_t5_keeps_the_layers_that_transformers_keeps_in_fp32(kind):
+    forecast = forerun.forecast(
+        {"name": "t", "workload": "seq2seq-lm", "model": {"name": "tiny-t5"}, "quantization": kind, "adapter": LORA,
+         "batch": {"micro_batch_size": 2, "sequence_length": 16}, "data": {"examples": 8}},
+        gpu="a100-40gb",
+    )  # fmt: skip
+    assert forecast.memory.breakdown.parameter_bytes > 0
+    with torch.device("meta"):
+        model = prepare_model(settings_with(kind, "tiny-t5", workload="seq2seq-lm"), generic_workload("seq2seq-lm"),
+                              pretrained=False)  # fmt: skip
+    quantised = {name for name, module in model.named_modules() if isinstance(module, QuantizedLinear)}
+    assert quantised
+    assert not any(".wo" in name for name in quantised)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -39,6 +39,8 @@ class VirtualSession:
         before = set_target(self._target)
         self._stack.callback(set_target, before)
         self._stack.enter_context(_quiet_fake_tensors())
+        # PyTorch makes threads for the devices that it knows at the process's first backward pass; ours may come later
+        self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self._stack.enter_context(_clearing_autocast_cache())
         if self.torch_device.type == "cpu":
             self._stack.enter_context(_CpuAttention())

@@ -1,5 +1,8 @@
 """A virtual device in use: lifetimes, phases, modules, and that leaving it leaves nothing behind."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -115,3 +118,12 @@ def test_a_step_returns_to_its_start():
         session.recorder.is_closed = True
     replay = replay_memory(session.recorder.trace)
     assert replay.start_bytes == replay.end_bytes > 0
+
+
+def test_a_process_that_has_trained_on_the_cpu_can_forecast():
+    """PyTorch sizes its backward threads once: a device registered after the first backward pass has none."""
+    code = (
+        "import torch; (torch.ones(3, requires_grad=True) * 2).sum().backward(); import forerun\n"
+        "with forerun.virtual_gpu('t4') as gpu: torch.zeros(4, device=gpu.device, requires_grad=True).sum().backward()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
