@@ -52,8 +52,11 @@ def forecast_all(rows: list[Row]) -> dict[str, dict[str, Any]]:
 
 
 def run_worker(library: str, rows: list[Row]) -> list[dict[str, Any]]:
-    """Forecasts of `rows` in a process that sees `library`."""
-    folder = search_path(library)
+    """Forecasts of `rows` in a process that sees `library`; errors for all where it cannot be installed."""
+    try:
+        folder = search_path(library)
+    except RuntimeError as error:
+        return [{"id": row.id, "error": str(error)} for row in rows]
     paths = [str(folder)] if folder else []
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]), "HF_HUB_OFFLINE": "1"}
     lines = "\n".join(json.dumps(asdict(row)) for row in rows)

@@ -6,12 +6,14 @@ installed packages in the search path of the process that makes the forecasts of
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / ".libraries"
 INSTALLED = "installed"
 """The set that means: what is installed beside forerun."""
 COMMON = ["requests==2.32.3", "urllib3==2.2.3", "charset-normalizer==3.4.0", "idna==3.10", "certifi==2024.8.30"]
+_INSTALLING = threading.Lock()
 SETS: dict[str, list[str]] = {
     INSTALLED: [],
     "transformers-4.42": [
@@ -38,6 +40,11 @@ def search_path(name: str) -> Path | None:
     packages = SETS[name]
     if not packages:
         return None
+    with _INSTALLING:  # two workers may want the same set
+        return _installed(name, packages)
+
+
+def _installed(name: str, packages: list[str]) -> Path:
     folder = FOLDER / name
     marker = folder / "complete.txt"
     wanted = "\n".join(packages)
