@@ -94,6 +94,8 @@ class Storage:
     freed_in: Phase | None = None
     name: str = ""
     """Of a parameter: its name in the model."""
+    stream: int = 0
+    """Number of the stream that it was made on; the allocator keeps a pool for each."""
 
 
 @dataclass(slots=True)
@@ -108,6 +110,8 @@ class Trace:
     trainable_parameters: int = 0
     checkpoint_bytes: int = 0
     """Bytes of trainable parameters and optimizer state, what one checkpoint holds."""
+    world_size: int = 1
+    """Ranks, of which the trace shows one."""
     paged_bytes: int = 0
     """Optimizer state in managed memory, outside PyTorch's allocator."""
     micro_batch_size: int = 0

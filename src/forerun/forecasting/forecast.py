@@ -13,6 +13,7 @@ import psutil
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.hardware.catalogue import Device
+from forerun.memory.overhead import outside_bytes
 from forerun.records import (
     Forecast,
     ForecastDetail,
@@ -75,7 +76,7 @@ def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
         low, middle, high = (context + replay.peak_allocated_bytes * share for share in HOST_SPREAD)
         band = Range(optimistic=low, expected=middle, conservative=high)
     else:
-        context = int(device.context_bytes.expected)
+        context = int(outside_bytes(device, request.settings.parallel.world_size).expected)
         band = model.card.device_bytes
     peaks = {"training": replay.breakdown, **model.evaluation_peaks}
     highest = max(peaks.values(), key=lambda breakdown: breakdown.total_bytes)

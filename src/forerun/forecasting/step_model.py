@@ -85,7 +85,7 @@ class StepModel:
                 for shape, number in plan.shapes
                 if number
             )
-            phases[name] = whole / micro_steps / plan.steps
+            phases[name] = whole / micro_steps / plan.steps / self.request.settings.parallel.world_size
         phases["data_seconds"] += self.request.known.data_seconds_per_step
         return phases
 
@@ -106,7 +106,7 @@ class StepModel:
             for shape, number in plan.shapes
             if number
         )
-        return whole / self.traced[0].trace.accumulation / plan.steps
+        return whole / self.traced[0].trace.accumulation / plan.steps / self.request.settings.parallel.world_size
 
 
 def model_steps(request: ForecastRequest) -> StepModel:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from forerun.hardware.catalogue import Device
 from forerun.memory.allocator import AllocatorOptions, OutOfMemory
-from forerun.memory.overhead import workspace_bytes
+from forerun.memory.overhead import outside_bytes, workspace_bytes
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.records import Range
 from forerun.trace import Trace
@@ -37,7 +37,7 @@ def replay_on_card(
     trace: Trace, device: Device, *, options: AllocatorOptions | None = None, passes: int = 8
 ) -> CardReplay:
     """Replay `trace` on the GPU `device`."""
-    context, total = device.context_bytes, device.memory_bytes
+    context, total = outside_bytes(device, trace.world_size), device.memory_bytes
     blocks = workspace_bytes(device)
 
     def replay(limit: float | None) -> MemoryReplay:
@@ -49,17 +49,17 @@ def replay_on_card(
     roomy = replay(None)
     needed = roomy.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative
     if needed <= total:
-        return CardReplay(roomy, True, _range(roomy, device, trace.paged_bytes, needed), False)
+        return CardReplay(roomy, True, _range(roomy, device, trace, trace.paged_bytes, needed), False)
     try:
         replay(total * (1 - MARGIN_SHARE) - context.conservative)
         cramped = replay(total - context.expected)
     except OutOfMemory:
-        return CardReplay(roomy, False, _range(roomy, device, 0, needed), False)
-    return CardReplay(cramped, True, _range(cramped, device, trace.paged_bytes, total), True)
+        return CardReplay(roomy, False, _range(roomy, device, trace, 0, needed), False)
+    return CardReplay(cramped, True, _range(cramped, device, trace, trace.paged_bytes, total), True)
 
 
-def _range(memory: MemoryReplay, device: Device, paged: int, conservative: float) -> Range:
-    context = device.context_bytes
+def _range(memory: MemoryReplay, device: Device, trace: Trace, paged: int, conservative: float) -> Range:
+    context = outside_bytes(device, trace.world_size)
     room = device.memory_bytes - conservative
     resident = max(0.0, min(paged, room))
     expected = memory.peak_reserved_bytes + context.expected + resident

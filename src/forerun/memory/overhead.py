@@ -1,18 +1,35 @@
 """Device memory that no tensor holds: library workspaces inside the allocator, and the context outside it.
 
-cuBLAS keeps one workspace per handle and stream, taken from the caching allocator at its first product. Forward and
+Sources are named where the numbers are. cuBLAS keeps one workspace per handle and stream, taken from the caching allocator at its first product. Forward and
 backward run on different threads with a handle each, so a training step holds two.
 Source: `aten/src/ATen/cuda/CublasHandlePool.cpp`, `getChosenWorkspaceSize`, `parseChosenWorkspaceSize`, PyTorch 2.13:
 default `:4096:2:16:8` KiB, and 32 MiB on compute capability 9.0 and above; pytorch/pytorch#95668 reports the 8.5 MB.
 """
 
 from forerun.hardware.catalogue import Device
+from forerun.records import Range
 from forerun.units import KIB, MIB
 
 CUBLAS_WORKSPACE_BYTES = (4096 * 2 + 16 * 8) * KIB
 CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
 HANDLES = 2
 """One of the thread that runs forward, one of the thread that runs backward."""
+NCCL_PAIR_BYTES, NCCL_BYTES, NCCL_MOST_BYTES = 544 * MIB, 688 * MIB, 1638 * MIB
+"""What the first all-reduce of a communicator takes outside PyTorch's allocator: of two and of more A100s with NVLink
+(NVIDIA/nccl#964), and the most that a communicator's user reports (1.6 GB, NVIDIA/nccl#864)."""
+
+
+def outside_bytes(device: Device, world_size: int) -> Range:
+    """What lies outside PyTorch's allocator: the context, and with several ranks NCCL's buffers."""
+    context = device.context_bytes
+    if world_size == 1:
+        return context
+    expected = NCCL_PAIR_BYTES if world_size == 2 else NCCL_BYTES
+    return Range(
+        optimistic=context.optimistic + min(NCCL_PAIR_BYTES, expected),
+        expected=context.expected + expected,
+        conservative=context.conservative + NCCL_MOST_BYTES,
+    )
 
 
 def workspace_bytes(device: Device) -> list[int]:

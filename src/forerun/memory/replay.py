@@ -113,7 +113,7 @@ def carried_storages(trace: Trace) -> dict[int, int]:
 class _Allocator(Protocol):
     peak_reserved_bytes: int
 
-    def allocate(self, key: int, size: int) -> None: ...
+    def allocate(self, key: int, size: int, stream: int = 0) -> None: ...
 
     def free(self, key: int) -> None: ...
 
@@ -130,7 +130,7 @@ class HostAllocator:
     def __init__(self) -> None:
         self._live: dict[int, int] = {}
 
-    def allocate(self, key: int, size: int) -> None:
+    def allocate(self, key: int, size: int, stream: int = 0) -> None:
         """Give `size` bytes to the storage `key`."""
         self._live[key] = -(-size // HOST_ALIGNMENT_BYTES) * HOST_ALIGNMENT_BYTES
 
@@ -173,7 +173,7 @@ class _Account:
             storage = self.trace.storages[index]
             if kind == ALLOCATE:
                 size = -self._drop(index)  # left by the pass before and taken over by nothing
-                self.allocator.allocate(index, storage.bytes)
+                self.allocator.allocate(index, storage.bytes, storage.stream)
                 self.sizes[index] = self.allocator.held(index)
                 size += self.sizes[index]
             else:

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step import parallel
 from forerun.step.optimizer import build_optimizer
 from forerun.step.precision import POLICIES
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
@@ -35,8 +37,11 @@ def build_step(settings: Settings, workload: Workload, device: str, *, pretraine
         InvalidSettings: the adapter names no module of this model.
     """
     with torch.device(device):
-        model = prepare_model(settings, workload, pretrained=pretrained)
-    return bind_step(settings, workload, model.to(device), device)
+        model = prepare_model(settings, workload, pretrained=pretrained).to(device)
+    mesh = parallel.mesh_of_ranks(settings, device)
+    if mesh is not None:
+        parallel.shard(model, settings, mesh)
+    return bind_step(settings, workload, model, device)
 
 
 def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -> nn.Module:
@@ -58,20 +63,23 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
 def bind_step(settings: Settings, workload: Workload, model: nn.Module, device: str) -> TrainingStep:
     """Optimizer and step over a model that is where it will be trained; `device` is a torch device type."""
     optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale)
-    return TrainingStep(settings, workload, model, optimizer, device)
+    step = TrainingStep(settings, workload, model, optimizer, device)
+    if settings.parallel.kind == "ddp":
+        step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
+    return step
 
 
 def refuse_unsupported(settings: Settings) -> None:
     """Refuse what the contract allows but this version does not do."""
     wanted = {
         "compile": (settings.compile, "none"),
-        "parallel.kind": (settings.parallel.kind, "none"),
     }
     for key, (found, offered) in wanted.items():
         if found != offered:
             raise NotSupported(
                 f"{key}: {found!r} is in the contract but not offered by this version. Set {key} to {offered}."
             )
+    parallel.refuse_unsupported(settings)
 
 
 def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from forerun.settings.schema import Settings
+from forerun.step.parallel import holding_gradients, mean_over_ranks
 from forerun.step.precision import POLICIES, PrecisionPolicy
 from forerun.step.workload import Batch, Workload
 from forerun.trace import Phase
@@ -46,6 +47,8 @@ class TrainingStep:
         self.settings = settings
         self.workload = workload
         self.model = model
+        self.called = model
+        """What the loss calls: the model, or what wraps it on one of several ranks."""
         self.optimizer = optimizer
         self.device_type = device
         self.policy: PrecisionPolicy = POLICIES[settings.precision]
@@ -53,11 +56,13 @@ class TrainingStep:
 
     def run(self, micro_batches: Sequence[Batch], observer: StepObserver) -> StepResult:
         """One optimizer step over `micro_batches`."""
-        count = sum(self.workload.count(batch) for batch in micro_batches)
+        counted = sum(self.workload.count(batch) for batch in micro_batches)
+        count = mean_over_ranks(counted, self.settings, self.device_type)
         total: Tensor | None = None
         details: dict[str, Tensor] = {}
         for index, batch in enumerate(micro_batches):
-            loss, parts = self._micro_step(batch, count, index, observer)
+            with holding_gradients(self.called, is_last=index == len(micro_batches) - 1):
+                loss, parts = self._micro_step(batch, count, index, observer)
             total = loss if total is None else total + loss
             for name, part in parts.items():
                 share = part / len(micro_batches)
@@ -69,10 +74,10 @@ class TrainingStep:
         return StepResult(total, norm, details)
 
     def _micro_step(
-        self, batch: Batch, count: float, index: int, observer: StepObserver
+        self, batch: Batch, count: float | Tensor, index: int, observer: StepObserver
     ) -> tuple[Tensor, dict[str, Tensor]]:
         with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type):
-            result = self.workload.loss(self.model, batch)
+            result = self.workload.loss(self.called, batch)
             loss = result.sum / count
         with observer.phase(Phase.BACKWARD, index):
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()

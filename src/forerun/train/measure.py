@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from forerun.records import MeasuredMemory, MeasuredStep, Parameters, StepPhases, StepReport
+from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver, TrainingStep
 from forerun.step.workload import Batch
 from forerun.trace import Phase
@@ -83,11 +84,11 @@ def run_measuring_allocations(run: Callable[[], T], step: TrainingStep, batches:
 
 
 def bytes_alive(step: TrainingStep) -> int:
-    """Bytes of parameters, buffers and optimizer state, each shared storage once."""
+    """Bytes of this rank's parameters, buffers and optimizer state, each shared storage once."""
     tensors = [*step.model.parameters(), *step.model.buffers()]
     for state in step.optimizer.state.values():
         tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    storages = {s.data_ptr(): s.nbytes() for s in (local(t).untyped_storage() for t in tensors)}
     return sum(storages.values())
 
 

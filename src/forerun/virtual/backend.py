@@ -7,6 +7,7 @@ Source: `torch.utils.backend_registration`, PyTorch 2.13.
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,10 @@ DEVICE = "virtual"
 
 class VirtualBackend(backend_registration._DummyBackendModule):
     """What `torch.virtual` offers; there is one device and nothing to wait for."""
+
+    Stream: type["Stream"]
+    Event: type["Event"]
+    _streams: list["Stream"]
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         """Both 16-bit formats; whether the target has them is checked against its hardware record."""
@@ -37,6 +42,69 @@ class VirtualBackend(backend_registration._DummyBackendModule):
     def device(self, device: object) -> Iterator[None]:
         """There is only device 0."""
         yield
+
+    def device_count(self) -> int:
+        """As many as anyone asks for: ranks of one process group share this process."""
+        return 1 << 16
+
+    def set_device(self, device: object) -> None:
+        """There is only device 0."""
+
+    def current_stream(self, device: object = None) -> "Stream":
+        """The stream that work is issued to."""
+        return self._streams[-1]
+
+    @contextlib.contextmanager
+    def stream(self, stream: "Stream") -> Iterator[None]:
+        """Issue work to `stream`: the allocator keeps a pool for each."""
+        self._streams.append(stream)
+        try:
+            yield
+        finally:
+            self._streams.pop()
+
+
+class Stream:
+    """An order of work; everything here happens at once, so only its number matters: 0 is the default one."""
+
+    def __init__(self, device: object = None, *, priority: int = 0, number: int | None = None):
+        self.number = next(_STREAM_NUMBERS) if number is None else number
+
+    def wait_event(self, event: object) -> None:
+        """Nothing to wait for."""
+
+    def wait_stream(self, stream: object) -> None:
+        """Nothing to wait for."""
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        """An event that has passed."""
+        return event or Event()
+
+
+class Event:
+    """Has always passed."""
+
+    def __init__(self, *_: object, **__: object):
+        pass
+
+    def record(self, stream: object = None) -> None:
+        """Nothing to note."""
+
+    def wait(self, stream: object = None) -> None:
+        """Nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+_STREAM_NUMBERS = itertools.count(1)
+VirtualBackend.Stream, VirtualBackend.Event = Stream, Event
+VirtualBackend._streams = [Stream(number=0)]
+
+
+def current_stream() -> int:
+    """Number of the stream that work is issued to."""
+    return VirtualBackend._streams[-1].number
 
 
 @functools.cache
@@ -76,10 +144,14 @@ def _register_real_storage() -> None:
     def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory=None):
         return acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
 
+    def empty(size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+        return acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
+
     def copy_from(source, target, non_blocking=False):
         return target
 
     library.impl("empty_strided", empty_strided, "PrivateUse1")
+    library.impl("empty.memory_format", empty, "PrivateUse1")
     library.impl("_copy_from", copy_from, "PrivateUse1")
 
 

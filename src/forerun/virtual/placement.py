@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from forerun.step.parallel import local
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -26,7 +28,10 @@ def place(model: Module, device: torch.device) -> Module:
 
 
 def _empty_twin(old: Tensor, device: torch.device) -> Tensor:
-    new = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=device)
+    if local(old) is not old:  # sharded: this rank's part only
+        new = torch.empty_like(old, device=device)
+    else:
+        new = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=device)
     return nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
 
 

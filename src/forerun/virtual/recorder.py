@@ -17,9 +17,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Named, Op, Phase, Storage, TensorSpec, Trace
-from forerun.virtual.backend import DEVICE
+from forerun.virtual.backend import DEVICE, current_stream
 from forerun.virtual.kernel_memory import temporary_bytes
 
 aten = torch.ops.aten
@@ -76,6 +77,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         """What dies after the step is not part of it."""
         self.live_bytes = 0
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._emptied: set[int] = set()
         self._calls: dict[Any, int] = {}
 
     @contextlib.contextmanager
@@ -100,20 +102,22 @@ class Recorder(TorchDispatchMode, StepObserver):
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Fix the category of the storages of `tensors`."""
         for tensor in tensors:
-            entry = self._storages.get(tensor.untyped_storage()._cdata)
+            entry = self._storages.get(local(tensor).untyped_storage()._cdata)
             if entry is not None:
                 self.trace.storages[entry[0]].owner = category
 
     def name(self, tensors: dict[str, torch.Tensor]) -> None:
         """Give the storages of `tensors` their names."""
         for name, tensor in tensors.items():
-            entry = self._storages.get(tensor.untyped_storage()._cdata)
+            entry = self._storages.get(local(tensor).untyped_storage()._cdata)
             if entry is not None:
                 self.trace.storages[entry[0]].name = name
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Run one aten call and record it."""
+        """Run one aten call and record it; one on sharded tensors comes back as calls on this rank's parts."""
         kwargs = kwargs or {}
+        if any(hasattr(kind, "_local_tensor") for kind in types):
+            return NotImplemented
         if func is torch.ops.prim.device.default:
             return func(*args)
         packet = func._overloadpacket
@@ -136,11 +140,7 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def _take(self, size: int) -> int:
         """Note memory that a kernel takes for itself; returns the index of its storage."""
-        index = len(self.trace.storages)
-        self._allocate(index, size)
-        self.trace.storages.append(Storage(size, self.current_phase, Category.TEMPORARY, self.current_phase))
-        self.trace.events.append((ALLOCATE, index))
-        return index
+        return self._born(size, Category.TEMPORARY)
 
     def _track(self, tensor: torch.Tensor) -> bool:
         """Note a new storage; returns whether it was new."""
@@ -148,14 +148,35 @@ class Recorder(TorchDispatchMode, StepObserver):
         key = storage._cdata
         if key in self._storages:
             return False
-        index = len(self.trace.storages)
-        size = storage.nbytes()
-        self._allocate(index, size)
-        self.trace.storages.append(Storage(size, self.current_phase))
-        self.trace.events.append((ALLOCATE, index))
-        self.live_bytes += size
+        index = self._born(storage.nbytes())
+        self.live_bytes += storage.nbytes()
         self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._freed(k)))
         return True
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage was emptied, or filled again, in place: FSDP does that with gathered weights."""
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._storages:
+            return
+        index, reference = self._storages[key]
+        owner = self.trace.storages[index].owner
+        if key not in self._emptied:
+            self._end(index)
+        self._emptied.discard(key)
+        if size:
+            self._storages[key] = (self._born(size, owner), reference)
+            self.live_bytes += size
+        else:
+            self._emptied.add(key)
+
+    def _born(self, size: int, owner: Category | None = None) -> int:
+        index = len(self.trace.storages)
+        self._allocate(index, size)
+        stream = current_stream() if self.device == DEVICE else 0
+        ends = self.current_phase if owner is Category.TEMPORARY else None
+        self.trace.storages.append(Storage(size, self.current_phase, owner, ends, stream=stream))
+        self.trace.events.append((ALLOCATE, index))
+        return index
 
     def _allocate(self, index: int, size: int) -> None:
         if self.card is None:
@@ -175,8 +196,12 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def _freed(self, key: int) -> None:
         index, _ = self._storages.pop(key)
-        if self.is_closed:
-            return
+        if key in self._emptied:
+            self._emptied.discard(key)
+        elif not self.is_closed:
+            self._end(index)
+
+    def _end(self, index: int) -> None:
         if self.card is not None:
             self.card.free(index)
         record = self.trace.storages[index]

@@ -49,6 +49,7 @@ class VirtualSession:
         self._stack.enter_context(moving_fake_modules())
         self._stack.enter_context(as_if_real(self.recorder))
         self._stack.enter_context(_following_modules(self.recorder))
+        self._stack.enter_context(_seeing_resizes(self.recorder))
         self._stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         self._stack.enter_context(self.recorder)
         return self
@@ -131,6 +132,23 @@ def _speaking_for_cuda() -> Iterator[None]:
     finally:
         torch.is_autocast_enabled, torch.get_autocast_dtype = enabled, dtype
         torch.get_autocast_gpu_dtype = cuda_dtype
+
+
+@contextlib.contextmanager
+def _seeing_resizes(recorder: Recorder) -> Iterator[None]:
+    """Storages that change their size in place do so without an operator."""
+    original = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> Any:
+        result = original(storage, size)
+        recorder.resized(storage)
+        return result
+
+    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

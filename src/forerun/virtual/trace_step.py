@@ -5,6 +5,7 @@ The model is built on `meta`, given fake storage, and its optimizer state create
 first, which creates the gradients, and one that adds to them and stands for all later ones.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 import torch
@@ -16,12 +17,14 @@ from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import TracedOptimizer
+from forerun.step.parallel import mesh_of_ranks, shard
 from forerun.step.precision import POLICIES
 from forerun.step.quantization import parameter_count, quantization_scales
-from forerun.step.training_step import TrainingStep
+from forerun.step.training_step import StepObserver, TrainingStep
 from forerun.step.workload import Workload
 from forerun.trace import Category, Phase, Trace
 from forerun.virtual.placement import place
+from forerun.virtual.process_group import rank_zero_of, record_reductions
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.session import VirtualSession
 
@@ -45,11 +48,20 @@ def trace_step(
         model = prepare_model(settings, workload, pretrained=False)
     session = VirtualSession(device, settings.model.attention)
     session.recorder.keeps_lines = keep_lines
+    alone = settings.parallel.kind == "none"
+    ranks = contextlib.nullcontext() if alone else rank_zero_of(settings.parallel.world_size)
     try:
-        with session:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(ranks)
+            mesh = mesh_of_ranks(settings, session.torch_device.type)
+            stack.enter_context(session)
+            if mesh is not None:
+                shard(model, settings, mesh)
             place(model, session.torch_device)
             session.name_modules(model)
             step = bind_step(settings, workload, model, session.torch_device.type)
+            if isinstance(step.called, nn.parallel.DistributedDataParallel):
+                record_reductions(step.called, session.recorder)
             step.freeze_encoder(frozen_encoder)
             return _record(step, session, shape)
     except (NotImplementedError, RuntimeError) as error:
@@ -118,6 +130,8 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     recorder.own(quantization_scales(step.model), Category.PARAMETER)
     for parameter in trainable:
         parameter.register_post_accumulate_grad_hook(lambda p: recorder.own([_gradient(p)], Category.GRADIENT))
+    if step.settings.parallel.kind == "fsdp":  # makes its buffers in the first step
+        step.run([_batch(step, session, shape, recorder)], StepObserver())
     state = _prime(step, trainable, recorder)
     accumulation = step.settings.batch.gradient_accumulation_steps
     micro_steps = min(accumulation, 2)
@@ -132,6 +146,7 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trace.trainable_parameters = sum(p.numel() for p in trainable)
     trace.checkpoint_bytes = _bytes(trainable) + _bytes(state)
     trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
+    trace.world_size = step.settings.parallel.world_size
     trace.micro_steps, trace.accumulation = micro_steps, accumulation
     trace.paged_bytes = step.optimizer.paged_bytes() if isinstance(step.optimizer, TracedOptimizer) else 0
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")

@@ -1,0 +1,102 @@
+"""One rank of a data-parallel step: DDP, or FSDP2 with every transformer block sharded.
+
+The same code in each process of a real group and, on the virtual GPU, in one process whose peers do not exist. The
+default process group must be there. DDP keeps gradients as views of its buckets and sends them once for each optimizer
+step; FSDP2 gathers a block's weights in the compute dtype when it is needed, frees them after, and reduces gradients
+in fp32 under mixed precision.
+"""
+
+import contextlib
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from forerun.errors import NotSupported
+from forerun.settings.schema import Settings
+from forerun.step.precision import POLICIES
+
+SHARDED_OPTIMIZERS = ("adamw", "sgd")
+"""Rules that work on shards: element by element."""
+
+
+def refuse_unsupported(settings: Settings) -> None:
+    """Refuse what cannot be sharded.
+
+    Raises:
+        NotSupported: FSDP with quantised weights, or with an optimizer that looks at whole matrices.
+    """
+    if settings.parallel.kind != "fsdp":
+        return
+    if settings.quantization != "none":
+        raise NotSupported(
+            f"parallel.kind: packed weights cannot be sharded; found 'fsdp' with quantization="
+            f"{settings.quantization!r}. Set parallel.kind to ddp, or quantization to none."
+        )
+    if settings.optimizer.name not in SHARDED_OPTIMIZERS:
+        raise NotSupported(
+            f"optimizer.name: FSDP updates shards, so the rule must work element by element; found "
+            f"{settings.optimizer.name!r}. Use {' or '.join(SHARDED_OPTIMIZERS)}, or set parallel.kind to ddp."
+        )
+
+
+def mesh_of_ranks(settings: Settings, device_type: str) -> Any:
+    """The ranks in a row, as FSDP2 wants them; None when nothing is sharded."""
+    if settings.parallel.kind != "fsdp":
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device_type, (settings.parallel.world_size,))
+
+
+def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
+    """Shard parameters in place, block by block and then the rest; on `meta` nothing is ever held whole."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = POLICIES[settings.precision]
+    mixed = MixedPrecisionPolicy()
+    if policy.autocast_dtype is not None:
+        mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
+    for module in (*transformer_blocks(model), model):
+        fully_shard(module, mesh=mesh, mp_policy=mixed)
+    return model
+
+
+def transformer_blocks(model: nn.Module) -> list[nn.Module]:
+    """The repeated blocks: what transformers declares unsplittable, else the members of the longest module list."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return found or list(max(lists, key=len, default=[]))
+
+
+def replicate(model: nn.Module, *, is_real: bool) -> nn.Module:
+    """Wrap `model` in DDP; a model without values (not `is_real`) has nothing to compare with its peers."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # 2.13; 2.11 has no other
+        return nn.parallel.DistributedDataParallel(
+            model, broadcast_buffers=False, gradient_as_bucket_view=True, init_sync=is_real
+        )
+
+
+def holding_gradients(model: nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+    """Around one micro-step: DDP sends its gradients in the last one only."""
+    if isinstance(model, nn.parallel.DistributedDataParallel) and not is_last:
+        return model.no_sync()
+    return contextlib.nullcontext()
+
+
+def mean_over_ranks(count: float, settings: Settings, device_type: str) -> float | Tensor:
+    """Mean of `count` over ranks. Gradients are averaged over ranks, so a sum divided by it counts globally."""
+    if settings.parallel.kind == "none":
+        return count
+    counted = torch.full((), count, device=device_type)
+    dist.all_reduce(counted)
+    return counted / settings.parallel.world_size
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    return getattr(tensor, "_local_tensor", tensor)

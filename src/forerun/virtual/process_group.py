@@ -1,0 +1,52 @@
+"""A process group whose other ranks do not exist: collectives return at once and move nothing."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from forerun.errors import NotSupported
+from forerun.trace import Category
+from forerun.virtual.backend import register
+from forerun.virtual.recorder import Recorder
+
+
+@contextlib.contextmanager
+def rank_zero_of(world_size: int) -> Iterator[None]:
+    """Be rank 0 of `world_size` ranks.
+
+    Raises:
+        NotSupported: this process belongs to a real group.
+    """
+    if dist.is_initialized():
+        raise NotSupported(
+            "parallel: a forecast of several ranks makes its own process group, and this process is in one already. "
+            "Run the forecast outside torchrun."
+        )
+    import torch.distributed._tools.fake_collectives  # noqa: F401 (registers shapes of the collectives)
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    register()
+    dist.init_process_group("cpu:fake,virtual:fake", store=FakeStore(), rank=0, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def record_reductions(model: nn.parallel.DistributedDataParallel, recorder: Recorder) -> None:
+    """Have DDP's reductions recorded; they belong to no micro-step, as they happen once for each optimizer step."""
+
+    def reduce(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        buffer = bucket.buffer()
+        recorder.own([buffer], Category.GRADIENT)
+        with recorder.phase(recorder.current_phase, -1):
+            dist.all_reduce(buffer)
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    model.register_comm_hook(None, reduce)  # type: ignore[arg-type]
