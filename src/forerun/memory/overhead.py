@@ -1,6 +1,6 @@
 """Device memory that no tensor holds: library workspaces inside the allocator, and the context outside it.
 
-Sources are named where the numbers are. cuBLAS keeps one workspace per handle and stream, taken from the caching allocator at its first product. Forward and
+cuBLAS keeps one workspace per handle and stream, taken from the caching allocator at its first product. Forward and
 backward run on different threads with a handle each, so a training step holds two.
 Source: `aten/src/ATen/cuda/CublasHandlePool.cpp`, `getChosenWorkspaceSize`, `parseChosenWorkspaceSize`, PyTorch 2.13:
 default `:4096:2:16:8` KiB, and 32 MiB on compute capability 9.0 and above; pytorch/pytorch#95668 reports the 8.5 MB.

@@ -36,6 +36,7 @@ def build_step(settings: Settings, workload: Workload, device: str, *, pretraine
         NotSupported: a setting that this version cannot honour.
         InvalidSettings: the adapter names no module of this model.
     """
+    parallel.require_group(settings)
     with torch.device(device):
         model = prepare_model(settings, workload, pretrained=pretrained).to(device)
     mesh = parallel.mesh_of_ranks(settings, device)

@@ -42,6 +42,19 @@ def refuse_unsupported(settings: Settings) -> None:
         )
 
 
+def require_group(settings: Settings) -> None:
+    """A step over several ranks needs its process group.
+
+    Raises:
+        NotSupported: there is none.
+    """
+    if settings.parallel.kind != "none" and not dist.is_initialized():
+        raise NotSupported(
+            f"parallel.kind: this version forecasts {settings.parallel.kind!r} but trains in one process. "
+            f"Set parallel.kind to none and world_size to 1 to train."
+        )
+
+
 def mesh_of_ranks(settings: Settings, device_type: str) -> Any:
     """The ranks in a row, as FSDP2 wants them; None when nothing is sharded."""
     if settings.parallel.kind != "fsdp":

@@ -37,10 +37,29 @@ def rank_zero_of(world_size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+@contextlib.contextmanager
+def without_shape_questions(recorder: Recorder) -> Iterator[None]:
+    """Sharded tensors ask for the shapes of whole ones by making some; they are no part of the program."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    name = "_propagate_tensor_meta_non_cached"
+    original = getattr(ShardingPropagator, name)
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        with recorder.muted():
+            return original(*args, **kwargs)
+
+    setattr(ShardingPropagator, name, ask)
+    try:
+        yield
+    finally:
+        setattr(ShardingPropagator, name, original)
+
+
 def record_reductions(model: nn.parallel.DistributedDataParallel, recorder: Recorder) -> None:
     """Have DDP's reductions recorded; they belong to no micro-step, as they happen once for each optimizer step."""
 
-    def reduce(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def reduce(state: Any, bucket) -> torch.futures.Future[Tensor]:
         buffer = bucket.buffer()
         recorder.own([buffer], Category.GRADIENT)
         with recorder.phase(recorder.current_phase, -1):

@@ -68,6 +68,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.module_path = ""
         self.module_names: dict[int, str] = {}
         self.recomputing = False
+        self.is_muted = False
+        """What runs is not the program but PyTorch working something out."""
         self._known_answer: bool | None = None
         self.card: Card | None = None
         self.postponed: torch.OutOfMemoryError | None = None
@@ -99,6 +101,15 @@ class Recorder(TorchDispatchMode, StepObserver):
         finally:
             self._known_answer = before
 
+    @contextlib.contextmanager
+    def muted(self) -> Iterator[None]:
+        """Record nothing."""
+        before, self.is_muted = self.is_muted, True
+        try:
+            yield
+        finally:
+            self.is_muted = before
+
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Fix the category of the storages of `tensors`."""
         for tensor in tensors:
@@ -124,6 +135,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         if packet is aten._local_scalar_dense:
             return self._read(func, args[0])
         out = run_fake(func, packet, args, kwargs)
+        if self.is_muted:
+            return out
         outputs = [t for t in _flat((out,)) if device_type(t) == self.device]
         if not outputs and not any(device_type(t) == self.device for t in _flat((*args, *kwargs.values()))):
             return out

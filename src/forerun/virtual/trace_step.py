@@ -24,7 +24,7 @@ from forerun.step.training_step import StepObserver, TrainingStep
 from forerun.step.workload import Workload
 from forerun.trace import Category, Phase, Trace
 from forerun.virtual.placement import place
-from forerun.virtual.process_group import rank_zero_of, record_reductions
+from forerun.virtual.process_group import rank_zero_of, record_reductions, without_shape_questions
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.session import VirtualSession
 
@@ -56,6 +56,7 @@ def trace_step(
             mesh = mesh_of_ranks(settings, session.torch_device.type)
             stack.enter_context(session)
             if mesh is not None:
+                stack.enter_context(without_shape_questions(session.recorder))
                 shard(model, settings, mesh)
             place(model, session.torch_device)
             session.name_modules(model)
@@ -132,7 +133,10 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
         parameter.register_post_accumulate_grad_hook(lambda p: recorder.own([_gradient(p)], Category.GRADIENT))
     if step.settings.parallel.kind == "fsdp":  # makes its buffers in the first step
         step.run([_batch(step, session, shape, recorder)], StepObserver())
-    state = _prime(step, trainable, recorder)
+    else:
+        _prime(step, trainable, recorder)
+    state = [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
+    recorder.own(state, Category.OPTIMIZER_STATE)
     accumulation = step.settings.batch.gradient_accumulation_steps
     micro_steps = min(accumulation, 2)
     start = len(recorder.trace.events)
@@ -154,8 +158,8 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     return trace
 
 
-def _prime(step: TrainingStep, trainable: list[torch.nn.Parameter], recorder: Recorder) -> list[Tensor]:
-    """Create the optimizer state by one update, and the loss scale; returns the tensors of the state."""
+def _prime(step: TrainingStep, trainable: list[torch.nn.Parameter], recorder: Recorder) -> None:
+    """Create the optimizer state by one update, and the loss scale."""
     if step.scaler is not None:
         step.scaler.scale(torch.empty(1, device=trainable[0].device))
     for parameter in trainable:
@@ -163,9 +167,6 @@ def _prime(step: TrainingStep, trainable: list[torch.nn.Parameter], recorder: Re
         recorder.own([parameter.grad], Category.GRADIENT)
     step.optimizer.step()
     step.optimizer.zero_grad(set_to_none=True)
-    state = [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
-    recorder.own(state, Category.OPTIMIZER_STATE)
-    return state
 
 
 def _batch(step: TrainingStep, session: VirtualSession, shape: BatchShape, recorder: Recorder) -> dict[str, Tensor]:

@@ -1,0 +1,104 @@
+"""One rank's view of DDP and FSDP2 for groups whose other ranks do not exist."""
+
+import pytest
+import torch.distributed as dist
+
+import forerun
+from forerun.data.plan import BatchShape
+from forerun.errors import NotSupported
+from forerun.hardware.catalogue import device
+from forerun.memory.overhead import NCCL_BYTES, NCCL_PAIR_BYTES
+from forerun.settings.load import settings_from
+from forerun.step.build import build_step
+from forerun.step.heads import generic_workload
+from forerun.virtual.process_group import rank_zero_of
+from forerun.virtual.trace_step import trace_step
+
+BASE = {
+    "name": "p", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "precision": "bf16-mixed",
+    "batch": {"micro_batch_size": 2, "sequence_length": 64}, "data": {"examples": 6400},
+}  # fmt: skip
+PADDING = 0.03
+"""Each of 21 parameters is padded to whole rows per rank, and each block's buffers to 512 bytes."""
+
+
+def memory(kind, world_size, **changes):
+    settings = {**BASE, "parallel": {"kind": kind, "world_size": world_size}, **changes}
+    return forerun.forecast(settings, gpu="a100-40gb")
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return memory("none", 1)
+
+
+@pytest.mark.parametrize("world_size", [2, 8, 16])
+def test_fsdp_shares_state(world_size, alone):
+    shared = memory("fsdp", world_size).memory.breakdown
+    for part in ("parameter_bytes", "optimizer_state_bytes"):
+        share = getattr(shared, part) * world_size / getattr(alone.memory.breakdown, part)
+        assert 1 <= share <= 1 + PADDING * world_size
+
+
+def test_a_group_of_64_is_one_process():
+    forecast = memory("fsdp", 64)
+    assert forecast.world_size == 64
+    assert forecast.parameters.total == 138_048
+    assert not dist.is_initialized()
+
+
+def test_ddp_holds_its_gradients_all_the_time(alone):
+    replicated = memory("ddp", 4).memory
+    assert replicated.breakdown.parameter_bytes == alone.memory.breakdown.parameter_bytes
+    assert replicated.breakdown.gradient_bytes == pytest.approx(4 * 138_048, abs=512)
+    assert alone.memory.breakdown.gradient_bytes == 0, "the peak is in the loss, before any gradient is there"
+
+
+@pytest.mark.parametrize(("world_size", "extra"), [(2, NCCL_PAIR_BYTES), (4, NCCL_BYTES)])
+def test_nccl_lies_outside_the_allocator(world_size, extra, alone):
+    assert memory("ddp", world_size).memory.context_bytes - alone.memory.context_bytes == extra
+
+
+def test_steps_of_an_epoch_are_shared(alone):
+    shared = memory("ddp", 4)
+    assert shared.run.steps_per_epoch * 4 == alone.run.steps_per_epoch
+    assert shared.step.model_flops == pytest.approx(alone.step.model_flops)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_loss_scaling_and_accumulation(kind):
+    batch = {"micro_batch_size": 2, "sequence_length": 64, "gradient_accumulation_steps": 3}
+    assert memory(kind, 2, precision="fp16-mixed", batch=batch).fits
+
+
+def test_packed_weights_and_whole_matrix_rules_are_not_sharded():
+    lora = {"adapter": {"kind": "lora", "rank": 4}, "quantization": "nf4"}
+    with pytest.raises(NotSupported, match="packed weights"):
+        memory("fsdp", 2, **lora)
+    assert memory("ddp", 2, **lora).fits
+    with pytest.raises(NotSupported, match="element by element"):
+        memory("fsdp", 2, optimizer={"name": "muon"})
+
+
+def test_no_forecast_of_a_group_inside_a_group():
+    with rank_zero_of(2), pytest.raises(NotSupported, match="outside torchrun"):
+        memory("ddp", 2)
+
+
+def test_training_needs_a_real_group():
+    settings = settings_from({**BASE, "parallel": {"kind": "ddp", "world_size": 2}})
+    with pytest.raises(NotSupported, match="trains in one process"):
+        build_step(settings, generic_workload("causal-lm"), "cpu", pretrained=False)
+
+
+def test_collectives_are_in_the_trace():
+    trace = trace_step(
+        settings_from({**BASE, "parallel": {"kind": "fsdp", "world_size": 4}}),
+        generic_workload("causal-lm"),
+        device("a100-40gb"),
+        BatchShape(2, 64),
+    )
+    names = [trace.calls[op.call].name for op in trace.ops if op.phase != "prepare"]
+    blocks = 2 + 1
+    assert names.count("c10d._allgather_base_.default") == 2 * blocks - 1, "what is outside the blocks stays gathered"
+    assert names.count("c10d._reduce_scatter_base_.default") == blocks
