@@ -69,6 +69,8 @@ class Call:
     """Launches no kernel: only shapes or strides change."""
     syncs: bool = False
     """The host waits for the device."""
+    issuer: str = "eager"
+    """Who launches it: "eager" Python, "compiled" code, or a recorded CUDA "graph"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Training calls `build_step`; tracing prepares the model on `meta`, gives it fake
 
 import logging
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -61,25 +61,25 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
     return model.train()
 
 
-def bind_step(settings: Settings, workload: Workload, model: nn.Module, device: str) -> TrainingStep:
-    """Optimizer and step over a model that is where it will be trained; `device` is a torch device type."""
+def bind_step(
+    settings: Settings, workload: Workload, model: nn.Module, device: str, compiler: Any = "inductor"
+) -> TrainingStep:
+    """Optimizer and step over a model that is where it will be trained; `device` is a torch device type.
+
+    `compiler` is the backend of `torch.compile`, for settings that compile.
+    """
     optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale)
     step = TrainingStep(settings, workload, model, optimizer, device)
     if settings.parallel.kind == "ddp":
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
+    if settings.compile != "none":
+        mode = settings.compile if compiler == "inductor" else None  # other backends know no modes
+        step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
     return step
 
 
 def refuse_unsupported(settings: Settings) -> None:
     """Refuse what the contract allows but this version does not do."""
-    wanted = {
-        "compile": (settings.compile, "none"),
-    }
-    for key, (found, offered) in wanted.items():
-        if found != offered:
-            raise NotSupported(
-                f"{key}: {found!r} is in the contract but not offered by this version. Set {key} to {offered}."
-            )
     parallel.refuse_unsupported(settings)
 
 

@@ -30,6 +30,11 @@ def refuse_unsupported(settings: Settings) -> None:
     """
     if settings.parallel.kind != "fsdp":
         return
+    if settings.compile != "none":
+        raise NotSupported(
+            f"compile: sharded blocks are not compiled by this version; found {settings.compile!r} with "
+            f"parallel.kind='fsdp'. Set compile to none, or parallel.kind to ddp."
+        )
     if settings.quantization != "none":
         raise NotSupported(
             f"parallel.kind: packed weights cannot be sharded; found 'fsdp' with quantization="

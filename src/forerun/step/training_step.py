@@ -62,7 +62,7 @@ class TrainingStep:
         details: dict[str, Tensor] = {}
         for index, batch in enumerate(micro_batches):
             with holding_gradients(self.called, is_last=index == len(micro_batches) - 1):
-                loss, parts = self._micro_step(batch, count, index, observer)
+                loss, parts = self.micro_step(batch, count, index, observer)
             total = loss if total is None else total + loss
             for name, part in parts.items():
                 share = part / len(micro_batches)
@@ -73,9 +73,10 @@ class TrainingStep:
             norm = self._update()
         return StepResult(total, norm, details)
 
-    def _micro_step(
+    def micro_step(
         self, batch: Batch, count: float | Tensor, index: int, observer: StepObserver
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Forward and backward of one micro-batch, its loss divided by `count`; returns loss and details, detached."""
         with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type):
             result = self.workload.loss(self.called, batch)
             loss = result.sum / count

@@ -236,9 +236,13 @@ def _castable(value: Any) -> bool:
         isinstance(value, torch.Tensor)
         and value.is_floating_point()
         and value.dtype != torch.float64
-        and isinstance(value, FakeTensor)
-        and value.fake_device.type == DEVICE
+        and _device_type(value) == DEVICE
     )
+
+
+def _device_type(tensor: torch.Tensor) -> str:
+    """Without asking a fake tensor itself, which would go through the dispatcher; a compiler's tensors wrap fakes."""
+    return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -22,6 +22,8 @@ class VirtualBackend(backend_registration._DummyBackendModule):
 
     Stream: type["Stream"]
     Event: type["Event"]
+    ranks = 1
+    """Of the process group that this process plays a rank of."""
     _streams: list["Stream"]
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
@@ -44,8 +46,8 @@ class VirtualBackend(backend_registration._DummyBackendModule):
         yield
 
     def device_count(self) -> int:
-        """As many as anyone asks for: ranks of one process group share this process."""
-        return 1 << 16
+        """One, or as many as the process group has ranks."""
+        return self.ranks
 
     def set_device(self, device: object) -> None:
         """There is only device 0."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from forerun.errors import NotSupported
 from forerun.trace import Category
-from forerun.virtual.backend import register
+from forerun.virtual.backend import VirtualBackend, register
 from forerun.virtual.recorder import Recorder
 
 
@@ -31,9 +31,11 @@ def rank_zero_of(world_size: int) -> Iterator[None]:
 
     register()
     dist.init_process_group("cpu:fake,virtual:fake", store=FakeStore(), rank=0, world_size=world_size)
+    VirtualBackend.ranks = world_size
     try:
         yield
     finally:
+        VirtualBackend.ranks = 1
         dist.destroy_process_group()
 
 

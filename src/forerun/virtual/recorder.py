@@ -13,35 +13,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver
-from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Named, Op, Phase, Storage, TensorSpec, Trace
+from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Op, Phase, Storage, Trace
 from forerun.virtual.backend import DEVICE, current_stream
+from forerun.virtual.describe import bytes_of, describe, device_type, flat, plain, spec_of
 from forerun.virtual.kernel_memory import temporary_bytes
 
 aten = torch.ops.aten
-GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
-"""Read only the rows that they return, not the whole table."""
 ONLY_IN_PLACE = {aten._fused_sgd_, aten._fused_adagrad_}
 """Change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them, and none is needed."""
 INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<")
 """Files that are no part of the program being traced."""
-WAITS = {aten._local_scalar_dense, aten.nonzero}
-"""The host must wait for the device before it can go on."""
-NO_KERNEL = {
-    aten.detach,
-    aten.lift_fresh,
-    aten.alias,
-    aten._unsafe_view,
-    aten.empty,
-    aten.empty_like,
-    aten.empty_strided,
-}
-NO_KERNEL |= {aten.new_empty, aten.new_empty_strided, aten.sym_size, aten.sym_stride, aten.is_same_size}
 
 
 class Card(Protocol):
@@ -68,6 +54,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.module_path = ""
         self.module_names: dict[int, str] = {}
         self.recomputing = False
+        self.issuer = "eager"
         self.is_muted = False
         """What runs is not the program but PyTorch working something out."""
         self._known_answer: bool | None = None
@@ -110,6 +97,59 @@ class Recorder(TorchDispatchMode, StepObserver):
         finally:
             self.is_muted = before
 
+    @contextlib.contextmanager
+    def issued_by(self, issuer: str) -> Iterator[None]:
+        """Who launches the kernels that follow: "eager" Python, "compiled" code, or a recorded CUDA "graph"."""
+        before, self.issuer = self.issuer, issuer
+        try:
+            yield
+        finally:
+            self.issuer = before
+
+    @contextlib.contextmanager
+    def in_module(self, path: str) -> Iterator[None]:
+        """Label what follows with a module path; an empty one keeps the present label."""
+        before, self.module_path = self.module_path, path or self.module_path
+        try:
+            yield
+        finally:
+            self.module_path = before
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo may capture graphs while this mode is active: it sees them when they are played."""
+        return True
+
+    def fused(
+        self,
+        name: str,
+        reads: list[tuple[Any, int | None]],
+        outputs: list[torch.Tensor],
+        dying: list[torch.Tensor],
+    ) -> None:
+        """Record one fused kernel: bytes read (`None` for all of a value), values stored, inputs whose memory ends."""
+        inputs = [(value, rows) for value, rows in reads if isinstance(value, torch.Tensor)]
+        free = [tensor.untyped_storage() for tensor in dying]
+        for output in outputs:
+            storage = output.untyped_storage()
+            place = next((s for s in free if s.nbytes() == storage.nbytes() and s._cdata in self._storages), None)
+            if place is None or place._cdata == storage._cdata:
+                self._track(output)
+            else:
+                free.remove(place)
+                self._take_over(storage, place)
+        read = sum(min(bytes_of(t), t.untyped_storage().nbytes()) if rows is None else rows for t, rows in inputs)
+        specs = tuple(spec_of(t) for t, _ in inputs), tuple(spec_of(t) for t in outputs)
+        written = sum(spec.bytes for spec in specs[1])
+        call = Call(f"fused.{name}", (), (), *specs, 0, read, written, issuer=self.issuer)
+        self._append((name, specs, read), lambda: call)
+
+    def _take_over(self, storage: torch.UntypedStorage, place: torch.UntypedStorage) -> None:
+        """A result is stored where an input was."""
+        index, _ = self._storages.pop(place._cdata)
+        key = storage._cdata
+        self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._freed(k)))
+
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Fix the category of the storages of `tensors`."""
         for tensor in tensors:
@@ -137,14 +177,14 @@ class Recorder(TorchDispatchMode, StepObserver):
         out = run_fake(func, packet, args, kwargs)
         if self.is_muted:
             return out
-        outputs = [t for t in _flat((out,)) if device_type(t) == self.device]
-        if not outputs and not any(device_type(t) == self.device for t in _flat((*args, *kwargs.values()))):
+        outputs = [t for t in flat((out,)) if device_type(t) == self.device]
+        if not outputs and not any(device_type(t) == self.device for t in flat((*args, *kwargs.values()))):
             return out
         born = any([self._track(tensor) for tensor in outputs])
         temporaries = temporary_bytes(packet, args) if self.device == DEVICE else ()
         taken = [self._take(size) for size in temporaries]
-        key = (func, _plain(args), tuple((n, _plain(v)) for n, v in kwargs.items()), born)
-        self._append(key, lambda: describe(func, args, kwargs, out, born, self.device))
+        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), born, self.issuer)
+        self._append(key, lambda: describe(func, args, kwargs, out, born, self.device, self.issuer))
         for index in taken:
             self.trace.events.append((FREE, index))
             if self.card is not None:
@@ -230,7 +270,7 @@ class Recorder(TorchDispatchMode, StepObserver):
             pass
         if self._known_answer is None:
             self.trace.assumed_values.append(f"{self.module_path or self.current_phase}: {tensor.dtype} read as 0")
-        spec = _spec(tensor)
+        spec = spec_of(tensor)
         self._append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
         if tensor.dtype == torch.bool:
             return bool(self._known_answer)
@@ -274,89 +314,3 @@ def grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     dtype = args[0].dtype
     narrow = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
     return func(*narrow, **kwargs).to(dtype)
-
-
-def grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
-    """FLOP of a grouped product: every row of the shared dimension meets one group, so groups do not multiply it."""
-    if left.ndim == right.ndim == 2:  # the groups split the inner dimension: (M, K) x (K, N) for each
-        return 2 * left.shape[0] * left.shape[1] * right.shape[1]
-    if left.ndim == 2:  # the groups split the rows of the left side
-        return 2 * left.shape[0] * left.shape[1] * right.shape[-1]
-    return 2 * left.shape[-2] * left.shape[-1] * right.shape[-1]
-
-
-def device_type(tensor: torch.Tensor) -> str:
-    """The device type of a tensor; asking a fake tensor itself would go through the dispatcher again."""
-    return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
-
-
-def describe(func: Any, args: Any, kwargs: Any, out: Any, made_storage: bool, device: str) -> Call:
-    """The plain description of one aten call; bytes and FLOP are of tensors on `device`."""
-    packet = func._overloadpacket
-    inputs = tuple(_spec(t) for t in _flat((*args, *kwargs.values())) if device_type(t) == device)
-    outputs = tuple(_spec(t) for t in _flat((out,)) if device_type(t) == device)
-    written = _written(func, args)
-    is_view = packet in NO_KERNEL or (not made_storage and not written)
-    bytes_written = sum(_bytes(t) for t in written) or sum(s.bytes for s in outputs)
-    bytes_read = sum(s.bytes for s in inputs)
-    if packet in GATHERS:
-        bytes_read = bytes_written + sum(s.bytes for s in inputs[1:])
-    return Call(
-        name=str(func),
-        arguments=_plain(args),
-        keywords=tuple((name, _plain(value)) for name, value in kwargs.items()),
-        inputs=inputs,
-        outputs=outputs,
-        flops=_flops(packet, args, kwargs, out),
-        bytes_read=0 if is_view else bytes_read,
-        bytes_written=0 if is_view else bytes_written,
-        is_view=is_view,
-        syncs=packet in WAITS,
-    )
-
-
-def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
-    if packet is aten._grouped_mm:
-        return grouped_flops(args[0], args[1])
-    return int(flop_registry[packet](*args, **kwargs, out_val=out)) if packet in flop_registry else 0
-
-
-def _written(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Arguments that the op changes in place."""
-    changed = (a for a, p in zip(args, func._schema.arguments, strict=False) if p.alias_info and p.alias_info.is_write)
-    return list(_flat(changed))
-
-
-def _plain(value: Any) -> Any:
-    """An argument as hashable plain data."""
-    if isinstance(value, torch.Tensor):
-        return _spec(value)
-    if isinstance(value, (list, tuple)):
-        return tuple(_plain(item) for item in value)
-    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
-        return Named(type(value).__name__, str(value).removeprefix("torch."))
-    if isinstance(value, torch.SymInt):
-        return int(value)
-    return value
-
-
-def _spec(tensor: torch.Tensor) -> TensorSpec:
-    dtype = tensor.dtype
-    shape = tuple(tensor.shape)
-    return TensorSpec(shape, tuple(tensor.stride()), _DTYPES[dtype], tensor.numel() * dtype.itemsize)
-
-
-_DTYPES = {value: name for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
-_DTYPES |= {dtype: str(dtype).removeprefix("torch.") for dtype in _DTYPES}
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _flat(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _flat(value)

@@ -28,11 +28,12 @@ class VirtualSession:
     PyTorch's own CPU rules apply.
     """
 
-    def __init__(self, device: Device, attention: str = "auto"):
+    def __init__(self, device: Device, attention: str = "auto", *, is_compiled: bool = False):
         register()
         self.torch_device = torch.device(DEVICE if device.kind == "cuda" else "cpu")
         self.recorder = Recorder(self.torch_device.type)
         self._target = AttentionTarget(device.kind, device.compute_capability or (0, 0), attention)
+        self._is_compiled = is_compiled
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "VirtualSession":
@@ -48,7 +49,8 @@ class VirtualSession:
             self._stack.enter_context(_speaking_for_cuda())
         self._stack.enter_context(moving_fake_modules())
         self._stack.enter_context(as_if_real(self.recorder))
-        self._stack.enter_context(_following_modules(self.recorder))
+        if not self._is_compiled:  # captured graphs know their modules, and hooks would be captured with them
+            self._stack.enter_context(_following_modules(self.recorder))
         self._stack.enter_context(_seeing_resizes(self.recorder))
         self._stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         self._stack.enter_context(self.recorder)

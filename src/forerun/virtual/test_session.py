@@ -12,7 +12,7 @@ from forerun.hardware.catalogue import device
 from forerun.memory.replay import replay_memory
 from forerun.trace import Phase
 from forerun.virtual import autocast
-from forerun.virtual.recorder import grouped_flops
+from forerun.virtual.describe import grouped_flops
 from forerun.virtual.session import VirtualSession
 
 A100 = device("a100-40gb")

@@ -23,6 +23,7 @@ from forerun.step.quantization import parameter_count, quantization_scales
 from forerun.step.training_step import StepObserver, TrainingStep
 from forerun.step.workload import Workload
 from forerun.trace import Category, Phase, Trace
+from forerun.virtual.compiled import compiling_afresh, virtual_backend
 from forerun.virtual.placement import place
 from forerun.virtual.process_group import rank_zero_of, record_reductions, without_shape_questions
 from forerun.virtual.recorder import Recorder
@@ -46,13 +47,15 @@ def trace_step(
     """
     with torch.device("meta"):
         model = prepare_model(settings, workload, pretrained=False)
-    session = VirtualSession(device, settings.model.attention)
+    session = VirtualSession(device, settings.model.attention, is_compiled=settings.compile != "none")
     session.recorder.keeps_lines = keep_lines
     alone = settings.parallel.kind == "none"
     ranks = contextlib.nullcontext() if alone else rank_zero_of(settings.parallel.world_size)
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(ranks)
+            if settings.compile != "none":
+                stack.enter_context(compiling_afresh())
             mesh = mesh_of_ranks(settings, session.torch_device.type)
             stack.enter_context(session)
             if mesh is not None:
@@ -60,7 +63,8 @@ def trace_step(
                 shard(model, settings, mesh)
             place(model, session.torch_device)
             session.name_modules(model)
-            step = bind_step(settings, workload, model, session.torch_device.type)
+            compiler = virtual_backend(session.recorder, settings.compile)
+            step = bind_step(settings, workload, model, session.torch_device.type, compiler)
             if isinstance(step.called, nn.parallel.DistributedDataParallel):
                 record_reductions(step.called, session.recorder)
             step.freeze_encoder(frozen_encoder)
@@ -131,6 +135,8 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     recorder.own(quantization_scales(step.model), Category.PARAMETER)
     for parameter in trainable:
         parameter.register_post_accumulate_grad_hook(lambda p: recorder.own([_gradient(p)], Category.GRADIENT))
+    if step.settings.compile != "none":
+        _compile(step, session, shape)
     if step.settings.parallel.kind == "fsdp":  # makes its buffers in the first step
         step.run([_batch(step, session, shape, recorder)], StepObserver())
     else:
@@ -156,6 +162,13 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
     trace.tf32 = step.policy.tf32
     return trace
+
+
+def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> None:
+    """Have the graphs captured by a first micro-step; what the compiler does meanwhile is not part of a warm step."""
+    with session.recorder.muted():
+        step.micro_step(_batch(step, session, shape, session.recorder), 1.0, 0, StepObserver())
+        step.optimizer.zero_grad(set_to_none=True)
 
 
 def _prime(step: TrainingStep, trainable: list[torch.nn.Parameter], recorder: Recorder) -> None:

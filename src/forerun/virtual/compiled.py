@@ -1,0 +1,197 @@
+"""`torch.compile` on the virtual GPU: PyTorch captures, differentiates and partitions; graphs are then played fused.
+
+Dynamo, AOTAutograd and Inductor's graph passes run as they are, with the min-cut partitioner that decides what the
+backward pass gets and what it computes again. Instead of generating kernels, a graph is cut into kernels by the rules
+of Inductor's lowering and scheduler (`torch/_inductor/graph.py`, `ir.py`, `scheduler.py`, PyTorch 2.11 to 2.13):
+pointwise values are computed where they are used unless that would be dear; loops over the same elements that share
+data become one kernel; what lives within one kernel takes no memory; a result takes the place of an input that dies.
+Matrix products, attention and whatever is not known stay kernels of their own.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from forerun.virtual.backend import DEVICE, Stream
+from forerun.virtual.fusion import Kernel, plan_kernels, resolve, stored_base
+from forerun.virtual.recorder import Recorder
+
+GRAPH_MODES = {"reduce-overhead", "max-autotune"}
+"""Modes that record CUDA graphs, whose memory comes from a pool of its own."""
+
+
+def virtual_backend(recorder: Recorder, mode: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+    """A backend for `torch.compile` that plays graphs on the virtual device and has them recorded."""
+    pool = Stream() if mode in GRAPH_MODES else None
+
+    def compile_inside(graph: fx.GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
+        _post_grad_passes(graph, inputs, is_inference=bool(how.get("is_inference")))
+        return CompiledGraph(graph, recorder, pool, static=how.get("static_input_idxs") or ())
+
+    def backend(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        patches = {"joint_graph_constant_folding": False}  # it computes values
+        return compile_fx(graph, inputs, inner_compile=compile_inside, config_patches=patches)  # type: ignore[arg-type]
+
+    return backend
+
+
+@contextlib.contextmanager
+def compiling_afresh() -> Iterator[None]:
+    """Begin without graphs of other programs, and fail where PyTorch would give up compiling.
+
+    Backward graphs are compiled at once: later, PyTorch would copy them first, and their constants cannot be copied.
+    """
+    import torch._dynamo
+    import torch._functorch.config as functorch_config
+
+    def copy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        """A constant on the virtual device holds nothing that could be copied."""
+        return tensor if tensor.device.type == DEVICE else original(tensor, memo)
+
+    original = torch.Tensor.__deepcopy__
+    torch.Tensor.__deepcopy__ = copy  # type: ignore[method-assign]
+    torch._dynamo.reset()
+    at_once = functorch_config.patch(force_non_lazy_backward_lowering=True)
+    try:
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True), at_once:
+            yield
+    finally:
+        torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
+        torch._dynamo.reset()
+
+
+def _post_grad_passes(graph: fx.GraphModule, inputs: Sequence[Any], *, is_inference: bool) -> None:
+    from torch._guards import detect_fake_mode
+    from torch._inductor.fx_passes.post_grad import post_grad_passes
+    from torch._inductor.virtualized import V
+
+    with V.set_fake_mode(detect_fake_mode(inputs)):
+        post_grad_passes(graph, is_inference)
+
+
+AT_RANDOM_STATE = {"run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"}
+"""Wrap an operator that draws numbers, so that it draws the same again when it is recomputed."""
+BORROWED = ("primals", "tangents", "arg")
+"""Names of inputs whose memory a graph may not use for its results; what the forward pass saved it may."""
+
+
+class CompiledGraph:
+    """One captured graph; called with a list of inputs that it empties, as Inductor's wrappers are."""
+
+    def __init__(self, graph: fx.GraphModule, recorder: Recorder, pool: Stream | None, static: Sequence[int]):
+        self._boxed_call = True  # on the instance, from where wrappers of functions copy it
+        self.recorder = recorder
+        self.pool = pool
+        self.graph = graph
+        self.inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self.output = next(node for node in graph.graph.nodes if node.op == "output")
+        self.kernels = plan_kernels(graph.graph)
+        self.last_use = self._last_uses()
+        self.ending = self._ending()
+        self.copied = [i for i in range(len(self.inputs)) if i not in set(static)] if pool else []
+        self.buffers: dict[int, torch.Tensor] = {}
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        """Play the graph."""
+        values: dict[fx.Node, Any] = dict(zip(self.inputs, arguments, strict=True))
+        arguments.clear()
+        with self.recorder.issued_by("graph" if self.pool else "compiled"), self._in_pool():
+            self._copy_inputs(values)
+            for number, kernel in enumerate(self.kernels):
+                self._play(kernel, number, values)
+                for node in self.last_use.get(number, ()):
+                    values.pop(node, None)
+            return [value_of(argument, values) for argument in self.output.args[0]]  # type: ignore[union-attr]
+
+    def _copy_inputs(self, values: dict[fx.Node, Any]) -> None:
+        """A CUDA graph reads from fixed addresses: inputs that move are copied there."""
+        for index in self.copied:
+            value = values[self.inputs[index]]
+            if isinstance(value, torch.Tensor):
+                if index not in self.buffers:
+                    self.buffers[index] = torch.empty_like(value)
+                values[self.inputs[index]] = self.buffers[index].copy_(value)
+
+    @contextlib.contextmanager
+    def _in_pool(self) -> Iterator[None]:
+        if self.pool is None:
+            yield
+            return
+        backend: Any = getattr(torch, "virtual")  # noqa: B009 (registered at run time)
+        with backend.stream(self.pool):
+            yield
+
+    def _play(self, kernel: Kernel, number: int, values: dict[fx.Node, Any]) -> None:
+        recorder = self.recorder
+        with recorder.in_module(kernel.module):
+            for node in kernel.nodes:
+                # a kernel of its own is recorded as the operator that it is; views and parts of fused ones are not
+                with contextlib.nullcontext() if node is kernel.alone else recorder.muted():
+                    values[node] = run(node, values)
+            if kernel.alone is None and kernel.outputs:
+                recorder.fused(
+                    kernel.name,
+                    [(values[node], rows) for node, rows in kernel.reads],
+                    [part for node in kernel.outputs for part in pytree.tree_leaves(values[node])],
+                    [values[node] for node in self.ending.get(number, ())],
+                )
+
+    def _last_uses(self) -> dict[int, list[fx.Node]]:
+        """Number of the kernel after which values are dropped."""
+        last: dict[fx.Node, int] = {}
+        for number, kernel in enumerate(self.kernels):
+            for node in kernel.nodes:
+                for used in (node, *node.all_input_nodes):
+                    last[used] = number
+            for read, _ in kernel.reads:
+                last[read] = number
+        returned = set(self.output.all_input_nodes)
+        found: dict[int, list[fx.Node]] = {}
+        for node, number in last.items():
+            if node not in returned:
+                found.setdefault(number, []).append(node)
+        for node in self.inputs:
+            if node not in last and node not in returned:
+                found.setdefault(0, []).append(node)
+        return found
+
+    def _ending(self) -> dict[int, list[fx.Node]]:
+        """Number of the kernel after which memory ends → one value that looks at it; inputs of others never end."""
+        last: dict[fx.Node, tuple[int, fx.Node]] = {}
+        kept = {stored_base(node) for node in self.output.all_input_nodes}
+        for number, nodes in sorted(self.last_use.items()):
+            for node in nodes:
+                last[stored_base(node)] = number, node
+        found: dict[int, list[fx.Node]] = {}
+        for base, (number, node) in last.items():
+            is_theirs = base.op == "placeholder" and base.name.startswith(BORROWED)
+            if base not in kept and not is_theirs and isinstance(node.meta.get("val"), torch.Tensor):
+                found.setdefault(number, []).append(node)
+        return found
+
+
+def value_of(argument: Any, values: dict[fx.Node, Any]) -> Any:
+    """An argument of a node with nodes replaced by their values."""
+    return fx.map_arg(argument, lambda node: values[node])
+
+
+def run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    """The value of one node."""
+    if node.op == "get_attr":
+        return resolve(node)
+    target: Any = node.target
+    arguments, keywords = list(value_of(node.args, values)), dict(value_of(node.kwargs, values))
+    name = getattr(target, "__name__", "")
+    if name not in AT_RANDOM_STATE:
+        return target(*arguments, **keywords)
+    if name == "run_with_rng_state":
+        arguments.pop(0)
+    keywords.pop("rng_state", None)
+    result = arguments[0](*arguments[1:], **keywords)
+    return (torch.empty(16, dtype=torch.uint8, device="cpu"), result) if name == "run_and_save_rng_state" else result

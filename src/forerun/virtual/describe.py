@@ -1,0 +1,118 @@
+"""An aten call as plain data: shapes, FLOP, bytes read and written, whether it launches a kernel."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.flop_counter import flop_registry
+
+from forerun.trace import Call, Named, TensorSpec
+
+aten = torch.ops.aten
+GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
+"""Read only the rows that they return, not the whole table."""
+WAITS = {aten._local_scalar_dense, aten.nonzero}
+"""The host must wait for the device before it can go on."""
+NO_KERNEL = {
+    aten.detach,
+    aten.lift_fresh,
+    aten.alias,
+    aten._unsafe_view,
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+}
+NO_KERNEL |= {aten.new_empty, aten.new_empty_strided, aten.sym_size, aten.sym_stride, aten.is_same_size}
+
+
+def grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
+    """FLOP of a grouped product: every row of the shared dimension meets one group, so groups do not multiply it."""
+    if left.ndim == right.ndim == 2:  # the groups split the inner dimension: (M, K) x (K, N) for each
+        return 2 * left.shape[0] * left.shape[1] * right.shape[1]
+    if left.ndim == 2:  # the groups split the rows of the left side
+        return 2 * left.shape[0] * left.shape[1] * right.shape[-1]
+    return 2 * left.shape[-2] * left.shape[-1] * right.shape[-1]
+
+
+def device_type(tensor: torch.Tensor) -> str:
+    """The device type of a tensor; asking a fake tensor itself would go through the dispatcher again."""
+    return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
+
+
+def describe(
+    func: Any, args: Any, kwargs: Any, out: Any, made_storage: bool, device: str, issuer: str = "eager"
+) -> Call:
+    """The plain description of one aten call; bytes and FLOP are of tensors on `device`."""
+    packet = func._overloadpacket
+    inputs = tuple(spec_of(t) for t in flat((*args, *kwargs.values())) if device_type(t) == device)
+    outputs = tuple(spec_of(t) for t in flat((out,)) if device_type(t) == device)
+    written = _written(func, args)
+    is_view = packet in NO_KERNEL or (not made_storage and not written)
+    bytes_written = sum(bytes_of(t) for t in written) or sum(s.bytes for s in outputs)
+    bytes_read = sum(s.bytes for s in inputs)
+    if packet in GATHERS:
+        bytes_read = bytes_written + sum(s.bytes for s in inputs[1:])
+    return Call(
+        name=str(func),
+        arguments=plain(args),
+        keywords=tuple((name, plain(value)) for name, value in kwargs.items()),
+        inputs=inputs,
+        outputs=outputs,
+        flops=_flops(packet, args, kwargs, out),
+        bytes_read=0 if is_view else bytes_read,
+        bytes_written=0 if is_view else bytes_written,
+        is_view=is_view,
+        syncs=packet in WAITS,
+        issuer=issuer,
+    )
+
+
+def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
+    if packet is aten._grouped_mm:
+        return grouped_flops(args[0], args[1])
+    return int(flop_registry[packet](*args, **kwargs, out_val=out)) if packet in flop_registry else 0
+
+
+def _written(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Arguments that the op changes in place."""
+    changed = (a for a, p in zip(args, func._schema.arguments, strict=False) if p.alias_info and p.alias_info.is_write)
+    return list(flat(changed))
+
+
+def plain(value: Any) -> Any:
+    """An argument as hashable plain data."""
+    if isinstance(value, torch.Tensor):
+        return spec_of(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+        return Named(type(value).__name__, str(value).removeprefix("torch."))
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    return value
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Shape, stride, dtype and bytes."""
+    dtype = tensor.dtype
+    shape = tuple(tensor.shape)
+    return TensorSpec(shape, tuple(tensor.stride()), _DTYPES[dtype], tensor.numel() * dtype.itemsize)
+
+
+_DTYPES = {value: name for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+_DTYPES |= {dtype: str(dtype).removeprefix("torch.") for dtype in _DTYPES}
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of its elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+def flat(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among nested arguments."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from flat(value)

@@ -1,0 +1,105 @@
+"""Compiled steps: against Inductor itself on this CPU, and what compiling does to memory and launches."""
+
+import shutil
+
+import pytest
+import torch
+
+import forerun
+from forerun.data.plan import BatchShape
+from forerun.errors import NotSupported
+from forerun.hardware.catalogue import device
+from forerun.hardware.detect import detect_cpu
+from forerun.memory.replay import replay_memory
+from forerun.settings.load import settings_from
+from forerun.step.build import build_step
+from forerun.step.heads import generic_workload
+from forerun.step.training_step import StepObserver
+from forerun.train.measure import run_measuring_allocations
+from forerun.virtual.trace_step import trace_step
+
+
+def settings_of(name, workload, **changes):
+    return settings_from(
+        {
+            "name": "c", "workload": workload, "model": {"name": name}, "data": {"examples": 800},
+            "batch": {"micro_batch_size": 8, "sequence_length": 128}, "compile": "default", **changes,
+        }
+    )  # fmt: skip
+
+
+def traced(settings, where="a100-40gb"):
+    target = detect_cpu().device if where == "cpu" else device(where)
+    return trace_step(settings, generic_workload(settings.workload), target, BatchShape(8, 128))
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+@pytest.mark.parametrize(
+    ("name", "workload"),
+    [("tiny-llama", "causal-lm"), ("tiny-bert", "sequence-classification"), ("tiny-t5", "seq2seq-lm"),
+     ("tiny-gpt2", "causal-lm"), ("tiny-modernbert", "masked-lm")],
+)  # fmt: skip
+def test_peak_is_that_of_inductor(name, workload):
+    """Within 3 %: which temporaries overlap at the peak depends on the order of kernels, which Inductor also moves."""
+    settings = settings_of(name, workload)
+    forecast = replay_memory(traced(settings, "cpu"), is_host=True).peak_allocated_bytes
+    torch.manual_seed(0)
+    step = build_step(settings, generic_workload(workload), "cpu", pretrained=False)
+    batch = generic_workload(workload).example_batch(settings, 8, 128)
+    for _ in range(2):
+        step.run([batch], StepObserver())
+    _, measured = run_measuring_allocations(lambda: step.run([batch], StepObserver()), step, [batch])
+    assert forecast == pytest.approx(measured, rel=0.03)
+
+
+def test_kernels_are_fused_and_products_stay():
+    plain, compiled = (
+        traced(settings_of("tiny-bert", "masked-lm", precision="bf16-mixed", compile=mode))
+        for mode in ("none", "default")
+    )
+
+    def launches(trace, *names):
+        ops = [trace.calls[op.call] for op in trace.ops if op.phase in ("forward", "backward")]
+        return sum(any(n in call.name for n in names) for call in ops if not call.is_view)
+
+    assert launches(compiled, "mm.") == launches(plain, "mm.")
+    assert launches(compiled, "") < 0.7 * launches(plain, "")
+    assert {call.issuer for call in compiled.calls if call.name.startswith("fused")} == {"compiled"}
+
+
+def test_modules_of_fused_kernels_are_named():
+    trace = traced(settings_of("tiny-llama", "causal-lm"))
+    modules = {op.module for op in trace.ops if op.phase == "forward" and trace.calls[op.call].name.startswith("fused")}
+    assert any("layers.1.mlp" in module for module in modules), modules
+
+
+def test_graphs_take_their_memory_from_a_pool_of_their_own():
+    plain, graphs = (traced(settings_of("tiny-llama", "causal-lm", compile=m)) for m in ("default", "reduce-overhead"))
+    assert {s.stream for s in plain.storages} == {0}
+    assert len({s.stream for s in graphs.storages}) == 2
+    assert replay_memory(graphs).peak_reserved_bytes >= replay_memory(plain).peak_reserved_bytes
+    assert "graph" in {call.issuer for call in graphs.calls}
+
+
+@pytest.mark.parametrize("name", ["tiny-falcon", "tiny-deberta-v2", "tiny-mixtral"])
+def test_models_with_constants_and_experts_compile(name):
+    workload = "sequence-classification" if "deberta" in name else "causal-lm"
+    trace = traced(settings_of(name, workload, precision="bf16-mixed"))
+    assert any(call.name.startswith("fused") for call in trace.calls)
+
+
+@pytest.mark.parametrize("checkpointing", ["blocks", "selective"])
+def test_checkpointing_saves_under_compile_too(checkpointing):
+    def peak(value):
+        return forerun.forecast(
+            settings_of("tiny-llama", "causal-lm", activation_checkpointing=value), gpu="a100-40gb"
+        ).memory.breakdown.activation_bytes
+
+    assert peak(checkpointing) < peak("none")
+
+
+def test_shards_are_not_compiled():
+    with pytest.raises(NotSupported, match="sharded blocks"):
+        forerun.forecast(settings_of("tiny-llama", "causal-lm", parallel={"kind": "fsdp", "world_size": 2}), gpu="t4")
