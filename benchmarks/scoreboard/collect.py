@@ -43,6 +43,15 @@ FMS_KINDS = {
     "baseline-peft-bnb": {"quantization": "nf4-double", "upcast": True, "autocast": True},
     "accelerated-peft-bnb": {"quantization": "nf4-double", "autocast": True},
 }
+LITGPT = "Lightning-AI/litgpt 26857050, tutorials/resource-tables.md (Apache-2.0), torch max_memory_reserved"
+LITGPT_MODELS = {
+    ("phi-1.5", "1.3 B"): "phi-1.5",
+    ("StableLM Alpha", "3 B"): "stablelm-alpha-3b",
+    ("Llama 2", "7 B"): "llama-2-7b",
+    ("Llama 2", "13 B"): "llama-2-13b",
+}
+LITGPT_KINDS = {"None": "none", "bnb.nf4": "nf4", "bnb.nf4-dq": "nf4-double"}
+LITGPT_LENGTH = 1037
 PEFT = "huggingface/peft 5d602fdb, method_comparison/MetaMathQA (Apache-2.0), torch 2.13, p99 of memory_reserved"
 
 
@@ -113,6 +122,25 @@ def peft_rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def litgpt_rows(path: Path) -> list[dict[str, Any]]:
+    """litgpt's single-GPU LoRA runs that ended; its own model code, and the longest of Alpaca's samples not stated."""
+    found = []
+    for number, line in enumerate(_lines(path)):
+        ended, name = line["Max GPU RAM"].endswith(" GB"), (line["Model"], line["Size"])
+        if line["section"] != "Finetuning with LoRA on 1 GPU" or not ended or name not in LITGPT_MODELS:
+            continue
+        settings = {"model": LITGPT_MODELS[name], "batch": int(line["Microbatch size"]),
+                    "length": LITGPT_LENGTH, "quantization": LITGPT_KINDS[line["Quantization"]]}  # fmt: skip
+        found.append(
+            _row(
+                f"litgpt-{number:03}", LITGPT, "litgpt-lora", "installed", "a100-40gb", settings,
+                reserved=float(line["Max GPU RAM"].split()[0]) * 1e9, specified=False,
+                note="litgpt's model is not transformers'; the longest sample is taken as 1,037 tokens",
+            )
+        )  # fmt: skip
+    return found
+
+
 def _row(
     id: str, source: str, program: str, library: str, gpu: str, settings: dict[str, Any], *,
     allocated: float | None = None, reserved: float | None = None, device: float | None = None,
@@ -139,6 +167,7 @@ def main() -> None:
         "attention_benchmark": attention_rows(truth),
         "fms_acceleration": fms_rows(data / "opbench" / "e2e" / "fms_acceleration_a100_80gb.csv"),
         "peft_comparison": peft_rows(truth),
+        "litgpt": litgpt_rows(data / "opbench" / "e2e" / "litgpt_a100_40gb.csv"),
     }
     for name, rows in tables.items():
         with (FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:

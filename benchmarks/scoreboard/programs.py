@@ -44,6 +44,26 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
          "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
          "max_position_embeddings": 131072, "rope_theta": 500000.0},
     ),
+    "llama-2-7b": (
+        "LlamaConfig", "LlamaForCausalLM",
+        {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+         "num_attention_heads": 32, "max_position_embeddings": 4096},
+    ),
+    "llama-2-13b": (
+        "LlamaConfig", "LlamaForCausalLM",
+        {"vocab_size": 32000, "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40,
+         "num_attention_heads": 40, "max_position_embeddings": 4096},
+    ),
+    "phi-1.5": (
+        "PhiConfig", "PhiForCausalLM",
+        {"vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24,
+         "num_attention_heads": 32, "partial_rotary_factor": 0.5},
+    ),
+    "stablelm-alpha-3b": (
+        "GPTNeoXConfig", "GPTNeoXForCausalLM",
+        {"hidden_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 32, "intermediate_size": 16384,
+         "vocab_size": 50688, "max_position_embeddings": 4096},
+    ),
     "llama-2-70b": (
         "LlamaConfig", "LlamaForCausalLM",
         {"vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
@@ -167,6 +187,32 @@ def peft_comparison(*, model: str, batch: int, length: int, rank: int, targets: 
     return made, step
 
 
+def litgpt_lora(*, model: str, batch: int, length: int, quantization: str = "none") -> Program:
+    """litgpt's LoRA loop, r = 8 on query and value, everything in bf16, played with transformers' model.
+
+    Source: `litgpt/finetune/lora.py` and `tutorials/resource-tables.md` of Lightning-AI/litgpt.
+    """
+    device = torch.get_default_device()
+    with torch.device("meta"):
+        made = build(model, "sdpa", torch.bfloat16)
+    if quantization != "none":
+        quantize(made, quantization, torch.bfloat16)  # type: ignore[arg-type]
+    place(made, device)
+    made = add_lora(made, {"q_proj", "v_proj", "query_key_value"}, rank=8, dropout=0.05).bfloat16().train()
+    trained = [p for p in made.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=3e-4)
+    ids = torch.zeros(batch, length, dtype=torch.long)
+
+    def step() -> None:
+        logits = made(input_ids=ids, use_cache=False).logits
+        loss = nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return made, step
+
+
 def build(name: str, attention: str, dtype: torch.dtype) -> nn.Module:
     """A model of `ARCHITECTURES` without weights, with an attention implementation of the installed transformers."""
     import transformers
@@ -237,4 +283,5 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
     "attention-benchmark": attention_benchmark,
     "supervised-tuning": supervised_tuning,
     "peft-comparison": peft_comparison,
+    "litgpt-lora": litgpt_lora,
 }

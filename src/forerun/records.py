@@ -171,6 +171,8 @@ class Explanation(Record):
     largest: list[LiveTensor]
     modules: dict[str, dict[str, int]]
     """Bytes by module path, with block numbers as *, and category."""
+    largest_micro_batch_size: int | None = None
+    """That fits the card at the longest length, 0 when none does; null on the host."""
     levers: list[Lever]
 
 

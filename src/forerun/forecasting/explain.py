@@ -10,6 +10,7 @@ from typing import Any
 from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError
 from forerun.forecasting.request import ForecastRequest
+from forerun.forecasting.sizes import largest_that_fits
 from forerun.memory.card import replay_on_card
 from forerun.memory.explain import by_module, live_at_peak, op_at_peak
 from forerun.memory.replay import MemoryReplay, replay_memory
@@ -33,8 +34,21 @@ def explain_memory(request: ForecastRequest, told: Callable[[str], None] = lambd
         operator=trace.calls[op.call].name if op else "",
         largest=live[:LARGEST],
         modules=dict(list(by_module(live).items())[:MODULES]),
+        largest_micro_batch_size=_largest(request, told),
         levers=sorted(_levers(request, replay.peak_allocated_bytes, told), key=lambda lever: -lever.saves_bytes),
     )
+
+
+def _largest(request: ForecastRequest, told: Callable[[str], None]) -> int | None:
+    if request.device.kind == "cpu":
+        return None
+    told("batch.micro_batch_size")
+    length = request.plan.longest.length
+
+    def trace(size: int) -> Trace:
+        return trace_step(request.settings, request.workload, request.device, BatchShape(size, length))
+
+    return largest_that_fits(trace, request.device)
 
 
 def _levers(request: ForecastRequest, peak: int, told: Callable[[str], None]) -> Iterator[Lever]:

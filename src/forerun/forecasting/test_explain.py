@@ -42,6 +42,20 @@ def test_levers_save_what_a_forecast_with_them_says(explanation):
     assert explanation.levers[0].saves_bytes > 0
 
 
+def test_the_largest_micro_batch_fits_and_one_more_does_not():
+    base = {
+        **BASE,
+        "precision": "fp16-true",
+        "model": {"name": "gpt2"},
+        "batch": {"micro_batch_size": 1, "sequence_length": 1024},
+    }
+    largest = explain_settings(settings_from(base), device("t4")).largest_micro_batch_size
+    assert largest
+    for size, fits in ((largest, True), (largest + 1, False)):
+        batch = {"micro_batch_size": size, "sequence_length": 1024}
+        assert forerun.forecast({**base, "batch": batch}, gpu="t4").fits is fits
+
+
 def test_a_lever_keeps_the_global_batch():
     settings = settings_from({**BASE, "batch": {"micro_batch_size": 6, "gradient_accumulation_steps": 3}})
     halved = next(change for _, change, _ in candidate_changes(settings) if change[0].startswith("batch"))

@@ -15,8 +15,15 @@ def explanation_tables(explanation: Explanation, device: str) -> RenderableType:
     place = " · ".join(part for part in (explanation.phase, explanation.module, explanation.operator) if part)
     return Group(
         Text(f"\nPeak on {device}: {place}", style="bold"), _tensors(explanation), _modules(explanation),
-        _levers(explanation),
+        _levers(explanation), *_largest(explanation),
     )  # fmt: skip
+
+
+def _largest(explanation: Explanation) -> list[Text]:
+    size = explanation.largest_micro_batch_size
+    if size is None:
+        return []
+    return [Text(f"Largest micro-batch that fits: {size}" if size else "Not even a micro-batch of 1 fits.")]
 
 
 def _tensors(explanation: Explanation) -> Table:
