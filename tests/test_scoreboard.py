@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -17,6 +18,8 @@ from benchmarks.scoreboard.libraries import SETS  # noqa: E402
 from benchmarks.scoreboard.programs import ARCHITECTURES, PROGRAMS  # noqa: E402
 from benchmarks.scoreboard.rows import load_rows  # noqa: E402
 
+from forerun.clock.priors import PriorCosts  # noqa: E402
+from forerun.forecasting.forecast import TIME_SPREAD  # noqa: E402
 from forerun.hardware.catalogue import device  # noqa: E402
 
 ROWS = load_rows()
@@ -29,7 +32,8 @@ def test_rows_are_complete_and_can_be_forecast():
         assert row.library in SETS
         assert row.settings["model"] in ARCHITECTURES
         assert device(row.gpu)
-        assert any(v is not None for v in (row.allocated_bytes, row.reserved_bytes, row.device_bytes))
+        measured = row.allocated_bytes, row.reserved_bytes, row.device_bytes, row.step_seconds
+        assert any(v is not None for v in measured)
         assert row.is_specified or row.note, "what is missing must be said"
 
 
@@ -49,7 +53,9 @@ def test_a_perfect_forecast_scores_zero():
     row = next(r for r in ROWS if r.device_bytes is not None and r.is_specified and not r.quantized)
     size = row.device_bytes
     made = {"allocated": row.allocated_bytes, "reserved": size, "device": size, "conservative": size, "capacity": size}
+    made |= {"step": row.step_seconds, "evidence": "measured", "constant_mfu": 1.0, "roofline": 1.0}
     found = scores([(row, made)])
+    assert found["time.known_gpu"]["median"] == 0
     assert found["memory.allocated"]["median"] == found["memory.device"]["mean"] == 0
     assert found["memory.within_conservative"] == 1
     assert found["memory.qlora_device"] == {"rows": 0}
@@ -68,6 +74,34 @@ def test_the_readme_quotes_the_last_scoreboard():
         assert row is not None, f"README has no row for {wanted}"
         assert int(row[1]) == len(used)
         assert float(row[2]) == pytest.approx(100 * statistics.median(used), abs=0.006)
+
+
+def timed_lines():
+    with LATEST.open(encoding="utf-8", newline="") as file:
+        return [li for li in csv.DictReader(file) if li["specified"] == "True" and li["measured_step"]]
+
+
+def test_the_readme_quotes_step_times():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    known = [li for li in timed_lines() if PriorCosts(device(li["gpu"])).evidence == "measured"]
+    sizes = [abs(float(li["error_step"])) for li in known]
+    row = re.search(r"\| step time, GPU in the priors \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \|", text)
+    assert row is not None
+    assert int(row[1]) == len(sizes)
+    assert float(row[2]) == pytest.approx(100 * statistics.median(sizes), abs=0.006)
+    assert float(row[3]) == pytest.approx(100 * np.quantile(sizes, 0.9), abs=0.006)
+
+
+def test_ranges_hold_for_steps_that_were_held_out():
+    """An 80 % range on GPUs in the priors: what was not looked at must not speak against it (binomial test, 5 %)."""
+    inside = []
+    for line in timed_lines():
+        evidence = PriorCosts(device(line["gpu"])).evidence
+        if line["held_out"] == "True" and evidence == "measured":
+            low, high = TIME_SPREAD[evidence]
+            inside.append(low <= float(line["measured_step"]) / float(line["forecast_step"]) <= high)
+    assert len(inside) >= 14
+    assert binomtest(sum(inside), len(inside), 0.8).pvalue > 0.05
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ import numpy as np
 from benchmarks.scoreboard.libraries import INSTALLED, SETS, search_path
 from benchmarks.scoreboard.rows import Row, load_rows
 
+from forerun.forecasting.forecast import TIME_SPREAD
+
 ROOT = Path(__file__).resolve().parents[2]
 LATEST = Path(__file__).parent / "latest.csv"
 PROCESSES = 2
@@ -37,6 +39,7 @@ def main() -> None:
     for row, error in failed:
         print(f"not forecast: {row.id}: {error}", file=sys.stderr)
     print_tables(pairs)
+    print_times(pairs)
     write_rows(pairs)
     print(json.dumps(scores(pairs) | {"rows_not_forecast": len(rows) - len(pairs)}))
 
@@ -88,6 +91,7 @@ def summary(found: np.ndarray) -> dict[str, float]:
     }
 
 
+TIMES = ("step_seconds", "step")
 QUANTITIES: dict[str, tuple[str, str, Callable[[Row], bool]]] = {
     "memory.allocated": ("allocated_bytes", "allocated", lambda row: True),
     "memory.reserved": ("reserved_bytes", "reserved", lambda row: True),
@@ -107,7 +111,60 @@ def scores(pairs: list[Pair]) -> dict[str, Any]:
     found["memory.unspecified_allocated"] = summary(
         errors([p for p in pairs if not p[0].is_specified], "allocated_bytes", "allocated")
     )
-    return found | conservative(pairs)
+    return found | conservative(pairs) | time_scores(pairs) | {"time.coverage": coverage(pairs)}
+
+
+def time_scores(pairs: list[Pair]) -> dict[str, Any]:
+    """Step time of fully specified rows, by whether products of that GPU were measured, beside two baselines."""
+    timed = [p for p in pairs if p[0].is_specified and p[0].step_seconds is not None]
+    groups = {
+        "time.known_gpu": [p for p in timed if p[1]["evidence"] == "measured"],
+        "time.unseen_gpu": [p for p in timed if p[1]["evidence"] != "measured"],
+    }
+    found: dict[str, Any] = {name: spread(errors(mine, "step_seconds", "step")) for name, mine in groups.items()}
+    found["time.held_out"] = spread(errors([p for p in timed if p[0].is_held_out], *TIMES))
+    found["time.all"] = spread(errors(timed, "step_seconds", "step"))
+    found["time.constant_mfu"] = spread(errors(timed, "step_seconds", "constant_mfu"))
+    found["time.torch_roofline"] = spread(errors(timed, "step_seconds", "roofline"))
+    return found
+
+
+def coverage(pairs: list[Pair]) -> float | None:
+    """Share of the held-out steps on GPUs in the priors that took a time inside their range, which others gave."""
+    inside = []
+    for row, made in pairs:
+        if row.is_specified and row.is_held_out and row.step_seconds is not None and made["evidence"] == "measured":
+            low, high = TIME_SPREAD[made["evidence"]]
+            inside.append(low <= row.step_seconds / made["step"] <= high)
+    return float(np.mean(inside)) if inside else None
+
+
+def spread(found: np.ndarray) -> dict[str, float]:
+    """Rows, median and 90th percentile of the absolute error, the signed mean, and the 10th to 90th of the error."""
+    if not len(found):
+        return {"rows": 0}
+    size, low_high = np.abs(found), np.quantile(found, [0.1, 0.9])
+    return {
+        "rows": len(found), "median": float(np.median(size)), "p90": float(np.quantile(size, 0.9)),
+        "bias": float(found.mean()), "low": float(low_high[0]), "high": float(low_high[1]),
+    }  # fmt: skip
+
+
+def print_times(pairs: list[Pair]) -> None:
+    """Step times by source and GPU, then overall beside the baselines."""
+    timed = [p for p in pairs if p[0].step_seconds is not None]
+    print(f"\n{'step time':<78} rows  median     p90    bias")
+    for key in dict.fromkeys((row.program, row.gpu, row.is_specified) for row, _ in timed):
+        found = spread(errors([p for p in timed if (p[0].program, p[0].gpu, p[0].is_specified) == key], *TIMES))
+        note = "" if key[2] else " (not fully specified)"
+        print(f"{key[0] + ' on ' + key[1] + note:<78}{found['rows']:>5}" + _figures(found))
+    for name, found in time_scores(pairs).items():
+        if found["rows"]:
+            print(f"{name:<78}{found['rows']:>5}" + _figures(found))
+
+
+def _figures(found: dict[str, float]) -> str:
+    return "".join(f"{found[key]:>8.2%}" for key in ("median", "p90", "bias"))
 
 
 def conservative(pairs: list[Pair]) -> dict[str, Any]:
@@ -162,14 +219,15 @@ def write_rows(pairs: list[Pair]) -> None:
         writer.writerow(
             ["id", "program", "gpu", "settings", "specified", "held_out", "measured_allocated", "forecast_allocated",
              "error_allocated", "measured_device", "forecast_device", "conservative_device", "error_device",
-             "measured_reserved", "forecast_reserved", "note"]
+             "measured_reserved", "forecast_reserved", "measured_step", "forecast_step", "error_step", "note"]
         )  # fmt: skip
         for row, made in pairs:
             writer.writerow(
                 [row.id, row.program, row.gpu, json.dumps(row.settings), row.is_specified, row.is_held_out,
                  row.allocated_bytes, made["allocated"], _error(made["allocated"], row.allocated_bytes),
                  row.device_bytes, made["device"], made["conservative"], _error(made["device"], row.device_bytes),
-                 row.reserved_bytes, made["reserved"], row.note]
+                 row.reserved_bytes, made["reserved"],
+                 row.step_seconds, f"{made['step']:.6g}", _error(made["step"], row.step_seconds), row.note]
             )  # fmt: skip
 
 

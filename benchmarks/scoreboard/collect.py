@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.scoreboard.rows import FOLDER
 
 COLUMNS = ["id", "source", "program", "library", "gpu", "settings", "allocated_bytes", "reserved_bytes", "device_bytes",
-           "specified", "note"]  # fmt: skip
+           "step_seconds", "specified", "note"]  # fmt: skip
 MIB = 1024**2
 DOCS = "huggingface/transformers model documentation of 2024 (Apache-2.0), torch max_memory_allocated"
 ATTENTION_LIBRARIES = {
@@ -24,6 +24,8 @@ ATTENTION_LIBRARIES = {
     "microsoft/biogpt": ("biogpt", "transformers-4.47"),
 }
 """The first releases in which each model has both kinds of attention."""
+TIMED_GPUS = {"A100": "a100-80gb", "L40S": "l40s"}
+"""Of the attention benchmarks; the other cards are not in the catalogue, so that their times are not scored."""
 FMS = "foundation-model-stack/fms-acceleration 876e2ed, scripts/benchmarks (Apache-2.0)"
 FMS_MODELS = {
     "mistralai/Mistral-7B-v0.1": ("mistral-7b", 4096),
@@ -43,6 +45,15 @@ FMS_KINDS = {
     "baseline-peft-bnb": {"quantization": "nf4-double", "upcast": True, "autocast": True},
     "accelerated-peft-bnb": {"quantization": "nf4-double", "autocast": True},
 }
+NEUSIGHT = "sitar-lab/NeuSight 6945927, scripts/asplos/label (MIT), forward and backward in FP32"
+NEUSIGHT_GPUS = {
+    "NVIDIA_A100_80GB_PCIe": "a100-80gb-pcie", "NVIDIA_H100_80GB_HBM3": "h100-80gb", "NVIDIA_L4": "l4",
+    "Tesla_V100-PCIE-32GB": "v100-32gb", "Tesla_T4": "t4", "NVIDIA_A100-PCIE-40GB": "a100-40gb-pcie",
+}  # fmt: skip
+NEUSIGHT_MODELS = {
+    "bert_large": "bert-large-lm", "gpt2_large": "gpt2-large", "gpt3_xl": "gpt3-xl", "gpt3_27": "gpt3-2.7b",
+    "opt_13": "opt-1.3b",
+}  # fmt: skip
 LITGPT = "Lightning-AI/litgpt 26857050, tutorials/resource-tables.md (Apache-2.0), torch max_memory_reserved"
 LITGPT_MODELS = {
     ("phi-1.5", "1.3 B"): "phi-1.5",
@@ -58,19 +69,22 @@ PEFT = "huggingface/peft 5d602fdb, method_comparison/MetaMathQA (Apache-2.0), to
 def attention_rows(path: Path) -> list[dict[str, Any]]:
     """transformers' attention benchmarks: GPU types without a twin in the catalogue take one of the same capability."""
     found = []
+    taken = {r["run_id"]: float(r["value"]) for r in _lines(path) if r["measure"] == "step_time" and r["unit"] == "s"}
     for line in _lines(path):
         if not (line["run_id"].startswith("hfsdpa") and line["measure"] == "peak_memory"):
             continue
         if line["confidence"] != "high" or line["model"] not in ATTENTION_LIBRARIES:
             continue
         model, library = ATTENTION_LIBRARIES[line["model"]]
+        gpu = next((name for text, name in TIMED_GPUS.items() if text in line["gpu"]), None)
         found.append(
             _row(
                 line["run_id"], DOCS, "attention-benchmark", library,
-                "a100-80gb" if "A100" in line["gpu"] else "rtx-3090",
+                gpu or "rtx-3090",
                 {"model": model, "attention": line["attn_impl"], "batch": int(line["per_device_batch"]),
                  "length": int(line["seq_len"])},
                 allocated=float(line["value"]) * 1e6, note=line["gpu"],
+                seconds=taken.get(line["run_id"]) if gpu else None,
             )
         )  # fmt: skip
     return found
@@ -98,6 +112,7 @@ def fms_rows(path: Path) -> list[dict[str, Any]]:
                 f"fms-{number:03}", FMS, "supervised-tuning", library, "a100-80gb", settings,
                 allocated=float(measured), device=float(line["mem_nvidia_mem_reserved"]) * MIB,
                 specified=not note, note=note,
+                seconds=settings["batch"] / float(line["train_samples_per_second"]),
             )
         )  # fmt: skip
     return found
@@ -141,15 +156,34 @@ def litgpt_rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def neusight_rows(path: Path) -> list[dict[str, Any]]:
+    """NeuSight's FP32 training labels on one GPU of the catalogue: forward and backward, no update."""
+    found = []
+    for number, line in enumerate(_lines(path)):
+        gpu, model = NEUSIGHT_GPUS.get(line["device"]), NEUSIGHT_MODELS.get(line["model"])
+        if line["mode"] != "train" or line["variant"] or gpu is None or model is None:
+            continue
+        settings = {"model": model, "batch": int(line["batch"]), "length": int(line["seqlen"])}
+        found.append(
+            _row(
+                f"neusight-{number:03}", NEUSIGHT, "forward-backward", "installed", gpu, settings,
+                seconds=float(line["e2e_latency"]) / 1e3, note="torch 2.1 and transformers of its time",
+            )
+        )  # fmt: skip
+    return found
+
+
 def _row(
     id: str, source: str, program: str, library: str, gpu: str, settings: dict[str, Any], *,
     allocated: float | None = None, reserved: float | None = None, device: float | None = None,
+    seconds: float | None = None,
     specified: bool = True, note: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     def text(value: float | None) -> str:
         return "" if value is None else f"{value:.0f}"
 
     values = [id, source, program, library, gpu, json.dumps(settings), text(allocated), text(reserved), text(device),
+              "" if seconds is None else f"{seconds:.6g}",
               "yes" if specified else "no", note]  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
 
@@ -167,6 +201,7 @@ def main() -> None:
         "attention_benchmark": attention_rows(truth),
         "fms_acceleration": fms_rows(data / "opbench" / "e2e" / "fms_acceleration_a100_80gb.csv"),
         "peft_comparison": peft_rows(truth),
+        "neusight": neusight_rows(data / "opbench" / "neusight" / "e2e_labels_fp32.csv"),
         "litgpt": litgpt_rows(data / "opbench" / "e2e" / "litgpt_a100_40gb.csv"),
     }
     for name, rows in tables.items():

@@ -44,6 +44,16 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
          "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
          "max_position_embeddings": 131072, "rope_theta": 500000.0},
     ),
+    "bert-large-lm": (
+        "BertConfig", "BertLMHeadModel",
+        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    ),
+    "gpt3-xl": ("GPT2Config", "GPT2LMHeadModel", {"n_embd": 3072, "n_layer": 24, "n_head": 24, "n_positions": 2048}),
+    "gpt3-2.7b": ("GPT2Config", "GPT2LMHeadModel", {"n_embd": 2560, "n_layer": 32, "n_head": 32, "n_positions": 2048}),
+    "opt-1.3b": (
+        "OPTConfig", "OPTForCausalLM",
+        {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32, "ffn_dim": 8192},
+    ),
     "llama-2-7b": (
         "LlamaConfig", "LlamaForCausalLM",
         {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -187,6 +197,18 @@ def peft_comparison(*, model: str, batch: int, length: int, rank: int, targets: 
     return made, step
 
 
+def forward_backward(*, model: str, batch: int, length: int) -> Program:
+    """Forward and backward in FP32 with attention in plain operators; no update. Source: sitar-lab/NeuSight."""
+    made = build(model, "eager", torch.float32)
+    ids = torch.zeros(batch, length, dtype=torch.long)
+
+    def step() -> None:
+        made.zero_grad()
+        made(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+
+    return made, step
+
+
 def litgpt_lora(*, model: str, batch: int, length: int, quantization: str = "none") -> Program:
     """litgpt's LoRA loop, r = 8 on query and value, everything in bf16, played with transformers' model.
 
@@ -284,4 +306,5 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
     "supervised-tuning": supervised_tuning,
     "peft-comparison": peft_comparison,
     "litgpt-lora": litgpt_lora,
+    "forward-backward": forward_backward,
 }

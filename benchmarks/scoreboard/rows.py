@@ -30,6 +30,7 @@ class Row:
     allocated_bytes: float | None
     reserved_bytes: float | None
     device_bytes: float | None
+    step_seconds: float | None
     is_specified: bool
     """Whether the source gives everything that the step depends on; other rows are scored apart and never tuned on."""
     quantized: bool
@@ -62,6 +63,7 @@ def _row(line: dict[str, str]) -> Row:
         allocated_bytes=_number(line["allocated_bytes"]),
         reserved_bytes=_number(line["reserved_bytes"]),
         device_bytes=_number(line["device_bytes"]),
+        step_seconds=_number(line["step_seconds"]),
         is_specified=line["specified"] == "yes",
         quantized=settings.get("quantization", "none") != "none",
         note=line["note"],

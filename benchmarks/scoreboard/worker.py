@@ -3,30 +3,71 @@
 import json
 import sys
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from benchmarks.scoreboard.programs import PROGRAMS, TRUTH
 
-import forerun
+from forerun.clock.priors import PriorCosts
+from forerun.clock.timeline import replay_clock
 from forerun.errors import ForerunError
+from forerun.forecasting.any_step import trace_program
+from forerun.hardware.catalogue import Device, device
+from forerun.memory.card import replay_on_card
+from forerun.trace import Call
+from forerun.virtual.session import VirtualSession
+
+CONSTANT_MFU = 0.4
+"""What calculators of training time take for every run."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """PyTorch's own estimate (`torch/distributed/_tools/runtime_estimator.py`): the larger of FLOP at peak and bytes at
+    the datasheet's bandwidth, no launches."""
+
+    gpu: Device
+    is_host: bool = False
+    description: str = "roofline"
+
+    def host_seconds(self, call: Call) -> float:
+        """Nothing."""
+        return 0.0
+
+    def device_seconds(self, call: Call) -> float:
+        """FLOP at peak or bytes at the datasheet's bandwidth."""
+        if call.is_view:
+            return 0.0
+        moving = (call.bytes_read + call.bytes_written) / (self.gpu.bandwidth_bytes_per_second or 1)
+        floating = [spec.dtype for spec in call.inputs if "float" in spec.dtype] or ["float32"]
+        return max(moving, call.flops / self.gpu.peak(floating[0]) if call.flops else 0.0)
 
 
 def forecast(row: dict[str, Any]) -> dict[str, Any]:
-    """Peaks in bytes, or what went wrong."""
-    start = time.perf_counter()
+    """Peaks in bytes and seconds of a step, or what went wrong."""
+    start, gpu = time.perf_counter(), device(row["gpu"])
     try:
         build = partial(PROGRAMS[row["program"]], **row["settings"])
-        memory = forerun.forecast_step(build, gpu=row["gpu"], truth=TRUTH.get(row["program"])).memory
+        trace = trace_program(build, VirtualSession(gpu), TRUTH.get(row["program"]))
+        card, costs = replay_on_card(trace, gpu), PriorCosts(gpu)
+        clock = replay_clock(trace, costs)
+        dtypes = [s.dtype for call in trace.calls if call.flops for s in call.inputs if "float" in s.dtype]
+        peak = gpu.peak(max(set(dtypes), key=dtypes.count))
     except (ForerunError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         return {"id": row["id"], "error": f"{type(error).__name__}: {str(error)[:300]}"}
     return {
         "id": row["id"],
-        "allocated": memory.peak_allocated_bytes,
-        "reserved": memory.peak_reserved_bytes,
-        "device": memory.device_bytes.expected,
-        "conservative": memory.device_bytes.conservative,
-        "capacity": memory.capacity_bytes,
+        "allocated": card.memory.peak_allocated_bytes,
+        "reserved": card.memory.peak_reserved_bytes,
+        "device": card.device_bytes.expected,
+        "conservative": card.device_bytes.conservative,
+        "capacity": gpu.memory_bytes,
+        "step": clock.seconds,
+        "host": clock.phases.host_seconds,
+        "constant_mfu": clock.model_flops / (peak * CONSTANT_MFU),
+        "roofline": replay_clock(trace, Roofline(gpu)).seconds,
+        "evidence": costs.evidence,
         "seconds": time.perf_counter() - start,
     }
 

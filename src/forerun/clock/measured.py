@@ -16,6 +16,7 @@ class MeasuredCosts:
     flops_per_second: float
     is_host: bool
     description: str = "operators timed on this device"
+    evidence: str = "timed"
     missing: set[str] = field(default_factory=set)
     """Operators that had to fall back."""
 

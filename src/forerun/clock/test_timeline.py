@@ -78,9 +78,16 @@ def test_one_clock_on_a_host_device():
 
 def test_recomputed_work_is_hardware_not_model_flops():
     trace = trace_of((*FORWARD, 0), (*BACKWARD, 0))
+    trace.events.append((OP, len(trace.ops)))
     trace.ops.append(Op(0, Phase.BACKWARD, 0, "block", recomputed=True))
     time = replay_clock(trace, FixedCosts())
     assert (time.model_flops, time.hardware_flops) == (20, 30)
+
+
+def test_a_first_run_is_not_part_of_the_warm_step():
+    trace = trace_of((*FORWARD, 0), (*BACKWARD, 0), (*FORWARD, 0), (*BACKWARD, 0))
+    trace.warm_from = 2
+    assert replay_clock(trace, FixedCosts()).model_flops == 20
 
 
 def test_operators_are_ranked_and_each_op_has_an_end():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from forerun.clock.costs import Costs
 from forerun.records import OperatorTime, StepPhases
-from forerun.trace import Op, Phase, Trace
+from forerun.trace import OP, Op, Phase, Trace
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
 
 
 def _warm_ops(trace: Trace) -> Iterable[Op]:
-    return (op for op in trace.ops if op.phase is not Phase.PREPARE)
+    """Operators of the warm step: a program's first run has backward passes and updates too."""
+    warm = (trace.ops[index] for kind, index in trace.events[trace.warm_from :] if kind == OP)
+    return (op for op in warm if op.phase is not Phase.PREPARE)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from forerun.clock.costs import DatasheetCosts
+from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
 from forerun.errors import ForerunError, UntraceableOp
 from forerun.forecasting.forecast import spread
@@ -64,10 +64,11 @@ def forecast_step(
         UntraceableOp: the program cannot run on the virtual GPU.
     """
     device = catalogue_device(gpu)
-    trace = _trace(build, VirtualSession(device), truth)
+    trace = trace_program(build, VirtualSession(device), truth)
     card = replay_on_card(trace, device, options=options)
     replay = card.memory
-    clock = replay_clock(trace, DatasheetCosts(device))
+    costs = PriorCosts(device)
+    clock = replay_clock(trace, costs)
     dtypes = [spec.dtype for call in trace.calls if call.flops for spec in call.inputs if "float" in spec.dtype]
     dtype = max(set(dtypes), key=dtypes.count) if dtypes else "float32"
     return Forecast(
@@ -85,7 +86,7 @@ def forecast_step(
             breakdown=replay.breakdown,
         ),
         step=StepForecast(
-            seconds=spread(device, clock.seconds),
+            seconds=spread(costs.evidence, clock.seconds),
             phases=clock.phases,
             model_flops=clock.model_flops,
             hardware_flops=clock.hardware_flops,
@@ -98,11 +99,11 @@ def forecast_step(
             total_steps=1,
             checkpoints_written=0,
             checkpoint_bytes=0,
-            seconds=spread(device, clock.seconds),
+            seconds=spread(costs.evidence, clock.seconds),
             phases=RunPhases(training_seconds=clock.seconds),
             cost=None,
         ),
-        warnings=[f"Time: {DatasheetCosts(device).description}.", *_assumed(trace)],
+        warnings=[f"Time: {costs.description}.", *_assumed(trace)],
     )
 
 
@@ -111,7 +112,8 @@ def _assumed(trace: Trace) -> list[str]:
     return [f"The program reads {len(reads)} values from tensors, answered with 0 or no: {reads[0]}"] if reads else []
 
 
-def _trace(build: Build, session: VirtualSession, truth: bool | None) -> Trace:
+def trace_program(build: Build, session: VirtualSession, truth: bool | None) -> Trace:
+    """The trace of the second run of `build`'s step."""
     recorder = session.recorder
     answers = contextlib.nullcontext() if truth is None else recorder.answering(truth)
     try:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
-from forerun.clock.costs import Costs, DatasheetCosts
+from forerun.clock.costs import Costs
 from forerun.clock.measured import MeasuredCosts
+from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
 from forerun.forecasting.lengths import at_length, shapes_to_trace
@@ -162,9 +163,9 @@ def evaluation_peaks(request: ForecastRequest, training: MemoryReplay, trained: 
 
 
 def choose_costs(device: Device, traces: list[Trace]) -> Costs:
-    """Operators timed here for the device at hand (the CPU), the datasheet for every other."""
+    """Operators timed here for the device at hand (the CPU), priors for every other."""
     if device.kind != "cpu":
-        return DatasheetCosts(device, tf32=traces[0].tf32)
+        return PriorCosts(device, tf32=traces[0].tf32)
     here = torch.device("cpu")
     seconds: dict[Call, float] = {}
     for trace in traces:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from forerun.clock.costs import DatasheetCosts
+from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.hardware.catalogue import Device
 from forerun.hardware.catalogue import device as catalogue_device
@@ -96,8 +96,8 @@ class VirtualGPU:
 
     @property
     def clock(self) -> StepTime:
-        """Time of what ran so far, in seconds, at the datasheet's rates."""
-        return replay_clock(self.trace, DatasheetCosts(self._device))
+        """Time of what ran so far, in seconds."""
+        return replay_clock(self.trace, PriorCosts(self._device))
 
 
 def virtual_gpu(name: str, *, attention: str = "auto", limited: bool = True) -> VirtualGPU:

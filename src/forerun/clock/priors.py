@@ -1,0 +1,180 @@
+"""How long operators take on a GPU, from coefficients fitted to published timings of operators.
+
+Matrix products by `products.py`; attention by the share of peak that FlashAttention-2 reaches; everything else by bytes
+at the share of bandwidth that elementwise operators reach. A GPU that was measured, or whose architecture was, takes
+its own coefficients; every other takes the middle of those measured. The forecast says which.
+
+Not covered: power limits of long runs, kernels that differ from one library version to the next.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from forerun.clock.costs import (
+    ATTENTION,
+    COMPILED_HOST_SECONDS,
+    EFFICIENT_SHARE_OF_FLASH,
+    HALF_CAUSAL,
+    KERNEL_SECONDS,
+    OPERATOR_HOST_SECONDS,
+    VIEW_HOST_SECONDS,
+)
+from forerun.clock.products import Chip, ProductPrior, Products
+from forerun.hardware.catalogue import Device, devices
+from forerun.trace import Call, TensorSpec
+from forerun.units import MICRO
+
+OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1)}
+"""Where the two operands of a product stand among its arguments."""
+BACKWARD_SHARE = 0.86
+"""Of the forward pass's share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
+HOPPER_SHARE = 0.35 / 0.7
+"""FlashAttention-2 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
+BETWEEN_RANKS = "c10d."
+"""Operators that other ranks take part in; their time is not modelled, and a forecast over several ranks says so."""
+OTHER_PRODUCT_SHARE = 0.6
+"""Of peak, for products that are neither of the above (grouped, convolution); stated."""
+
+
+@cache
+def table() -> dict[str, Any]:
+    """The coefficient file."""
+    return json.loads(files("forerun.clock").joinpath("priors.json").read_text(encoding="utf-8"))
+
+
+@cache
+def _products(kind: str) -> ProductPrior:
+    return ProductPrior.read(table()["products"][kind])
+
+
+def measured_like(gpu: Device, names: list[str]) -> str | None:
+    """Of GPUs that were measured: this one, else one of its architecture, the nearest in multiprocessors."""
+    if gpu.name in names:
+        return gpu.name
+    rows = {row.name: row for row in devices()}
+    alike = [rows[n] for n in names if n in rows and rows[n].compute_capability == gpu.compute_capability]
+    if not alike:
+        return None
+    return min(alike, key=lambda row: abs((row.sm_count or 0) - (gpu.sm_count or 0))).name
+
+
+@dataclass(frozen=True)
+class PriorCosts:
+    """Costs of a GPU of the catalogue."""
+
+    device: Device
+    tf32: bool = False
+    is_host: bool = False
+    _known: dict[Call, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def evidence(self) -> str:
+        """ "measured", "architecture" or "unseen": whose products the coefficients come from."""
+        names = list(table()["products"]["tensor"]["lean"])
+        like = measured_like(self.device, names)
+        return "measured" if like == self.device.name else "architecture" if like else "unseen"
+
+    @property
+    def description(self) -> str:
+        """For the reader of a forecast."""
+        whose = {"measured": "this GPU", "architecture": "a GPU of its architecture", "unseen": "other GPUs"}
+        return f"fitted to published timings of operators on {whose[self.evidence]}, not calibrated here"
+
+    def host_seconds(self, call: Call) -> float:
+        """Time to issue the call: a replayed CUDA graph issues nothing."""
+        if call.issuer == "graph":
+            return 0.0
+        if call.issuer == "compiled":
+            return 0.0 if call.is_view else COMPILED_HOST_SECONDS
+        return VIEW_HOST_SECONDS if call.is_view else OPERATOR_HOST_SECONDS
+
+    def device_seconds(self, call: Call) -> float:
+        """Seconds of the kernels of one call.
+
+        Raises:
+            MissingPeak: the device has no peak for the dtype of the product.
+        """
+        if call.is_view or call.name.startswith(BETWEEN_RANKS):
+            return 0.0
+        if call not in self._known:
+            self._known[call] = self._seconds(call)
+        return self._known[call]
+
+    def _seconds(self, call: Call) -> float:
+        moving = KERNEL_SECONDS + self._from_memory(call) / (self._bandwidth() * self._share())
+        if not call.flops:
+            return moving
+        operator = call.name.split(".")[1]
+        if operator in OPERANDS:
+            return self._product(call, operator)
+        if any(kernel in call.name for kernel in ATTENTION):
+            return max(moving, self._attention(call))
+        peak = self.device.peak(self._dtype(call))
+        return max(moving, KERNEL_SECONDS + call.flops / (peak * OTHER_PRODUCT_SHARE))
+
+    def _from_memory(self, call: Call) -> float:
+        """Bytes that pass through memory: what a kernel reads was written shortly before, and is in L2 if small."""
+        moved = call.bytes_read + call.bytes_written
+        held = max(0.0, 1 - moved / (self.device.l2_bytes or 1))
+        return call.bytes_written + call.bytes_read * (1 - held)
+
+    def _bandwidth(self) -> float:
+        if self.device.bandwidth_bytes_per_second is None:
+            raise ValueError(f"{self.device.name} has no datasheet bandwidth")
+        return self.device.bandwidth_bytes_per_second
+
+    def _share(self) -> float:
+        """Of the bandwidth that elementwise operators reach."""
+        return self._coefficients("elementwise")[0]
+
+    def _coefficients(self, kind: str) -> list[float]:
+        entry = table()[kind]
+        like = measured_like(self.device, list(entry["devices"]))
+        return entry["devices"][like] if like else entry["unseen"]
+
+    def _dtype(self, call: Call) -> str:
+        floating = [spec.dtype for spec in call.inputs if "float" in spec.dtype]
+        dtype = floating[0] if floating else call.inputs[0].dtype if call.inputs else "float32"
+        return "tfloat32" if dtype == "float32" and self.tf32 else dtype
+
+    def _product(self, call: Call, operator: str) -> float:
+        left, right = (call.arguments[i] for i in OPERANDS[operator])
+        dtype = self._dtype(call)
+        kind = "simt" if dtype == "float32" else "tensor"
+        width = left.bytes / max(1, _elements(left))
+        batch = left.shape[0] if len(left.shape) == 3 else 1
+        shape = [np.array([float(v)]) for v in (batch, left.shape[-2], right.shape[-1], left.shape[-1])]
+        chip = Chip(self.device.peak(dtype), self._bandwidth(), self.device.sm_count or 1, self.device.l2_bytes or 1)
+        prior = _products(kind)
+        like = measured_like(self.device, list(prior.lean)) or ""
+        return float(prior.seconds(chip, Products(*shape, width=width), like)[0])
+
+    def _attention(self, call: Call) -> float:
+        """FLOP that the kernel executes (causal ones skip half) at the share of peak that it reaches."""
+        query = next(a for a in call.arguments if isinstance(a, TensorSpec) and len(a.shape) == 4)
+        batch, heads, length, _ = query.shape
+        most, half_length, half_wave, start = self._coefficients("attention")
+        waves = batch * heads * -(-length // 128) / (self.device.sm_count or 1)
+        share = most * length / (length + half_length) * waves / (waves + half_wave)
+        if (self.device.compute_capability or (0, 0))[0] == 9:
+            share *= HOPPER_SHARE
+        if "backward" in call.name:
+            share *= BACKWARD_SHARE
+        if "efficient" in call.name:
+            share *= EFFICIENT_SHARE_OF_FLASH
+        is_causal = True in [a for a in call.arguments if isinstance(a, bool)][:1]
+        skips_half = is_causal and any(kernel in call.name for kernel in HALF_CAUSAL)
+        flops = call.flops / 2 if skips_half else call.flops
+        return start * MICRO + flops / (self.device.peak(self._dtype(call)) * share)
+
+
+def _elements(spec: TensorSpec) -> int:
+    count = 1
+    for length in spec.shape:
+        count *= length
+    return count

@@ -1,0 +1,122 @@
+"""Costs from priors: published figures, limits by hand, and refusal where there is no peak."""
+
+import dataclasses
+
+import pytest
+
+from forerun.clock.costs import KERNEL_SECONDS, OPERATOR_HOST_SECONDS
+from forerun.clock.measured import MeasuredCosts
+from forerun.clock.priors import PriorCosts, measured_like, table
+from forerun.errors import MissingPeak
+from forerun.hardware.catalogue import device, devices
+from forerun.trace import Call, TensorSpec
+
+A100 = device("a100-40gb")
+
+
+def product(m, n=None, k=None, dtype="bfloat16", width=2):
+    n, k = n or m, k or m
+    left, right = (TensorSpec(s, (s[1], 1), dtype, s[0] * s[1] * width) for s in ((m, k), (k, n)))
+    out = TensorSpec((m, n), (n, 1), dtype, m * n * width)
+    return Call("aten.mm.default", (left, right), (), (left, right), (out,), 2 * m * n * k, left.bytes + right.bytes,
+                out.bytes)  # fmt: skip
+
+
+def attention(length, causal, name="flash", flops=10**12):
+    spec = TensorSpec((4, 16, length, 64), (), "bfloat16", 2 * 4 * 16 * length * 64)
+    kernel = f"aten._scaled_dot_product_{name}_attention.default"
+    return Call(kernel, (spec, spec, spec, 0.0, causal, False), (), (spec,) * 3, (spec,), flops, 0, 0)
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(
+    ("gpu", "tera"),
+    [("a100-80gb", 256.9), ("h100-80gb", 713.2), ("h200", 670.3), ("l40s", 187.1), ("b200", 1686.7)],
+)
+def test_large_products_reach_what_was_measured(gpu, tera):
+    """8,192 cubed in BF16, TFLOP/s as AIConfigurator's data has it; within 20 %: the fit is 7 % off in the mean over all
+    shapes, and clocks under full load differ by card.
+    """
+    call = product(8192)
+    assert call.flops / PriorCosts(device(gpu)).device_seconds(call) / 1e12 == pytest.approx(tera, rel=0.2)
+
+
+def test_errors_of_the_fit_are_in_the_file():
+    errors = table()["errors"]["tensor"]
+    assert errors["known"] < 0.09, "a fit for each GPU alone was 8.5 % off (reference/estimation.md)"
+    assert errors["known"] < errors["with_20_measured"] < errors["left_out"]
+
+
+@pytest.mark.parametrize("gpu", [row.name for row in devices()])
+def test_every_gpu_has_costs(gpu):
+    row = device(gpu)
+    dtype = "bfloat16" if row.has_bf16 else "float16"
+    costs = PriorCosts(row)
+    for call in (product(4096, dtype=dtype), product(4096, dtype="float32", width=4)):
+        share = call.flops / costs.device_seconds(call) / row.peak(call.inputs[0].dtype)
+        assert 0.2 < share < 1.05
+
+
+def test_more_work_takes_longer():
+    costs = PriorCosts(A100)
+    times = [costs.device_seconds(product(4096, 4096, k)) for k in (256, 512, 1024, 2048, 4096, 8192)]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(2 * times[-2], rel=0.15)
+
+
+def test_elementwise_is_bound_by_bandwidth():
+    call = Call("aten.add.Tensor", (), (), (), (), 0, 2 * 10**9, 10**9)
+    assert A100.bandwidth_bytes_per_second is not None
+    share = 3e9 / (PriorCosts(A100).device_seconds(call) - KERNEL_SECONDS) / A100.bandwidth_bytes_per_second
+    assert 0.75 < share < 1
+
+
+def test_views_and_graphs():
+    view = Call("aten.view.default", (), (), (), (), 0, 0, 0, is_view=True)
+    costs = PriorCosts(A100)
+    assert costs.device_seconds(view) == 0
+    assert costs.host_seconds(product(64)) == OPERATOR_HOST_SECONDS
+    assert costs.host_seconds(dataclasses.replace(product(64), issuer="graph")) == 0
+
+
+def test_tf32_uses_tensor_cores():
+    call = product(4096, dtype="float32", width=4)
+    assert PriorCosts(A100, tf32=True).device_seconds(call) < PriorCosts(A100).device_seconds(call)
+
+
+def test_a_dtype_without_peak_is_refused():
+    with pytest.raises(MissingPeak, match="bfloat16"):
+        PriorCosts(device("t4")).device_seconds(product(512))
+
+
+def test_causal_attention_does_half_the_work_and_backward_is_slower():
+    costs = PriorCosts(A100)
+    full, causal = (costs.device_seconds(attention(2048, c)) for c in (False, True))
+    assert full / causal == pytest.approx(2, rel=0.02)
+    assert costs.device_seconds(attention(2048, False, "flash_backward")) > full
+    assert costs.device_seconds(attention(2048, False, "efficient")) > full
+
+
+def test_long_sequences_use_the_gpu_better():
+    costs = PriorCosts(A100)
+    assert costs.device_seconds(attention(4096, False)) < costs.device_seconds(attention(128, False))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "like", "evidence"),
+    [("a100-80gb", "a100-80gb", "measured"), ("a100-40gb", "a100-80gb", "architecture"), ("t4", None, "unseen"),
+     ("l4", "l40s", "architecture"), ("h100-pcie", "h200", "architecture")],
+)  # fmt: skip
+def test_whose_measurements_are_used_is_said(gpu, like, evidence):
+    names = list(table()["products"]["tensor"]["lean"])
+    found = measured_like(device(gpu), names)
+    assert (found == like) or (gpu == "h100-pcie" and found in ("h100-80gb", "h200"))
+    assert PriorCosts(device(gpu)).evidence == evidence
+
+
+def test_measured_costs_fall_back_and_say_so():
+    known, unknown = product(64), product(128)
+    costs = MeasuredCosts({known: 0.5}, 1e-5, bytes_per_second=1e10, flops_per_second=1e9, is_host=True)
+    assert costs.device_seconds(known) == 0.5
+    assert costs.device_seconds(unknown) == pytest.approx(unknown.flops / 1e9)
+    assert costs.missing == {"aten.mm.default"}
