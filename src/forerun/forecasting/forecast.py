@@ -29,7 +29,8 @@ from forerun.units import HOUR
 
 TIME_SPREAD = {"measured": (0.89, 1.12), "architecture": (0.82, 1.25), "unseen": (0.82, 1.25), "timed": (0.9, 1.4)}
 """Optimistic and conservative share of the expected time, by what the rates rest on. Products measured on this GPU: the
-10 and 90 % quantiles of 50 published steps; 13 of 14 held out lie inside. Others: the extremes of seven steps. Operators
+10 and 90 % quantiles of 50 published steps; 13 of 14 held out lie inside. Others: the extremes of seven steps.
+Operators
 timed here: six runs of `code-detector` took 1.11 to 1.28 times the expected step."""
 STATED_STARTUP_SECONDS = 30.0
 """Imports, weights and tokenising on a machine that was not measured; stated."""
