@@ -30,6 +30,8 @@ class Category(StrEnum):
     OTHER = "other"
 
 
+BETWEEN_RANKS = "c10d."
+"""How operators begin that other ranks take part in."""
 ALLOCATE, FREE, OP = "allocate", "free", "op"
 
 

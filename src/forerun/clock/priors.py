@@ -26,8 +26,8 @@ from forerun.clock.costs import (
 )
 from forerun.clock.products import Chip, ProductPrior, Products
 from forerun.hardware.catalogue import Device, devices
-from forerun.trace import Call, TensorSpec
-from forerun.units import MICRO
+from forerun.trace import BETWEEN_RANKS, Call, TensorSpec
+from forerun.units import GIGA, MICRO
 
 OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1)}
 """Where the two operands of a product stand among its arguments."""
@@ -35,8 +35,8 @@ BACKWARD_SHARE = 0.86
 """Of the forward pass's share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
 HOPPER_SHARE = 0.35 / 0.7
 """FlashAttention-2 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
-BETWEEN_RANKS = "c10d."
-"""Operators that other ranks take part in; their time is not modelled, and a forecast over several ranks says so."""
+COLLECTIVES = {"allgather": "all_gather", "reduce_scatter": "reduce_scatter", "allreduce": "all_reduce"}
+"""Parts of operator names, and what the coefficient file calls them."""
 OTHER_PRODUCT_SHARE = 0.6
 """Of peak, for products that are neither of the above (grouped, convolution); stated."""
 
@@ -69,6 +69,7 @@ class PriorCosts:
 
     device: Device
     tf32: bool = False
+    world_size: int = 1
     is_host: bool = False
     _known: dict[Call, float] = field(default_factory=dict, compare=False)
 
@@ -99,13 +100,39 @@ class PriorCosts:
         Raises:
             MissingPeak: the device has no peak for the dtype of the product.
         """
-        if call.is_view or call.name.startswith(BETWEEN_RANKS):
+        if call.is_view:
             return 0.0
         if call not in self._known:
             self._known[call] = self._seconds(call)
         return self._known[call]
 
+    @property
+    def knows_ranks(self) -> bool:
+        """Whether collectives among so many ranks were measured on such a GPU."""
+        return self.world_size == 1 or self._links("all_reduce") is not None
+
+    def _links(self, operator: str) -> list[float] | None:
+        """Microseconds and GB/s of a collective; measured for two, four and eight ranks in one machine."""
+        if "pcie" in self.device.name:  # the measured ones of its architecture have NVLink
+            return None
+        measured = table()["collectives"].get(measured_like(self.device, list(table()["collectives"])) or "", {})
+        sizes = sorted(int(n) for n in measured.get(operator, {}))
+        fitting = next((n for n in sizes if n >= self.world_size), None)
+        return None if fitting is None else measured[operator][str(fitting)]
+
+    def _collective(self, call: Call) -> float:
+        operator = next((name for part, name in COLLECTIVES.items() if part in call.name), "all_reduce")
+        links = self._links(operator)
+        if links is None:
+            return 0.0
+        message = max(spec.bytes for spec in (*call.inputs, *call.outputs))
+        times = 2 if operator == "all_reduce" else 1
+        moved = times * message * (self.world_size - 1) / self.world_size
+        return links[0] * MICRO + moved / (links[1] * GIGA)
+
     def _seconds(self, call: Call) -> float:
+        if call.name.startswith(BETWEEN_RANKS):
+            return self._collective(call)
         moving = KERNEL_SECONDS + self._from_memory(call) / (self._bandwidth() * self._share())
         if not call.flops:
             return moving

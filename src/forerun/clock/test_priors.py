@@ -114,6 +114,22 @@ def test_whose_measurements_are_used_is_said(gpu, like, evidence):
     assert PriorCosts(device(gpu)).evidence == evidence
 
 
+@pytest.mark.parametrize(("ranks", "seconds"), [(2, 1e9 / 247.5e9), (8, 2 * 7 / 8 * 1e9 / 383.1e9)])
+def test_collectives_by_hand(ranks, seconds):
+    """A gigabyte reduced over H100s: twice (n - 1) / n of it at the measured rate."""
+    spec = TensorSpec((5 * 10**8,), (1,), "bfloat16", 10**9)
+    call = Call("c10d.allreduce_.default", (), (), (spec,), (spec,), 0, 10**9, 10**9)
+    assert PriorCosts(device("h100-80gb"), world_size=ranks).device_seconds(call) == pytest.approx(seconds, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "knows"),
+    [("a100-40gb", 8, True), ("a100-40gb", 16, False), ("a100-80gb-pcie", 2, False), ("t4", 2, False), ("t4", 1, True)],
+)
+def test_unmeasured_links_are_said(gpu, ranks, knows):
+    assert PriorCosts(device(gpu), world_size=ranks).knows_ranks is knows
+
+
 def test_measured_costs_fall_back_and_say_so():
     known, unknown = product(64), product(128)
     costs = MeasuredCosts({known: 0.5}, 1e-5, bytes_per_second=1e10, flops_per_second=1e9, is_host=True)

@@ -27,6 +27,9 @@ def trace_of(*steps, accumulation=1):
         Call("aten.mm.default", (), (), (), (), 10, 0, 0),
         Call("aten.view.default", (), (), (), (), 0, 0, 0, is_view=True),
         Call("aten.item.default", (), (), (), (), 0, 0, 0, syncs=True),
+        Call("c10d.allreduce_.default", (), (), (), (), 0, 0, 0),
+        Call("c10d._allgather_base_.default", (), (), (), (), 0, 0, 0),
+        Call("fsdp.split_with_sizes_copy.default", (), (), (), (), 0, 0, 0),
     ]
     ops = [Op(call, phase, micro, "") for phase, micro, call in steps]
     return Trace(calls=calls, ops=ops, events=[(OP, i) for i in range(len(ops))], accumulation=accumulation)
@@ -82,6 +85,27 @@ def test_recomputed_work_is_hardware_not_model_flops():
     trace.ops.append(Op(0, Phase.BACKWARD, 0, "block", recomputed=True))
     time = replay_clock(trace, FixedCosts())
     assert (time.model_flops, time.hardware_flops) == (20, 30)
+
+
+def test_a_collective_beside_other_work_costs_nothing():
+    """It takes a second, while the backward pass goes on for three."""
+    time = replay_clock(trace_of((*BACKWARD, 0), (*BACKWARD, 3), *[(*BACKWARD, 0)] * 3, (*OPTIMIZER, 0)), FixedCosts())
+    assert time.phases.communication_seconds == 0
+    assert time.seconds == pytest.approx(0.1 + 5)
+
+
+def test_the_update_waits_for_the_last_collective():
+    time = replay_clock(trace_of((*BACKWARD, 0), (*BACKWARD, 3), (*OPTIMIZER, 0)), FixedCosts())
+    assert time.phases.communication_seconds == pytest.approx(1)
+    assert time.seconds == pytest.approx(0.1 + 3)
+
+
+def test_weights_are_waited_for_where_they_are_used():
+    """Gathering begins as soon as it is issued, so that half of it is hidden behind the product before."""
+    time = replay_clock(trace_of((*FORWARD, 4), (*FORWARD, 0), (*FORWARD, 5)), FixedCosts(host=0.5))
+    assert time.phases.communication_seconds == 0
+    alone = replay_clock(trace_of((*FORWARD, 4), (*FORWARD, 5)), FixedCosts(host=0.1))
+    assert alone.phases.communication_seconds == pytest.approx(1.1)
 
 
 def test_a_first_run_is_not_part_of_the_warm_step():

@@ -1,7 +1,9 @@
 """A trace replayed through two clocks: the host issues operators, the device executes them in order.
 
 The device starts an operator when it is free and the host has issued it. Time in which the device waits for the host is
-`host_seconds`; reads of values make the host wait for the device. On a host device (`cpu`) there is one clock. With
+`host_seconds`; reads of values make the host wait for the device. Collectives run beside the device, on a stream of
+their own; the device waits for gathered weights before it uses them and for all gradients before the update, which is
+`communication_seconds`. On a host device (`cpu`) there is one clock. With
 gradient accumulation the second traced micro-step is repeated for all later ones; its steady time is taken.
 """
 
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 
 from forerun.clock.costs import Costs
 from forerun.records import OperatorTime, StepPhases
-from forerun.trace import OP, Op, Phase, Trace
+from forerun.trace import BETWEEN_RANKS, OP, Op, Phase, Trace
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
     later = trace.accumulation - 1
     clocks.run((op for op in _warm_ops(trace) if op.micro_step <= 0 and op.phase is not Phase.OPTIMIZER), 1)
     clocks.run((op for op in _warm_ops(trace) if op.micro_step == 1), later)
+    clocks.join_ranks()
     clocks.run((op for op in _warm_ops(trace) if op.phase is Phase.OPTIMIZER), 1)
     clocks.finish()
     repeats = {0: 1, 1: later, -1: 1}
@@ -62,6 +65,9 @@ class _Clocks:
     costs: Costs
     host: float = 0.0
     device: float = 0.0
+    link: float = 0.0
+    """When the last collective ends; collectives have a stream of their own."""
+    gathered: float = 0.0
     busy: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     ends: list[float] = field(default_factory=list)
 
@@ -89,6 +95,8 @@ class _Clocks:
                 skipped += extra
             self.host += skipped
             self.device += skipped
+            self.link += skipped
+            self.gathered += skipped
 
     def _play(self, op: Op, count: int) -> None:
         seconds, issue = self.device_seconds[op.call], self.host_seconds[op.call]
@@ -97,8 +105,16 @@ class _Clocks:
             self.busy["host"] += issue
             self.busy[op.phase.value] += seconds
             self.device += issue + seconds
+        elif call.name.startswith(BETWEEN_RANKS):
+            self.host += issue
+            gathers = "allgather" in call.name  # its input, a shard, is there; gradients are not before they are made
+            self.link = max(self.link, self.host, 0.0 if gathers else self.device) + seconds
+            if gathers:
+                self.gathered = self.link
         else:
             self.host += issue
+            if "split_with_sizes_copy" in call.name:
+                self._wait_for_ranks(self.gathered)
             if seconds:
                 wait = max(0.0, self.host - self.device)
                 self.busy["host"] += wait
@@ -109,6 +125,15 @@ class _Clocks:
         total = self.totals[(call.name, op.phase.value)]
         total[0] += count
         total[1] += count * seconds
+
+    def join_ranks(self) -> None:
+        """The update needs every gradient of every rank."""
+        self._wait_for_ranks(self.link)
+
+    def _wait_for_ranks(self, until: float) -> None:
+        """The device can go on only when a collective has ended."""
+        self.busy["communication"] += max(0.0, until - self.device)
+        self.device = max(self.device, until)
 
     def finish(self) -> None:
         """The step ends when both clocks have ended."""

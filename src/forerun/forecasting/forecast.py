@@ -171,8 +171,8 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
 
 def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
     found = list(NOT_MODELLED[request.device.kind])
-    if request.settings.parallel.world_size > 1:
-        found.append("time of communication between ranks")
+    if not getattr(model.costs, "knows_ranks", request.settings.parallel.world_size == 1):
+        found.append("time of communication between ranks: not measured for such a GPU and so many ranks")
     if request.settings.compile != "none":
         found.append("time of compiling")
     reads = len(model.longest.trace.assumed_values)

@@ -165,7 +165,7 @@ def evaluation_peaks(request: ForecastRequest, training: MemoryReplay, trained: 
 def choose_costs(device: Device, traces: list[Trace]) -> Costs:
     """Operators timed here for the device at hand (the CPU), priors for every other."""
     if device.kind != "cpu":
-        return PriorCosts(device, tf32=traces[0].tf32)
+        return PriorCosts(device, tf32=traces[0].tf32, world_size=traces[0].world_size)
     here = torch.device("cpu")
     seconds: dict[Call, float] = {}
     for trace in traces:

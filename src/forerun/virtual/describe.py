@@ -49,6 +49,7 @@ def describe(
     outputs = tuple(spec_of(t) for t in flat((out,)) if device_type(t) == device)
     written = _written(func, args)
     is_view = packet in NO_KERNEL or (not made_storage and not written)
+    is_view = is_view and func.namespace != "c10d"  # collectives write in place without saying so
     bytes_written = sum(bytes_of(t) for t in written) or sum(s.bytes for s in outputs)
     bytes_read = sum(s.bytes for s in inputs)
     if packet in GATHERS:

@@ -10,8 +10,12 @@ from torch import Tensor, nn
 
 from forerun.errors import NotSupported
 from forerun.trace import Category
+from forerun.units import MIB
 from forerun.virtual.backend import VirtualBackend, register
 from forerun.virtual.recorder import Recorder
+
+FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, 25 * MIB
+"""`kDefaultFirstBucketBytes` and `kDefaultBucketBytesCap` of `torch/csrc/distributed/c10d/reducer.hpp`."""
 
 
 @contextlib.contextmanager
@@ -56,6 +60,25 @@ def without_shape_questions(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         setattr(ShardingPropagator, name, original)
+
+
+@contextlib.contextmanager
+def steady_buckets() -> Iterator[None]:
+    """Give DDP the buckets that it makes after its first step: at first it has one for all gradients.
+
+    To make them itself it would tell its peers in numbers, which nobody has here.
+    """
+    name = "_compute_bucket_assignment_by_size"
+    original = getattr(dist, name)
+
+    def assign(tensors: Any, limits: Any, *others: Any) -> Any:
+        return original(tensors, [FIRST_BUCKET_BYTES, BUCKET_BYTES], *others)
+
+    setattr(dist, name, assign)
+    try:
+        yield
+    finally:
+        setattr(dist, name, original)
 
 
 def record_reductions(model: nn.parallel.DistributedDataParallel, recorder: Recorder) -> None:

@@ -71,6 +71,15 @@ def test_loss_scaling_and_accumulation(kind):
     assert memory(kind, 2, precision="fp16-mixed", batch=batch).fits
 
 
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_communication_is_not_free(kind):
+    """Gradients of few tokens through wide layers take longer than the backward pass; alone there is none."""
+    model = {"name": "tiny-llama", "config": {"hidden_size": 1024, "intermediate_size": 8192}}
+    phases = memory(kind, 8, model=model).step.phases
+    assert phases.communication_seconds > 0
+    assert memory("none", 1, model=model).step.phases.communication_seconds == 0
+
+
 def test_packed_weights_and_whole_matrix_rules_are_not_sharded():
     lora = {"adapter": {"kind": "lora", "rank": 4}, "quantization": "nf4"}
     with pytest.raises(NotSupported, match="packed weights"):

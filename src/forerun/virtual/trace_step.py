@@ -25,7 +25,12 @@ from forerun.step.workload import Workload
 from forerun.trace import Category, Phase, Trace
 from forerun.virtual.compiled import compiling_afresh, virtual_backend
 from forerun.virtual.placement import place
-from forerun.virtual.process_group import rank_zero_of, record_reductions, without_shape_questions
+from forerun.virtual.process_group import (
+    rank_zero_of,
+    record_reductions,
+    steady_buckets,
+    without_shape_questions,
+)
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.session import VirtualSession
 
@@ -64,7 +69,8 @@ def trace_step(
             place(model, session.torch_device)
             session.name_modules(model)
             compiler = virtual_backend(session.recorder, settings.compile)
-            step = bind_step(settings, workload, model, session.torch_device.type, compiler)
+            with steady_buckets():
+                step = bind_step(settings, workload, model, session.torch_device.type, compiler)
             if isinstance(step.called, nn.parallel.DistributedDataParallel):
                 record_reductions(step.called, session.recorder)
             step.freeze_encoder(frozen_encoder)
