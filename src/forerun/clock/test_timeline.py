@@ -100,6 +100,16 @@ def test_the_update_waits_for_the_last_collective():
     assert time.seconds == pytest.approx(0.1 + 3)
 
 
+@pytest.mark.parametrize("accumulation", [2, 3, 9])
+def test_gradients_are_reduced_beside_the_last_micro_step_only(accumulation):
+    """The reduction comes after the last backward pass: nothing is left to hide it."""
+    steps = (*BACKWARD, 0), (Phase.BACKWARD, 1, 0), (Phase.BACKWARD, -1, 3), (*OPTIMIZER, 0)
+    time = replay_clock(trace_of(*steps, accumulation=accumulation), FixedCosts())
+    assert time.phases.communication_seconds == pytest.approx(1)
+    assert time.seconds == pytest.approx(0.1 + accumulation + 1 + 1)
+    assert len(time.ends) == 4, "one for each traced operator"
+
+
 def test_weights_are_waited_for_where_they_are_used():
     """Gathering begins as soon as it is issued, so that half of it is hidden behind the product before."""
     time = replay_clock(trace_of((*FORWARD, 4), (*FORWARD, 0), (*FORWARD, 5)), FixedCosts(host=0.5))

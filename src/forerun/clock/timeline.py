@@ -37,8 +37,11 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
     """Time of the warm step of `trace` at `costs`."""
     clocks = _Clocks(trace, costs)
     later = trace.accumulation - 1
-    clocks.run((op for op in _warm_ops(trace) if op.micro_step <= 0 and op.phase is not Phase.OPTIMIZER), 1)
-    clocks.run((op for op in _warm_ops(trace) if op.micro_step == 1), later)
+    for ops, count, is_traced_once in _micro_steps(trace, later):
+        shown = len(clocks.ends)
+        clocks.run(ops, count)
+        if not is_traced_once:
+            del clocks.ends[shown:]
     clocks.join_ranks()
     clocks.run((op for op in _warm_ops(trace) if op.phase is Phase.OPTIMIZER), 1)
     clocks.finish()
@@ -57,6 +60,21 @@ def _warm_ops(trace: Trace) -> Iterable[Op]:
     """Operators of the warm step: a program's first run has backward passes and updates too."""
     warm = (trace.ops[index] for kind, index in trace.events[trace.warm_from :] if kind == OP)
     return (op for op in warm if op.phase is not Phase.PREPARE)
+
+
+def _micro_steps(trace: Trace, later: int) -> list[tuple[list[Op], int, bool]]:
+    """Operators, how often they run, and whether these plays stand for traced ones: the first micro-step, then `later`
+    ones like the second.
+
+    What belongs to no micro-step (DDP's reductions) runs beside the last one only.
+    """
+    ops = [op for op in _warm_ops(trace) if op.phase is not Phase.OPTIMIZER]
+    first, second = [op for op in ops if op.micro_step <= 0], [op for op in ops if op.micro_step == 1]
+    if not second or all(op.micro_step >= 0 for op in ops):
+        return [(first, 1, True), (second, later, True)]
+    last = [op for op in ops if op.micro_step != 0]
+    alone = [op for op in first if op.micro_step == 0]
+    return [(alone, 1, True), (second, later - 1, False), (last, 1, True)]
 
 
 @dataclass

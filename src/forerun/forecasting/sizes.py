@@ -6,6 +6,7 @@ not (a kernel chosen by size, a shape that depends on the batch otherwise) every
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from forerun.hardware.catalogue import Device
@@ -118,6 +119,7 @@ def largest_that_fits(trace: Callable[[int], Trace], device: Device) -> int:
     def fits(step: Trace) -> bool:
         return replay_on_card(step, device).fits
 
+    trace = cache(trace)
     if not fits(trace(1)):
         return 0
     first = trace(SMALLEST)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 
-aten, prims = torch.ops.aten, torch.ops.prims
 POINTWISE = {
     "clone", "full", "full_like", "arange", "scalar_tensor", "zeros", "zeros_like", "ones", "ones_like", "cat",
     "constant_pad_nd", "slice_scatter", "select_scatter", "copy", "_to_copy", "where", "repeat", "flip", "tril", "triu",
@@ -167,7 +166,7 @@ class _Planner:
             return True
         if len(reads) > READS_AT_MOST or len(body) > OPERATIONS_AT_MOST:
             return True
-        return len(users) > 1 and (len(reads) > READS_ON_REUSE or len(body) > OPERATIONS_AT_MOST)
+        return len(users) > 1 and len(reads) > READS_ON_REUSE
 
     def _add_loop(self, node: fx.Node, reads: dict[fx.Node, int | None], body: list[fx.Node]) -> None:
         elements, reduced = count(node), 1
@@ -229,9 +228,8 @@ class _Planner:
             self.group_of[loop.value] = early
         early.loops += late.loops
         early.needs |= late.needs
-        early.needs.discard(early)
         early.needs.discard(late)
-        for group in {self.group_of[u] for loop in late.loops for u in self._users(loop.value) if u in self.group_of}:
+        for group in {self.group_of[user] for loop in late.loops for user in self._users(loop.value)}:
             if late in group.needs:
                 group.needs.discard(late)
                 group.needs.add(early)

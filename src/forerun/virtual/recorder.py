@@ -133,22 +133,15 @@ class Recorder(TorchDispatchMode, StepObserver):
         for output in outputs:
             storage = output.untyped_storage()
             place = next((s for s in free if s.nbytes() == storage.nbytes() and s._cdata in self._storages), None)
-            if place is None or place._cdata == storage._cdata:
-                self._track(output)
-            else:
+            if place is not None and place._cdata != storage._cdata:  # the result is stored where this input was
                 free.remove(place)
-                self._take_over(storage, place)
+                self._end(self._storages.pop(place._cdata)[0])
+            self._track(output)
         read = sum(min(bytes_of(t), t.untyped_storage().nbytes()) if rows is None else rows for t, rows in inputs)
         specs = tuple(spec_of(t) for t, _ in inputs), tuple(spec_of(t) for t in outputs)
         written = sum(spec.bytes for spec in specs[1])
         call = Call(f"fused.{name}", (), (), *specs, 0, read, written, issuer=self.issuer)
         self._append((name, specs, read), lambda: call)
-
-    def _take_over(self, storage: torch.UntypedStorage, place: torch.UntypedStorage) -> None:
-        """A result is stored where an input was."""
-        index, _ = self._storages.pop(place._cdata)
-        key = storage._cdata
-        self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._freed(k)))
 
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Fix the category of the storages of `tensors`."""
