@@ -8,9 +8,10 @@ import forerun
 from forerun.data.plan import BatchShape
 from forerun.errors import UnknownDevice, UntraceableOp
 from forerun.hardware.detect import detect_cpu
+from forerun.hardware.micro_benchmarks import matmul_peak, step_overhead_seconds
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
-from forerun.virtual.operator_timing import matmul_peak, step_overhead_seconds, time_calls
+from forerun.virtual.operator_timing import time_calls
 from forerun.virtual.trace_step import trace_step
 
 BASE = {

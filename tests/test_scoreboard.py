@@ -19,7 +19,7 @@ from benchmarks.scoreboard.programs import ARCHITECTURES, PROGRAMS  # noqa: E402
 from benchmarks.scoreboard.rows import load_rows  # noqa: E402
 
 from forerun.clock.priors import PriorCosts  # noqa: E402
-from forerun.forecasting.forecast import TIME_SPREAD  # noqa: E402
+from forerun.forecasting.ranges import TIME_SPREAD  # noqa: E402
 from forerun.hardware.catalogue import device  # noqa: E402
 
 ROWS = load_rows()

@@ -140,7 +140,7 @@ def train(z: Array, residual: Array) -> tuple[tuple[Array, Array], ...]:
 
 def errors_of(prior: ProductPrior, chip: Chip, rows: Array, width: float, name: str = "") -> Array:
     """Relative errors."""
-    return np.abs(prior.seconds(chip, products(rows, width), name) / rows[:, 4] - 1)
+    return np.abs(prior.seconds(chip, products(rows, width), prior.lean.get(name)) / rows[:, 4] - 1)
 
 
 def with_measured(prior: ProductPrior, chip: Chip, rows: Array, width: float) -> ProductPrior:

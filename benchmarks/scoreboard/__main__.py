@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.scoreboard.libraries import INSTALLED, SETS, search_path
 from benchmarks.scoreboard.rows import Row, load_rows
 
-from forerun.forecasting.forecast import TIME_SPREAD
+from forerun.forecasting.ranges import TIME_SPREAD
 
 ROOT = Path(__file__).resolve().parents[2]
 LATEST = Path(__file__).parent / "latest.csv"

@@ -12,25 +12,33 @@ from forerun.forecasting.explain import explain_memory
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.hardware.catalogue import Device
+from forerun.ledger.store import Ledger, open_ledger
 from forerun.recipes.catalogue import MODULES, recipe
 from forerun.records import Explanation, Forecast
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
+from forerun.verify.recalibrate import with_experience
 
 Target = Settings | Mapping[str, Any] | str | Path
 
 
-def forecast(target: Target, gpu: str = "a100-40gb", overrides: Sequence[str] = ()) -> Forecast:
+def forecast(
+    target: Target, gpu: str = "a100-40gb", overrides: Sequence[str] = (), ledger: str | None = None
+) -> Forecast:
     """What a run needs on `gpu` (a catalogue name, or `cpu` for this machine), before it starts.
 
     `target` is settings, a mapping of them, a YAML file or a recipe's name; `overrides` are `dotted.path=value`.
+    `ledger` is the SQLAlchemy URL of one whose calibration and past runs count; without it nothing is read.
 
     Raises:
         ForerunError: the settings, the GPU or the model is wrong; see `forerun.errors`.
     """
-    device = find_device(gpu)
-    return forecast_settings(resolve(target, overrides), device)
+    device, settings = find_device(gpu), resolve(target, overrides)
+    if ledger is None:
+        return forecast_settings(settings, device)
+    with open_ledger(ledger) as opened:
+        return forecast_settings(settings, device, ledger=opened)
 
 
 def resolve(target: Target, overrides: Sequence[str] = ()) -> Settings:
@@ -68,10 +76,13 @@ def find_device(gpu: str) -> Device:
     return device(gpu)
 
 
-def forecast_settings(settings: Settings, device: Device, price_per_hour: float | None = None) -> Forecast:
-    """The forecast of checked settings on a device."""
+def forecast_settings(
+    settings: Settings, device: Device, price_per_hour: float | None = None, ledger: Ledger | None = None
+) -> Forecast:
+    """The forecast of checked settings on a device; a ledger adds what was measured there before."""
     with _no_cycle_collection():
-        return make_forecast(_request(settings, device, price_per_hour))
+        request = _request(settings, device, price_per_hour)
+        return make_forecast(request if ledger is None else with_experience(request, ledger))
 
 
 def explain_settings(

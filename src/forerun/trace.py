@@ -30,6 +30,8 @@ class Category(StrEnum):
     OTHER = "other"
 
 
+RANDOM_ELEMENTS = "random_elements"
+"""Keyword of a fused kernel that draws random numbers: how many."""
 BETWEEN_RANKS = "c10d."
 """How operators begin that other ranks take part in."""
 ALLOCATE, FREE, OP = "allocate", "free", "op"

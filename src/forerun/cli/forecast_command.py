@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from forerun.cli.options import GpuOption, JsonOption, SetOption, TargetArgument, gpu_names, print_json
+from forerun.cli.options import GpuOption, JsonOption, SetOption, TargetArgument, gpu_names, ledger_if_any, print_json
 
 COMPARISON_SCHEMA = "forerun.comparison/1"
 
@@ -31,7 +31,8 @@ def forecast(
 
     devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
     settings = resolve(target, overrides or ())
-    forecasts = [forecast_settings(settings, device, price) for device in devices]
+    with ledger_if_any() as ledger:
+        forecasts = [forecast_settings(settings, device, price, ledger) for device in devices]
     explanations = []
     if explain:
         tried = Console(stderr=True).print

@@ -1,4 +1,4 @@
-"""Commands that only look: `gpus`, `doctor`, `recipes`, `copy`."""
+"""Commands that look at the machine and the catalogue: `gpus`, `doctor`, `calibrate`, `recipes`, `copy`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ RECIPES_SCHEMA = "forerun.recipes/1"
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (gpus, doctor, recipes, copy):
+    for command in (gpus, doctor, calibrate, recipes, copy):
         app.command()(command)
 
 
@@ -38,6 +38,26 @@ def doctor(as_json: JsonOption = False) -> None:
         print_json(doctor_json(report))
     else:
         _show(doctor_view(report))
+
+
+def calibrate(as_json: JsonOption = False) -> None:
+    """Measure the device here in under 30 seconds, and use that in later forecasts for it."""
+    from rich.console import Console
+
+    from forerun.hardware.calibrate import calibrate as measure
+    from forerun.hardware.detect import detect
+    from forerun.ledger.store import open_ledger
+    from forerun.report.calibration import calibration_table
+
+    with open_ledger(ledger_url()) as ledger, Console(stderr=True).status("") as status:
+        found = detect()
+        before = ledger.calibration(found.device.name)
+        now = measure(found, Path.cwd(), lambda what: status.update(f"measuring {what}"))
+        ledger.record_calibration(now)
+    if as_json:
+        print_json(now)
+    else:
+        _show(calibration_table(now, before, found.device))
 
 
 def recipes(as_json: JsonOption = False) -> None:

@@ -1,11 +1,16 @@
 """Options that several commands share, and what they print."""
 
+import contextlib
 import json
 import os
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from forerun.ledger.store import Ledger
 
 TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="A recipe's name or a YAML file of settings.")]
 SetOption = Annotated[
@@ -28,6 +33,24 @@ def print_json(document: BaseModel | dict[str, Any]) -> None:
     if isinstance(document, BaseModel):
         document = json.loads(document.model_dump_json(by_alias=True))
     typer.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+@contextlib.contextmanager
+def ledger_if_any() -> "Iterator[Ledger | None]":
+    """The ledger, for commands that can do without: one that cannot be opened is said on stderr."""
+    from rich.console import Console
+
+    from forerun.errors import LedgerConflict
+    from forerun.ledger.store import open_ledger
+
+    try:
+        ledger = open_ledger(ledger_url())
+    except LedgerConflict as error:
+        Console(stderr=True).print(f"Going on without a ledger. {error}", soft_wrap=True, markup=False)
+        yield None
+        return
+    with ledger:
+        yield ledger
 
 
 def ledger_url() -> str:

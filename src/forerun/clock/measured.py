@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forerun.trace import Call
+import numpy as np
+
+from forerun.trace import RANDOM_ELEMENTS, Call
 
 
 @dataclass(frozen=True)
@@ -12,9 +14,12 @@ class MeasuredCosts:
 
     seconds: Mapping[Call, float]
     overhead_seconds: float
-    bytes_per_second: float
+    copy_bytes_per_second: Mapping[int, float]
+    """Of copies, by the bytes of the copied tensor: caches are faster."""
     flops_per_second: float
     is_host: bool
+    random_seconds: float = 0.0
+    """A random number in a compiled kernel."""
     description: str = "operators timed on this device"
     evidence: str = "timed"
     missing: set[str] = field(default_factory=set)
@@ -31,4 +36,11 @@ class MeasuredCosts:
         if call in self.seconds:
             return self.seconds[call]
         self.missing.add(call.name)
-        return max(call.flops / self.flops_per_second, (call.bytes_read + call.bytes_written) / self.bytes_per_second)
+        drawn = dict(call.keywords).get(RANDOM_ELEMENTS, 0) * self.random_seconds
+        return drawn + max(call.flops / self.flops_per_second, self._moving(call.bytes_read + call.bytes_written))
+
+    def _moving(self, moved: int) -> float:
+        """Seconds to read and write so many bytes, at the speed of a copy of that size."""
+        sizes = sorted(self.copy_bytes_per_second)
+        speed = np.interp(np.log(max(1, moved / 2)), np.log(sizes), [self.copy_bytes_per_second[s] for s in sizes])
+        return moved / float(speed)

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.clock.costs import (
     ATTENTION,
@@ -26,6 +27,7 @@ from forerun.clock.costs import (
 )
 from forerun.clock.products import Chip, ProductPrior, Products
 from forerun.hardware.catalogue import Device, devices
+from forerun.records import Calibration
 from forerun.trace import BETWEEN_RANKS, Call, TensorSpec
 from forerun.units import GIGA, MICRO
 
@@ -70,12 +72,17 @@ class PriorCosts:
     device: Device
     tf32: bool = False
     world_size: int = 1
+    calibration: Calibration | None = None
+    """Of this very device; its products, copies and host time replace what was fitted to others."""
     is_host: bool = False
     _known: dict[Call, float] = field(default_factory=dict, compare=False)
+    _leans: dict[str, NDArray[np.float64]] = field(default_factory=dict, compare=False)
 
     @property
     def evidence(self) -> str:
         """ "measured", "architecture" or "unseen": whose products the coefficients come from."""
+        if self.calibration is not None:
+            return "measured"
         names = list(table()["products"]["tensor"]["lean"])
         like = measured_like(self.device, names)
         return "measured" if like == self.device.name else "architecture" if like else "unseen"
@@ -83,6 +90,8 @@ class PriorCosts:
     @property
     def description(self) -> str:
         """For the reader of a forecast."""
+        if self.calibration is not None:
+            return "fitted to published timings of operators, calibrated on this device"
         whose = {"measured": "this GPU", "architecture": "a GPU of its architecture", "unseen": "other GPUs"}
         return f"fitted to published timings of operators on {whose[self.evidence]}, not calibrated here"
 
@@ -92,6 +101,9 @@ class PriorCosts:
             return 0.0
         if call.issuer == "compiled":
             return 0.0 if call.is_view else COMPILED_HOST_SECONDS
+        if self.calibration is not None:
+            measured = self.calibration.operator_host_seconds
+            return measured * VIEW_HOST_SECONDS / OPERATOR_HOST_SECONDS if call.is_view else measured
         return VIEW_HOST_SECONDS if call.is_view else OPERATOR_HOST_SECONDS
 
     def device_seconds(self, call: Call) -> float:
@@ -157,6 +169,8 @@ class PriorCosts:
 
     def _share(self) -> float:
         """Of the bandwidth that elementwise operators reach."""
+        if self.calibration is not None:
+            return self.calibration.memory_bytes_per_second / self._bandwidth()
         return self._coefficients("elementwise")[0]
 
     def _coefficients(self, kind: str) -> list[float]:
@@ -176,10 +190,21 @@ class PriorCosts:
         width = left.bytes / max(1, _elements(left))
         batch = left.shape[0] if len(left.shape) == 3 else 1
         shape = [np.array([float(v)]) for v in (batch, left.shape[-2], right.shape[-1], left.shape[-1])]
-        chip = Chip(self.device.peak(dtype), self._bandwidth(), self.device.sm_count or 1, self.device.l2_bytes or 1)
-        prior = _products(kind)
-        like = measured_like(self.device, list(prior.lean)) or ""
-        return float(prior.seconds(chip, Products(*shape, width=width), like)[0])
+        prior, chip = _products(kind), self._chip(dtype)
+        return float(prior.seconds(chip, Products(*shape, width=width), self._lean(prior, dtype))[0])
+
+    def _chip(self, dtype: str) -> Chip:
+        return Chip(self.device.peak(dtype), self._bandwidth(), self.device.sm_count or 1, self.device.l2_bytes or 1)
+
+    def _lean(self, prior: ProductPrior, dtype: str) -> NDArray[np.float64] | None:
+        timed = [p for p in self.calibration.products if p.dtype == dtype] if self.calibration is not None else []
+        if not timed:
+            return prior.lean.get(measured_like(self.device, list(prior.lean)) or "")
+        if dtype not in self._leans:
+            columns = (np.array([float(getattr(p, name)) for p in timed]) for name in ("batch", "m", "n", "k"))
+            products = Products(*columns, width=4.0 if dtype == "float32" else 2.0)
+            self._leans[dtype] = prior.learn(self._chip(dtype), products, np.array([p.seconds for p in timed]))
+        return self._leans[dtype]
 
     def _attention(self, call: Call) -> float:
         """FLOP that the kernel executes (causal ones skip half) at the share of peak that it reaches."""

@@ -116,11 +116,20 @@ class ProductPrior:
         lean = {name: np.array(values) for name, values in table["lean"].items()}
         return cls(np.array(table["analytic"]), np.array(table["mean"]), np.array(table["scale"]), layers, lean)
 
-    def seconds(self, chip: Chip, p: Products, gpu: str = "") -> Array:
-        """Seconds of each product; `gpu` names the measured GPU that it runs on or is like."""
+    def seconds(self, chip: Chip, p: Products, lean: Array | None = None) -> Array:
+        """Seconds of each product; `lean` is that of the GPU that it runs on, or is like."""
+        base, z = self._standard(chip, p)
+        own = 0.0 if lean is None else leaning(z) @ lean
+        return base * np.exp(np.clip(self.correction(z) + own, -LIMIT, LIMIT))
+
+    def learn(self, chip: Chip, p: Products, seconds: Array) -> Array:
+        """The lean of a GPU on which these products took so long; about 20 are enough."""
+        base, z = self._standard(chip, p)
+        return fit_lean(z, np.log(seconds / base) - self.correction(z))
+
+    def _standard(self, chip: Chip, p: Products) -> tuple[Array, Array]:
         base = analytic_seconds(self.analytic, chip, p)
-        z = (features(chip, p, base) - self.mean) / self.scale
-        return base * np.exp(np.clip(self.correction(z) + leaning(z) @ self.lean.get(gpu, np.zeros(3)), -LIMIT, LIMIT))
+        return base, (features(chip, p, base) - self.mean) / self.scale
 
     def correction(self, z: Array) -> Array:
         """Logarithm of what the network adds."""

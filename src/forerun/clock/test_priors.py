@@ -9,6 +9,7 @@ from forerun.clock.measured import MeasuredCosts
 from forerun.clock.priors import PriorCosts, measured_like, table
 from forerun.errors import MissingPeak
 from forerun.hardware.catalogue import device, devices
+from forerun.records import Calibration, TimedProduct
 from forerun.trace import Call, TensorSpec
 
 A100 = device("a100-40gb")
@@ -132,7 +133,36 @@ def test_unmeasured_links_are_said(gpu, ranks, knows):
 
 def test_measured_costs_fall_back_and_say_so():
     known, unknown = product(64), product(128)
-    costs = MeasuredCosts({known: 0.5}, 1e-5, bytes_per_second=1e10, flops_per_second=1e9, is_host=True)
+    costs = MeasuredCosts({known: 0.5}, 1e-5, copy_bytes_per_second={2**20: 1e10}, flops_per_second=1e9, is_host=True)
     assert costs.device_seconds(known) == 0.5
     assert costs.device_seconds(unknown) == pytest.approx(unknown.flops / 1e9)
     assert costs.missing == {"aten.mm.default"}
+
+
+def calibrated(slower):
+    """An A100 whose products and copies take `slower` times what the prior says."""
+    gpu = device("a100-80gb")
+    plain = PriorCosts(gpu)
+    shapes = [(m, k, n) for m in (128, 1024, 4096) for k in (768, 4096) for n in (768, 3072, 8192)]
+    products = [
+        TimedProduct(dtype="bfloat16", batch=1, m=m, k=k, n=n, seconds=slower * plain.device_seconds(product(m, n, k)))
+        for m, k, n in shapes
+    ]
+    return PriorCosts(gpu, calibration=Calibration(
+        gpu=gpu.name, device_name="", threads=1, products=products, attention=[],
+        copy_bytes_per_second={1: plain._bandwidth() * plain._share() / slower}, fresh_page_seconds_per_byte=0,
+        operator_host_seconds=slower * OPERATOR_HOST_SECONDS, disk_write_bytes_per_second=1,
+        disk_read_bytes_per_second=1, tokenised_bytes_per_second=1, import_seconds=1, took_seconds=1,
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("slower", [0.8, 1.0, 1.3])
+def test_a_calibrated_gpu_is_as_fast_as_it_was_measured(slower):
+    costs, call = calibrated(slower), product(2048, 2048, 2048)
+    plain = PriorCosts(costs.device)
+    assert costs.device_seconds(call) / plain.device_seconds(call) == pytest.approx(slower, rel=0.05)
+    big = Call("aten.add.Tensor", (), (), (), (), 0, 2**31, 2**30)
+    assert costs.device_seconds(big) / plain.device_seconds(big) == pytest.approx(slower, rel=0.01)
+    assert costs.host_seconds(call) == pytest.approx(slower * OPERATOR_HOST_SECONDS)
+    assert costs.evidence == "measured"
+    assert "calibrated" in costs.description

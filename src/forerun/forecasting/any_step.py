@@ -26,7 +26,7 @@ from torch import nn
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
 from forerun.errors import ForerunError, UntraceableOp
-from forerun.forecasting.forecast import spread
+from forerun.forecasting.ranges import shares, spread
 from forerun.forecasting.virtual_gpu import recognising_phases
 from forerun.hardware.catalogue import device as catalogue_device
 from forerun.memory.allocator import AllocatorOptions
@@ -86,7 +86,7 @@ def forecast_step(
             breakdown=replay.breakdown,
         ),
         step=StepForecast(
-            seconds=spread(costs.evidence, clock.seconds),
+            seconds=spread(clock.seconds, *shares(costs.evidence)),
             phases=clock.phases,
             model_flops=clock.model_flops,
             hardware_flops=clock.hardware_flops,
@@ -99,7 +99,7 @@ def forecast_step(
             total_steps=1,
             checkpoints_written=0,
             checkpoint_bytes=0,
-            seconds=spread(costs.evidence, clock.seconds),
+            seconds=spread(clock.seconds, *shares(costs.evidence)),
             phases=RunPhases(training_seconds=clock.seconds),
             cost=None,
         ),

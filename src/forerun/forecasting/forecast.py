@@ -1,6 +1,6 @@
 """From a request to a `Forecast`: step model → memory, step, run, cost, with what is not modelled said.
 
-Time ranges come from the errors on published steps (`benchmarks/scoreboard`); of whole runs there are none yet.
+Three scenarios of time: `ranges.py`.
 """
 
 import math
@@ -9,10 +9,12 @@ from importlib.metadata import version
 
 import psutil
 
+from forerun.forecasting.ranges import run_range, shares, spread
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.memory.overhead import outside_bytes
 from forerun.records import (
+    Correction,
     Forecast,
     ForecastDetail,
     MemoryBreakdown,
@@ -25,18 +27,13 @@ from forerun.records import (
     StepPhases,
     TimelinePoint,
 )
-from forerun.units import HOUR
+from forerun.units import HOUR, format_percent
 
-TIME_SPREAD = {"measured": (0.89, 1.12), "architecture": (0.82, 1.25), "unseen": (0.82, 1.25), "timed": (0.9, 1.4)}
-"""Optimistic and conservative share of the expected time, by what the rates rest on. Products measured on this GPU: the
-10 and 90 % quantiles of 50 published steps; 13 of 14 held out lie inside. Others: the extremes of seven steps.
-Operators
-timed here: six runs of `code-detector` took 1.11 to 1.28 times the expected step."""
 STATED_STARTUP_SECONDS = 30.0
 """Imports, weights and tokenising on a machine that was not measured; stated."""
-HOST_SPREAD = (1.0, 1.5, 2.0)
-"""Resident over allocated bytes of a CPU process, beside what it had before: glibc keeps freed memory when lengths
-vary. Runs of `code-detector` had 1.46 to 1.85; with MALLOC_MMAP_THRESHOLD_=131072, which gives them back, 1.0."""
+HOST_SPREAD = (1.05, 1.15, 1.45)
+"""Resident over modelled bytes of a CPU process's heap, beside what it had before: seven steps had 1.07 to 1.39, one
+whose optimizer makes temporaries inside a library 1.7 (docs/log.md, 2026-11-21)."""
 TIMELINE_POINTS = 240
 NOT_MODELLED = {
     "cuda": [
@@ -51,7 +48,8 @@ def make_forecast(request: ForecastRequest) -> Forecast:
     """The forecast that answers `request`."""
     model = model_steps(request)
     memory = _memory(request, model)
-    step = _step(request, model)
+    run, factors = _run(request, model)
+    corrected_by = {**model.corrected_by, **factors} if request.correction is not None else {}
     return Forecast(
         settings_hash=request.settings.hash,
         gpu=request.device.name,
@@ -61,11 +59,11 @@ def make_forecast(request: ForecastRequest) -> Forecast:
             total=model.longest.trace.total_parameters, trainable=model.longest.trace.trainable_parameters
         ),
         memory=memory,
-        step=step,
-        run=_run(request, model),
+        step=_step(request, model),
+        run=run,
         warnings=_warnings(request, model),
         not_modelled=_not_modelled(request, model),
-        detail=_detail(request, model),
+        detail=_detail(request, model, corrected_by),
     )
 
 
@@ -73,7 +71,7 @@ def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
     device, replay = request.device, model.memory
     if model.card is None:
         context = psutil.Process().memory_info().rss
-        low, middle, high = (context + replay.peak_allocated_bytes * share for share in HOST_SPREAD)
+        low, middle, high = (context + replay.peak_reserved_bytes * share for share in HOST_SPREAD)
         band = Range(optimistic=low, expected=middle, conservative=high)
     else:
         context = int(outside_bytes(device, request.settings.parallel.world_size).expected)
@@ -92,18 +90,12 @@ def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
     )
 
 
-def spread(evidence: str, expected: float) -> Range:
-    """Three scenarios around an expected time in seconds, by what the rates rest on."""
-    low, high = TIME_SPREAD[evidence]
-    return Range(optimistic=expected * low, expected=expected, conservative=expected * high)
-
-
 def _step(request: ForecastRequest, model: StepModel) -> StepForecast:
     plan = request.plan
     seconds = model.mean_step_seconds()
     model_flops = model.mean_flops("model_flops")
     return StepForecast(
-        seconds=spread(model.costs.evidence, seconds),
+        seconds=spread(seconds, *shares(model.costs.evidence, request.correction)),
         phases=StepPhases(**model.mean_phases()),
         model_flops=model_flops,
         hardware_flops=model.mean_flops("hardware_flops"),
@@ -113,7 +105,8 @@ def _step(request: ForecastRequest, model: StepModel) -> StepForecast:
     )
 
 
-def _run(request: ForecastRequest, model: StepModel) -> RunForecast:
+def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[str, float]]:
+    """The run, and what past runs multiplied its phases by."""
     settings, plan, known = request.settings, request.plan, request.known
     total = math.ceil(settings.schedule.epochs * plan.steps)
     if settings.schedule.max_steps is not None:
@@ -122,24 +115,31 @@ def _run(request: ForecastRequest, model: StepModel) -> RunForecast:
     written = math.ceil(total / settings.checkpoints.every_steps)
     bytes_each = model.longest.trace.checkpoint_bytes
     evaluations = math.floor(total / plan.steps / settings.evaluation.every_epochs + 1e-9)
+    evaluation = evaluations * _evaluation_seconds(request, model)
+    evaluation += known.final_evaluation_examples * model.scoring_seconds_per_sample()
+    modelled = {
+        "startup": STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
+        "evaluation": evaluation,
+        "checkpoint": written * bytes_each / model.disk_bytes_per_second,
+    }
+    correction = request.correction or Correction()
+    factors = {name: correction.factor(name, seconds) for name, seconds in modelled.items()}
     phases = RunPhases(
-        startup_seconds=STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
         training_seconds=frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds(),
-        evaluation_seconds=evaluations * _evaluation_seconds(request, model)
-        + known.final_evaluation_examples * model.scoring_seconds_per_sample(),
-        checkpoint_seconds=written * bytes_each / model.disk_bytes_per_second,
+        **{f"{name}_seconds": seconds * factors[name] for name, seconds in modelled.items()},
     )
     expected = sum(phases.model_dump().values())
     price = request.device.price_per_hour if request.price_per_hour is None else request.price_per_hour
-    return RunForecast(
+    forecast = RunForecast(
         steps_per_epoch=plan.steps,
         total_steps=total,
         checkpoints_written=written,
         checkpoint_bytes=bytes_each,
-        seconds=spread(model.costs.evidence, expected),
+        seconds=run_range(phases, model.costs.evidence, request.correction),
         phases=phases,
         cost=None if price is None else price * expected / HOUR * settings.parallel.world_size,
     )
+    return forecast, factors
 
 
 def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
@@ -155,7 +155,10 @@ def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
 
 
 def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
-    found = [f"Time: {model.costs.description}; its range is that of published steps, not of whole runs."]
+    found = [f"Time: {model.costs.description}."]
+    if request.correction is not None and request.correction.terms:
+        step = format_percent(model.corrected_by["step"] - 1, signed=True)
+        found.append(f"Corrected by {request.correction.said}: steps {step}.")
     if request.device.kind == "cuda":
         found.append("Device memory outside the allocator is taken from the catalogue, not probed on this machine.")
     training = model.memory.peak_allocated_bytes
@@ -184,7 +187,7 @@ def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
     return found
 
 
-def _detail(request: ForecastRequest, model: StepModel) -> ForecastDetail:
+def _detail(request: ForecastRequest, model: StepModel, corrected_by: dict[str, float]) -> ForecastDetail:
     return ForecastDetail(
         timeline=_timeline(model),
         operators=list(model.longest.time.operators[:20]),
@@ -192,6 +195,7 @@ def _detail(request: ForecastRequest, model: StepModel) -> ForecastDetail:
         traced_lengths=[t.shape.length for t in model.traced],
         device_name=request.device.name,
         versions={"python": platform.python_version(), "torch": version("torch")},
+        corrected_by=corrected_by,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from forerun.data.plan import BatchPlan
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import Device
+from forerun.records import Calibration, Correction
 from forerun.settings.schema import Settings
 from forerun.step.workload import Workload
 
@@ -35,6 +36,10 @@ class ForecastRequest:
     price_per_hour: float | None = None
     """Overrides the catalogue's price."""
     known: KnownTimes = field(default_factory=KnownTimes)
+    calibration: Calibration | None = None
+    """What the device was measured to do; stated speeds stand in for it."""
+    correction: Correction | None = None
+    """What past runs teach."""
 
     def __post_init__(self) -> None:
         require_precision(self.settings, self.device)

@@ -1,10 +1,8 @@
 """Memory and time of a run's steps: traced at a few batch lengths, replayed, and put together over the batch plan."""
 
-import os
 import statistics
-import tempfile
-import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -17,18 +15,20 @@ from forerun.data.plan import BatchShape
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
+from forerun.hardware.host_memory import freed_memory_held
+from forerun.hardware.micro_benchmarks import CPU_COPIES, copy_speed, disk_speed, matmul_peak, step_overhead_seconds
 from forerun.memory.allocator import round_size
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.replay import MemoryReplay, replay_memory
-from forerun.records import MemoryBreakdown
+from forerun.records import Calibration, Correction, MemoryBreakdown
 from forerun.trace import Call, Category, Trace
-from forerun.units import GIGA, MIB
-from forerun.virtual.operator_timing import matmul_peak, step_overhead_seconds, time_calls
+from forerun.units import GIGA
+from forerun.virtual.operator_timing import time_calls
 from forerun.virtual.trace_step import trace_generation, trace_scoring, trace_step
 
+DATA = "data_seconds"
 STATED_DISK_BYTES_PER_SECOND = 1 * GIGA
 """Checkpoint writes on a rented machine; stated, not measured."""
-DISK_PROBE_BYTES = 32 * MIB
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,20 @@ class StepModel:
         return sum(self.mean_phases(frozen=frozen).values())
 
     def mean_phases(self, *, frozen: bool = False) -> dict[str, float]:
-        """Seconds of each phase in the mean step of the plan, by field name of StepPhases."""
-        plan, traced = self.request.plan, self.frozen if frozen and self.frozen else self.traced
+        """Seconds of each phase in the mean step of the plan, by field name of StepPhases, past runs regarded."""
+        factors = self.corrected_by
+        phases = self._modelled_phases(self.frozen if frozen and self.frozen else self.traced)
+        return {name: value * factors["data" if name == DATA else "step"] for name, value in phases.items()}
+
+    @cached_property
+    def corrected_by(self) -> dict[str, float]:
+        """What past runs multiply steps and data by."""
+        phases, correction = self._modelled_phases(self.traced), self.request.correction or Correction()
+        data = phases.pop(DATA)
+        return {"step": correction.factor("step", sum(phases.values())), "data": correction.factor("data", data)}
+
+    def _modelled_phases(self, traced: list[TracedStep]) -> dict[str, float]:
+        plan = self.request.plan
         phases = {name: 0.0 for name in traced[0].time.phases.model_dump()}
         for name in phases:
             values = {t.shape.length: getattr(t.time.phases, name) for t in traced}
@@ -87,7 +99,7 @@ class StepModel:
                 if number
             )
             phases[name] = whole / micro_steps / plan.steps / self.request.settings.parallel.world_size
-        phases["data_seconds"] += self.request.known.data_seconds_per_step
+        phases[DATA] += self.request.known.data_seconds_per_step
         return phases
 
     def scoring_seconds_per_sample(self) -> float:
@@ -123,7 +135,7 @@ def model_steps(request: ForecastRequest) -> StepModel:
     middle = shapes[len(shapes) // 2]
     evaluates = settings.evaluation.examples or request.known.final_evaluation_examples
     scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []
-    costs = choose_costs(device, [*traces, *frozen, *scoring])
+    costs = choose_costs(device, [*traces, *frozen, *scoring], request.calibration)
     card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
     memory = card.memory if card else replay_memory(traces[-1], is_host=True)
     return StepModel(
@@ -134,7 +146,7 @@ def model_steps(request: ForecastRequest) -> StepModel:
         evaluation_peaks=evaluation_peaks(request, memory, traces[-1]) if evaluates else {},
         costs=costs,
         peak_flops_per_second=_peak(device, traces[-1], costs),
-        disk_bytes_per_second=measure_disk() if device.kind == "cpu" else STATED_DISK_BYTES_PER_SECOND,
+        disk_bytes_per_second=_disk(request),
         frozen=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, frozen, strict=False)],
         scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
     )
@@ -162,26 +174,42 @@ def evaluation_peaks(request: ForecastRequest, training: MemoryReplay, trained: 
     return found
 
 
-def choose_costs(device: Device, traces: list[Trace]) -> Costs:
-    """Operators timed here for the device at hand (the CPU), priors for every other."""
+def choose_costs(device: Device, traces: list[Trace], calibration: Calibration | None = None) -> Costs:
+    """Operators timed here for the device at hand (the CPU), priors for every other; calibration goes before both."""
     if device.kind != "cpu":
-        return PriorCosts(device, tf32=traces[0].tf32, world_size=traces[0].world_size)
+        return PriorCosts(
+            device, tf32=traces[0].tf32, world_size=traces[0].world_size, calibration=calibration
+        )  # fmt: skip
     here = torch.device("cpu")
-    seconds: dict[Call, float] = {}
-    for trace in traces:
-        seconds = time_calls(trace, here, known=seconds)
-    copied = 64 * MIB
-    source = torch.rand(copied // 4)
-    start = time.perf_counter()
-    source.clone()
-    bandwidth = 2 * copied / (time.perf_counter() - start)
+    with freed_memory_held():
+        seconds: dict[Call, float] = {}
+        for trace in traces:
+            seconds = time_calls(trace, here, known=seconds)
+        if calibration is None:
+            return MeasuredCosts(
+                seconds=seconds,
+                overhead_seconds=step_overhead_seconds(here),
+                copy_bytes_per_second={size: copy_speed(here, size) for size in CPU_COPIES},
+                flops_per_second=matmul_peak(here, torch.float32),
+                is_host=True,
+            )
     return MeasuredCosts(
         seconds=seconds,
-        overhead_seconds=step_overhead_seconds(here),
-        bytes_per_second=bandwidth,
-        flops_per_second=matmul_peak(here, torch.float32),
+        overhead_seconds=calibration.operator_host_seconds,
+        copy_bytes_per_second=calibration.copy_bytes_per_second,
+        flops_per_second=calibration.peak_flops_per_second("float32") or matmul_peak(here, torch.float32),
         is_host=True,
+        random_seconds=calibration.compiled_random_seconds or 0.0,
+        description="operators timed on this device, which is calibrated",
+        evidence="calibrated",
     )
+
+
+def _disk(request: ForecastRequest) -> float:
+    """Bytes per second of a checkpoint's writing."""
+    if request.calibration is not None:
+        return request.calibration.disk_write_bytes_per_second
+    return disk_speed(Path.cwd())[0] if request.device.kind == "cpu" else STATED_DISK_BYTES_PER_SECOND
 
 
 def _peak(device: Device, trace: Trace, costs: Costs) -> float:
@@ -190,14 +218,3 @@ def _peak(device: Device, trace: Trace, costs: Costs) -> float:
         return device.peak("tfloat32" if trace.tf32 else trace.compute_dtype)
     probe = matmul_peak(torch.device("cpu"), getattr(torch, trace.compute_dtype))
     return max([probe, *(call.flops / costs.device_seconds(call) for call in trace.calls if call.flops)])
-
-
-def measure_disk() -> float:
-    """Bytes per second of a durable write in the current folder's file system."""
-    content = bytes(DISK_PROBE_BYTES)
-    with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
-        start = time.perf_counter()
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-        return DISK_PROBE_BYTES / (time.perf_counter() - start)

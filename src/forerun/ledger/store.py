@@ -8,6 +8,7 @@ import datetime as dt
 import os
 import secrets
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
 
 from forerun.errors import LedgerConflict, RunNotFound, nearest
-from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
+from forerun.records import Calibration, Forecast, Measurement, Record, StepReport, Verdict
 
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30
@@ -64,6 +65,14 @@ DOCUMENTS = sa.Table(
     sa.Column("name", sa.String(200), primary_key=True),
     sa.Column("document", sa.JSON, nullable=False),
 )
+CALIBRATIONS = sa.Table(
+    "calibrations",
+    METADATA,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("gpu", sa.String(100), nullable=False, index=True),
+    sa.Column("at", sa.String(32), nullable=False),
+    sa.Column("document", sa.JSON, nullable=False),
+)
 
 
 class RunRow(Record):
@@ -79,6 +88,16 @@ class RunRow(Record):
     versions: dict[str, str]
     started_at: str
     state: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was forecast for a finished run, and what it took."""
+
+    run_id: str
+    settings: dict[str, Any]
+    forecast: Forecast
+    measurement: Measurement
 
 
 def default_url() -> str:
@@ -211,6 +230,12 @@ class Ledger:
         """Keep an evaluation table or another result under a name."""
         self._document(run_id, "result", name, document)
 
+    def record_calibration(self, calibration: Calibration) -> None:
+        """Keep what a device was measured to do; the latest counts."""
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        document = calibration.model_dump(mode="json", by_alias=True)
+        self._write(CALIBRATIONS, [{"gpu": calibration.gpu, "at": at, "document": document}], "calibration")
+
     def record_step(self, run_id: str, report: StepReport) -> None:
         """Keep one step. Steps replayed after a resume belong to a new attempt, begun by this object's first call."""
         if run_id not in self._attempts:
@@ -262,6 +287,22 @@ class Ledger:
     def verdict(self, run_id: str) -> Verdict | None:
         """The latest verdict of a run."""
         return next((Verdict.model_validate(d) for _, d in reversed(self._documents(run_id, "verdict"))), None)
+
+    def calibration(self, gpu: str) -> Calibration | None:
+        """The latest calibration of a device, by its catalogue name or `cpu`."""
+        query = sa.select(CALIBRATIONS.c.document).where(CALIBRATIONS.c.gpu == gpu)
+        rows = self._read(query.order_by(CALIBRATIONS.c.number.desc()).limit(1))
+        return Calibration.model_validate(rows[0].document) if rows else None
+
+    def outcomes(self, gpu: str, limit: int = 50) -> list[Outcome]:
+        """Forecast and measurement of the latest finished runs on a device, newest first."""
+        query = sa.select(RUNS).where(RUNS.c.gpu == gpu).order_by(RUNS.c.started_at.desc(), RUNS.c.id.desc())
+        found = []
+        for row in self._read(query.limit(limit)):
+            forecast, measurement = self.forecast(row.id), self.measurement(row.id)
+            if forecast is not None and measurement is not None:
+                found.append(Outcome(row.id, row.settings, forecast, measurement))
+        return found
 
     def results(self, run_id: str) -> dict[str, dict[str, Any]]:
         """Results by name."""

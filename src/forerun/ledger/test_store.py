@@ -8,7 +8,8 @@ import pytest
 
 from forerun.errors import LedgerConflict, RunNotFound
 from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, open_ledger
-from forerun.records import CriterionResult, StepPhases, StepReport, Verdict
+from forerun.records import Calibration, CriterionResult, StepPhases, StepReport, Verdict
+from forerun.verify.test_compare import forecast, measurement
 
 RUN = {
     "name": "r",
@@ -134,3 +135,32 @@ def test_rows_have_no_update_or_delete():
     source = Path(str(sys.modules[Ledger.__module__].__file__)).read_text()
     assert ".update(" not in source
     assert ".delete(" not in source
+
+
+def test_the_latest_calibration_counts(url):
+    with open_ledger(url) as ledger:
+        assert ledger.calibration("cpu") is None
+        for seconds in (1.0, 2.0):
+            ledger.record_calibration(Calibration(
+                gpu="cpu", device_name="d", threads=2, products=[], attention=[], copy_bytes_per_second={1024: 1e9},
+                fresh_page_seconds_per_byte=0, operator_host_seconds=seconds, disk_write_bytes_per_second=1,
+                disk_read_bytes_per_second=1, tokenised_bytes_per_second=1, import_seconds=1, took_seconds=1,
+            ))  # fmt: skip
+        found = ledger.calibration("cpu")
+        assert found is not None
+        assert found.operator_host_seconds == 2.0
+        assert found.copy_bytes_per_second == {1024: 1e9}
+        assert ledger.calibration("t4") is None
+
+
+def test_outcomes_are_finished_runs_of_one_device(url):
+    with open_ledger(url) as ledger:
+        for gpu, is_finished in (("cpu", True), ("cpu", False), ("t4", True)):
+            run_id = ledger.start_run(**{**RUN, "gpu": gpu})
+            ledger.record_forecast(run_id, forecast())
+            if is_finished:
+                ledger.record_measurement(run_id, measurement())
+        found = ledger.outcomes("cpu")
+        assert [outcome.settings for outcome in found] == [RUN["settings"]]
+        assert found[0].forecast == forecast()
+        assert found[0].measurement == measurement()

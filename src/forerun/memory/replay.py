@@ -1,7 +1,7 @@
 """A trace replayed through the allocator: the peaks of a warm step, what they consist of, and how they build up.
 
 The preparation and then the warm step several times, so that later passes find the cache that a running program has. A
-host device (`cpu`) has no caching allocator: its peak reserved equals its peak allocated.
+host device (`cpu`) has no caching allocator: its peak reserved is what stays resident of the C library's heap.
 
 A storage without an owner is an *activation* when it is born in the forward pass and dies in the backward pass or
 later, else *temporary*. Sizes are what the allocator hands out, so that the categories sum to the peak.
@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from forerun.memory.allocator import AllocatorOptions, CachingAllocator
+from forerun.memory.heap import Heap
 from forerun.records import MemoryBreakdown
 from forerun.trace import ALLOCATE, FREE, OP, Category, Phase, Storage, Trace
-
-HOST_ALIGNMENT_BYTES = 64  # c10/core/alignment.h, gAlignment
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def replay_memory(
     Raises:
         OutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
     """
-    allocator: _Allocator = HostAllocator() if is_host else CachingAllocator(capacity_bytes, options)
+    allocator: _Allocator = Heap() if is_host else CachingAllocator(capacity_bytes, options)
     live: dict[Category, int] = dict.fromkeys(Category, 0)
     sizes: dict[int, int] = {}
     account = _Account(trace, allocator, live, sizes)
@@ -120,32 +119,6 @@ class _Allocator(Protocol):
     def held(self, key: int) -> int: ...
 
     def rename(self, old: int, new: int) -> None: ...
-
-
-class HostAllocator:
-    """The host's: no cache, 64-byte alignment, no segments."""
-
-    peak_reserved_bytes = 0
-
-    def __init__(self) -> None:
-        self._live: dict[int, int] = {}
-
-    def allocate(self, key: int, size: int, stream: int = 0) -> None:
-        """Give `size` bytes to the storage `key`."""
-        self._live[key] = -(-size // HOST_ALIGNMENT_BYTES) * HOST_ALIGNMENT_BYTES
-
-    def free(self, key: int) -> None:
-        """Take them back."""
-        self._live.pop(key, None)
-
-    def held(self, key: int) -> int:
-        """Bytes of the storage `key`."""
-        return self._live.get(key, 0)
-
-    def rename(self, old: int, new: int) -> None:
-        """The bytes of storage `old` belong to `new` from now on."""
-        if old in self._live:
-            self._live[new] = self._live.pop(old)
 
 
 @dataclass

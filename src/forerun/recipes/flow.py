@@ -22,6 +22,7 @@ from forerun.train.interrupt import Interrupted
 from forerun.train.loop import Training, seed_everything
 from forerun.train.measure import versions
 from forerun.verify.compare import verify
+from forerun.verify.recalibrate import with_experience
 
 RESULT = "tables"
 """Name in the ledger of the tables of a run's final evaluation."""
@@ -74,9 +75,9 @@ def run_recipe(
     """
     heard = listener or Listener()
     if resume is None:
-        forecast = make_forecast(
-            ForecastRequest(opened.settings, opened.workload, opened.plan, device, known=opened.known_times(device))
-        )
+        known = opened.known_times(device)
+        request = ForecastRequest(opened.settings, opened.workload, opened.plan, device, known=known)
+        forecast = make_forecast(with_experience(request, ledger))
         heard.forecast_made(forecast)
         forecast.require_fit()
         run_id = enter_run(opened, device, ledger, root)

@@ -6,6 +6,7 @@ update is restored: weights, optimizer state, loss scale, random generators, and
 function of the step alone.
 """
 
+import contextlib
 import math
 import random
 import time
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from forerun.errors import NonFiniteLoss
+from forerun.hardware.host_memory import freed_memory_held
 from forerun.records import MeasuredRun, Measurement, RunPhases, StepReport
 from forerun.settings.schema import Settings
 from forerun.step.training_step import StepResult, TrainingStep
@@ -89,7 +91,8 @@ class Training:
         self._resume()
         measure.reset_peaks(self.step.device_type)
         heaviest = self._heaviest_step()
-        with listening() as request:
+        held = freed_memory_held() if self.step.device_type == "cpu" else contextlib.nullcontext()
+        with listening() as request, held:
             for number, epoch, index in self.schedule.positions(self.resumed_from):
                 self._set_freeze(number)
                 yield self._one_step(number, epoch, index, profile=number == heaviest)

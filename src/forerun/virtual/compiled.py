@@ -17,7 +17,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from forerun.virtual.backend import DEVICE, Stream
-from forerun.virtual.fusion import Kernel, plan_kernels, resolve, stored_base
+from forerun.virtual.fusion import Kernel, is_random, plan_kernels, resolve, stored_base
 from forerun.virtual.recorder import Recorder
 
 GRAPH_MODES = {"reduce-overhead", "max-autotune"}
@@ -140,6 +140,7 @@ class CompiledGraph:
                     [(values[node], rows) for node, rows in kernel.reads],
                     [part for node in kernel.outputs for part in pytree.tree_leaves(values[node])],
                     [values[node] for node in self.ending.get(number, ())],
+                    sum(values[node].numel() for node in kernel.nodes if is_random(node)),
                 )
 
     def _last_uses(self) -> dict[int, list[fx.Node]]:

@@ -102,6 +102,11 @@ def kind(node: fx.Node) -> str:
     return "alone"
 
 
+def is_random(node: fx.Node) -> bool:
+    """Draws a random number for each element."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.endswith(("_random", "::rand"))
+
+
 def stored_base(node: fx.Node) -> fx.Node:
     """The value that a view or a part of a tuple looks at."""
     while kind(node) in ("view", "part"):

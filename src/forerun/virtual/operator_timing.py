@@ -2,84 +2,102 @@
 
 For a device that is here this replaces the datasheet: a step repeats few distinct calls many times, so timing each once
 costs a fraction of a step. What it leaves out, Python and autograd between the operators, is timed on a small network
-(`step_overhead_seconds`). Values are drawn from (0, 1); indices are 0.
+(`hardware/micro_benchmarks.py`). Values are drawn from (0, 1); indices are 0.
 
 Not covered: calls that need more than `budget_bytes`, which are left to the caller's fallback.
 """
 
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from forerun.hardware.micro_benchmarks import repeated_seconds
 from forerun.trace import Call, Named, Phase, TensorSpec, Trace
 from forerun.units import GIB, MIB
+from forerun.virtual import library_kernels
 
-REPEATS = 5
-CACHE_BYTES = 16 * MIB
-"""Touched between two runs of a call, so that it does not find its inputs in the caches nearest to the cores: in a step
-other operators have run since they were made."""
-CALL_SECONDS = 0.25
-"""Stop repeating a call after this long."""
-OVERHEAD_WIDTH, OVERHEAD_LAYERS, OVERHEAD_STEPS = 16, 24, 8
-FUSED = "fused."
+VISITS, MORE_VISITS, MOST = 2, 3, 0.9
+"""Every call is timed a few times in a row, and that again after all others: a shared machine's speed changes from one
+second to the next. Those that make up most of the step are visited more often."""
+LIST_BYTES = 256 * MIB
+"""Calls over lists of tensors (optimizers) are timed over as many as this holds, and taken in proportion."""
+PATTERN_BYTES = 4 * MIB
+FUSED, STAND_IN = "fused.", "forerun."
 
 
 def time_calls(
-    trace: Trace, device: torch.device, *, known: dict[Call, float] | None = None, budget_bytes: int = GIB
+    trace: Trace, device: torch.device, *, known: dict[Call, float] | None = None, budget_bytes: int = 2 * GIB
 ) -> dict[Call, float]:
-    """Median seconds of each distinct kernel call in the warm step, on `device`; calls that cannot run are left out."""
+    """Mean seconds of each distinct kernel call in the warm step, on `device`; calls that cannot run are left out.
+
+    The C library should hold what is freed (`hardware/host_memory.py`): fresh pages are no part of an operator's time.
+    """
     seconds = dict(known or {})
-    used = Counter(op.call for op in trace.ops if op.phase is not Phase.PREPARE)
-    for index in used:
-        call = trace.calls[index]
-        if call.is_view or call in seconds or call.name.startswith(FUSED):
-            continue  # a fused kernel exists only where it is compiled: bytes tell its time
-        if sum(spec.bytes for spec in (*call.inputs, *call.outputs)) > budget_bytes:
-            continue
-        measured = _time_call(call, device)
-        if measured is not None:
-            seconds[call] = measured
-    return seconds
+    counts = Counter(op.call for op in trace.ops if op.phase is not Phase.PREPARE)
+    numbers = [n for n in counts if _is_timed(trace.calls[n]) and trace.calls[n] not in seconds]
+    if any(trace.calls[n].name.startswith(STAND_IN) for n in numbers):
+        library_kernels.register()
+    tensors = _Tensors(device)
+    taken: dict[int, list[float]] = {n: [] for n in numbers}
+
+    def visit(visited: list[int], times: int) -> None:
+        for _ in range(times):
+            for n in visited:
+                taken[n] += _time_call(trace.calls[n], tensors, budget_bytes)
+
+    visit(numbers, VISITS)
+    shares = {n: counts[n] * statistics.fmean(values) for n, values in taken.items() if values}
+    visit(_largest(shares), MORE_VISITS)
+    return seconds | {trace.calls[n]: statistics.fmean(values) for n, values in taken.items() if values}
 
 
-def _time_call(call: Call, device: torch.device) -> float | None:
+def _is_timed(call: Call) -> bool:
+    return not call.is_view and not call.name.startswith(FUSED)  # a fused kernel exists only where it is compiled
+
+
+def _largest(shares: dict[int, float]) -> list[int]:
+    """The fewest that make up `MOST` of the sum."""
+    found: list[int] = []
+    for n in sorted(shares, key=lambda n: -shares[n]):
+        if sum(shares[m] for m in found) >= MOST * sum(shares.values()):
+            break
+        found.append(n)
+    return found
+
+
+def _fitting(call: Call) -> tuple[tuple[Any, ...], float]:
+    """Positional arguments whose lists of tensors hold at most `LIST_BYTES`, and their share of the call's bytes."""
+    lists = [a for a in call.arguments if _is_tensor_list(a)]
+    whole = sum(spec.bytes for specs in lists for spec in specs)
+    if whole <= LIST_BYTES:
+        return call.arguments, 1.0
+    kept, held = 0, 0
+    while kept == 0 or (kept < len(lists[0]) and held < LIST_BYTES):
+        held += sum(specs[kept].bytes for specs in lists if kept < len(specs))
+        kept += 1
+    return tuple(a[:kept] if _is_tensor_list(a) else a for a in call.arguments), held / whole
+
+
+def _is_tensor_list(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(item, TensorSpec) for item in value)
+
+
+def _time_call(call: Call, tensors: "_Tensors", budget_bytes: int) -> list[float]:
+    arguments, share = _fitting(call)
+    if sum(spec.bytes for spec in (*call.inputs, *call.outputs)) * share > budget_bytes:
+        return []
     operator = _operator(call.name)
-    arguments = [_real(a, device) for a in call.arguments]
-    keywords = {name: _real(value, device) for name, value in call.keywords}
-
-    def run() -> None:
-        operator(*arguments, **keywords)
-
     try:
-        return _median_seconds(run, device, evict=True)
+        real = [tensors.real(a) for a in arguments]
+        keywords = {name: tensors.real(value) for name, value in call.keywords}
+        taken = repeated_seconds(lambda: operator(*real, **keywords), tensors.device, evict=True)
     except (RuntimeError, NotImplementedError, TypeError, IndexError):
-        return None  # values matter to this call, or it is not for this device: the caller falls back
-
-
-def _median_seconds(run: Callable[[], object], device: torch.device, *, evict: bool = False) -> float:
-    scratch = torch.zeros(CACHE_BYTES // 4, device=device) if evict else None
-    with torch.no_grad():
-        run()
-        taken: list[float] = []
-        while len(taken) < REPEATS and sum(taken) < CALL_SECONDS:
-            if scratch is not None:
-                scratch.add_(1)
-            _wait(device)
-            start = time.perf_counter()
-            run()
-            _wait(device)
-            taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        return []  # values matter to this call, or it is not for this device: the caller falls back
+    return [seconds / share for seconds in taken]
 
 
 def _operator(name: str) -> Callable[..., Any]:
@@ -87,70 +105,31 @@ def _operator(name: str) -> Callable[..., Any]:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def _real(value: Any, device: torch.device) -> Any:
-    """A plain argument as torch wants it."""
-    if isinstance(value, TensorSpec):
-        return _tensor(value, device)
-    if isinstance(value, Named):
-        return torch.device(value.name) if value.kind == "device" else getattr(torch, value.name)
-    if isinstance(value, tuple):
-        return [_real(item, device) for item in value]
-    return value
+class _Tensors:
+    """Makes the tensors of calls: values repeat a random pattern, which is faster than drawing each."""
 
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._pattern = torch.empty(PATTERN_BYTES // 4, device=device).uniform_(0.01, 1)
 
-def _tensor(spec: TensorSpec, device: torch.device) -> Tensor:
-    dtype = getattr(torch, spec.dtype)
-    tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=device)
-    if 0 in spec.stride:
-        return torch.zeros((), dtype=dtype, device=device).expand(spec.shape)
-    return tensor.uniform_(0.01, 1) if dtype.is_floating_point else tensor.zero_()
+    def real(self, value: Any) -> Any:
+        """A plain argument as torch wants it."""
+        if isinstance(value, TensorSpec):
+            return self._tensor(value)
+        if isinstance(value, Named):
+            return torch.device(value.name) if value.kind == "device" else getattr(torch, value.name)
+        if isinstance(value, tuple):
+            return [self.real(item) for item in value]
+        return value
 
-
-def step_overhead_seconds(device: torch.device) -> float:
-    """Seconds per operator that a training step spends outside its operators: Python modules and autograd.
-
-    Median step of a narrow stack of linear layers, less its operators timed alone, over its operators.
-    """
-    layers = [nn.Sequential(nn.Linear(OVERHEAD_WIDTH, OVERHEAD_WIDTH), nn.GELU()) for _ in range(OVERHEAD_LAYERS)]
-    model = nn.Sequential(*layers).to(device)
-    inputs = torch.rand(4, OVERHEAD_WIDTH, device=device)
-
-    def step() -> None:
-        model(inputs).sum().backward()
-        model.zero_grad(set_to_none=True)
-
-    def bare() -> None:
-        weight = torch.rand(OVERHEAD_WIDTH, OVERHEAD_WIDTH, device=device)
-        bias = torch.rand(OVERHEAD_WIDTH, device=device)
-        for _ in range(OVERHEAD_LAYERS):
-            torch.ops.aten.addmm.default(bias, inputs, weight)
-            torch.ops.aten.gelu.default(inputs)
-            torch.ops.aten.gelu_backward.default(inputs, inputs)
-            torch.ops.aten.mm.default(inputs, weight)
-            torch.ops.aten.mm.default(weight, weight)
-            torch.ops.aten.sum.dim_IntList(inputs, [0], True)
-
-    with torch.enable_grad():
-        whole = _repeat(step, device)
-    with torch.no_grad():
-        operators = _repeat(bare, device)
-    return max(0.0, whole - operators) / (6 * OVERHEAD_LAYERS)
-
-
-def _repeat(run: Callable[[], None], device: torch.device) -> float:
-    run()
-    taken = []
-    for _ in range(OVERHEAD_STEPS):
-        _wait(device)
-        start = time.perf_counter()
-        run()
-        _wait(device)
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
-
-
-def matmul_peak(device: torch.device, dtype: torch.dtype, side: int = 1024) -> float:
-    """FLOP/s of a square matrix product on `device`: what stands for a peak where no datasheet gives one."""
-    left = torch.rand(side, side, device=device).to(dtype)
-    seconds = _median_seconds(lambda: left @ left, device)
-    return 2 * side**3 / seconds
+    def _tensor(self, spec: TensorSpec) -> Tensor:
+        dtype = getattr(torch, spec.dtype)
+        if 0 in spec.stride:
+            return torch.zeros((), dtype=dtype, device=self.device).expand(spec.shape)
+        tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=self.device)
+        if not dtype.is_floating_point:
+            return tensor.zero_()
+        flat = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,))
+        for part in flat.split(self._pattern.numel()):
+            part.copy_(self._pattern[: part.numel()])
+        return tensor

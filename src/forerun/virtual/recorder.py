@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver
-from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Op, Phase, Storage, Trace
+from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Op, Phase, Storage, Trace
 from forerun.virtual.backend import DEVICE, current_stream
 from forerun.virtual.describe import bytes_of, describe, device_type, flat, plain, spec_of
 from forerun.virtual.kernel_memory import temporary_bytes
@@ -126,8 +126,12 @@ class Recorder(TorchDispatchMode, StepObserver):
         reads: list[tuple[Any, int | None]],
         outputs: list[torch.Tensor],
         dying: list[torch.Tensor],
+        random_elements: int = 0,
     ) -> None:
-        """Record one fused kernel: bytes read (`None` for all of a value), values stored, inputs whose memory ends."""
+        """Record one fused kernel: bytes read (`None` for all of a value), values stored, inputs whose memory ends.
+
+        `random_elements` are random numbers that it draws.
+        """
         inputs = [(value, rows) for value, rows in reads if isinstance(value, torch.Tensor)]
         free = [tensor.untyped_storage() for tensor in dying]
         for output in outputs:
@@ -140,7 +144,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         read = sum(min(bytes_of(t), t.untyped_storage().nbytes()) if rows is None else rows for t, rows in inputs)
         specs = tuple(spec_of(t) for t, _ in inputs), tuple(spec_of(t) for t in outputs)
         written = sum(spec.bytes for spec in specs[1])
-        call = Call(f"fused.{name}", (), (), *specs, 0, read, written, issuer=self.issuer)
+        drawn = ((RANDOM_ELEMENTS, random_elements),) if random_elements else ()
+        call = Call(f"fused.{name}", (), drawn, *specs, 0, read, written, issuer=self.issuer)
         self._append((name, specs, read), lambda: call)
 
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:

@@ -20,6 +20,8 @@ from forerun.virtual.hugging_face import as_if_real
 from forerun.virtual.placement import moving_fake_modules
 from forerun.virtual.recorder import Recorder
 
+_AUTOCAST_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
 
 class VirtualSession:
     """What is active while a program runs on the virtual twin of `device`.
@@ -84,7 +86,8 @@ def _in_autocast_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
         def cast(value: Any) -> Any:
             return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
-        return function(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_CPU):  # what attention does inside is not cast again
+            return function(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
 
     return call
 

@@ -83,6 +83,18 @@ def test_cpu_attention_follows_the_cpu_rules():
         assert any(kernel in call.name for call in session.recorder.trace.calls)
 
 
+def test_cpu_attention_is_cast_once_under_autocast():
+    """The math kernel computes in fp32 inside (`_scaled_dot_product_attention_math`), which autocast does not undo."""
+    cpu = A100.model_copy(update={"kind": "cpu", "name": "cpu", "compute_capability": None})
+    with VirtualSession(cpu) as session, torch.autocast("cpu", torch.bfloat16):
+        heads = torch.empty(2, 4, 16, 8, requires_grad=True)
+        result = F.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.1)
+    products = [call for call in session.recorder.trace.calls if call.name == "aten.bmm.default"]
+    assert products
+    assert {spec.dtype for call in products for spec in call.inputs} == {"float32"}
+    assert result.dtype == torch.bfloat16
+
+
 def test_leaving_restores_pytorch():
     before = torch.clear_autocast_cache, nn.Module._apply
     with pytest.raises(ValueError, match="stop"), VirtualSession(A100):

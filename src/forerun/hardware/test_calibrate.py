@@ -1,0 +1,93 @@
+"""What this machine is measured to do is plausible, and holding freed memory really saves fresh pages."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from forerun.hardware import micro_benchmarks
+from forerun.hardware.calibrate import CPU_PRODUCTS, calibrate
+from forerun.hardware.detect import detect_cpu
+from forerun.hardware.host_memory import OPTIONS
+from forerun.report.calibration import calibration_table
+
+HERE = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory):
+    heard = []
+    found = calibrate(detect_cpu(), tmp_path_factory.mktemp("disk"), heard.append)
+    assert len(heard) == len(set(heard)) >= 6, "each part is told once"
+    return found
+
+
+def test_figures_are_plausible(calibration):
+    assert calibration.took_seconds < 30
+    assert calibration.gpu == "cpu"
+    assert 1e9 < calibration.peak_flops_per_second("float32") < 1e14
+    assert calibration.peak_flops_per_second("float64") is None
+    assert 1e8 < calibration.memory_bytes_per_second < 2e12
+    assert 1e-7 < calibration.operator_host_seconds < 1e-3
+    assert 0 <= calibration.fresh_page_seconds_per_byte < 1e-6
+    assert 1e5 < calibration.disk_write_bytes_per_second < 1e11
+    assert 0.1 < calibration.import_seconds < 60
+    assert len([p for p in calibration.products if p.dtype == "float32"]) == len(CPU_PRODUCTS)
+
+
+def test_it_survives_the_ledger_as_json(calibration):
+    document = calibration.model_dump_json(by_alias=True)
+    assert type(calibration).model_validate_json(document) == calibration
+
+
+def test_the_table_says_what_changed(calibration):
+    slower = calibration.model_copy(update={"import_seconds": 2 * calibration.import_seconds})
+    table = calibration_table(slower, calibration, detect_cpu().device)
+    changes = dict(zip(table.columns[0]._cells, table.columns[3]._cells, strict=True))
+    assert changes["start of a process (s)"] == "+100.0 %"
+    assert changes["tokenising (MB/s)"] == "+0.0 %"
+
+
+def test_a_larger_product_takes_longer():
+    small = micro_benchmarks.time_product(HERE, "float32", 1, 64, 64, 64)
+    large = micro_benchmarks.time_product(HERE, "float32", 4, 512, 1024, 1024)
+    assert large.seconds > small.seconds
+
+
+FRESH = """
+import resource
+import torch
+from forerun.hardware.host_memory import freed_memory_held
+
+def fresh(count=20, size=48 * 2**20):
+    for _ in range(10):
+        torch.empty(size // 4).fill_(1.0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        torch.empty(size // 4).fill_(1.0)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize() / count / size
+
+print(fresh())
+with freed_memory_held() as held:
+    print(fresh() if held else 0.0)
+print(fresh())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_held_memory_is_not_fresh():
+    result = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True)
+    before, held, after = map(float, result.stdout.split())
+    assert before > 0.9, "without it every block is fresh"
+    assert held < 0.1
+    assert after > 0.9, "and so it is again afterwards"
+
+
+def test_the_users_own_malloc_options_stay():
+    program = "from forerun.hardware.host_memory import freed_memory_held\nwith freed_memory_held() as h: print(h)"
+    for name in OPTIONS[:2]:
+        result = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={name: "131072"}
+        )
+        assert result.stdout.strip() == "False"

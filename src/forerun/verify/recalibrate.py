@@ -1,0 +1,98 @@
+"""What past runs teach the next forecast: a `Correction` per term, from forecast and measurement of finished runs.
+
+Runs of the same settings tell the time itself; others tell the ratio of measured to forecast, and count by how like
+they are. Logarithms are taken as normal: precisions add, means weigh by precision; before any run the ratio is 1, give
+or take what forecasts of such runs have missed by.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from forerun.forecasting.ranges import TERM_SPREAD
+from forerun.forecasting.request import ForecastRequest
+from forerun.ledger.store import Ledger, Outcome
+from forerun.records import Correction, CorrectionTerm, Forecast, Measurement
+from forerun.settings.schema import Settings
+
+PRIOR_SPREAD = {"step": 0.12, **TERM_SPREAD}
+"""Standard deviation of the logarithm before any run: of steps from this project's CPU (docs/log.md), of the others
+stated."""
+RUN_SPREAD = {"step": 0.05, "data": 0.2, "evaluation": 0.1, "checkpoint": 0.2, "startup": 0.15}
+"""From one run to the next of the same settings."""
+LEAST_SECONDS = 1e-4
+"""Shorter terms are noise."""
+LIKENESS = (
+    (("model", "workload", "precision", "adapter", "quantization", "optimizer", "activation_checkpointing", "compile"),
+     0.05, "the same model and method"),
+    (("model", "workload"), 0.1, "the same model"),
+    (("workload",), 0.2, "the same workload"),
+)  # fmt: skip
+"""Sections of the settings that agree, and the standard deviation that this adds to a run's."""
+FARTHEST = 0.3
+"""Added when nothing agrees but the device."""
+
+
+def with_experience(request: ForecastRequest, ledger: Ledger) -> ForecastRequest:
+    """The request with what the ledger knows of its device, and of runs like it there."""
+    gpu = request.device.name
+    correction = recalibrate(request.settings, ledger.outcomes(gpu))
+    return replace(request, calibration=ledger.calibration(gpu), correction=correction if correction.terms else None)
+
+
+def recalibrate(settings: Settings, history: Sequence[Outcome]) -> Correction:
+    """The correction of the next forecast for `settings`, from runs on the same device."""
+    wanted, digest = settings.model_dump(mode="json"), settings.hash
+    weighed = [(o, _distance(wanted, digest, o)) for o in history]
+    terms = {}
+    for name in PRIOR_SPREAD:
+        seen = [(_seconds(name, o.forecast, o.measurement), away) for o, away in weighed]
+        seen = [(pair, away) for pair, away in seen if min(pair) > LEAST_SECONDS]
+        if seen:
+            terms[name] = _term(name, seen)
+    same = sum(away == 0 for _, away in weighed)
+    said = f"{len(weighed)} earlier runs on this device, {same} with the same settings" if weighed else ""
+    return Correction(terms=terms, said=said)
+
+
+def _term(name: str, seen: Sequence[tuple[tuple[float, float], float]]) -> CorrectionTerm:
+    """From (forecast, measured) seconds of runs and their distances: others by ratio, the same ones as measured."""
+    noise = RUN_SPREAD[name]
+    precision, weighted = PRIOR_SPREAD[name] ** -2, 0.0
+    for (expected, measured), away in seen:
+        if away:
+            precision += 1 / (noise**2 + away**2)
+            weighted += math.log(measured / expected) / (noise**2 + away**2)
+    same = [math.log(measured) for (_, measured), away in seen if not away]
+    known = precision + len(same) / noise**2
+    return CorrectionTerm(
+        factor=math.exp(weighted / precision),
+        measured_seconds=math.exp(sum(same) / len(same)) if same else None,
+        trust=1 - precision / known,
+        spread=math.sqrt(1 / known + noise**2),
+        runs=len(seen),
+    )
+
+
+def _distance(wanted: Mapping[str, Any], digest: str, outcome: Outcome) -> float:
+    """Standard deviation to add for not being the same run."""
+    if outcome.forecast.settings_hash == digest:
+        return 0.0
+    for sections, distance, _ in LIKENESS:
+        if all(wanted.get(name) == outcome.settings.get(name) for name in sections):
+            return distance
+    return FARTHEST
+
+
+def _seconds(term: str, forecast: Forecast, measurement: Measurement) -> tuple[float, float]:
+    """What was forecast before any correction, and measured."""
+    if term == "step":  # data apart: it has a term of its own
+        expected = forecast.step.seconds.expected - forecast.step.phases.data_seconds
+        measured = measurement.step.seconds - measurement.step.phases.data_seconds
+    elif term == "data":
+        expected, measured = forecast.step.phases.data_seconds, measurement.step.phases.data_seconds
+    else:
+        name = f"{term}_seconds"
+        expected, measured = getattr(forecast.run.phases, name), getattr(measurement.run.phases, name)
+    return expected / forecast.detail.corrected_by.get(term, 1.0), measured

@@ -1,0 +1,87 @@
+"""What a run teaches: the next forecast of the same settings is nearer, of others less so, and nothing counts twice."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.ledger.store import Outcome
+from forerun.settings.load import settings_from
+from forerun.verify.recalibrate import PRIOR_SPREAD, RUN_SPREAD, recalibrate
+from forerun.verify.test_compare import forecast, measurement
+
+SETTINGS = settings_from(
+    {"name": "r", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 100}}
+)
+
+EXPECTED = 3.0
+"""Seconds of a step that the made-up forecasts say."""
+
+
+def outcome(ratio, settings=SETTINGS, applied=1.0):
+    """A run that took `ratio` times what was forecast before a correction of `applied`."""
+    made = forecast(applied * 1.0, applied * 2.0)
+    detail = made.detail.model_copy(update={"corrected_by": {"step": applied}})
+    made = made.model_copy(update={"settings_hash": settings.hash, "detail": detail})
+    return Outcome("run", settings.model_dump(mode="json"), made, measurement(ratio * 1.0, ratio * 2.0))
+
+
+def other(**sections):
+    return settings_from({**SETTINGS.model_dump(mode="json"), **sections})
+
+
+def test_no_runs_teach_nothing():
+    found = recalibrate(SETTINGS, [])
+    assert found.terms == {}
+    assert found.factor("step", EXPECTED) == 1
+    assert found.said == ""
+
+
+@given(st.floats(0.4, 2.5), st.integers(1, 6))
+def test_the_factor_lies_between_one_and_what_was_seen(ratio, runs):
+    found = recalibrate(SETTINGS, [outcome(ratio)] * runs)
+    low, high = sorted((1.0, ratio))
+    assert low - 1e-9 <= found.factor("step", EXPECTED) <= high + 1e-9
+    assert found.terms["step"].runs == runs
+
+
+def test_one_run_of_the_same_settings_takes_most_of_the_error():
+    assert recalibrate(SETTINGS, [outcome(1.3)]).factor("step", EXPECTED) == pytest.approx(1.25, abs=0.02)
+
+
+def test_more_runs_are_surer():
+    spreads = [recalibrate(SETTINGS, [outcome(1.2)] * n).terms["step"].spread for n in (1, 2, 8)]
+    assert spreads == sorted(spreads, reverse=True)
+    assert RUN_SPREAD["step"] < spreads[-1] < spreads[0] < math.hypot(PRIOR_SPREAD["step"], RUN_SPREAD["step"])
+
+
+def test_the_less_alike_the_less_it_counts():
+    batch = {**SETTINGS.batch.model_dump(), "micro_batch_size": 8}
+    others = (
+        SETTINGS,
+        other(batch=batch),
+        other(precision="bf16-true"),
+        other(model={"name": "tiny-opt"}),
+        other(workload="masked-lm", model={"name": "tiny-bert"}),
+    )
+    factors = [recalibrate(SETTINGS, [outcome(1.5, settings)]).factor("step", EXPECTED) for settings in others]
+    assert factors == sorted(factors, reverse=True)
+    assert len(set(factors)) == len(factors)
+    assert factors[-1] > 1
+
+
+def test_what_was_corrected_before_is_not_corrected_twice():
+    for seen in (SETTINGS, other(batch={**SETTINGS.batch.model_dump(), "micro_batch_size": 8})):
+        again, once = (recalibrate(SETTINGS, [outcome(1.3, seen, applied)]) for applied in (1.25, 1.0))
+        assert again.factor("step", EXPECTED) == pytest.approx(once.factor("step", EXPECTED))
+
+
+def test_the_same_settings_tell_the_time_itself():
+    """A forecast that changes by noise does not take the corrected one with it."""
+    found = recalibrate(SETTINGS, [outcome(1.0)] * 20)
+    assert 3.6 * found.factor("step", 3.6) == pytest.approx(3.0, rel=0.01)
+
+
+def test_terms_next_to_nothing_are_left_out():
+    assert set(recalibrate(SETTINGS, [outcome(1.3)]).terms) == {"step"}
