@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "settings", "records", "trace", "hardware", "data", "models", "step", "virtual", "memory",
-    "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "tune", "infer", "report",
+    "errors", "units", "settings", "records", "experience", "trace", "hardware", "data", "models", "step", "virtual",
+    "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "tune", "infer", "report",
     "recipes", "api", "cli",
 ]  # fmt: skip
 TORCH_FREE = [
@@ -20,6 +20,7 @@ TORCH_FREE = [
     "units",
     "settings",
     "records",
+    "experience",
     "trace",
     "hardware.catalogue",
     "memory",

@@ -269,3 +269,14 @@ def test_a_run_with_every_checkpoint_gone_starts_again(tmp_path, whole):
     again = tiny_training(tmp_path)
     assert run(again)[0].step == 1
     assert weights_hash(again.step.model) == whole[0]
+
+
+def test_evidence_is_recorded(tmp_path):
+    training = tiny_training(tmp_path)
+    reports = run(training)
+    evidence = training.measurement("cpu", reports, {}).evidence
+    assert evidence.padded_tokens_per_step == sum(r.padded_tokens for r in reports) / len(reports)
+    assert evidence.compiled_graphs == 0
+    assert evidence.clock_share is None
+    assert 0 <= evidence.other_processes_share <= 1
+    assert 0 <= evidence.stolen_share <= 1

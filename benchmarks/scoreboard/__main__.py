@@ -25,6 +25,7 @@ from forerun.forecasting.ranges import TIME_SPREAD
 
 ROOT = Path(__file__).resolve().parents[2]
 LATEST = Path(__file__).parent / "latest.csv"
+CPU_STEPS = ROOT / "benchmarks" / "cpu_steps.json"
 PROCESSES = 2
 Pair = tuple[Row, dict[str, Any]]
 
@@ -111,7 +112,15 @@ def scores(pairs: list[Pair]) -> dict[str, Any]:
     found["memory.unspecified_allocated"] = summary(
         errors([p for p in pairs if not p[0].is_specified], "allocated_bytes", "allocated")
     )
-    return found | conservative(pairs) | time_scores(pairs) | {"time.coverage": coverage(pairs)}
+    return found | conservative(pairs) | time_scores(pairs) | {"time.coverage": coverage(pairs)} | cpu_scores()
+
+
+def cpu_scores() -> dict[str, Any]:
+    """Of `benchmarks/cpu_steps.py` as last run: a forecast for one machine cannot be scored on another."""
+    if not CPU_STEPS.exists():
+        return {}
+    last = json.loads(CPU_STEPS.read_text(encoding="utf-8"))
+    return {"time.calibrated_cpu": last["calibrated"], "time.cpu_after_one_run": last["after_one_run"]}
 
 
 def time_scores(pairs: list[Pair]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 FORECAST_SCHEMA = "forerun.forecast/1"
 MEASUREMENT_SCHEMA = "forerun.measurement/1"
 VERDICT_SCHEMA = "forerun.verdict/1"
-CALIBRATION_SCHEMA = "forerun.calibration/1"
 
 
 class Record(BaseModel):
@@ -117,37 +116,6 @@ class RunForecast(Record):
     cost: float | None
 
 
-class CorrectionTerm(Record):
-    """What past runs say of one term of a forecast, and how sure that is."""
-
-    factor: float = 1.0
-    """Measured over forecast, of runs that were not quite the same."""
-    measured_seconds: float | None = None
-    """Of runs with the same settings."""
-    trust: float = 0.0
-    """Weight of `measured_seconds` against the corrected forecast, from 0 to 1, on a logarithmic scale."""
-    spread: float
-    """Standard deviation of the logarithm of the next run's ratio."""
-    runs: int = 0
-
-
-class Correction(Record):
-    """Experience with runs like this one, by term: step, data, evaluation, checkpoint, startup."""
-
-    terms: dict[str, CorrectionTerm] = {}
-    said: str = ""
-    """Which runs it comes from, in words."""
-
-    def factor(self, term: str, expected: float) -> float:
-        """Multiply a forecast of `expected` seconds by this."""
-        found = self.terms.get(term)
-        if found is None:
-            return 1.0
-        if found.measured_seconds is None or expected <= 0:
-            return found.factor
-        return found.factor ** (1 - found.trust) * (found.measured_seconds / expected) ** found.trust
-
-
 class OperatorTime(Record):
     """Time of one operator class in one warm step."""
 
@@ -165,6 +133,7 @@ class ForecastDetail(Record):
     rates: str = ""
     """Where the operator rates come from, in words."""
     traced_lengths: list[int] = []
+    padded_tokens_per_step: float = 0.0
     device_name: str = ""
     versions: dict[str, str] = {}
     corrected_by: dict[str, float] = {}
@@ -288,6 +257,26 @@ class MeasuredRun(Record):
     cost: float | None = None
 
 
+class Evidence(Record):
+    """What else happened while a run trained; null where it cannot be seen."""
+
+    padded_tokens_per_step: float | None = None
+    compiled_graphs: int = 0
+    """By `torch.compile`; more than a few means that shapes keep changing."""
+    fresh_bytes_per_step: float | None = None
+    """Memory that the operating system handed out anew."""
+    other_processes_share: float | None = None
+    """Of all processor time."""
+    stolen_share: float | None = None
+    """Of all processor time, given to other machines by the hypervisor."""
+    clock_share: float | None = None
+    """Mean clock of the GPU over its highest."""
+    throttled_share: float | None = None
+    """Of the steps, after which the GPU said that power or heat slowed it."""
+    half_way_error: float | None = None
+    """Of the remaining time shown at half of the run: (shown - taken) / taken."""
+
+
 class Measurement(Record):
     """What a run did need; the same names as Forecast."""
 
@@ -300,6 +289,15 @@ class Measurement(Record):
     run: MeasuredRun
     metrics: dict[str, float] = {}
     versions: dict[str, str] = {}
+    evidence: Evidence = Evidence()
+
+
+class Cause(Record):
+    """Something that made a run longer (`seconds` above 0) or shorter than forecast."""
+
+    name: str
+    seconds: float
+    said: str
 
 
 class VerdictRow(Record):
@@ -331,68 +329,6 @@ class Verdict(Record):
     criteria: list[CriterionResult]
     first_cause: str
     """The first thing to look at, when something missed; empty when nothing did."""
+    causes: list[Cause] = []
+    """Of the difference in the run's time that the evidence accounts for, the largest first."""
     passed: bool
-
-
-class TimedProduct(Record):
-    """One matrix product, `batch` of m × k by k × n, as timed."""
-
-    dtype: str
-    batch: int
-    m: int
-    k: int
-    n: int
-    seconds: float
-
-
-class TimedAttention(Record):
-    """One attention call over (batch, heads, length, head_size), as timed; causal."""
-
-    dtype: str
-    batch: int
-    heads: int
-    length: int
-    head_size: int
-    forward_seconds: float
-    backward_seconds: float
-
-
-class Calibration(Record):
-    """What one device and its machine were measured to do. Speeds are bytes per second, times are seconds."""
-
-    schema_: Literal["forerun.calibration/1"] = Field(default=CALIBRATION_SCHEMA, alias="schema")
-    gpu: str
-    """Catalogue name, or `cpu`."""
-    device_name: str
-    """As the device calls itself."""
-    threads: int
-    """That PyTorch's operators run on, on a CPU."""
-    products: list[TimedProduct]
-    attention: list[TimedAttention]
-    copy_bytes_per_second: dict[int, float]
-    """Read and written, by bytes of the copied tensor."""
-    fresh_page_seconds_per_byte: float
-    """What memory costs that the operating system hands out anew; 0 on a GPU."""
-    operator_host_seconds: float
-    """Python and autograd around one operator."""
-    compiled_random_seconds: float | None = None
-    """A random number in a compiled kernel; null where nothing can be compiled, and on a GPU."""
-    compile_seconds: float | None = None
-    """The first compilation of a small function, which starts the compiler's parts."""
-    disk_write_bytes_per_second: float
-    disk_read_bytes_per_second: float
-    tokenised_bytes_per_second: float
-    import_seconds: float
-    """A fresh process until torch and transformers are imported."""
-    took_seconds: float
-    versions: dict[str, str] = {}
-
-    @property
-    def memory_bytes_per_second(self) -> float:
-        """Of the largest copy."""
-        return self.copy_bytes_per_second[max(self.copy_bytes_per_second)]
-
-    def peak_flops_per_second(self, dtype: str) -> float | None:
-        """Of the fastest product in `dtype`; None where none was timed."""
-        found = [2 * p.batch * p.m * p.k * p.n / p.seconds for p in self.products if p.dtype == dtype]
-        return max(found, default=None)

@@ -9,6 +9,7 @@ from forerun.cli.options import JsonOption, ledger_url, print_json
 from forerun.errors import InvalidSettings
 
 RECIPES_SCHEMA = "forerun.recipes/1"
+PRECISIONS_SCHEMA = "forerun.precisions/1"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,8 +29,20 @@ def gpus(as_json: JsonOption = False) -> None:
         _show(gpus_table(devices()))
 
 
-def doctor(as_json: JsonOption = False) -> None:
-    """Show the device here, what it can do, versions, and what is missing."""
+def doctor(
+    benchmark: Annotated[
+        str | None, typer.Option("--benchmark", metavar="MODEL", help="Train MODEL for a few steps in each precision.")
+    ] = None,
+    micro_batch_size: Annotated[int, typer.Option("--micro-batch-size", min=1, help="Samples, for --benchmark.")] = 8,
+    lengths: Annotated[
+        list[int] | None, typer.Option("--sequence-length", min=1, help="Tokens, for --benchmark; repeat.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the device here, what it can do, and what is missing; or which precision a model should train in."""
+    if benchmark is not None:
+        _benchmark(benchmark, micro_batch_size, lengths or [128], as_json)
+        return
     from forerun.hardware.doctor import examine
     from forerun.report.hardware_tables import doctor_json, doctor_view
 
@@ -38,6 +51,26 @@ def doctor(as_json: JsonOption = False) -> None:
         print_json(doctor_json(report))
     else:
         _show(doctor_view(report))
+
+
+def _benchmark(model: str, micro_batch_size: int, lengths: list[int], as_json: bool) -> None:
+    from rich.console import Console
+
+    from forerun.cli.options import ledger_if_any
+    from forerun.hardware.detect import detect
+    from forerun.report.precisions import precision_view
+    from forerun.verify.precision_benchmark import benchmark_precisions
+
+    with ledger_if_any() as ledger, Console(stderr=True).status("") as status:
+        found = benchmark_precisions(
+            model, detect().device, ledger, micro_batch_size=micro_batch_size, lengths=lengths,
+            told=lambda what: status.update(f"training in {what}"),
+        )  # fmt: skip
+    if as_json:
+        print_json({"schema": PRECISIONS_SCHEMA, **found.model_dump(mode="json")})
+    else:
+        title = f"{found.model}, micro-batch {found.micro_batch_size}, on {found.gpu}"
+        _show(precision_view(title, found.rows, found.recommendation))
 
 
 def calibrate(as_json: JsonOption = False) -> None:

@@ -26,8 +26,8 @@ from forerun.clock.costs import (
     VIEW_HOST_SECONDS,
 )
 from forerun.clock.products import Chip, ProductPrior, Products
+from forerun.experience import Calibration
 from forerun.hardware.catalogue import Device, devices
-from forerun.records import Calibration
 from forerun.trace import BETWEEN_RANKS, Call, TensorSpec
 from forerun.units import GIGA, MICRO
 

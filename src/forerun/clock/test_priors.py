@@ -8,8 +8,8 @@ from forerun.clock.costs import KERNEL_SECONDS, OPERATOR_HOST_SECONDS
 from forerun.clock.measured import MeasuredCosts
 from forerun.clock.priors import PriorCosts, measured_like, table
 from forerun.errors import MissingPeak
+from forerun.experience import Calibration, TimedProduct
 from forerun.hardware.catalogue import device, devices
-from forerun.records import Calibration, TimedProduct
 from forerun.trace import Call, TensorSpec
 
 A100 = device("a100-40gb")

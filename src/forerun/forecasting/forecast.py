@@ -9,12 +9,12 @@ from importlib.metadata import version
 
 import psutil
 
+from forerun.experience import Correction
 from forerun.forecasting.ranges import run_range, shares, spread
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.memory.overhead import outside_bytes
 from forerun.records import (
-    Correction,
     Forecast,
     ForecastDetail,
     MemoryBreakdown,
@@ -125,6 +125,7 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     correction = request.correction or Correction()
     factors = {name: correction.factor(name, seconds) for name, seconds in modelled.items()}
     phases = RunPhases(
+        compile_seconds=model.compile_seconds,
         training_seconds=frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds(),
         **{f"{name}_seconds": seconds * factors[name] for name, seconds in modelled.items()},
     )
@@ -143,12 +144,17 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
 
 
 def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
-    """One evaluation: a forward pass per sample, and reading all weights once per generated token of a batch."""
+    """One evaluation: a forward pass per sample, and generating for each batch.
+
+    Where generation is not traced (encoder-decoders), all weights are read once per token of a batch.
+    """
     evaluation = request.settings.evaluation
     if not evaluation.examples:
         return 0.0
     scoring = evaluation.examples * model.scoring_seconds_per_sample()
     batches = math.ceil(evaluation.examples / request.settings.batch.micro_batch_size)
+    if model.generation is not None:
+        return scoring + batches * model.generation.seconds
     bandwidth = request.device.bandwidth_bytes_per_second or model.disk_bytes_per_second
     per_token = model.memory.breakdown.parameter_bytes / bandwidth + model.longest.time.phases.host_seconds / 3
     return scoring + batches * evaluation.new_tokens * per_token
@@ -176,7 +182,7 @@ def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
     found = list(NOT_MODELLED[request.device.kind])
     if not getattr(model.costs, "knows_ranks", request.settings.parallel.world_size == 1):
         found.append("time of communication between ranks: not measured for such a GPU and so many ranks")
-    if request.settings.compile != "none":
+    if request.settings.compile != "none" and request.device.kind == "cuda":
         found.append("time of compiling")
     reads = len(model.longest.trace.assumed_values)
     if reads:
@@ -193,6 +199,7 @@ def _detail(request: ForecastRequest, model: StepModel, corrected_by: dict[str, 
         operators=list(model.longest.time.operators[:20]),
         rates=model.costs.description,
         traced_lengths=[t.shape.length for t in model.traced],
+        padded_tokens_per_step=request.plan.padded_tokens / request.plan.steps,
         device_name=request.device.name,
         versions={"python": platform.python_version(), "torch": version("torch")},
         corrected_by=corrected_by,

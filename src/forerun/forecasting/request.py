@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from forerun.data.plan import BatchPlan
 from forerun.errors import InvalidSettings
+from forerun.experience import Calibration, Correction
 from forerun.hardware.catalogue import Device
-from forerun.records import Calibration, Correction
 from forerun.settings.schema import Settings
 from forerun.step.workload import Workload
 

@@ -1,6 +1,7 @@
 """Memory and time of a run's steps: traced at a few batch lengths, replayed, and put together over the batch plan."""
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from forerun.clock.measured import MeasuredCosts
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
+from forerun.experience import Calibration, Correction
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
@@ -20,13 +22,16 @@ from forerun.hardware.micro_benchmarks import CPU_COPIES, copy_speed, disk_speed
 from forerun.memory.allocator import round_size
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.replay import MemoryReplay, replay_memory
-from forerun.records import Calibration, Correction, MemoryBreakdown
+from forerun.records import MemoryBreakdown
 from forerun.trace import Call, Category, Trace
 from forerun.units import GIGA
 from forerun.virtual.operator_timing import time_calls
 from forerun.virtual.trace_step import trace_generation, trace_scoring, trace_step
 
 DATA = "data_seconds"
+STATED_COMPILE_SECONDS = 5.0
+"""The first compilation of a process on a machine that is not calibrated; stated."""
+COMPILED_KERNEL_SECONDS = 0.5
 STATED_DISK_BYTES_PER_SECOND = 1 * GIGA
 """Checkpoint writes on a rented machine; stated, not measured."""
 
@@ -57,6 +62,8 @@ class StepModel:
     frozen: list[TracedStep] = field(default_factory=list)
     scoring: TracedStep | None = None
     """One evaluation batch at the middle length; None when nothing is evaluated."""
+    generation: StepTime | None = None
+    """Generating for one batch at the longest length; None where nothing is generated token by token."""
 
     @property
     def longest(self) -> TracedStep:
@@ -102,6 +109,16 @@ class StepModel:
         phases[DATA] += self.request.known.data_seconds_per_step
         return phases
 
+    @property
+    def compile_seconds(self) -> float:
+        """Until the first compiled step runs: capture, and a C++ compilation for each kernel. Not known for GPUs."""
+        settings, calibration = self.request.settings, self.request.calibration
+        if settings.compile == "none" or self.request.device.kind != "cpu":
+            return 0.0
+        kernels = sum(call.name.startswith("fused.") for call in self.longest.trace.calls)
+        start = None if calibration is None else calibration.compile_seconds
+        return (STATED_COMPILE_SECONDS if start is None else start) + kernels * COMPILED_KERNEL_SECONDS
+
     def scoring_seconds_per_sample(self) -> float:
         """Time to score one sample at the plan's mean padded length, batch as in training."""
         if self.scoring is None:
@@ -135,7 +152,10 @@ def model_steps(request: ForecastRequest) -> StepModel:
     middle = shapes[len(shapes) // 2]
     evaluates = settings.evaluation.examples or request.known.final_evaluation_examples
     scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []
-    costs = choose_costs(device, [*traces, *frozen, *scoring], request.calibration)
+    evaluation = evaluation_traces(request) if evaluates else {}
+    generation = evaluation.get("generation")
+    timed = [*traces, *frozen, *scoring, *([generation] if generation else [])]
+    costs = choose_costs(device, timed, request.calibration)
     card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
     memory = card.memory if card else replay_memory(traces[-1], is_host=True)
     return StepModel(
@@ -143,34 +163,39 @@ def model_steps(request: ForecastRequest) -> StepModel:
         traced=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, traces, strict=True)],
         memory=memory,
         card=card,
-        evaluation_peaks=evaluation_peaks(request, memory, traces[-1]) if evaluates else {},
+        evaluation_peaks=evaluation_peaks(evaluation, memory, traces[-1], is_host=device.kind == "cpu"),
         costs=costs,
         peak_flops_per_second=_peak(device, traces[-1], costs),
         disk_bytes_per_second=_disk(request),
         frozen=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, frozen, strict=False)],
         scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
+        generation=replay_clock(generation, costs) if generation else None,
     )
 
 
-def evaluation_peaks(request: ForecastRequest, training: MemoryReplay, trained: Trace) -> dict[str, MemoryBreakdown]:
-    """Peaks of evaluation at the longest length, in batches as in training, whose optimizer state stays allocated."""
+def evaluation_traces(request: ForecastRequest) -> dict[str, Trace]:
+    """Scoring, and generation where the model does that, at the longest length in batches as in training."""
     settings, device = request.settings, request.device
     shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
-    traces = {
-        "scoring": trace_scoring(settings, request.workload, device, shape),
-        "generation": trace_generation(settings, request.workload, device, shape),
-    }
+    generation = trace_generation(settings, request.workload, device, shape)
+    found = {"scoring": trace_scoring(settings, request.workload, device, shape)}
+    return found if generation is None else {**found, "generation": generation}
+
+
+def evaluation_peaks(
+    traces: Mapping[str, Trace], training: MemoryReplay, trained: Trace, *, is_host: bool
+) -> dict[str, MemoryBreakdown]:
+    """Peaks of evaluation, during which training's optimizer state stays allocated."""
     owned = [s for s in trained.storages if s.owner is Category.OPTIMIZER_STATE]
     state = sum(round_size(s.bytes) for s in owned)
     found = {}
     for name, trace in traces.items():
-        if trace is not None:
-            replay = replay_memory(trace, is_host=device.kind == "cpu")
-            beside = max(0, training.start_bytes - replay.start_bytes - state)
-            own = replay.breakdown
-            found[name] = own.model_copy(
-                update={"optimizer_state_bytes": state, "other_bytes": own.other_bytes + beside}
-            )
+        replay = replay_memory(trace, is_host=is_host)
+        beside = max(0, training.start_bytes - replay.start_bytes - state)
+        own = replay.breakdown
+        found[name] = own.model_copy(
+            update={"optimizer_state_bytes": state, "other_bytes": own.other_bytes + beside}
+        )  # fmt: skip
     return found
 
 

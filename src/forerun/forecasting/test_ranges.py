@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.experience import Correction, CorrectionTerm
 from forerun.forecasting.ranges import TIME_SPREAD, run_range, shares, spread
-from forerun.records import Correction, CorrectionTerm, RunPhases
+from forerun.records import RunPhases
 
 KNOWN = Correction(terms={"step": CorrectionTerm(factor=1.1, spread=0.05, runs=3)})
 SECONDS = st.floats(0, 1e6)
@@ -18,8 +19,8 @@ def test_a_step_is_inside_its_range(evidence):
 
 
 def test_known_runs_narrow_a_step():
-    low, high = shares("timed", KNOWN)
-    assert TIME_SPREAD["timed"][0] < low < 1 < high < TIME_SPREAD["timed"][1]
+    low, high = shares("unseen", KNOWN)
+    assert TIME_SPREAD["unseen"][0] < low < 1 < high < TIME_SPREAD["unseen"][1]
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS)

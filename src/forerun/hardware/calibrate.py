@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
+from forerun.experience import Calibration, TimedAttention, TimedProduct
 from forerun.hardware import micro_benchmarks as measure
 from forerun.hardware.detect import DetectedDevice
 from forerun.hardware.host_memory import freed_memory_held
-from forerun.records import Calibration, TimedAttention, TimedProduct
 from forerun.units import MIB
 
 CPU_PRODUCTS = (

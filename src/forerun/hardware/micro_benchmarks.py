@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from forerun.records import TimedAttention, TimedProduct
+from forerun.experience import TimedAttention, TimedProduct
 from forerun.units import KIB, MIB
 
 REPEATS = 3

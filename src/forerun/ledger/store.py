@@ -18,7 +18,8 @@ from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
 
 from forerun.errors import LedgerConflict, RunNotFound, nearest
-from forerun.records import Calibration, Forecast, Measurement, Record, StepReport, Verdict
+from forerun.experience import Calibration
+from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
 
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30

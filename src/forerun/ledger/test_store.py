@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import LedgerConflict, RunNotFound
+from forerun.experience import Calibration
 from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, open_ledger
-from forerun.records import Calibration, CriterionResult, StepPhases, StepReport, Verdict
+from forerun.records import CriterionResult, StepPhases, StepReport, Verdict
 from forerun.verify.test_compare import forecast, measurement
 
 RUN = {

@@ -16,7 +16,8 @@ from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
 from forerun.ledger.store import Ledger, RunRow
 from forerun.recipes.opened import Judgement, OpenedRecipe
-from forerun.records import Forecast, Measurement, StepReport, Verdict
+from forerun.recipes.remaining import Remaining
+from forerun.records import Forecast, Measurement, Range, StepReport, Verdict
 from forerun.step.build import build_step
 from forerun.train.interrupt import Interrupted
 from forerun.train.loop import Training, seed_everything
@@ -37,8 +38,8 @@ class Listener:
     def training_begins(self, run_id: str, training: Training) -> None:
         """The model is built; `training` knows how many steps are left."""
 
-    def step_done(self, report: StepReport) -> None:
-        """One optimizer step is done."""
+    def step_done(self, report: StepReport, left: Range) -> None:
+        """One optimizer step is done, with so many seconds of training left."""
 
     def judged(self, judgement: Judgement) -> None:
         """The final evaluation is done."""
@@ -85,7 +86,7 @@ def run_recipe(
     else:
         run_id, forecast = continue_run(opened, ledger, resume)
         heard.forecast_made(forecast)
-    measurement, judgement = train_and_judge(opened, device, ledger, run_id, root, heard)
+    measurement, judgement = train_and_judge(opened, device, ledger, run_id, root, heard, forecast)
     verdict = verify(run_id, forecast, measurement, opened.criteria)
     ledger.record_verdict(run_id, verdict)
     ledger.record_event(run_id, "verified")
@@ -128,15 +129,22 @@ def continue_run(opened: OpenedRecipe, ledger: Ledger, resume: str) -> tuple[str
 
 
 def train_and_judge(
-    opened: OpenedRecipe, device: Device, ledger: Ledger, run_id: str, root: Path, heard: Listener
+    opened: OpenedRecipe,
+    device: Device,
+    ledger: Ledger,
+    run_id: str,
+    root: Path,
+    heard: Listener,
+    forecast: Forecast,
 ) -> tuple[Measurement, Judgement]:
     """Train to the end, score, and enter steps, measurement and tables in the ledger."""
     training = start_training(opened, device, run_folder(ledger.run(run_id)))
     heard.training_begins(run_id, training)
+    remaining = Remaining(forecast, training.schedule.total_steps)
     try:
         for report in training.steps():
             ledger.record_step(run_id, report)
-            heard.step_done(report)
+            heard.step_done(report, remaining.after(report))
     except Interrupted:
         ledger.record_event(run_id, "interrupted")
         raise
@@ -146,7 +154,9 @@ def train_and_judge(
     scores, seconds = _timed(lambda: opened.judge(training.step))
     measured = training.measurement(device.name, ledger.steps(run_id), {}, seconds)  # before baselines raise the peaks
     judgement = opened.baselines(scores)
-    measured = measured.model_copy(update={"metrics": judgement.metrics | last_epoch_means(training.reports)})
+    evidence = measured.evidence.model_copy(update={"half_way_error": remaining.half_way_error})
+    metrics = judgement.metrics | last_epoch_means(training.reports)
+    measured = measured.model_copy(update={"metrics": metrics, "evidence": evidence})
     ledger.record_measurement(run_id, measured)
     ledger.record_result(run_id, RESULT, {"tables": [table.model_dump() for table in judgement.tables]})
     ledger.record_event(run_id, "finished")

@@ -1,20 +1,15 @@
 """A run as it is seen in the terminal: forecast, progress, tables, verdict. Progress goes to stderr."""
 
-import statistics
-from collections import deque
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from forerun.recipes.flow import Listener
 from forerun.recipes.opened import Judgement
-from forerun.records import Forecast, StepReport, Verdict
+from forerun.records import Forecast, Range, StepReport, Verdict
 from forerun.report.terminal import forecast_table, result_table, verdict_table
 from forerun.train.loop import Training
 from forerun.units import format_seconds
 
-RECENT_STEPS = 50
-"""Step times that the estimate of what is left is made from."""
 PLAIN_LINES = 10
 """Lines of progress where there is no terminal."""
 
@@ -25,7 +20,6 @@ class Screen(Listener):
     def __init__(self, *, quiet: bool = False):
         self.out = Console(quiet=quiet)
         self.err = Console(stderr=True)
-        self.recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self.progress: Progress | None = None
         self.task: TaskID | None = None
         self.run_id = ""
@@ -51,11 +45,10 @@ class Screen(Listener):
         if self.err.is_terminal:
             self.progress.start()
 
-    def step_done(self, report: StepReport) -> None:
+    def step_done(self, report: StepReport, left: Range) -> None:
         """Move the bar; without a terminal, print a line now and then."""
-        self.recent.append(report.step_seconds)
         total = self.training.schedule.total_steps
-        note = progress_note(report, list(self.recent), total - report.step)
+        note = progress_note(report, left)
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=report.step, note=note)
         if not self.err.is_terminal and report.step % max(1, total // PLAIN_LINES) == 0:
@@ -88,16 +81,10 @@ class Screen(Listener):
         self.out.print(verdict_table(verdict))
 
 
-def progress_note(report: StepReport, recent: list[float], left: int) -> str:
-    """Loss, rate, tokens per second, and the time left as a range from the spread of recent steps."""
+def progress_note(report: StepReport, left: Range) -> str:
+    """Loss, rate, tokens per second, and the time left."""
     speed = report.tokens / report.step_seconds
     said = f"loss {report.loss:.4f}  lr {report.learning_rate:.2e}  {speed:,.0f} tokens/s"
-    if not left:
+    if not left.expected:
         return said
-    if len(recent) < 2:
-        return f"{said}  left {format_seconds(left * recent[-1])}"
-    deciles = statistics.quantiles(recent, n=10)
-    middle = statistics.fmean(recent)
-    spread = max(0.0, deciles[-1] - deciles[0]) / len(recent) ** 0.5
-    low, high = left * max(0.0, middle - spread), left * (middle + spread)
-    return f"{said}  left {format_seconds(low)} to {format_seconds(high)}"
+    return f"{said}  left {format_seconds(left.optimistic)} to {format_seconds(left.conservative)}"

@@ -3,8 +3,8 @@
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from forerun.experience import Calibration
 from forerun.hardware.catalogue import Device
-from forerun.records import Calibration
 from forerun.units import GIGA, MICRO, TERA, format_percent
 
 

@@ -151,6 +151,9 @@ def verdict_table(verdict: Verdict) -> RenderableType:
         parts.append(Text.assemble((f"{word}  ", style), f"{criterion.name}: {criterion.value:.3f} ({criterion.rule})"))
     if verdict.first_cause:
         parts.append(Text(verdict.first_cause, style="yellow"))
+    for cause in verdict.causes:
+        more = "longer" if cause.seconds > 0 else "shorter"
+        parts.append(Text(f"  {format_seconds(abs(cause.seconds))} {more}: {cause.said}", style=FAINT))
     return Group(*parts)
 
 

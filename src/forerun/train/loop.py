@@ -26,6 +26,7 @@ from forerun.step.workload import Batch
 from forerun.train import measure
 from forerun.train.checkpoint import checkpoints, load_newest, prune_checkpoints, save_checkpoint
 from forerun.train.data_source import TrainingData
+from forerun.train.evidence import Witness
 from forerun.train.interrupt import Interrupted, StopRequest, listening
 from forerun.train.schedule import Schedule
 
@@ -79,6 +80,7 @@ class Training:
         self.schedule = Schedule(self.settings.schedule, len(self.data.epoch_steps(0)))
         self._order: tuple[int, Sequence[Sequence[Sequence[int]]]] = (0, self.data.epoch_steps(0))
         self._cold = COLD_STEPS
+        self.witness = Witness(self.step.device_type)
 
     def steps(self) -> Iterator[StepReport]:
         """Run what is left, yielding a report after each optimizer step.
@@ -90,6 +92,7 @@ class Training:
         """
         self._resume()
         measure.reset_peaks(self.step.device_type)
+        self.witness = Witness(self.step.device_type)
         heaviest = self._heaviest_step()
         held = freed_memory_held() if self.step.device_type == "cpu" else contextlib.nullcontext()
         with listening() as request, held:
@@ -146,6 +149,7 @@ class Training:
         report = self._report(number, rate, seconds, loss, result, order, is_profiled=profile)
         self.elapsed.training_seconds += seconds
         self.reports.append(report)
+        self.witness.step_done()
         return report
 
     def _report(
@@ -231,9 +235,11 @@ class Training:
         self, gpu: str, reports: Sequence[StepReport], metrics: dict[str, float], final_evaluation_seconds: float = 0.0
     ) -> Measurement:
         """What the run took. `reports` are those of the whole run, earlier processes included."""
+        compiling = measure.compile_seconds(self.settings, reports)
         phases = RunPhases(
             startup_seconds=self.elapsed.startup_seconds,
-            training_seconds=self.elapsed.training_seconds,
+            compile_seconds=compiling,
+            training_seconds=self.elapsed.training_seconds - compiling,
             evaluation_seconds=self.elapsed.evaluation_seconds + final_evaluation_seconds,
             checkpoint_seconds=self.elapsed.checkpoint_seconds,
         )
@@ -254,4 +260,5 @@ class Training:
             ),
             metrics=metrics,
             versions=measure.versions(),
+            evidence=self.witness.evidence(len(self.reports), sum(r.padded_tokens for r in self.reports)),
         )

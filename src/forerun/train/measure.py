@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from forerun.records import MeasuredMemory, MeasuredStep, Parameters, StepPhases, StepReport
+from forerun.settings.schema import Settings
 from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver, TrainingStep
 from forerun.step.workload import Batch
@@ -158,6 +159,15 @@ def measured_step(reports: Sequence[StepReport]) -> MeasuredStep:
         tokens_per_second=sum(r.tokens for r in warm) / seconds,
         samples_per_second=sum(r.samples for r in warm) / seconds,
     )
+
+
+def compile_seconds(settings: Settings, reports: Sequence[StepReport]) -> float:
+    """What steps that are not warm took longer than the mean warm one, where they were compiled."""
+    warm = [r.step_seconds for r in reports if r.is_warm]
+    if settings.compile == "none" or not warm:
+        return 0.0
+    usual = sum(warm) / len(warm)
+    return sum(max(0.0, r.step_seconds - usual) for r in reports if not r.is_warm)
 
 
 def parameters_of(step: TrainingStep) -> Parameters:

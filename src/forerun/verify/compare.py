@@ -9,6 +9,7 @@ from typing import Literal
 
 from forerun.records import CriterionResult, Forecast, Measurement, Range, Record, Verdict, VerdictRow
 from forerun.units import format_bytes, format_percent, format_seconds
+from forerun.verify.causes import causes
 
 Unit = Literal["bytes", "seconds", "count", "per second"]
 NEGLIGIBLE_SHARE = 0.02
@@ -38,6 +39,7 @@ def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: 
         rows=rows,
         criteria=results,
         first_cause=first_cause(rows),
+        causes=causes(forecast, measurement),
         passed=all(result.passed for result in results),
     )
 

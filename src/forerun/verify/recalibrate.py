@@ -10,17 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from forerun.experience import Correction, CorrectionTerm
 from forerun.forecasting.ranges import TERM_SPREAD
 from forerun.forecasting.request import ForecastRequest
 from forerun.ledger.store import Ledger, Outcome
-from forerun.records import Correction, CorrectionTerm, Forecast, Measurement
+from forerun.records import Forecast, Measurement
 from forerun.settings.schema import Settings
 
 PRIOR_SPREAD = {"step": 0.12, **TERM_SPREAD}
 """Standard deviation of the logarithm before any run: of steps from this project's CPU (docs/log.md), of the others
 stated."""
-RUN_SPREAD = {"step": 0.05, "data": 0.2, "evaluation": 0.1, "checkpoint": 0.2, "startup": 0.15}
-"""From one run to the next of the same settings."""
+RUN_SPREAD = {"step": 0.08, "data": 0.2, "evaluation": 0.1, "checkpoint": 0.2, "startup": 0.15}
+"""From one run to the next of the same settings; of steps on a machine whose processors others share."""
 LEAST_SECONDS = 1e-4
 """Shorter terms are noise."""
 LIKENESS = (

@@ -23,6 +23,7 @@ from forerun.virtual import library_kernels
 VISITS, MORE_VISITS, MOST = 2, 3, 0.9
 """Every call is timed a few times in a row, and that again after all others: a shared machine's speed changes from one
 second to the next. Those that make up most of the step are visited more often."""
+OUTLIER = 4.0
 LIST_BYTES = 256 * MIB
 """Calls over lists of tensors (optimizers) are timed over as many as this holds, and taken in proportion."""
 PATTERN_BYTES = 4 * MIB
@@ -50,9 +51,15 @@ def time_calls(
                 taken[n] += _time_call(trace.calls[n], tensors, budget_bytes)
 
     visit(numbers, VISITS)
-    shares = {n: counts[n] * statistics.fmean(values) for n, values in taken.items() if values}
+    shares = {n: counts[n] * _mean(values) for n, values in taken.items() if values}
     visit(_largest(shares), MORE_VISITS)
-    return seconds | {trace.calls[n]: statistics.fmean(values) for n, values in taken.items() if values}
+    return seconds | {trace.calls[n]: _mean(values) for n, values in taken.items() if values}
+
+
+def _mean(seconds: list[float]) -> float:
+    """The mean, since steps pay for slow moments too, but no moment counts for more than `OUTLIER` ordinary ones."""
+    most = OUTLIER * statistics.median(seconds)
+    return statistics.fmean(min(value, most) for value in seconds)
 
 
 def _is_timed(call: Call) -> bool:

@@ -87,31 +87,35 @@ def trace_step(
 def trace_scoring(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
     """The trace of scoring one batch: the forward pass in evaluation mode, without gradients."""
 
-    def score(model: nn.Module) -> None:
+    def score(model: nn.Module, recorder: Recorder) -> None:
         workload.loss(model, workload.example_batch(settings, shape.size, shape.length))
 
     return _trace_evaluation(settings, workload, device, score)
 
 
 def trace_generation(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace | None:
-    """The trace of the last step of generating `evaluation.new_tokens` for one batch, its key-value cache first filled.
+    """The trace of generating `evaluation.new_tokens` for one batch: its key-value cache is filled, then one token.
 
-    None for a model that does not generate token by token.
+    The token is the last, and stands for all of them (`accumulation`). None for a model that does not generate token by
+    token.
     """
     new = settings.evaluation.new_tokens
 
-    def generate(model: nn.Module) -> None:
+    def generate(model: nn.Module, recorder: Recorder) -> None:
         ids = torch.zeros(shape.size, shape.length + new, dtype=torch.long)
         filled = model(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
-        model(input_ids=ids[:, -1:], past_key_values=filled.past_key_values, use_cache=True, logits_to_keep=1)
+        with recorder.phase(Phase.FORWARD, 1):
+            model(input_ids=ids[:, -1:], past_key_values=filled.past_key_values, use_cache=True, logits_to_keep=1)
 
     if workload.name != "causal-lm" or new == 0:
         return None
-    return _trace_evaluation(settings, workload, device, generate)
+    trace = _trace_evaluation(settings, workload, device, generate)
+    trace.micro_steps, trace.accumulation = 2, 1 + new
+    return trace
 
 
 def _trace_evaluation(
-    settings: Settings, workload: Workload, device: Device, work: Callable[[nn.Module], None]
+    settings: Settings, workload: Workload, device: Device, work: Callable[[nn.Module, Recorder], None]
 ) -> Trace:
     with torch.device("meta"):
         model = prepare_model(settings, workload, pretrained=False).eval()
@@ -125,7 +129,7 @@ def _trace_evaluation(
         recorder.trace.warm_from = len(recorder.trace.events)
         autocast, here = policy.autocast(session.torch_device.type), torch.device(session.torch_device)
         with recorder.phase(Phase.FORWARD, 0), torch.no_grad(), autocast, here:
-            work(model)
+            work(model, recorder)
         recorder.is_closed = True
     recorder.trace.tf32 = policy.tf32
     return recorder.trace

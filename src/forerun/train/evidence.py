@@ -1,0 +1,94 @@
+"""What else happened on the machine while a run trained: the evidence that a miss is explained with.
+
+Linux counts processor time by kind in /proc/stat (proc(5)): what other processes used and what the hypervisor gave to
+others is not ours. PyTorch counts graphs that it compiled; NVML tells the clock of a GPU and why it is low.
+"""
+
+import contextlib
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forerun.records import Evidence
+
+STAT = Path("/proc/stat")
+USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
+THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""nvmlClocksEventReason: power cap, hardware slowdown, software and hardware thermal slowdown, power brake (nvml.h)."""
+
+
+class Witness:
+    """Looks at the machine when it is made, at every step, and when asked for what it saw."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self._at_start = _processor_seconds()
+        self._compiled = _compiled_graphs()
+        self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        self._clocks: list[float] = []
+        self._throttled: list[bool] = []
+        self._gpu = _nvml_handle() if device == "cuda" else None
+
+    def step_done(self) -> None:
+        """After an optimizer step: on a GPU its clock is read."""
+        if self._gpu is not None:
+            library, handle, top = self._gpu
+            self._clocks.append(library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM) / top)
+            reasons = library.nvmlDeviceGetCurrentClocksEventReasons(handle)
+            self._throttled.append(bool(reasons & THROTTLED))
+
+    def evidence(self, steps: int, padded_tokens: int) -> Evidence:
+        """What was seen over `steps` optimizer steps with `padded_tokens` in all."""
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
+        return Evidence(
+            padded_tokens_per_step=padded_tokens / max(1, steps),
+            compiled_graphs=_compiled_graphs() - self._compiled,
+            fresh_bytes_per_step=faults * resource.getpagesize() / max(1, steps) if self.device == "cpu" else None,
+            **self._shares(),
+            clock_share=sum(self._clocks) / len(self._clocks) if self._clocks else None,
+            throttled_share=sum(self._throttled) / len(self._throttled) if self._throttled else None,
+        )
+
+    def _shares(self) -> dict[str, float | None]:
+        """Of all processor time since the start: other processes', and the hypervisor's."""
+        now = _processor_seconds()
+        if now is None or self._at_start is None:
+            return {"other_processes_share": None, "stolen_share": None}
+        busy, stolen, whole, own = (after - before for after, before in zip(now, self._at_start, strict=True))
+        whole = max(whole, 1e-9)
+        return {"other_processes_share": max(0.0, busy - own) / whole, "stolen_share": stolen / whole}
+
+
+def _processor_seconds() -> tuple[float, float, float, float] | None:
+    """Seconds on all processors: busy, stolen, all, and of this process with its children."""
+    try:
+        counted = [int(value) for value in STAT.read_text().splitlines()[0].split()[1:9]]
+    except (OSError, ValueError, IndexError):
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    busy = sum(counted[kind] for kind in (USER, NICE, SYSTEM, IRQ, SOFTIRQ)) / ticks
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
+    return busy, counted[STEAL] / ticks, sum(counted) / ticks, own
+
+
+def _compiled_graphs() -> int:
+    """That Dynamo has compiled in this process."""
+    counters: Any = getattr(torch._dynamo, "utils", None) if hasattr(torch, "_dynamo") else None
+    return 0 if counters is None else int(counters.counters["stats"].get("unique_graphs", 0))
+
+
+def _nvml_handle() -> Any:
+    """NVML, the GPU's handle and its highest clock in MHz; None where they cannot be had."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
+        return pynvml, handle, pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    return None

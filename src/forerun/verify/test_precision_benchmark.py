@@ -1,0 +1,57 @@
+"""Real steps in every precision of this CPU, and the recommendation by hand."""
+
+import pytest
+from rich.console import Console
+
+from forerun.errors import UnknownModel
+from forerun.hardware.detect import detect_cpu
+from forerun.report.precisions import precision_view
+from forerun.verify import precision_benchmark
+from forerun.verify.precision_benchmark import PrecisionRow, benchmark_precisions, recommendation
+
+
+def row(precision, seconds, is_sound=True):
+    return PrecisionRow(
+        precision=precision, sequence_length=128, step_seconds=seconds, loss_is_finite=is_sound,
+        gradients_are_finite=is_sound,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ([row("fp32", 2.0), row("bf16-mixed", 1.0)], "bf16-mixed"),
+        ([row("fp32", 1.02), row("bf16-mixed", 1.0)], "fp32"),
+        ([row("fp32", 2.0), row("fp16-mixed", 0.5, is_sound=False), row("bf16-mixed", 1.0)], "bf16-mixed"),
+        ([row("fp32", 4.0), row("tf32", 2.0), row("fp16-mixed", 1.0), row("bf16-mixed", 1.01)], "fp16-mixed"),
+        ([PrecisionRow(precision="tf32", sequence_length=128, refused="no"), row("fp32", 1.0)], "fp32"),
+        ([row("fp32", 1.0, is_sound=False)], "None"),
+    ],
+)
+def test_recommendation(rows, best):
+    assert recommendation(rows).startswith(best)
+
+
+def test_a_small_model_on_this_cpu(monkeypatch):
+    monkeypatch.setattr(precision_benchmark, "STEP_SECONDS", 0.1)
+    device = detect_cpu().device
+    found = benchmark_precisions("tiny-bert", device, micro_batch_size=2, lengths=(16,))
+    rows = {r.precision: r for r in found.rows}
+    assert list(rows) == ["fp32", "tf32", "fp16-mixed", "bf16-mixed"]
+    assert "is for GPUs" in rows["fp16-mixed"].refused
+    assert rows["tf32"].refused
+    assert bool(rows["bf16-mixed"].refused) is not device.has_bf16
+    full = rows["fp32"]
+    assert full.is_sound
+    assert full.step_seconds_p10 <= full.step_seconds <= full.step_seconds_p90
+    parts = full.forward_seconds + full.backward_seconds + full.optimizer_seconds
+    assert parts == pytest.approx(full.step_seconds, rel=0.5)
+    assert full.forecast_peak_allocated_bytes == pytest.approx(full.peak_allocated_bytes, rel=0.02)
+    console = Console(width=100, record=True)
+    console.print(precision_view("t", found.rows, found.recommendation))
+    assert "Recommended: " in console.export_text()
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(UnknownModel):
+        benchmark_precisions("no-such-model", detect_cpu().device)
