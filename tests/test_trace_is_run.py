@@ -77,6 +77,29 @@ def real_step(settings, workload):
     return step, batch
 
 
+AUTOCAST = ("tiny-bert", "tiny-deberta-v2", "tiny-gpt2", "tiny-llama", "tiny-t5")
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", AUTOCAST)
+def test_a_step_under_autocast_is_that_of_a_real_one(name):
+    """Operators and peak in bf16-mixed, as below; attention computes in fp32 inside, whatever autocast says."""
+    settings = settings_of(name, TWINS[name], precision="bf16-mixed")
+    workload = generic_workload(TWINS[name])
+    step, batch = real_step(settings, workload)
+    with OpNames() as real:
+        step.run([batch], StepObserver())
+    _, measured = run_measuring_allocations(lambda: step.run([batch], StepObserver()), step, [batch])
+    trace = trace_step(settings, workload, detect_cpu().device, BatchShape(4, 48))
+    traced = Counter(trace.calls[op.call].name for op in trace.ops if op.phase.value != "prepare")
+    for unseen in UNSEEN:
+        traced.pop(unseen, None)
+        real.names.pop(unseen, None)
+    assert traced - real.names == real.names - traced == Counter()
+    forecast = replay_memory(trace, is_host=True).peak_allocated_bytes
+    assert abs(forecast - measured) <= 0.01 * measured + 4096
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize("name", [n for n in TWINS if n not in KNOWN])
 def test_operators_are_those_of_a_real_step(name):

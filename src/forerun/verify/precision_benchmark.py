@@ -21,7 +21,7 @@ from forerun.hardware.catalogue import Device
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.ledger.store import Ledger
 from forerun.models.catalogue import architecture
-from forerun.records import Forecast, Record
+from forerun.records import Forecast, Record, StepPhases
 from forerun.settings.schema import Precision, Settings
 from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
@@ -48,7 +48,7 @@ class PrecisionRow(Record):
     sequence_length: int
     refused: str = ""
     step_seconds: float | None = None
-    """Median of the timed steps."""
+    """Median of the timed steps, as are the phases."""
     step_seconds_p10: float | None = None
     step_seconds_p90: float | None = None
     forward_seconds: float | None = None
@@ -191,12 +191,14 @@ def _measured(settings: Settings, step: TrainingStep, batch: Batch, forecast: Fo
         _, allocated = measure.run_measuring_allocations(lambda: step.run([batch], StepObserver()), step, [batch])
     watch.take(0.0)
     taken: list[float] = []
+    parts: list[StepPhases] = []
     loss = math.nan
     while len(taken) < LEAST_STEPS or sum(taken) < STEP_SECONDS:
         start = watch.now()
         loss = float(step.run([batch], watch).loss)
         taken.append(watch.now() - start)
-    phases = watch.take(sum(taken))
+        parts.append(watch.take(taken[-1]))
+    phases = {name: statistics.median(getattr(part, name) for part in parts) for name in StepPhases.model_fields}
     memory = measure.measured_memory(step.device_type, allocated)
     deciles = statistics.quantiles(taken, n=10)
     step_seconds = forecast.step.seconds.expected
@@ -206,9 +208,9 @@ def _measured(settings: Settings, step: TrainingStep, batch: Batch, forecast: Fo
         step_seconds=statistics.median(taken),
         step_seconds_p10=deciles[0],
         step_seconds_p90=deciles[-1],
-        forward_seconds=phases.forward_seconds / len(taken),
-        backward_seconds=phases.backward_seconds / len(taken),
-        optimizer_seconds=phases.optimizer_seconds / len(taken),
+        forward_seconds=phases["forward_seconds"],
+        backward_seconds=phases["backward_seconds"],
+        optimizer_seconds=phases["optimizer_seconds"],
         peak_allocated_bytes=memory.peak_allocated_bytes,
         peak_reserved_bytes=memory.peak_reserved_bytes,
         forecast_step_seconds=step_seconds,
