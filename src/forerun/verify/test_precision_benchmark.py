@@ -44,8 +44,8 @@ def test_a_small_model_on_this_cpu(monkeypatch):
     full = rows["fp32"]
     assert full.is_sound
     assert full.step_seconds_p10 <= full.step_seconds <= full.step_seconds_p90
-    parts = full.forward_seconds + full.backward_seconds + full.optimizer_seconds
-    assert parts == pytest.approx(full.step_seconds, rel=0.5)
+    for part in (full.forward_seconds, full.backward_seconds, full.optimizer_seconds):
+        assert 0 < part <= full.step_seconds, "no part of a step outlasts it, so neither does its median"
     assert full.forecast_peak_allocated_bytes == pytest.approx(full.peak_allocated_bytes, rel=0.02)
     console = Console(width=100, record=True)
     console.print(precision_view("t", found.rows, found.recommendation))
