@@ -32,8 +32,8 @@ from forerun.units import HOUR, format_percent
 STATED_STARTUP_SECONDS = 30.0
 """Imports, weights and tokenising on a machine that was not measured; stated."""
 HOST_SPREAD = (1.05, 1.2, 1.8)
-"""Resident over modelled bytes of a CPU process's heap, beside what it had before: six steps had 1.07 to 1.39, one whose
-optimizer makes temporaries inside a library 1.70, a run of many lengths 1.75 (docs/log.md, 2026-11-21)."""
+"""Resident over modelled bytes of a CPU process's heap, beside what it had before: six steps had 1.07 to 1.39, one
+whose optimizer makes temporaries inside a library 1.70, a run of many lengths 1.75 (docs/log.md, 2026-11-21)."""
 TIMELINE_POINTS = 240
 NOT_MODELLED = {
     "cuda": [
