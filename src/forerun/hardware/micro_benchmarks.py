@@ -26,7 +26,7 @@ CALL_SECONDS = 0.15
 CACHE_BYTES = 16 * MIB
 """Touched between two runs of a call, so that it does not find its inputs in the caches nearest to the cores: in a step
 other operators have run since they were made."""
-STACK_WIDTH, STACK_LAYERS, STACK_STEPS = 16, 24, 8
+STACK_WIDTH, STACK_LAYERS, STACK_STEPS = 16, 24, 40
 DISK_PROBE_BYTES = 32 * MIB
 CPU_COPIES = (256 * KIB, 4 * MIB, 32 * MIB, 128 * MIB)
 """Bytes of the copied tensor: in each cache and beside them."""
@@ -140,8 +140,9 @@ def fresh_page_seconds(size: int = 64 * MIB) -> float:
 def step_overhead_seconds(device: torch.device) -> float:
     """Seconds per operator that a training step spends outside its operators: Python modules and autograd.
 
-    Median step of a narrow stack of linear layers, less its operators alone, over its operators. A GPU runs beside the
-    host, so there it is the whole step over its operators.
+    Fastest step of a narrow stack of linear layers, less the fastest run of its operators alone, over its operators:
+    the two take turns, and a busy machine only adds to either. A GPU runs beside the host, so there it is the whole
+    step over its operators.
     """
     layers = [nn.Sequential(nn.Linear(STACK_WIDTH, STACK_WIDTH), nn.GELU()) for _ in range(STACK_LAYERS)]
     model = nn.Sequential(*layers).to(device)
@@ -162,23 +163,21 @@ def step_overhead_seconds(device: torch.device) -> float:
             torch.ops.aten.mm.default(weight, weight)
             torch.ops.aten.sum.dim_IntList(inputs, [0], True)
 
-    with torch.enable_grad():
-        whole = _median_of_steps(step, device)
-    with torch.no_grad():
-        operators = 0.0 if device.type == "cuda" else _median_of_steps(bare, device)
-    return max(0.0, whole - operators) / (6 * STACK_LAYERS)
-
-
-def _median_of_steps(run: Callable[[], None], device: torch.device) -> float:
-    run()
-    taken = []
+    whole = operators = float("inf")
     for _ in range(STACK_STEPS):
-        wait(device)
-        start = time.perf_counter()
-        run()
-        wait(device)
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        with torch.enable_grad():
+            whole = min(whole, _once(step, device))
+        with torch.no_grad():
+            operators = min(operators, _once(bare, device))
+    return max(0.0, whole if device.type == "cuda" else whole - operators) / (6 * STACK_LAYERS)
+
+
+def _once(run: Callable[[], None], device: torch.device) -> float:
+    wait(device)
+    start = time.perf_counter()
+    run()
+    wait(device)
+    return time.perf_counter() - start
 
 
 def disk_speed(folder: Path) -> tuple[float, float]:

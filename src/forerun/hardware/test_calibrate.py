@@ -1,5 +1,6 @@
 """What this machine is measured to do is plausible, and holding freed memory really saves fresh pages."""
 
+import os
 import subprocess
 import sys
 
@@ -24,7 +25,8 @@ def calibration(tmp_path_factory):
 
 
 def test_figures_are_plausible(calibration):
-    assert calibration.took_seconds < 30
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    assert calibration.took_seconds < 30 * workers, "30 s on a machine that does nothing else"
     assert calibration.gpu == "cpu"
     assert 1e9 < calibration.peak_flops_per_second("float32") < 1e14
     assert calibration.peak_flops_per_second("float64") is None
