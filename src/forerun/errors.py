@@ -10,8 +10,10 @@
     ├── UntraceableOp(NotImplementedError)   the virtual GPU does not know an operator
     ├── NothingFits(RuntimeError)            no allowed settings fit the device
     ├── NonFiniteLoss(ArithmeticError)       training produced NaN or infinity persistently
+    ├── OutOfMemory(RuntimeError)            not even one sample at a time fits the device
     ├── BadData(ValueError)                  a data file breaks its stated format
     ├── CheckpointDamaged(RuntimeError)      a checkpoint fails its manifest
+    ├── CheckpointNotWritten(OSError)        the last checkpoint of a run could not be written
     ├── LedgerConflict(RuntimeError)         a ledger row would be rewritten or contradicts another
     ├── RunNotFound(LookupError)             the ledger has no such run
     └── RecipeNotFound(LookupError)          no such recipe
@@ -68,12 +70,20 @@ class NonFiniteLoss(ForerunError, ArithmeticError):
     """Training produced NaN or infinity persistently."""
 
 
+class OutOfMemory(ForerunError, RuntimeError):
+    """Not even one sample at a time fits the device."""
+
+
 class BadData(ForerunError, ValueError):
     """A data file breaks its stated format."""
 
 
 class CheckpointDamaged(ForerunError, RuntimeError):
     """A checkpoint fails its manifest."""
+
+
+class CheckpointNotWritten(ForerunError, OSError):
+    """The last checkpoint of a run could not be written."""
 
 
 class LedgerConflict(ForerunError, RuntimeError):

@@ -9,7 +9,9 @@ from torch import nn
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.models.catalogue import hub_is_reachable
 
-WORKLOADS = ("causal-lm", "masked-lm", "sequence-classification", "seq2seq-lm", "encoder")
+WORKLOADS = (
+    "causal-lm", "masked-lm", "sequence-classification", "token-classification", "seq2seq-lm", "encoder",
+)  # fmt: skip
 ENCODER_CLASSES = {"t5": "T5EncoderModel"}
 """Encoder-decoder types whose bare encoder is a class of its own."""
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "longformer")
@@ -69,6 +71,7 @@ def _mapping(workload: str) -> Any:
         "causal-lm": auto.MODEL_FOR_CAUSAL_LM_MAPPING,
         "masked-lm": auto.MODEL_FOR_MASKED_LM_MAPPING,
         "sequence-classification": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        "token-classification": auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
         "seq2seq-lm": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
         "encoder": auto.MODEL_MAPPING,
     }[workload]

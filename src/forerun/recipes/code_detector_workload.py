@@ -3,11 +3,11 @@
     L = CE (label smoothing 0.05) + a · L_task + b · L_author        specified: a = 0.5, b = 0.1
 
 `L_task` pulls files of one group (task) together, `L_author` files of one label; both are `step.contrastive`, taken
-within a micro-batch and weighted by its samples, so that the step's loss is a mean over samples. The classification
-part is exactly invariant to the accumulation split; the contrastive parts are not, because positives are looked for in
-one micro-batch. Every step reports both contrastive losses with their floors.
+over the whole optimizer step (`SpansStep`), so that loss and gradient are the same however it is split into
+micro-batches. Every step reports both contrastive losses with their floors.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,13 +74,18 @@ class CodeDetectorWorkload:
         labels = torch.zeros(size, dtype=torch.long)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels, "groups": labels.clone()}
 
-    def loss(self, model: nn.Module, batch: Batch) -> LossSum:
-        """The loss summed over the samples; details are its parts as means, and the floors of the contrastive ones."""
+    def outputs(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        """Logits (B, 2) and unit vectors (B, D)."""
         output = model(batch["input_ids"], batch["attention_mask"])
-        labels, size = batch["labels"], len(batch["labels"])
-        classification = F.cross_entropy(output.logits.float(), labels, label_smoothing=self.weights.label_smoothing)
-        task = supervised_contrastive(output.vectors, batch["groups"])
-        author = supervised_contrastive(output.vectors, labels)
+        return output.logits, output.vectors
+
+    def loss_of(self, outputs: tuple[Tensor, ...], batches: Sequence[Batch]) -> LossSum:
+        """The loss summed over the samples; details are its parts as means, and the floors of the contrastive ones."""
+        logits, vectors = outputs
+        labels, groups = (torch.cat([batch[key] for batch in batches]) for key in ("labels", "groups"))
+        classification = F.cross_entropy(logits.float(), labels, label_smoothing=self.weights.label_smoothing)
+        task = supervised_contrastive(vectors, groups)
+        author = supervised_contrastive(vectors, labels)
         mean = classification + self.weights.task * task.loss + self.weights.author * author.loss
         parts: dict[str, Tensor] = {
             "classification_loss": classification,
@@ -89,7 +94,11 @@ class CodeDetectorWorkload:
             "author_loss": author.loss,
             "author_floor": author.floor,
         }
-        return LossSum(mean * size, {name: part.detach() for name, part in parts.items()})
+        return LossSum(mean * len(labels), {name: part.detach() for name, part in parts.items()})
+
+    def loss(self, model: nn.Module, batch: Batch) -> LossSum:
+        """The loss of one micro-batch that is a whole step."""
+        return self.loss_of(self.outputs(model, batch), [batch])
 
     def count(self, batch: Batch) -> float:
         """Samples."""

@@ -47,6 +47,12 @@ class AdapterSettings(Section):
     """Dropout on the adapter's input."""
     targets: list[str] | Literal["all-linear"] = "all-linear"
     """Names of the linear modules that get an adapter."""
+    modules_to_save: list[str] = []
+    """Names of modules trained whole beside the adapters; a classification head always is."""
+    rslora: bool = False
+    """Scale by alpha / sqrt(rank) (Kalajdzievski 2023)."""
+    dora: bool = False
+    """Train the length of each weight's columns apart from their direction (DoRA, Liu et al. 2024)."""
 
 
 class OptimizerSettings(Section):
@@ -157,6 +163,8 @@ class Settings(Section):
     """Which activations are recomputed in the backward pass."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     """`torch.compile` mode."""
+    cross_entropy: Literal["full", "chunked"] = "full"
+    """`chunked` never holds the logits of all tokens: for large vocabularies."""
     parallel: ParallelSettings = ParallelSettings()
     """Devices."""
     checkpoints: CheckpointSettings = CheckpointSettings()
@@ -183,6 +191,19 @@ class Settings(Section):
         """16 hex digits that identify the run's settings (everything but `name`)."""
         canonical = json.dumps(self.model_dump(exclude={"name"}), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @property
+    def resumable_hash(self) -> str:
+        """Like `hash`, but the same for runs that differ only in how a step's micro-batches are spread over devices."""
+        content = self.model_dump(exclude={"name", "parallel"})
+        content["batch"]["gradient_accumulation_steps"] *= self.parallel.world_size
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        """Over all devices."""
+        return self.batch.gradient_accumulation_steps * self.parallel.world_size
 
     def steps_per_epoch(self, sequences: int) -> int:
         """Optimizer steps in one pass over `sequences`; the last partial accumulation is flushed, so it counts."""
@@ -221,6 +242,11 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
         (
             isinstance(s.adapter.targets, list) and not s.adapter.targets,
             "adapter.targets: names at least one module; found an empty list. Use all-linear or a list of names.",
+        ),
+        (
+            s.adapter.dora and s.quantization != "none",
+            f"adapter.dora: needs the lengths of weights that are not packed; found quantization={s.quantization!r}. "
+            f"Set adapter.dora to false, or quantization to none.",
         ),
         (
             s.data.mean_tokens is not None and s.data.mean_tokens > s.batch.sequence_length,

@@ -23,6 +23,9 @@ from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 
+CLASSIFICATIONS = ("sequence-classification", "token-classification")
+CLASSIFICATION_HEADS = ("score", "classifier", "pre_classifier")
+"""Heads that start from random weights: peft's `SEQ_CLS_HEAD_NAMES` (0.21) and the layer before DistilBERT's."""
 PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 """peft sets these patterns itself for mixture-of-experts models, and then warns about them."""
 PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
@@ -46,15 +49,21 @@ def build_step(settings: Settings, workload: Workload, device: str, *, pretraine
 
 
 def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -> nn.Module:
-    """The model with dtype, adapter and checkpointing applied, on the current default device (`meta` included)."""
+    """The model with dtype, adapter and checkpointing applied, on the current default device (`meta` included).
+
+    A workload whose model `is_ready` brings its dtypes and adapters.
+    """
     refuse_unsupported(settings)
-    model = workload.build_model(settings, pretrained=pretrained).to(POLICIES[settings.precision].parameter_dtype)
+    model = workload.build_model(settings, pretrained=pretrained)
+    is_ready = getattr(workload, "is_ready", False)
+    if not is_ready:
+        model = model.to(POLICIES[settings.precision].parameter_dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", PEFT_PATTERN_WARNING, RuntimeWarning)
         warnings.filterwarnings("ignore", PEFT_OLD_NAME_WARNING, FutureWarning)
         if settings.quantization != "none":
             quantize(model, settings.quantization, POLICIES[settings.precision].compute_dtype)
-        if settings.adapter.kind == "lora":
+        if settings.adapter.kind == "lora" and not is_ready:
             model = add_adapter(model, settings)
         if settings.activation_checkpointing != "none":
             checkpoint_blocks(model, recomputation(settings))
@@ -95,6 +104,9 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
         lora_alpha=adapter.alpha,  # type: ignore[arg-type]
         lora_dropout=adapter.dropout,
         target_modules=targets,  # type: ignore[arg-type]
+        modules_to_save=trained_whole(model, settings) or None,
+        use_rslora=adapter.rslora,
+        use_dora=adapter.dora,
         fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),  # GPT-2's linear layers
     )
     if settings.quantization != "none" and any(isinstance(m, QuantizedLinear) for m in model.modules()):
@@ -107,6 +119,24 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
             f"adapter.targets: must name linear modules of {settings.model.name}; found {adapter.targets!r}. "
             f"Its linear modules: {', '.join(linear)}."
         ) from error
+
+
+def trained_whole(model: nn.Module, settings: Settings) -> list[str]:
+    """Modules trained whole beside the adapters: those of the settings and a new classification head.
+
+    Raises:
+        InvalidSettings: the model has no module of such a name.
+    """
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    missing = [name for name in settings.adapter.modules_to_save if name not in names]
+    if missing:
+        own = sorted(name for name, child in model.named_children() if isinstance(child, nn.Module))
+        raise InvalidSettings(
+            f"adapter.modules_to_save: names modules of {settings.model.name}; found {missing[0]!r}. Its outermost "
+            f"modules: {', '.join(own)}."
+        )
+    heads = CLASSIFICATION_HEADS if settings.workload in CLASSIFICATIONS else ()
+    return sorted({*settings.adapter.modules_to_save, *(head for head in heads if head in names)})
 
 
 KEPT_OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_grouped_mm", "_scaled_dot_product_flash_attention",

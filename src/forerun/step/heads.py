@@ -1,10 +1,12 @@
-"""The generic workloads: causal LM, masked LM, sequence-to-sequence LM and sequence classification.
+"""The generic workloads: causal, masked and sequence-to-sequence LM, classification of sequences and of tokens.
 
 Each owns its loss: cross-entropy summed in fp32 over valid labels, so that any accumulation split gives one gradient
-(trainers that average per micro-batch do not). Batches are right-padded. Causal language models get no padding mask: a
-token never sees what stands to its right, so padding changes nothing before it, and attention keeps its fast kernel.
+(trainers that average per micro-batch do not). Batches are right-padded, or packed (`documents.py`). Causal language
+models get no padding mask: a token never sees what stands to its right, so padding changes nothing before it, and
+attention keeps its fast kernel. `pairs` is in `pairs.py`.
 """
 
+import contextlib
 from typing import Any
 
 import torch
@@ -15,16 +17,29 @@ from forerun.errors import InvalidSettings, nearest
 from forerun.models.build import build_model, maximum_length
 from forerun.models.catalogue import model_config
 from forerun.settings.schema import Settings
+from forerun.step.chunked_loss import IGNORED, chunked_cross_entropy, hidden_for_logits, require_chunkable
+from forerun.step.documents import (
+    DOCUMENTS,
+    FIRSTS,
+    block_mask,
+    pooled_by_document,
+    position_offset,
+    require_packable,
+)
+from forerun.step.pairs import Pairs
+from forerun.step.parallel import unwrapped
 from forerun.step.workload import Batch, LossSum
 
-IGNORED = -100
-"""Label of positions that do not count, as in PyTorch's cross-entropy."""
+NOT_INPUTS = ("labels", "count", DOCUMENTS, FIRSTS)
+IN_CHUNKS = "takes_cross_entropy_in_chunks"
+"""Attribute of models whose settings ask for it."""
 
 
 class HeadWorkload:
     """A Hugging Face model with one head; subclasses say what a batch holds and which labels its logits answer."""
 
     name: str
+    is_causal = False
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """The architecture with this workload's head."""
@@ -36,18 +51,54 @@ class HeadWorkload:
                 f"{settings.batch.sequence_length}. Set it to {limit} or less, or choose a longer model."
             )
         source = settings.model.name if pretrained else None
-        return build_model(config, self.name, pretrained_from=source)
+        model = build_model(config, self.name, pretrained_from=source)
+        if settings.batch.padding == "packed":
+            require_packable(model, self.name, settings.batch.sequence_length)
+        if settings.cross_entropy == "chunked":
+            require_chunkable(model, self.name)
+            setattr(model, IN_CHUNKS, True)
+        return model
 
     def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids, and what else the head wants; (size, length)."""
+        batch = self.padded_batch(settings, size, length)
+        return batch if settings.batch.padding != "packed" else self._packed(batch, settings)
+
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """The example where each row is one sample."""
         raise NotImplementedError
+
+    def _packed(self, batch: Batch, settings: Settings) -> Batch:
+        """The same rows, each full of documents of the mean length."""
+        ids = batch["input_ids"]
+        batch = {key: value for key, value in batch.items() if key != "attention_mask"}
+        return {**batch, DOCUMENTS: torch.ones_like(ids), "position_ids": torch.zeros_like(ids)}
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
         """Cross-entropy summed over valid labels."""
-        inputs = {key: value for key, value in batch.items() if key not in ("labels", "count")}
-        logits, labels = self.align(model(**inputs).logits, batch["labels"])
+        inputs = {key: value for key, value in batch.items() if key not in NOT_INPUTS}
+        bare = unwrapped(model)
+        with contextlib.ExitStack() as stack:
+            if DOCUMENTS in batch:
+                self._keep_apart(bare, batch, inputs, stack)
+            if getattr(bare, IN_CHUNKS, False):
+                head, cap, factor = stack.enter_context(hidden_for_logits(bare))
+                hidden, labels = self.align(model(**inputs).logits, batch["labels"])
+                flat = hidden.reshape(-1, hidden.shape[-1])
+                return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap, factor=factor))
+            logits, labels = self.align(model(**inputs).logits, batch["labels"])
         flat = logits.reshape(-1, logits.shape[-1]).float()
         return LossSum(F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum"))
+
+    def _keep_apart(
+        self, model: nn.Module, batch: Batch, inputs: dict[str, Tensor], stack: contextlib.ExitStack
+    ) -> None:
+        """What a packed batch adds to the inputs."""
+        inputs["attention_mask"] = block_mask(batch[DOCUMENTS], is_causal=self.is_causal)
+        offset = position_offset(model.config)
+        inputs["position_ids"] = batch["position_ids"] + offset if offset else batch["position_ids"]
+        if FIRSTS in batch:
+            stack.enter_context(pooled_by_document(model.base_model, batch[FIRSTS]))  # type: ignore[arg-type]
 
     def align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Pair each logit row with the label that it predicts."""
@@ -71,8 +122,9 @@ class CausalLM(HeadWorkload):
     """Predict the next token."""
 
     name = "causal-lm"
+    is_causal = True
 
-    def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids (B, T) and labels (B, T)."""
         return {"input_ids": _tokens(size, length), "labels": _tokens(size, length)}
 
@@ -87,7 +139,7 @@ class MaskedLM(HeadWorkload):
 
     name = "masked-lm"
 
-    def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids, padding mask and labels, each (B, T)."""
         ids = _tokens(size, length)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": _tokens(size, length)}
@@ -98,11 +150,31 @@ class SequenceClassification(HeadWorkload):
 
     name = "sequence-classification"
 
-    def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids and padding mask (B, T), labels (B,)."""
         ids = _tokens(size, length)
         labels = torch.zeros(size, dtype=torch.long)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+    def _packed(self, batch: Batch, settings: Settings) -> Batch:
+        """As many documents as have room in the rows, with the place of the first token of each."""
+        size, length = batch["input_ids"].shape
+        documents = max(1, round(length / (settings.data.mean_tokens or length)))
+        batch = super()._packed(batch, settings)
+        batch["labels"] = torch.zeros(size * documents, dtype=torch.long)
+        batch[FIRSTS] = torch.zeros(size * documents, dtype=torch.long)
+        return batch
+
+
+class TokenClassification(HeadWorkload):
+    """One label per token."""
+
+    name = "token-classification"
+
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """Token ids, padding mask and labels, each (B, T)."""
+        ids = _tokens(size, length)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": _tokens(size, length)}
 
 
 class Seq2SeqLM(HeadWorkload):
@@ -110,7 +182,7 @@ class Seq2SeqLM(HeadWorkload):
 
     name = "seq2seq-lm"
 
-    def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Encoder ids and mask, decoder ids and labels, each (B, T)."""
         ids = _tokens(size, length)
         return {
@@ -121,12 +193,11 @@ class Seq2SeqLM(HeadWorkload):
         }
 
 
-GENERIC: dict[str, HeadWorkload] = {
-    workload.name: workload for workload in (CausalLM(), MaskedLM(), SequenceClassification(), Seq2SeqLM())
-}
+HEADS = (CausalLM(), MaskedLM(), SequenceClassification(), TokenClassification(), Seq2SeqLM())
+GENERIC: dict[str, HeadWorkload | Pairs] = {workload.name: workload for workload in (*HEADS, Pairs())}
 
 
-def generic_workload(name: str) -> HeadWorkload:
+def generic_workload(name: str) -> HeadWorkload | Pairs:
     """The generic workload of that name.
 
     Raises:

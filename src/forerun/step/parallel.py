@@ -30,6 +30,11 @@ def refuse_unsupported(settings: Settings) -> None:
     """
     if settings.parallel.kind != "fsdp":
         return
+    if settings.cross_entropy == "chunked":
+        raise NotSupported(
+            "cross_entropy: the output layer of sharded models is gathered for their forward pass only; found "
+            "'chunked' with parallel.kind='fsdp'. Set cross_entropy to full, or parallel.kind to ddp."
+        )
     if settings.compile != "none":
         raise NotSupported(
             f"compile: sharded blocks are not compiled by this version; found {settings.compile!r} with "
@@ -55,8 +60,8 @@ def require_group(settings: Settings) -> None:
     """
     if settings.parallel.kind != "none" and not dist.is_initialized():
         raise NotSupported(
-            f"parallel.kind: this version forecasts {settings.parallel.kind!r} but trains in one process. "
-            f"Set parallel.kind to none and world_size to 1 to train."
+            f"parallel.kind: {settings.parallel.kind!r} trains in {settings.parallel.world_size} processes, and this "
+            f"one is alone. Start it with forerun train --nproc {settings.parallel.world_size}."
         )
 
 
@@ -106,15 +111,54 @@ def holding_gradients(model: nn.Module, *, is_last: bool) -> contextlib.Abstract
     return contextlib.nullcontext()
 
 
-def mean_over_ranks(count: float, settings: Settings, device_type: str) -> float | Tensor:
-    """Mean of `count` over ranks. Gradients are averaged over ranks, so a sum divided by it counts globally."""
+def mean_over_ranks(count: Any, settings: Settings, device_type: str) -> Any:
+    """Mean of a number or scalar tensor over ranks.
+
+    Gradients are averaged over ranks, so a sum divided by the mean count counts globally.
+    """
     if settings.parallel.kind == "none":
         return count
-    counted = torch.full((), count, device=device_type)
+    counted = count.clone() if isinstance(count, Tensor) else torch.full((), count, device=device_type)
     dist.all_reduce(counted)
     return counted / settings.parallel.world_size
+
+
+def unwrapped(model: Any) -> Any:
+    """The model itself, inside what replicates it, compiles it or adapts it."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):  # torch.compile's
+            model = model._orig_mod
+        elif hasattr(model, "get_base_model"):  # peft's
+            return model.get_base_model()
+        else:
+            return model
 
 
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be sharded; every rank must ask."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[operator]
+
+
+def like(tensor: Tensor, other: Any) -> Tensor:
+    """A whole `tensor`, sharded as `other` is; every rank must ask."""
+    if not hasattr(other, "full_tensor"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
+
+
+def of_all_ranks(value: Any) -> list[Any]:
+    """What every rank has, in their order; every rank must ask."""
+    if not dist.is_initialized():
+        return [value]
+    boxes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(boxes, value)
+    return boxes

@@ -9,13 +9,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 
 from forerun.settings.schema import Settings
-from forerun.step.parallel import holding_gradients, mean_over_ranks
+from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
 from forerun.step.precision import POLICIES, PrecisionPolicy
-from forerun.step.workload import Batch, Workload
+from forerun.step.workload import Batch, SpansStep, Workload
 from forerun.trace import Phase
+
+BLANK = "blank"
+"""Key of a batch whose loss counts nothing: a rank without a micro-batch runs one beside its peers."""
 
 
 class StepObserver:
@@ -25,6 +30,10 @@ class StepObserver:
     def phase(self, phase: Phase, micro_step: int = -1) -> Iterator[None]:
         """Around one phase."""
         yield
+
+    def accepts(self, loss: Tensor) -> bool:
+        """Whether a step of that mean loss may update the weights; asking waits for the device."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,8 @@ class StepResult:
     gradient_norm: Tensor | None
     details: dict[str, Tensor] = field(default_factory=dict)
     """Details of the workload's loss, means over the micro-batches."""
+    is_skipped: bool = False
+    """The observer did not accept the loss: gradients were dropped and the weights are as before."""
 
 
 class TrainingStep:
@@ -54,10 +65,34 @@ class TrainingStep:
         self.policy: PrecisionPolicy = POLICIES[settings.precision]
         self.scaler = torch.amp.GradScaler(device) if self.policy.scales_loss else None
 
-    def run(self, micro_batches: Sequence[Batch], observer: StepObserver) -> StepResult:
-        """One optimizer step over `micro_batches`."""
-        counted = sum(self.workload.count(batch) for batch in micro_batches)
+    def run(self, micro_batches: Sequence[Batch], observer: StepObserver, counted: float | None = None) -> StepResult:
+        """One optimizer step over `micro_batches`; `counted` is what their losses are divided by, if known before."""
+        if not micro_batches:
+            raise ValueError("a step needs at least one micro-batch")
+        counted = self.counted(micro_batches) if counted is None else counted
         count = mean_over_ranks(counted, self.settings, self.device_type)
+        several = self.settings.parallel.kind != "none"
+        if (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
+            total, details = self._spanning(self.workload, micro_batches, count, observer)
+        else:
+            total, details = self._summed(micro_batches, count, observer)
+        if several:
+            total = mean_over_ranks(total, self.settings, self.device_type)
+        if not observer.accepts(total):
+            self.optimizer.zero_grad(set_to_none=True)
+            return StepResult(total, None, details, is_skipped=True)
+        with observer.phase(Phase.OPTIMIZER):
+            norm = self._update()
+        return StepResult(total, norm, details)
+
+    def counted(self, micro_batches: Sequence[Batch]) -> float:
+        """What the losses of an optimizer step are divided by."""
+        return sum((self.workload.count(batch) for batch in micro_batches if BLANK not in batch), start=0.0)
+
+    def _summed(
+        self, micro_batches: Sequence[Batch], count: float | Tensor, observer: StepObserver
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Forward and backward of each micro-batch in turn; mean loss and details."""
         total: Tensor | None = None
         details: dict[str, Tensor] = {}
         for index, batch in enumerate(micro_batches):
@@ -67,19 +102,72 @@ class TrainingStep:
             for name, part in parts.items():
                 share = part / len(micro_batches)
                 details[name] = details[name] + share if name in details else share
-        if total is None:
-            raise ValueError("a step needs at least one micro-batch")
-        with observer.phase(Phase.OPTIMIZER):
-            norm = self._update()
-        return StepResult(total, norm, details)
+        assert total is not None
+        return total, details
+
+    def _spanning(
+        self, workload: SpansStep, micro_batches: Sequence[Batch], count: float | Tensor, observer: StepObserver
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs of all micro-batches, one loss over them, then each micro-batch again with its gradient.
+
+        Of several ranks each computes the loss over all, and carries back the gradient of its own outputs.
+        """
+        states: list[list[Tensor]] = []
+        leaves: list[tuple[Tensor, ...]] = []
+        for index, batch in enumerate(micro_batches):
+            with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type), torch.no_grad():
+                states.append(generator_states(self.device_type))
+                outputs = workload.outputs(self.called, without_blank(batch))
+            leaves.append(tuple(value.detach().requires_grad_() for value in outputs))
+        with observer.phase(Phase.FORWARD, 0), self.policy.autocast(self.device_type):
+            parts, batches = self._with_peers(leaves, micro_batches)
+            result = workload.loss_of(tuple(torch.cat(part) for part in zip(*parts, strict=True)), batches)
+            loss = result.sum / count
+        with observer.phase(Phase.BACKWARD, 0):
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        after = generator_states(self.device_type)
+        for index, (batch, state, leaf) in enumerate(zip(micro_batches, states, leaves, strict=True)):
+            restore_generators(self.device_type, state)
+            with holding_gradients(self.called, is_last=index == len(micro_batches) - 1):
+                with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type):
+                    again = workload.outputs(self.called, without_blank(batch))
+                with observer.phase(Phase.BACKWARD, index):
+                    slopes = [torch.zeros_like(v) if v.grad is None else v.grad for v in leaf]
+                    torch.autograd.backward(again, slopes)  # type: ignore[arg-type]
+        restore_generators(self.device_type, after)
+        return loss.detach() / self.settings.parallel.world_size, result.details
+
+    def _with_peers(
+        self, leaves: Sequence[tuple[Tensor, ...]], micro_batches: Sequence[Batch]
+    ) -> tuple[list[tuple[Tensor, ...]], list[Batch]]:
+        """Outputs and batches of the whole step, blanks left out; those of other ranks carry no gradient."""
+        own = [(leaf, batch) for leaf, batch in zip(leaves, micro_batches, strict=True) if BLANK not in batch]
+        if self.settings.parallel.kind == "none" or any(is_fake(value) for leaf, _ in own for value in leaf):
+            return [leaf for leaf, _ in own], [batch for _, batch in own]  # the virtual GPU has no peers to ask
+        told = [
+            (tuple(value.detach().cpu() for value in leaf), {key: value.cpu() for key, value in batch.items()})
+            for leaf, batch in own
+        ]
+        everyone = of_all_ranks(told)
+        here = dist.get_rank() if len(everyone) > 1 else 0
+        parts, batches = [], []
+        for number, theirs in enumerate(everyone):
+            if number == here:
+                parts += [leaf for leaf, _ in own]
+                batches += [batch for _, batch in own]
+                continue
+            for leaf, batch in theirs:
+                parts.append(tuple(value.to(self.device_type) for value in leaf))
+                batches.append({key: value.to(self.device_type) for key, value in batch.items()})
+        return parts, batches
 
     def micro_step(
         self, batch: Batch, count: float | Tensor, index: int, observer: StepObserver
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Forward and backward of one micro-batch, its loss divided by `count`; returns loss and details, detached."""
         with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type):
-            result = self.workload.loss(self.called, batch)
-            loss = result.sum / count
+            result = self.workload.loss(self.called, without_blank(batch))
+            loss = result.sum / (torch.inf if BLANK in batch else count)
         with observer.phase(Phase.BACKWARD, index):
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return loss.detach(), result.details
@@ -91,7 +179,7 @@ class TrainingStep:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
             parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-            norm = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
+            norm = whole(nn.utils.clip_grad_norm_(parameters, limit, foreach=True))
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -107,3 +195,22 @@ class TrainingStep:
         for parameter in encoder.parameters() if encoder is not None else ():
             if id(parameter) in trained:
                 parameter.requires_grad_(not frozen)
+
+
+def without_blank(batch: Batch) -> Batch:
+    """A batch as the workload knows it."""
+    return {key: value for key, value in batch.items() if key != BLANK} if BLANK in batch else batch
+
+
+def generator_states(device_type: str) -> list[Tensor]:
+    """States of the random generators that a step on that device draws from; of a virtual device, none."""
+    states = [torch.get_rng_state()] if device_type in ("cpu", "cuda") else []
+    return [*states, torch.cuda.get_rng_state()] if device_type == "cuda" else states
+
+
+def restore_generators(device_type: str, states: list[Tensor]) -> None:
+    """Set them back."""
+    if states:
+        torch.set_rng_state(states[0])
+    if device_type == "cuda":
+        torch.cuda.set_rng_state(states[1])

@@ -3,10 +3,15 @@
 A workload builds its model on torch's current default device, names the batch that one micro-step consumes, and returns
 its loss as a *sum*. The step divides by the count of the whole optimizer step, so that any split into micro-batches
 gives the same gradient.
+
+Where samples are compared with each other, a sum over micro-batches is another loss. Such a workload is a `SpansStep`:
+its outputs are computed for every micro-batch first, the loss looks at all of them, and each micro-batch is run once
+more to carry the gradient back (GradCache, Gao et al. 2021, arXiv 2101.06983).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -51,3 +56,38 @@ class Workload(Protocol):
     def learning_rate_scale(self, parameter_name: str) -> float:
         """Factor on the learning rate of a parameter."""
         ...
+
+
+@runtime_checkable
+class SpansStep(Protocol):
+    """A workload whose loss compares the samples of the whole optimizer step with each other."""
+
+    def outputs(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        """What the loss needs of one micro-batch, samples first; all are differentiable."""
+        ...
+
+    def loss_of(self, outputs: tuple[Tensor, ...], batches: Sequence[Batch]) -> LossSum:
+        """Loss of the whole step, summed over what `count` counts, from its outputs laid end to end."""
+        ...
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch] | None:
+    """A micro-batch cut in two between samples, or between packed rows; None when it cannot be cut.
+
+    What is counted per sample follows its sample, and what is counted per packed document its row. `count` is left out:
+    the whole step's is known before.
+    """
+    ids = batch["input_ids"]
+    size, length = ids.shape[:2]
+    if size < 2:
+        return None
+    middle = size // 2
+    parts: list[Batch] = []
+    for begin, end in ((0, middle), (middle, size)):
+        part = {key: value[begin:end] for key, value in batch.items() if value.ndim and len(value) == size}
+        if "firsts" in batch:
+            first = batch["firsts"]
+            inside = (first >= begin * length) & (first < end * length)
+            part["firsts"], part["labels"] = first[inside] - begin * length, batch["labels"][inside]
+        parts.append(part)
+    return parts[0], parts[1]

@@ -1,0 +1,174 @@
+"""Training data from lists of token ids, for every generic workload: order, padding or packing, and collation.
+
+A `TokenSample` is one sample after tokenising. Its `target` depends on the workload: nothing or labels per token for
+`causal-lm` (`IGNORED` where the loss is not wanted), labels per token for `masked-lm` and `token-classification`, a
+class for `sequence-classification`, token ids for `seq2seq-lm` and `pairs`. Longer samples are cut.
+
+Every batch carries `count` where valid labels are fewer than labels, so that the step can divide without asking the
+device.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forerun.data.packing import PackedSampler, rows_of
+from forerun.data.plan import BatchPlan
+from forerun.data.sampler import LengthBucketSampler
+from forerun.settings.schema import Settings
+
+IGNORED = -100
+"""Label of positions that do not count, as in PyTorch's cross-entropy."""
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSample:
+    """One tokenised sample."""
+
+    ids: Sequence[int]
+    target: Sequence[int] | int | None = None
+
+
+@dataclass(frozen=True)
+class TokenData:
+    """`TrainingData` over samples in memory; the order is a pure function of settings and epoch."""
+
+    settings: Settings
+    samples: Sequence[TokenSample]
+    padding_id: int = 0
+    start_id: int = 0
+    """What a decoder begins with (`seq2seq-lm`)."""
+    _orders: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each sample after cutting; of the longer side where there are two."""
+        limit = self.settings.batch.sequence_length
+        two_sided = self.settings.workload in ("seq2seq-lm", "pairs")
+        return [
+            min(limit, max(len(s.ids), len(s.target) if two_sided and not isinstance(s.target, int | None) else 0))
+            for s in self.samples
+        ]
+
+    @cached_property
+    def sampler(self) -> PackedSampler | LengthBucketSampler:
+        """Who shares a micro-batch."""
+        batch = self.settings.batch
+        shape: dict[str, Any] = {
+            "lengths": self.lengths, "micro_batch_size": batch.micro_batch_size,
+            "gradient_accumulation_steps": self.settings.micro_batches_per_step,
+            "sequence_length": batch.sequence_length, "seed": self.settings.seed,
+        }  # fmt: skip
+        if batch.padding == "packed":
+            return PackedSampler(**shape)
+        groups = [str(index) for index in range(len(self.samples))]
+        return LengthBucketSampler(**shape, groups=groups, padding=batch.padding)
+
+    def plan(self) -> BatchPlan:
+        """Shapes of the first epoch."""
+        return self.sampler.plan()
+
+    def epoch_steps(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
+        """Optimizer steps of an epoch, each its micro-batches, each the indices of its samples."""
+        if epoch not in self._orders:
+            self._orders.clear()
+            self._orders[epoch] = self.sampler.epoch(epoch)
+        return self._orders[epoch]
+
+    def tokens(self, indices: Sequence[int]) -> tuple[int, int]:
+        """Tokens of one micro-batch without and with padding."""
+        shape = self.sampler.shape(indices)
+        return sum(self.lengths[index] for index in indices), shape.size * shape.length
+
+    def collate(self, indices: Sequence[int]) -> Batch:
+        """Tensors of one micro-batch, on the host."""
+        limit = self.settings.batch.sequence_length
+        if self.settings.batch.padding == "packed":
+            return self._packed(rows_of(indices, self.lengths, limit))
+        samples, length = [self.samples[index] for index in indices], self.sampler.shape(indices).length
+        ids = _padded([s.ids for s in samples], length, self.padding_id)
+        mask = _padded([[1] * min(len(s.ids), length) for s in samples], length, 0)
+        match self.settings.workload:
+            case "causal-lm":
+                labels = _padded([_labels(s) for s in samples], length, IGNORED)
+                return _counted({"input_ids": ids, "labels": labels}, labels[:, 1:])
+            case "sequence-classification":
+                labels = torch.tensor([s.target for s in samples])
+                return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+            case "pairs":
+                others = [_ids(s.target) for s in samples]
+                return {
+                    "input_ids": ids, "attention_mask": mask,
+                    "other_input_ids": _padded(others, length, self.padding_id),
+                    "other_attention_mask": _padded([[1] * min(len(o), length) for o in others], length, 0),
+                }  # fmt: skip
+            case "seq2seq-lm":
+                targets = [_ids(s.target)[:length] for s in samples]
+                labels = _padded(targets, length, IGNORED)
+                decoder = _padded([[self.start_id, *t[:-1]] for t in targets], length, self.padding_id)
+                batch = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": decoder, "labels": labels}
+                return _counted(batch, labels)
+            case _:
+                labels = _padded([_ids(s.target) for s in samples], length, IGNORED)
+                return _counted({"input_ids": ids, "attention_mask": mask, "labels": labels}, labels)
+
+    def _packed(self, rows: Sequence[Sequence[int]]) -> Batch:
+        length = self.settings.batch.sequence_length
+        is_classification = self.settings.workload == "sequence-classification"
+        is_causal = self.settings.workload == "causal-lm"
+        ids, documents, positions, labels = [], [], [], []
+        firsts: list[int] = []
+        for number, row in enumerate(rows):
+            row_ids: list[int] = []
+            row_documents: list[int] = []
+            row_positions: list[int] = []
+            row_labels: list[int] = []
+            for document, index in enumerate(row, start=1):
+                sample, size = self.samples[index], self.lengths[index]
+                firsts.append(number * length + len(row_ids))
+                row_ids.extend(sample.ids[:size])
+                row_documents.extend([document] * size)
+                row_positions.extend(range(size))
+                if not is_classification:
+                    own = list(_labels(sample)[:size] if is_causal else _ids(sample.target)[:size])
+                    row_labels.extend([IGNORED, *own[1:]] if is_causal else own)  # nobody predicts a first token
+            ids.append(row_ids)
+            documents.append(row_documents)
+            positions.append(row_positions)
+            labels.append(row_labels)
+        batch = {
+            "input_ids": _padded(ids, length, self.padding_id), "documents": _padded(documents, length, 0),
+            "position_ids": _padded(positions, length, 0),
+        }  # fmt: skip
+        if is_classification:
+            classes = [self.samples[index].target for row in rows for index in row]
+            return {**batch, "labels": torch.tensor(classes), "firsts": torch.tensor(firsts)}
+        padded = _padded(labels, length, IGNORED)
+        return _counted({**batch, "labels": padded}, padded)
+
+
+def _ids(target: Sequence[int] | int | None) -> Sequence[int]:
+    if target is None or isinstance(target, int):
+        raise ValueError(f"a sample of this workload has a list of ids or labels as its target; found {target!r}")
+    return target
+
+
+def _labels(sample: TokenSample) -> Sequence[int]:
+    return sample.ids if sample.target is None else _ids(sample.target)
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int, filler: int) -> Tensor:
+    result = torch.full((len(rows), length), filler, dtype=torch.long)
+    for number, row in enumerate(rows):
+        cut = row[:length]
+        result[number, : len(cut)] = torch.as_tensor(cut, dtype=torch.long)
+    return result
+
+
+def _counted(batch: Batch, counted: Tensor) -> Batch:
+    return {**batch, "count": (counted != IGNORED).sum()}

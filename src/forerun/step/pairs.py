@@ -1,0 +1,89 @@
+"""Embeddings of pairs that belong together, learned against all other pairs of the optimizer step.
+
+    L_i = -log( exp(a_i·b_i / t) / sum over j of exp(a_i·b_j / t) )        summed over i
+
+with unit vectors a and b: mean of the encoder's outputs over the tokens of the text. The negatives of a pair are the
+other right-hand sides of the whole optimizer step, however it is split into micro-batches (see `workload.SpansStep`).
+
+Source: van den Oord et al. 2018 (arXiv 1807.03748), equation 4; t = 0.05 as in Gao et al. 2021 (arXiv 2104.08821).
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from forerun.errors import InvalidSettings, NotSupported
+from forerun.models.build import build_model, maximum_length
+from forerun.models.catalogue import model_config
+from forerun.settings.schema import Settings
+from forerun.step.workload import Batch, LossSum
+
+TEMPERATURE = 0.05
+OTHER = "other_"
+"""Before the name of what belongs to the right-hand side."""
+
+
+class Pairs:
+    """Bi-encoder with the other pairs of the step as negatives."""
+
+    name = "pairs"
+
+    def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
+        """The bare encoder."""
+        if settings.batch.padding == "packed":
+            raise NotSupported("batch.padding: pairs are not packed by this version. Set it to bucketed or longest.")
+        config = model_config(settings.model.name, settings.model.config, settings.model.attention)
+        limit = maximum_length(config)
+        if limit is not None and settings.batch.sequence_length > limit:
+            raise InvalidSettings(
+                f"batch.sequence_length: {settings.model.name} has positions for {limit} tokens; found "
+                f"{settings.batch.sequence_length}. Set it to {limit} or less, or choose a longer model."
+            )
+        model = build_model(config, "encoder", pretrained_from=settings.model.name if pretrained else None)
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None  # type: ignore[assignment]  (reads one token; it would get no gradient)
+        return model
+
+    def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """Token ids and padding masks of both sides, each (B, T)."""
+        ids = torch.zeros(size, length, dtype=torch.long)
+        mask = torch.ones_like(ids)
+        return {
+            "input_ids": ids, "attention_mask": mask,
+            f"{OTHER}input_ids": ids.clone(), f"{OTHER}attention_mask": mask.clone(),
+        }  # fmt: skip
+
+    def outputs(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        """Unit vectors of the left and the right-hand sides, (B, D) each."""
+        left = _pooled(model, batch["input_ids"], batch["attention_mask"])
+        return left, _pooled(model, batch[f"{OTHER}input_ids"], batch[f"{OTHER}attention_mask"])
+
+    def loss_of(self, outputs: tuple[Tensor, ...], batches: Sequence[Batch]) -> LossSum:
+        """The loss summed over pairs."""
+        left, right = outputs
+        similarity = left.float() @ right.float().T / TEMPERATURE
+        return LossSum(F.cross_entropy(similarity, torch.arange(len(left), device=left.device), reduction="sum"))
+
+    def loss(self, model: nn.Module, batch: Batch) -> LossSum:
+        """The loss of one micro-batch that is a whole step."""
+        return self.loss_of(self.outputs(model, batch), [batch])
+
+    def count(self, batch: Batch) -> float:
+        """Pairs."""
+        return float(len(batch["input_ids"]))
+
+    def encoder(self, model: nn.Module) -> nn.Module | None:
+        """There is no head to train alone."""
+        return None
+
+    def learning_rate_scale(self, parameter_name: str) -> float:
+        """One rate for all."""
+        return 1.0
+
+
+def _pooled(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    weight = mask.unsqueeze(-1).to(hidden.dtype)
+    return F.normalize((hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1), dim=-1)

@@ -1,0 +1,87 @@
+"""Packed documents are as good as alone: loss, gradients, and no leak between them."""
+
+import pytest
+import torch
+
+from forerun.data.token_data import TokenData, TokenSample
+from forerun.errors import NotSupported
+from forerun.settings.load import settings_from
+from forerun.step.build import prepare_model
+from forerun.step.documents import CAUSAL_FAMILIES, ENCODER_FAMILIES, block_mask
+from forerun.step.heads import generic_workload
+from forerun.step.test_chunked_loss import TINY, step_of
+from forerun.step.training_step import StepObserver
+
+LENGTHS = (5, 9, 3, 7, 12, 4)
+CASES = [(kind, "causal-lm") for kind in sorted(CAUSAL_FAMILIES & set(TINY))] + [
+    (kind, workload)
+    for kind in sorted(ENCODER_FAMILIES)
+    for workload in ("masked-lm", "token-classification", "sequence-classification")
+]
+
+
+def samples(workload):
+    generator = torch.Generator().manual_seed(2)
+    found = []
+    for length in LENGTHS:
+        ids = torch.randint(3, 60, (length,), generator=generator).tolist()
+        labels = torch.randint(0, 2, (length,), generator=generator).tolist()
+        target = {"causal-lm": None, "sequence-classification": labels[0]}.get(workload, labels)
+        found.append(TokenSample(ids, target))
+    return found
+
+
+def gradients_of(kind, workload, padding):
+    sections = {"workload": workload, "batch": {"sequence_length": 16, "micro_batch_size": 8, "padding": padding}}
+    step = step_of(kind, "full", **sections)
+    step.workload = generic_workload(workload)
+    data = TokenData(step.settings, samples(workload))
+    batches = [data.collate(batch) for steps in data.epoch_steps(0) for batch in steps]
+    rows = sum(len(batch["input_ids"]) for batch in batches)
+    count = step.counted(batches)
+    total = torch.zeros(())
+    for batch in batches:
+        loss, _ = step.micro_step(batch, count, 0, StepObserver())
+        total += loss
+    return total, count, rows, {n: p.grad for n, p in step.model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("kind", "workload"), CASES)
+def test_packed_is_padded(kind, workload, monkeypatch):
+    """fp32 sums in another order: 1e-4 of the largest gradient."""
+    import forerun.step.test_chunked_loss as helper
+
+    monkeypatch.setitem(helper.HEADS, TINY[kind].parameters_of, workload)
+    loss, count, rows, gradients = gradients_of(kind, workload, "longest")
+    packed_loss, packed_count, packed_rows, packed = gradients_of(kind, workload, "packed")
+    assert packed_count == count
+    assert (rows, packed_rows) == (6, 3), "40 tokens in three rows of 16"
+    assert packed_loss.item() == pytest.approx(loss.item(), rel=1e-5)
+    assert set(packed) == set(gradients)
+    for name, gradient in gradients.items():
+        assert (packed[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-8, name
+
+
+def test_a_token_sees_its_own_document_only():
+    documents = torch.tensor([[1, 1, 2, 2, 2, 0]])
+    mask = block_mask(documents, is_causal=False)[0, 0]
+    assert mask[0].tolist() == [True, True, False, False, False, False]
+    assert mask[5].tolist() == [False] * 5 + [True], "padding sees itself, so that no row is empty"
+    causal = block_mask(documents, is_causal=True)[0, 0]
+    assert causal[3].tolist() == [False, False, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "config"),
+    [
+        ("tiny-modernbert", "sequence-classification", {}),
+        ("tiny-mistral", "causal-lm", {"sliding_window": 8}),
+        ("tiny-t5", "seq2seq-lm", {}),
+    ],
+)
+def test_others_are_refused(model, workload, config):
+    content = {"name": "a", "workload": workload, "model": {"name": model, "config": config},
+               "batch": {"sequence_length": 16, "padding": "packed"}}  # fmt: skip
+    with pytest.raises(NotSupported, match=r"batch\.padding"):
+        prepare_model(settings_from(content), generic_workload(workload), pretrained=False)
