@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forerun.errors import CheckpointDamaged, InvalidSettings, NonFiniteLoss
+from forerun.errors import CheckpointDamaged, CheckpointNotWritten, InvalidSettings, NonFiniteLoss
 from forerun.settings.load import settings_from
 from forerun.settings.schema import ScheduleSettings
 from forerun.step.build import build_step
@@ -131,9 +131,11 @@ def test_non_finite_loss_keeps_the_last_good_checkpoint(tmp_path):
         return found if count["calls"] <= 8 else LossSum(found.sum * float("nan"))
 
     training.step.workload.loss = loss
-    with pytest.raises(NonFiniteLoss, match="step-00000003"):
+    with pytest.raises(NonFiniteLoss, match=r"5 steps in a row.*step-00000006"):
         run(training)
-    assert checkpoint.load_newest(tmp_path, tiny_training(tmp_path).step)["step"] == 3
+    fresh = tiny_training(tmp_path)
+    assert checkpoint.load_newest(tmp_path, fresh.step)["step"] == 6
+    assert all(torch.isfinite(p).all() for p in fresh.step.model.parameters()), "skipped steps changed nothing"
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -180,7 +182,7 @@ def test_a_crash_inside_a_save_leaves_the_one_before(tmp_path, crash_after):
 def test_other_settings_are_refused(tmp_path):
     run(tiny_training(tmp_path, schedule={"max_steps": 3}))
     other = tiny_training(tmp_path, schedule={"max_steps": 4})
-    with pytest.raises(InvalidSettings, match=other.settings.hash):
+    with pytest.raises(InvalidSettings, match=other.settings.resumable_hash):
         run(other)
 
 
@@ -280,3 +282,56 @@ def test_evidence_is_recorded(tmp_path):
     assert evidence.clock_share is None
     assert 0 <= evidence.other_processes_share <= 1
     assert 0 <= evidence.stolen_share <= 1
+
+
+def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on(tmp_path, monkeypatch):
+    """The write of step 6 fails as a full disk fails; step 9 is written again, and nothing half-made is left."""
+    training = tiny_training(
+        tmp_path, checkpoints={"every_steps": 3, "keep_last": 10}, schedule={"epochs": 4, "max_steps": 9}
+    )
+    real, seen = checkpoint.save_file, []
+
+    def full(tensors, path):
+        if training.reports[-1].step == 6:
+            seen.append(path)
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        real(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.warns(UserWarning, match=r"step 6 could not be written.*No space left.*step-00000003.*goes on"):
+        run(training)
+    assert seen
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000003", "step-00000009"]
+    assert training.checkpoints_written == 2
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    training = tiny_training(tmp_path, schedule={"max_steps": 4})
+
+    def denied(tensors, path):
+        if training.reports[-1].step == 4:
+            raise PermissionError(13, "Permission denied")
+        real(tensors, path)
+
+    real = checkpoint.save_file
+    monkeypatch.setattr(checkpoint, "save_file", denied)
+    with pytest.raises(CheckpointNotWritten, match=r"step 4.*step-00000003"):
+        run(training)
+
+
+def test_a_step_without_a_finite_loss_is_skipped_and_counted(tmp_path):
+    """One bad step costs its update and nothing else."""
+    training = tiny_training(tmp_path, schedule={"max_steps": 6})
+    original, calls = training.step.workload.loss, []
+
+    def loss(model, batch):
+        calls.append(1)
+        found = original(model, batch)
+        return found if len(calls) != 5 else LossSum(found.sum * float("nan"))  # the third step's first half
+
+    training.step.workload.loss = loss
+    reports = run(training)
+    assert [r.step for r in reports if r.is_skipped] == [3]
+    assert all(torch.isfinite(p).all() for p in training.step.model.parameters())
+    assert not reports[2].is_warm

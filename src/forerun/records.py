@@ -223,6 +223,10 @@ class StepReport(Record):
     padded_tokens: int
     gradient_norm: float | None = None
     is_warm: bool = True
+    is_skipped: bool = False
+    """The loss was not finite, so that nothing was updated."""
+    out_of_memory: int = 0
+    """Times that the step ran out of memory and was run again in smaller pieces."""
     details: dict[str, float] = {}
     """Further numbers of the workload, such as the parts of its loss."""
 

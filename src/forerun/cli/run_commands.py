@@ -11,6 +11,7 @@ from forerun.errors import InvalidSettings, NotSupported
 if TYPE_CHECKING:
     from forerun.recipes.flow import RunOutcome
     from forerun.recipes.opened import OpenedRecipe
+    from forerun.settings.schema import Settings
 
 EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 4, 130
 RUN_SCHEMA, RUNS_SCHEMA = "forerun.run/1", "forerun.runs/1"
@@ -33,15 +34,38 @@ def run(
 
 
 def train(
-    target: TargetArgument, overrides: SetOption = None, resume: ResumeOption = None, as_json: JsonOption = False
+    target: TargetArgument,
+    overrides: SetOption = None,
+    resume: ResumeOption = None,
+    processes: Annotated[
+        int | None, typer.Option("--nproc", min=1, help="Processes on this machine; a lost one is started again.")
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Train on the device here, forecast and verdict included in the ledger; prints the measurement."""
+    if processes is not None and processes > 1:
+        raise typer.Exit(_in_processes(target, overrides or [], resume, as_json, processes))
     outcome = _run(_open(target, overrides), resume, as_json)
-    if as_json:
+    if as_json and outcome is not None:
         print_json(outcome.measurement)
 
 
-def _run(opened: "OpenedRecipe", resume: str | None, as_json: bool) -> "RunOutcome":
+def _in_processes(target: str, overrides: list[str], resume: str | None, as_json: bool, processes: int) -> int:
+    """The same command in several processes; DDP unless the settings say FSDP."""
+    from forerun.api import resolve
+    from forerun.train.launch import launch
+
+    several = [*overrides, f"parallel.world_size={processes}"]
+    kind = "fsdp" if any(text.replace(" ", "") == "parallel.kind=fsdp" for text in overrides) else "ddp"
+    _require_recipe(resolve(target, [f"parallel.kind={kind}", *several]))
+    arguments = ["train", target]
+    for text in (f"parallel.kind={kind}", *several):
+        arguments += ["--set", text]
+    arguments += ["--resume", resume] if resume else []
+    return launch([*arguments, "--json"] if as_json else arguments, processes)
+
+
+def _run(opened: "OpenedRecipe", resume: str | None, as_json: bool) -> "RunOutcome | None":
     from forerun.recipes.here import run_here
     from forerun.train.interrupt import Interrupted
 
@@ -136,7 +160,14 @@ def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":
 
 
 def _open_settings(settings: object) -> "OpenedRecipe":
-    from forerun.recipes.catalogue import MODULES, recipe
+    from forerun.recipes.catalogue import recipe
+
+    checked = _require_recipe(settings)
+    return recipe(checked.workload).open_recipe(checked)
+
+
+def _require_recipe(settings: object) -> "Settings":
+    from forerun.recipes.catalogue import MODULES
     from forerun.settings.schema import Settings
 
     if not isinstance(settings, Settings) or settings.workload not in MODULES:
@@ -144,10 +175,12 @@ def _open_settings(settings: object) -> "OpenedRecipe":
             f"workload: training needs a recipe, which brings its data; found "
             f"{getattr(settings, 'workload', None)!r}. Recipes: {', '.join(MODULES)}."
         )
-    return recipe(settings.workload).open_recipe(settings)
+    return settings
 
 
-def _finish(outcome: "RunOutcome", as_json: bool) -> None:
+def _finish(outcome: "RunOutcome | None", as_json: bool) -> None:
+    if outcome is None:  # one of several ranks, and not the first
+        return
     if as_json:
         document = {
             "schema": RUN_SCHEMA,

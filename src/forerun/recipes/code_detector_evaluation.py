@@ -17,6 +17,7 @@ from forerun.evaluate.code_baselines import BaselineResult, scored, slices_of
 from forerun.recipes.code_detector_data import CodeDetectorData
 from forerun.settings.schema import Precision
 from forerun.step.precision import POLICIES
+from forerun.train.recovery import in_pieces
 from forerun.verify.compare import Criterion
 
 
@@ -65,10 +66,11 @@ def score_split(
     model.eval()
     with torch.inference_mode(), POLICIES[precision].autocast(device.type):
         for indices, batch in data.evaluation_batches(split, limit):
-            output = model(batch["input_ids"].to(device), batch["attention_mask"].to(device))
-            found = output.vectors.float().cpu().numpy()
+            outputs = in_pieces(lambda b: model(b["input_ids"].to(device), b["attention_mask"].to(device)), batch)
+            found = torch.cat([output.vectors for output in outputs]).float().cpu().numpy()
             vectors = np.zeros((size, found.shape[1]), dtype=np.float32) if vectors is None else vectors
-            probabilities[indices] = output.logits.float().softmax(dim=1)[:, 1].cpu().numpy()
+            logits = torch.cat([output.logits for output in outputs])
+            probabilities[indices] = logits.float().softmax(dim=1)[:, 1].cpu().numpy()
             vectors[indices] = found
     model.train(was_training)
     return SplitScores(probabilities, vectors if vectors is not None else np.zeros((0, 0), dtype=np.float32))

@@ -20,8 +20,10 @@ from forerun.recipes.remaining import Remaining
 from forerun.records import Forecast, Measurement, Range, StepReport, Verdict
 from forerun.step.build import build_step
 from forerun.train.interrupt import Interrupted
+from forerun.train.launch import note_run
 from forerun.train.loop import Training, seed_everything
 from forerun.train.measure import versions
+from forerun.train.ranks import from_first, join_group
 from forerun.verify.compare import verify
 from forerun.verify.recalibrate import with_experience
 
@@ -82,6 +84,7 @@ def run_recipe(
         heard.forecast_made(forecast)
         forecast.require_fit()
         run_id = enter_run(opened, device, ledger, root)
+        note_run(run_id)
         ledger.record_forecast(run_id, forecast)
     else:
         run_id, forecast = continue_run(opened, ledger, resume)
@@ -138,7 +141,8 @@ def train_and_judge(
     forecast: Forecast,
 ) -> tuple[Measurement, Judgement]:
     """Train to the end, score, and enter steps, measurement and tables in the ledger."""
-    training = start_training(opened, device, run_folder(ledger.run(run_id)))
+    join_group(opened.settings, device.kind)  # the forecast has made groups of its own until now
+    training = start_training(opened, device, from_first(run_folder(ledger.run(run_id))))
     heard.training_begins(run_id, training)
     remaining = Remaining(forecast, training.schedule.total_steps)
     try:
@@ -162,6 +166,14 @@ def train_and_judge(
     ledger.record_event(run_id, "finished")
     heard.judged(judgement)
     return measured, judgement
+
+
+def follow(opened: OpenedRecipe, device: Device) -> None:
+    """What every rank but the first does: its share of training and scoring; nothing is entered or shown."""
+    training = start_training(opened, device, from_first(Path()))
+    for _ in training.steps():
+        pass
+    opened.judge(training.step)
 
 
 def last_epoch_means(reports: Sequence[StepReport]) -> dict[str, float]:

@@ -7,27 +7,34 @@ from rich.console import Console
 from forerun.errors import InvalidSettings
 from forerun.hardware.detect import detect
 from forerun.ledger.store import Ledger, open_ledger
-from forerun.recipes.flow import RESULT, RunOutcome, run_folder, run_recipe
+from forerun.recipes.flow import RESULT, RunOutcome, follow, run_folder, run_recipe
 from forerun.recipes.opened import OpenedRecipe
 from forerun.recipes.screen import Screen
 from forerun.report.html import PageContent, render_page
 from forerun.report.tables import ResultTable
 from forerun.train.interrupt import Interrupted
+from forerun.train.launch import begun
+from forerun.train.ranks import is_follower, join_group
 
 RUNS_FOLDER = Path("runs")
 """Checkpoints and pages of runs, in the current folder."""
 
 
-def run_here(opened: OpenedRecipe, url: str, *, resume: str | None = None, quiet: bool = False) -> RunOutcome:
-    """Run with the ledger at `url`, show it on the terminal, and write its page.
+def run_here(opened: OpenedRecipe, url: str, *, resume: str | None = None, quiet: bool = False) -> RunOutcome | None:
+    """Run with the ledger at `url`, show it on the terminal, and write its page; None for all ranks but the first.
 
     Raises:
         Interrupted: stopped on request; how to go on has been said.
     """
+    device = detect().device
+    if is_follower():
+        join_group(opened.settings, device.kind)
+        follow(opened, device)
+        return None
     screen, err = Screen(quiet=quiet), Console(stderr=True)
     with open_ledger(url) as ledger:
         try:
-            outcome = run_recipe(opened, detect().device, ledger, RUNS_FOLDER, resume=resume, listener=screen)
+            outcome = run_recipe(opened, device, ledger, RUNS_FOLDER, resume=begun(resume), listener=screen)
         except Interrupted as stop:
             screen.close()
             err.print(f"{stop} Go on with: forerun run {opened.settings.workload} --resume {screen.run_id}")

@@ -18,11 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from forerun.errors import CheckpointDamaged, InvalidSettings
+from forerun.step.parallel import like, of_all_ranks, whole
 from forerun.step.training_step import TrainingStep
+from forerun.train.ranks import from_first, rank
 
 FORMAT = "forerun.checkpoint/1"
 MANIFEST, MODEL, OPTIMIZER, GENERATORS = (
@@ -44,31 +47,71 @@ class DamagedCheckpointWarning(UserWarning):
 def save_checkpoint(
     folder: Path, step: TrainingStep, progress: Progress, *, after_file: Callable[[str], None] = lambda name: None
 ) -> Path:
-    """Write a durable checkpoint of `step` under `folder`; returns its path. `after_file` is for tests of crashes."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a durable checkpoint of `step` under `folder`; returns its path. `after_file` is for tests of crashes.
+
+    Of several ranks all must ask; the first one writes, whole tensors.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; what was there before is untouched.
+    """
+    tensors, host = _tensors(step), of_all_ranks(_host_generators())
     target = folder / f"step-{progress['step']:08d}"
+    failure: str | None = None
+    if rank() == 0:
+        manifest = {
+            "format": FORMAT,
+            "settings_hash": step.settings.resumable_hash,
+            "progress": progress,
+            "scaler": None if step.scaler is None else step.scaler.state_dict(),
+            "random": host,
+        }
+        try:
+            _write(target, tensors, manifest, after_file)
+        except OSError as error:
+            failure = str(error)
+    failure = from_first(failure)
+    if failure is not None:
+        raise OSError(failure)
+    return target
+
+
+def _write(
+    target: Path, tensors: dict[str, dict[str, Tensor]], manifest: dict[str, Any], after_file: Callable[[str], None]
+) -> None:
+    folder = target.parent
+    folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder))
-    for name, tensors in _tensors(step).items():
-        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, temporary / name)
-        _flush(temporary / name)
-        after_file(name)
-    manifest = {
-        "format": FORMAT,
-        "settings_hash": step.settings.hash,
-        "progress": progress,
-        "scaler": None if step.scaler is None else step.scaler.state_dict(),
-        "random": _host_generators(),
-        "files": {name: _digest(temporary / name) for name in (MODEL, OPTIMIZER, GENERATORS)},
-    }
-    (temporary / MANIFEST).write_text(_sealed(manifest))
-    _flush(temporary / MANIFEST)
-    after_file(MANIFEST)
-    _flush(temporary)
+    try:
+        _fill(temporary, tensors, manifest, after_file)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)  # a full disk gets its space back
+        raise
     if target.exists():
         shutil.rmtree(target)
     temporary.rename(target)
     _flush(folder)
-    return target
+
+
+def _fill(
+    folder: Path, tensors: dict[str, dict[str, Tensor]], manifest: dict[str, Any], after_file: Callable[[str], None]
+) -> None:
+    """Write and flush every file of a checkpoint, the manifest last.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written.
+    """
+    for name, own in tensors.items():
+        try:
+            save_file({key: value.detach().cpu().contiguous() for key, value in own.items()}, folder / name)
+        except SafetensorError as error:  # what safetensors makes of a full disk
+            raise OSError(f"{name}: {error}") from error
+        _flush(folder / name)
+        after_file(name)
+    manifest = {**manifest, "files": {name: _digest(folder / name) for name in tensors}}
+    (folder / MANIFEST).write_text(_sealed(manifest))
+    _flush(folder / MANIFEST)
+    after_file(MANIFEST)
+    _flush(folder)
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:
@@ -106,9 +149,10 @@ def load_checkpoint(path: Path, step: TrainingStep) -> Progress:
         InvalidSettings: it was made with other settings.
     """
     manifest = _manifest(path)
-    if manifest["settings_hash"] != step.settings.hash:
+    if manifest["settings_hash"] != step.settings.resumable_hash:
         raise InvalidSettings(
-            f"Checkpoint {path} belongs to settings {manifest['settings_hash']}, the run has {step.settings.hash}. "
+            f"Checkpoint {path} belongs to settings {manifest['settings_hash']}, the run has "
+            f"{step.settings.resumable_hash}. "
             f"Resume with the settings it was started with, or start in another folder."
         )
     _restore_model(step, load_file(path / MODEL))
@@ -149,13 +193,19 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _tensors(step: TrainingStep) -> dict[str, dict[str, Tensor]]:
-    return {MODEL: model_tensors(step), OPTIMIZER: _optimizer_tensors(step), GENERATORS: _device_generators()}
+    model = {name: whole(tensor) for name, tensor in model_tensors(step).items()}
+    generators: dict[str, Tensor] = {}
+    for number, states in enumerate(of_all_ranks(_device_generators())):
+        generators |= {f"{number}:{name}": state for name, state in states.items()}
+    return {MODEL: model, OPTIMIZER: _optimizer_tensors(step), GENERATORS: generators}
 
 
 def model_tensors(step: TrainingStep) -> dict[str, Tensor]:
     """What must be kept of the model, each shared tensor once: adapters alone when the base is frozen for good."""
     adapted = step.settings.adapter.kind != "none"
-    named = [(n, p) for n, p in step.model.named_parameters() if p.requires_grad or not adapted]
+    named: list[tuple[str, Tensor]] = [
+        (n, p) for n, p in step.model.named_parameters() if p.requires_grad or not adapted
+    ]
     if not adapted:
         named += [(f"buffer:{n}", b) for n, b in step.model.named_buffers()]
     return dict(named)
@@ -167,7 +217,7 @@ def _restore_model(step: TrainingStep, tensors: dict[str, Tensor]) -> None:
         raise CheckpointDamaged(f"The checkpoint's model has other tensors: {sorted(set(own) ^ set(tensors))[:3]}.")
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(like(tensors[name], tensor))
 
 
 NUMBER = "number"
@@ -184,7 +234,7 @@ def _optimizer_tensors(step: TrainingStep) -> dict[str, Tensor]:
     for index, parameter in enumerate(_optimizer_parameters(step)):
         for name, value in step.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                found[f"{index}:{name}"] = value.contiguous()
+                found[f"{index}:{name}"] = whole(value).contiguous()
             elif isinstance(value, int | float):
                 found[f"{index}:{name}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
     return found
@@ -200,13 +250,13 @@ def _restore_optimizer(step: TrainingStep, tensors: dict[str, Tensor]) -> None:
         if number:
             state[name] = int(plain) if (plain := float(value.item())).is_integer() else plain
         else:
-            state[name] = value.to(parameter.device)
+            state[name] = like(value.to(parameter.device), parameter) if value.ndim else value.to(parameter.device)
 
 
 def _device_generators() -> dict[str, Tensor]:
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
-        states |= {f"cuda:{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+        states["cuda"] = torch.cuda.get_rng_state()
     return states
 
 
@@ -219,15 +269,23 @@ def _host_generators() -> dict[str, Any]:
     }
 
 
-def _restore_generators(tensors: dict[str, Tensor], host: dict[str, Any]) -> None:
-    torch.set_rng_state(tensors["cpu"])
-    for name, state in tensors.items():
-        if name != "cpu" and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state, name)
+def _restore_generators(tensors: dict[str, Tensor], hosts: list[Any]) -> None:
+    """This rank's own; a rank that was not there before starts from rank 0's, moved on by its number."""
+    known = rank() < len(hosts)
+    mine = f"{rank() if known else 0}:"
+    for name, state in ((n.removeprefix(mine), s) for n, s in tensors.items() if n.startswith(mine)):
+        if name == "cpu":
+            torch.set_rng_state(state)
+        elif torch.cuda.is_available():
+            torch.cuda.set_rng_state(state)
+    host = hosts[rank() if known else 0]
     name, keys, position, has_gauss, gauss = host["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))
     version, internal, gauss_next = host["python"]
     random.setstate((version, tuple(internal), gauss_next))
+    if not known:
+        for _ in range(rank()):
+            torch.manual_seed(int(torch.randint(2**62, ()).item()))
 
 
 def _digest(path: Path) -> str:

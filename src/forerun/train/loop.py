@@ -7,9 +7,9 @@ function of the step alone.
 """
 
 import contextlib
-import math
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,24 +17,39 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from forerun.errors import NonFiniteLoss
+from forerun.errors import CheckpointNotWritten, NonFiniteLoss
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.records import MeasuredRun, Measurement, RunPhases, StepReport
 from forerun.settings.schema import Settings
-from forerun.step.training_step import StepResult, TrainingStep
+from forerun.step.training_step import BLANK, StepResult, TrainingStep
 from forerun.step.workload import Batch
 from forerun.train import measure
+from forerun.train.alive import AliveCheck
 from forerun.train.checkpoint import checkpoints, load_newest, prune_checkpoints, save_checkpoint
 from forerun.train.data_source import TrainingData
 from forerun.train.evidence import Witness
 from forerun.train.interrupt import Interrupted, StopRequest, listening
+from forerun.train.ranks import agree, rank, share
+from forerun.train.recovery import Recovery
 from forerun.train.schedule import Schedule
 
+PERSISTENT = 5
+"""Steps in a row without a finite loss after which a run stops."""
 COLD_STEPS = 2
 """Steps after a start or a change of what is trained that do not count as warm."""
 
+COUNT = "count"
+"""Entry of a batch that the host reads."""
 Evaluate = Callable[[TrainingStep, int], dict[str, float]]
 """Scores the model after an optimizer step (counted from 1)."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written; the run goes on."""
+
+
+class NotLearningWarning(UserWarning):
+    """Something that should be trained is not."""
 
 
 def seed_everything(seed: int) -> None:
@@ -81,13 +96,17 @@ class Training:
         self._order: tuple[int, Sequence[Sequence[Sequence[int]]]] = (0, self.data.epoch_steps(0))
         self._cold = COLD_STEPS
         self.witness = Witness(self.step.device_type)
+        self.recovery = Recovery(self.step)
+        self.alive = AliveCheck(self.step, self.schedule.total_steps)
+        self._skipped_in_a_row = self._said = 0
 
     def steps(self) -> Iterator[StepReport]:
         """Run what is left, yielding a report after each optimizer step.
 
         Raises:
             Interrupted: somebody asked to stop; the checkpoint is written.
-            NonFiniteLoss: the loss is not a number any more; the last good checkpoint stays.
+            NonFiniteLoss: the loss is not a number in several steps in a row; the last good checkpoint stays.
+            OutOfMemory: not even one sample at a time fits.
             InvalidSettings: the folder holds checkpoints of other settings.
         """
         self._resume()
@@ -99,6 +118,7 @@ class Training:
             for number, epoch, index in self.schedule.positions(self.resumed_from):
                 self._set_freeze(number)
                 yield self._one_step(number, epoch, index, profile=number == heaviest)
+                self._say_findings()
                 self._after_step(number, request)
 
     def _resume(self) -> None:
@@ -117,7 +137,8 @@ class Training:
             return None
         last = min(self.schedule.total_steps, self.schedule.steps_per_epoch)
         candidates = range(min(COLD_STEPS, last - 1), last)
-        return max(candidates, key=lambda n: max(self.data.tokens(b)[1] for b in self._batches(0)[n]))
+        order = self._batches(0)
+        return max(candidates, key=lambda n: max((self.data.tokens(b)[1] for b in share(order[n])[0]), default=0))
 
     def _batches(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
         if self._order[0] != epoch:
@@ -129,27 +150,33 @@ class Training:
         if number in (self.resumed_from, self.schedule.frozen_steps):
             self.step.freeze_encoder(frozen)
             self._cold = COLD_STEPS
+            self.alive.begin(number)
 
     def _one_step(self, number: int, epoch: int, index: int, *, profile: bool) -> StepReport:
         start = self.timer.now()
         order = self._batches(epoch)[index]
-        batches = [self._to_device(self.data.collate(indices)) for indices in order]
+        own, blanks = share(order)
+        batches = [self._to_device(self.data.collate(indices)) for indices in own]
+        if blanks:
+            blank = self._to_device(self.data.collate(order[0]))
+            batches += [{**blank, BLANK: torch.zeros(())}] * blanks
         data_seconds = self.timer.now() - start
         rate = self._set_learning_rate(number)
         if profile:
             result, self.peak_allocated_bytes = measure.run_measuring_allocations(
-                lambda: self.step.run(batches, self.timer), self.step, batches
+                lambda: self.recovery.run(batches, self.timer), self.step, batches
             )
         else:
-            result = self.step.run(batches, self.timer)
+            result = self.recovery.run(batches, self.timer)
         loss = float(result.loss)
         seconds = self.timer.now() - start
         self.timer.seconds["data_seconds"] += data_seconds
-        self._require_finite(loss, number)
+        self._count_skipped(result, loss, number)
         report = self._report(number, rate, seconds, loss, result, order, is_profiled=profile)
         self.elapsed.training_seconds += seconds
         self.reports.append(report)
         self.witness.step_done()
+        self.alive.step_done(number + 1, is_skipped=result.is_skipped)
         return report
 
     def _report(
@@ -164,7 +191,8 @@ class Training:
         is_profiled: bool,
     ) -> StepReport:
         counts = [self.data.tokens(indices) for indices in order]
-        is_warm, self._cold = self._cold == 0 and not is_profiled, max(0, self._cold - 1)
+        is_usual = not (is_profiled or result.is_skipped or self.recovery.times)
+        is_warm, self._cold = self._cold == 0 and is_usual, max(0, self._cold - 1)
         return StepReport(
             step=number + 1,
             epoch=(number + 1) / self.schedule.steps_per_epoch,
@@ -177,13 +205,16 @@ class Training:
             padded_tokens=sum(padded for _, padded in counts),
             gradient_norm=None if result.gradient_norm is None else float(result.gradient_norm),
             is_warm=is_warm,
+            is_skipped=result.is_skipped,
+            out_of_memory=self.recovery.times,
             details={name: float(value) for name, value in result.details.items()},
         )
 
     def _to_device(self, batch: Batch) -> Batch:
         if self.step.device_type == "cpu":
             return batch
-        return {k: v.pin_memory().to(self.step.device_type, non_blocking=True) for k, v in batch.items()}
+        moved = {k: v.pin_memory().to(self.step.device_type, non_blocking=True) for k, v in batch.items() if k != COUNT}
+        return moved | {k: v for k, v in batch.items() if k == COUNT}
 
     def _set_learning_rate(self, number: int) -> float:
         rate = self.settings.optimizer.learning_rate * self.schedule.factor(number)
@@ -191,22 +222,30 @@ class Training:
             group["lr"] = rate * group["scale"]
         return rate
 
-    def _require_finite(self, loss: float, number: int) -> None:
-        if not math.isfinite(loss):
+    def _count_skipped(self, result: StepResult, loss: float, number: int) -> None:
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if result.is_skipped else 0
+        if self._skipped_in_a_row >= PERSISTENT:
             good = checkpoints(self.folder)
             raise NonFiniteLoss(
-                f"The loss of step {number + 1} is {loss}. Last good checkpoint: {good[-1] if good else 'none yet'}. "
-                f"Lower optimizer.learning_rate, set optimizer.max_gradient_norm to 1.0, or use a wider precision."
+                f"The loss was not finite in {PERSISTENT} steps in a row; that of step {number + 1} is {loss}. Their "
+                f"updates were skipped. Last good checkpoint: {good[-1] if good else 'none yet'}. Lower "
+                f"optimizer.learning_rate, set optimizer.max_gradient_norm to 1.0, or use a wider precision."
             )
+
+    def _say_findings(self) -> None:
+        for finding in self.alive.findings[self._said :]:
+            warnings.warn(f"Is it alive? {finding}", NotLearningWarning, stacklevel=3)
+        self._said = len(self.alive.findings)
 
     def _after_step(self, number: int, request: StopRequest) -> None:
         done = number + 1
         is_last = done == self.schedule.total_steps
         if self.evaluate is not None and self.schedule.evaluates_after(number, self.settings.evaluation.every_epochs):
             self._evaluate(self.evaluate, done)
-        if done % self.settings.checkpoints.every_steps == 0 or is_last or request.is_set:
-            path = self._save(done)
-            if request.is_set and not is_last:
+        stops = agree(request.is_set, self.step.device_type)
+        if done % self.settings.checkpoints.every_steps == 0 or is_last or stops:
+            path = self._save(done, is_last=is_last or stops)
+            if stops and not is_last and path is not None:
                 raise Interrupted(done, path)
 
     def _evaluate(self, evaluate: Evaluate, done: int) -> None:
@@ -217,17 +256,30 @@ class Training:
         self.step.model.train()
         self.elapsed.evaluation_seconds += self.timer.now() - start
 
-    def _save(self, done: int) -> Path:
+    def _save(self, done: int, *, is_last: bool) -> Path | None:
+        """Write a checkpoint; where that fails and steps are left, the run goes on and the one before stays."""
         start = time.perf_counter()
-        self.checkpoints_written += 1
         progress = {
             "step": done,
-            "checkpoints_written": self.checkpoints_written,
+            "checkpoints_written": self.checkpoints_written + 1,
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "elapsed": vars(self.elapsed),
         }
-        path = save_checkpoint(self.folder, self.step, progress)
-        prune_checkpoints(self.folder, self.settings.checkpoints.keep_last)
+        path = None
+        try:
+            path = save_checkpoint(self.folder, self.step, progress)
+            self.checkpoints_written += 1
+            if rank() == 0:
+                prune_checkpoints(self.folder, self.settings.checkpoints.keep_last)
+        except OSError as error:
+            good = checkpoints(self.folder)
+            said = (
+                f"The checkpoint of step {done} could not be written: {error}. Last good checkpoint: "
+                f"{good[-1] if good else 'none yet'}. Free space or change permissions in {self.folder}."
+            )
+            if is_last:
+                raise CheckpointNotWritten(said) from error
+            warnings.warn(f"{said} Training goes on.", CheckpointWarning, stacklevel=2)
         self.elapsed.checkpoint_seconds += time.perf_counter() - start
         return path
 

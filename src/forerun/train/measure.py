@@ -6,6 +6,7 @@ records inside the C++ allocator during one real step; and the peak resident set
 """
 
 import contextlib
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +55,10 @@ class PhaseTimer(StepObserver):
         if self.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
+
+    def accepts(self, loss: torch.Tensor) -> bool:
+        """Whether the loss is a number."""
+        return math.isfinite(float(loss))
 
     def take(self, total: float) -> StepPhases:
         """Phases since the last call; what they leave of `total` is host time."""

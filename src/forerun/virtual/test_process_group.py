@@ -96,7 +96,7 @@ def test_no_forecast_of_a_group_inside_a_group():
 
 def test_training_needs_a_real_group():
     settings = settings_from({**BASE, "parallel": {"kind": "ddp", "world_size": 2}})
-    with pytest.raises(NotSupported, match="trains in one process"):
+    with pytest.raises(NotSupported, match="forerun train --nproc 2"):
         build_step(settings, generic_workload("causal-lm"), "cpu", pretrained=False)
 
 

@@ -1,0 +1,97 @@
+"""Is it alive? What a run that learns nothing would look like, found in its first steps.
+
+- Every trainable tensor gets a gradient in the first steps and has moved some steps later. An adapter that was left out
+  of the graph, a head that nothing reads and an encoder that was frozen by mistake all train without complaint.
+- Matrices of adapters that start from zero are zero no more: a saved adapter of zeros changes nothing.
+
+Reading every trainable value twice in a run is the whole cost.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from forerun.step.parallel import local
+from forerun.step.training_step import TrainingStep
+
+LOOKED_AT = 50
+"""Steps after which everything trainable must have moved; earlier where the run is shorter."""
+PIECE = 2**22
+"""Values looked at together."""
+NAMED = 3
+"""Tensors named in a finding; the others are counted."""
+
+
+class AliveCheck:
+    """Watches one run; `findings` are sentences, empty while all is well."""
+
+    def __init__(self, step: TrainingStep, total_steps: int):
+        self.step = step
+        self.total_steps = total_steps
+        self.last = min(LOOKED_AT, total_steps)
+        self.findings: list[str] = []
+        self._start: dict[str, tuple[float, float]] = {}
+        self._without_gradient: set[str] = set()
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+
+    def begin(self, done: int) -> None:
+        """After `done` steps: before the first of a process, and again when the schedule thaws the encoder."""
+        self._remove()
+        self.last = min(done + LOOKED_AT, self.total_steps)
+        trainable = self._trainable()
+        self._without_gradient = set(trainable)
+        for name, parameter in trainable.items():
+            self._start.setdefault(name, _fingerprint(parameter))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._noter(name)))
+
+    def step_done(self, done: int, *, is_skipped: bool) -> None:
+        """After optimizer step number `done`, counted from 1."""
+        if done < self.last or is_skipped:
+            if is_skipped:
+                self.last = max(self.last, done + 1)
+            return
+        if done == self.last:
+            self._conclude()
+        self._remove()
+
+    def _conclude(self) -> None:
+        trainable = self._trainable()
+        self._find("got no gradient", sorted(self._without_gradient & set(trainable)))
+        moving = {
+            name: p for name, p in trainable.items() if name in self._start and name not in self._without_gradient
+        }
+        still = [name for name, p in moving.items() if _fingerprint(p) == self._start[name]]
+        self._find("did not move", still)
+
+    def _find(self, what: str, names: list[str]) -> None:
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            self.findings.append(
+                f"{len(names)} of {len(self._start)} trainable tensors {what} in {self.last} steps: "
+                f"{', '.join(names[:NAMED])}{more}."
+            )
+
+    def _trainable(self) -> dict[str, nn.Parameter]:
+        updated = {id(p) for group in self.step.optimizer.param_groups for p in group["params"]}
+        named = self.step.model.named_parameters()
+        return {name: p for name, p in named if p.requires_grad and id(p) in updated}
+
+    def _noter(self, name: str) -> Callable[[Tensor], None]:
+        return lambda parameter: self._without_gradient.discard(name)
+
+    def _remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _fingerprint(parameter: Tensor) -> tuple[float, float]:
+    """Two sums that change when any value does, but for a coincidence; in pieces, so that no copy of it all is made."""
+    total = weighted = 0.0
+    for number, piece in enumerate(local(parameter.detach()).flatten().split(PIECE), start=1):
+        values = piece.double()
+        places = torch.arange(1, len(values) + 1, device=values.device, dtype=torch.float64)
+        total += float(values.sum())
+        weighted += number * float((values * places).sum())
+    return total, weighted

@@ -1,0 +1,93 @@
+"""What one of several processes must know and agree on: its place, its share of a step, and when to stop.
+
+A step's micro-batches are dealt out in turn, number k to rank k mod world size. Where the last step of an epoch has
+fewer, ranks without one run a blank: the step's first micro-batch, its loss counting nothing, since every rank must
+take part in the exchange of gradients. The order of samples depends on the micro-batches of a whole step, not on who
+runs them.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from forerun.errors import NotSupported
+from forerun.settings.schema import Settings
+
+T = TypeVar("T")
+
+
+def rank() -> int:
+    """Of this process; 0 when it is alone."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Processes that train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def is_follower() -> bool:
+    """Whether `torchrun` started this process, and not as the first; true before the group is joined."""
+    return int(os.environ.get("RANK", "0")) > 0
+
+
+def join_group(settings: Settings, device_type: str) -> None:
+    """Join the processes that `torchrun` started, where the settings ask for several.
+
+    Raises:
+        NotSupported: they were started in another number, or not at all.
+    """
+    wanted = settings.parallel.world_size
+    found = int(os.environ.get("WORLD_SIZE", "1"))
+    if settings.parallel.kind == "none" and found == 1:
+        return
+    if found != wanted or "RANK" not in os.environ:
+        raise NotSupported(
+            f"parallel.world_size: training over {wanted} processes needs {wanted} of them; found {found}. Start "
+            f"it with forerun train --nproc {wanted}."
+        )
+    if not dist.is_initialized():
+        if device_type == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        _init_group("nccl" if device_type == "cuda" else "gloo")
+
+
+def _init_group(backend: str) -> None:
+    """Meet the other processes under a name of this attempt.
+
+    After a restart `torchrun` (2.13) hands out the same store: without a name of its own an attempt may read addresses
+    of processes that are dead, and gloo then waits for them for ever.
+    """
+    store, number, world = next(iter(rendezvous("env://")))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    dist.init_process_group(backend, store=PrefixStore(f"attempt-{attempt}", store), rank=number, world_size=world)
+
+
+def share(micro_batches: Sequence[T]) -> tuple[list[T], int]:
+    """This rank's micro-batches of a step, and how many blanks it must run beside them."""
+    own = list(micro_batches[rank() :: world_size()])
+    most = -(-len(micro_batches) // world_size())
+    return own, most - len(own)
+
+
+def agree(flag: bool, device_type: str) -> bool:
+    """Whether `flag` is set on any rank; all must ask."""
+    if world_size() == 1:
+        return flag
+    told = torch.tensor(float(flag), device=device_type)
+    dist.all_reduce(told, op=dist.ReduceOp.MAX)
+    return bool(told.item())
+
+
+def from_first(value: T) -> T:
+    """What rank 0 has under that name; all must ask."""
+    if world_size() == 1:
+        return value
+    box: list[Any] = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

@@ -1,0 +1,82 @@
+"""Training over 2 and 4 processes is training in one: weights, loss, checkpoints, a killed rank, another process count."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from forerun.train.launch import NOTE, begun, note_run
+
+DRIVER = Path(__file__).with_name("train_driver.py")
+
+
+def run(folder, kind, world, steps, *more, restarts=0):
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-W", "ignore"]
+    if world > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}",
+                    f"--max-restarts={restarts}"]  # fmt: skip
+    command += [str(DRIVER), str(folder), kind, str(world), str(steps), *map(str, more)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [text for text in done.stdout.splitlines() if text.startswith("{")]
+    return json.loads(line), torch.load(folder / "weights.pt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("alone"), "none", 1, 8)
+
+
+def test_processes_that_are_started_again_go_on_with_their_run(tmp_path, monkeypatch):
+    assert begun(None) is None
+    monkeypatch.setenv(NOTE, str(tmp_path / "run"))
+    assert begun(None) is None
+    note_run("20260101-0000-abcd")
+    assert begun(None) == "20260101-0000-abcd"
+    assert begun("other") == "other"
+
+
+def assert_same(found, wanted):
+    """fp32 sums in another order, and AdamW divides small gradients by their size: 2e-4 after 8 updates of 1e-3."""
+    assert set(found) == set(wanted)
+    for name, weight in wanted.items():
+        assert torch.allclose(found[name], weight, atol=2e-4), name
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp", 2), ("ddp", 4)])
+def test_several_are_one(tmp_path, alone, kind, world):
+    """Uneven lengths, an uneven last step, clipping across shards."""
+    found, weights = run(tmp_path, kind, world, 8)
+    assert found["losses"] == pytest.approx(alone[0]["losses"], rel=1e-4)
+    assert_same(weights, alone[1])
+
+
+@pytest.mark.parity
+def test_contrast_spans_ranks(tmp_path):
+    wanted, one = run(tmp_path / "one", "none", 1, 4, "pairs")
+    found, weights = run(tmp_path / "two", "ddp", 2, 4, "pairs")
+    assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-4)
+    assert_same(weights, one)
+
+
+def test_a_killed_rank_restarts_from_the_last_checkpoint(tmp_path, alone):
+    found, weights = run(tmp_path, "ddp", 2, 8, "die", 1, 5, restarts=2)
+    assert (tmp_path / "died").exists()
+    assert found["first"] == 4, "it went on from the newest checkpoint"
+    assert_same(weights, alone[1])
+
+
+@pytest.mark.parametrize(("first", "second"), [(("fsdp", 2), ("none", 1)), (("none", 1), ("ddp", 2))])
+def test_another_number_of_processes_goes_on(tmp_path, alone, first, second):
+    run(tmp_path, *first, 8)
+    for path in sorted(tmp_path.glob("step-*"))[2:]:
+        shutil.rmtree(path)  # as if it had stopped after four steps
+    found, weights = run(tmp_path, *second, 8)
+    assert found["first"] == 4
+    assert_same(weights, alone[1])
