@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "forerun"
 ORDER = [
     "errors", "units", "settings", "records", "experience", "trace", "hardware", "data", "models", "step", "virtual",
     "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "tune", "infer", "report",
-    "recipes", "api", "cli",
+    "recipes", "api", "hf", "cli", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",

@@ -24,6 +24,8 @@ def __getattr__(name: str) -> Any:
     """Public names are imported on first use, so that the command line starts quickly."""
     import importlib
 
+    if name == "hf":  # forerun.hf needs no import of its own
+        return importlib.import_module("forerun.hf")
     if name not in _HOMES:
         raise AttributeError(f"module 'forerun' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
