@@ -1,8 +1,8 @@
 """What past runs teach the next forecast: a `Correction` per term, from forecast and measurement of finished runs.
 
-Runs of the same settings tell the time itself; others tell the ratio of measured to forecast, and count by how like
-they are. Logarithms are taken as normal: precisions add, means weigh by precision; before any run the ratio is 1, give
-or take what forecasts of such runs have missed by.
+Runs of the same step (or, for what is not of a step, of the same settings) tell the time itself; others tell the ratio
+of measured to forecast, and count by how like they are. Logarithms are taken as normal: precisions add, means weigh by
+precision; before any run the ratio is 1, give or take what forecasts of such runs have missed by.
 """
 
 import math
@@ -33,6 +33,13 @@ LIKENESS = (
 """Sections of the settings that agree, and the standard deviation that this adds to a run's."""
 FARTHEST = 0.3
 """Added when nothing agrees but the device."""
+STEP_TERMS = ("step", "data")
+"""Terms of one optimizer step: its length does not depend on how many there are."""
+NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
+    "name": None, "seed": None, "schedule": None, "checkpoints": None, "evaluation": None, "data": ("examples",),
+    "optimizer": ("learning_rate", "weight_decay"),
+}  # fmt: skip
+"""Settings that a step's time does not depend on: whole sections, or fields of one."""
 
 
 def with_experience(request: ForecastRequest, ledger: Ledger) -> ForecastRequest:
@@ -44,16 +51,20 @@ def with_experience(request: ForecastRequest, ledger: Ledger) -> ForecastRequest
 
 def recalibrate(settings: Settings, history: Sequence[Outcome]) -> Correction:
     """The correction of the next forecast for `settings`, from runs on the same device."""
-    wanted, digest = settings.model_dump(mode="json"), settings.hash
-    weighed = [(o, _distance(wanted, digest, o)) for o in history]
-    terms = {}
+    wanted = settings.model_dump(mode="json")
+    terms, same = {}, 0
     for name in PRIOR_SPREAD:
-        seen = [(_seconds(name, o.forecast, o.measurement), away) for o, away in weighed]
-        seen = [(pair, away) for pair, away in seen if min(pair) > LEAST_SECONDS]
+        seen = []
+        for outcome in history:
+            pair = _seconds(name, outcome.forecast, outcome.measurement)
+            away = _distance(wanted, settings.hash, outcome, of_a_step=name in STEP_TERMS)
+            if min(pair) > LEAST_SECONDS:
+                seen.append((pair, away))
         if seen:
             terms[name] = _term(name, seen)
-    same = sum(away == 0 for _, away in weighed)
-    said = f"{len(weighed)} earlier runs on this device, {same} with the same settings" if weighed else ""
+        if name == "step":
+            same = sum(away == 0 for _, away in seen)
+    said = f"{len(history)} earlier runs on this device, {same} with the same step" if history else ""
     return Correction(terms=terms, said=said)
 
 
@@ -76,14 +87,28 @@ def _term(name: str, seen: Sequence[tuple[tuple[float, float], float]]) -> Corre
     )
 
 
-def _distance(wanted: Mapping[str, Any], digest: str, outcome: Outcome) -> float:
-    """Standard deviation to add for not being the same run."""
+def _distance(wanted: Mapping[str, Any], digest: str, outcome: Outcome, *, of_a_step: bool) -> float:
+    """Standard deviation to add for not being the same run, or not the same step."""
     if outcome.forecast.settings_hash == digest:
+        return 0.0
+    if of_a_step and _step_part(wanted) == _step_part(outcome.settings):
         return 0.0
     for sections, distance, _ in LIKENESS:
         if all(wanted.get(name) == outcome.settings.get(name) for name in sections):
             return distance
     return FARTHEST
+
+
+def _step_part(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the settings a step's time depends on."""
+    kept = {}
+    thaws = settings.get("schedule", {}).get("frozen_encoder_epochs", 0) > 0  # then the mean depends on the epochs
+    for name, value in settings.items():
+        if name not in NOT_OF_A_STEP or (thaws and name == "schedule"):
+            kept[name] = value
+        elif (fields := NOT_OF_A_STEP[name]) is not None and isinstance(value, Mapping):
+            kept[name] = {key: inner for key, inner in value.items() if key not in fields}
+    return kept
 
 
 def _seconds(term: str, forecast: Forecast, measurement: Measurement) -> tuple[float, float]:

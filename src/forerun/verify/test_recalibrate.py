@@ -83,5 +83,14 @@ def test_the_same_settings_tell_the_time_itself():
     assert 3.6 * found.factor("step", 3.6) == pytest.approx(3.0, rel=0.01)
 
 
+def test_seed_epochs_and_rates_do_not_make_it_another_step():
+    same = other(seed=7, schedule={"epochs": 9}, optimizer={"learning_rate": 0.1}, data={"examples": 900})
+    assert (
+        recalibrate(SETTINGS, [outcome(1.3, same)]).terms["step"] == recalibrate(SETTINGS, [outcome(1.3)]).terms["step"]
+    )
+    thawing = other(schedule={"epochs": 3, "frozen_encoder_epochs": 1})
+    assert recalibrate(SETTINGS, [outcome(1.3, thawing)]).terms["step"].measured_seconds is None
+
+
 def test_terms_next_to_nothing_are_left_out():
     assert set(recalibrate(SETTINGS, [outcome(1.3)]).terms) == {"step"}
