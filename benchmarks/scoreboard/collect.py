@@ -54,6 +54,25 @@ NEUSIGHT_MODELS = {
     "bert_large": "bert-large-lm", "gpt2_large": "gpt2-large", "gpt3_xl": "gpt3-xl", "gpt3_27": "gpt3-2.7b",
     "opt_13": "opt-1.3b",
 }  # fmt: skip
+FOUNDRY = "mosaicml/llm-foundry 8c8dd48f7, scripts/train/benchmarking/README.md (Apache-2.0), tokens per second"
+FOUNDRY_GPUS = {"h100_80gb": "h100-80gb", "a100_80gb": "a100-80gb", "a100_40gb": "a100-40gb"}
+FOUNDRY_MODELS = {
+    "125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16), "3b": (2560, 32, 20),
+    "7b": (4096, 32, 32), "13b": (5120, 40, 40),
+}  # fmt: skip
+"""Width, layers and heads of its `scripts/train/yamls/pretrain`; checked against the published parameter counts."""
+FOUNDRY_VOCABULARY = 50368
+ORIGIN = (
+    "one notebook that fine-tunes Gemma-2-2B (A100-SXM4-40GB, torch 2.9, transformers 4.57, peft 0.18), its outputs"
+)
+ORIGIN_RUNS = (
+    ("lora-8", 8, "none", 51.5), ("lora-16", 16, "none", 51.3), ("lora-32", 32, "none", 51.53),
+    ("qlora-16", 16, "nf4-double", 99.87),
+)  # fmt: skip
+"""Name, rank, quantization, minutes of 3,141 updates."""
+ORIGIN_LENGTH = 256
+"""The longest of four samples: instructions with answers of 363 characters in the mean, about 130 tokens with the
+prompt's words, geometric."""
 LITGPT = "Lightning-AI/litgpt 26857050, tutorials/resource-tables.md (Apache-2.0), torch max_memory_reserved"
 LITGPT_MODELS = {
     ("phi-1.5", "1.3 B"): "phi-1.5",
@@ -173,6 +192,72 @@ def neusight_rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def foundry_rows(path: Path) -> list[dict[str, Any]]:
+    """llm-foundry's runs on one machine of eight GPUs, up to 13 billion parameters and 8,192 tokens: of each model and
+    GPU the shortest and the longest. Its own model code, played by GPT-2 of the same sizes under FSDP2."""
+    chosen: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for line in _lines(path):
+        fits = line["Model"] in FOUNDRY_MODELS and int(line["SeqLen (T)"]) <= 8192 and "fp8" not in line["Precision"]
+        if int(line["# GPUs"]) == 8 and fits and line["GPU"] in FOUNDRY_GPUS:
+            chosen.setdefault((line["GPU"], line["Model"]), []).append(line)
+    found = []
+    for (gpu, name), lines in chosen.items():
+        lines.sort(key=lambda line: int(line["SeqLen (T)"]))
+        for line in dict.fromkeys(map(tuple_of, (lines[0], lines[-1]))):
+            length, size, steps, speed, checkpointing, parameters = line
+            width, layers, heads = FOUNDRY_MODELS[name]
+            counted = 12 * layers * width**2 + (FOUNDRY_VOCABULARY + length) * width
+            if abs(counted / parameters - 1) > 0.01:
+                raise ValueError(f"{name}: {counted} parameters by its sizes, {parameters} published")
+            settings = {
+                "name": "foundry", "workload": "causal-lm",
+                "model": {"name": "gpt2", "config": {"n_embd": width, "n_layer": layers, "n_head": heads,
+                          "n_positions": length, "vocab_size": FOUNDRY_VOCABULARY, "resid_pdrop": 0.0,
+                          "embd_pdrop": 0.0, "attn_pdrop": 0.0}},
+                "precision": "bf16-mixed", "parallel": {"kind": "fsdp", "world_size": 8},
+                "activation_checkpointing": "blocks" if checkpointing else "none", "data": {"examples": 10**6},
+                "optimizer": {"implementation": "foreach"},
+                "batch": {"micro_batch_size": size, "gradient_accumulation_steps": steps, "sequence_length": length},
+            }  # fmt: skip
+            found.append(
+                _row(
+                    f"foundry-{gpu}-{name}-{length}", FOUNDRY, "settings", "installed", FOUNDRY_GPUS[gpu],
+                    {"settings": settings}, seconds=size * steps * length / speed, specified=False,
+                    note="llm-foundry's model and FSDP1, played by GPT-2 of the same sizes under FSDP2",
+                )
+            )  # fmt: skip
+    return found
+
+
+def tuple_of(line: dict[str, str]) -> tuple[int, int, int, float, bool, int]:
+    """What a row of llm-foundry's table depends on, and its speed."""
+    return (
+        int(line["SeqLen (T)"]), int(line["MicroBatchSize"]), int(line["GradAccum"]),
+        float(line["Throughput (T/s/GPU)"]), line["Activation Checkpointing"] == "True", int(line["NumParams"]),
+    )  # fmt: skip
+
+
+def origin_rows() -> list[dict[str, Any]]:
+    """The four Gemma-2-2B runs whose notebook promised 25 to 50 minutes: 3,141 updates each, as it printed them."""
+    found = []
+    for name, rank, quantization, minutes in ORIGIN_RUNS:
+        settings = {
+            "name": name, "workload": "causal-lm", "model": {"name": "gemma-2-2b"}, "precision": "fp16-mixed",
+            "adapter": {"kind": "lora", "rank": rank, "alpha": 32, "dropout": 0.05,
+                        "targets": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+            "quantization": quantization, "optimizer": {"max_gradient_norm": 1.0}, "data": {"examples": 16750},
+            "batch": {"micro_batch_size": 4, "gradient_accumulation_steps": 4, "sequence_length": ORIGIN_LENGTH},
+        }  # fmt: skip
+        found.append(
+            _row(
+                f"origin-{name}", ORIGIN, "settings", "installed", "a100-40gb", {"settings": settings},
+                seconds=minutes * 60 / 3141, specified=False,
+                note=f"lengths are not stated: the longest of four is taken as {ORIGIN_LENGTH} tokens",
+            )
+        )  # fmt: skip
+    return found
+
+
 def _row(
     id: str, source: str, program: str, library: str, gpu: str, settings: dict[str, Any], *,
     allocated: float | None = None, reserved: float | None = None, device: float | None = None,
@@ -202,6 +287,8 @@ def main() -> None:
         "fms_acceleration": fms_rows(data / "opbench" / "e2e" / "fms_acceleration_a100_80gb.csv"),
         "peft_comparison": peft_rows(truth),
         "neusight": neusight_rows(data / "opbench" / "neusight" / "e2e_labels_fp32.csv"),
+        "llm_foundry": foundry_rows(data / "opbench" / "e2e" / "llm_foundry_throughput.csv"),
+        "origins": origin_rows(),
         "litgpt": litgpt_rows(data / "opbench" / "e2e" / "litgpt_a100_40gb.csv"),
     }
     for name, rows in tables.items():

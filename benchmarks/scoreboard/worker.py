@@ -11,12 +11,16 @@ from benchmarks.scoreboard.programs import PROGRAMS, TRUTH
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
+from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError
 from forerun.forecasting.any_step import trace_program
 from forerun.hardware.catalogue import Device, device
 from forerun.memory.card import replay_on_card
-from forerun.trace import Call
+from forerun.settings.load import settings_from
+from forerun.step.heads import generic_workload
+from forerun.trace import Call, Trace
 from forerun.virtual.session import VirtualSession
+from forerun.virtual.trace_step import trace_step
 
 CONSTANT_MFU = 0.4
 """What calculators of training time take for every run."""
@@ -44,14 +48,23 @@ class Roofline:
         return max(moving, call.flops / self.gpu.peak(floating[0]) if call.flops else 0.0)
 
 
+def trace_row(row: dict[str, Any], gpu: Device) -> Trace:
+    """The step of a row: a program of its source, or our own step from settings."""
+    if row["program"] == "settings":
+        settings = settings_from(row["settings"]["settings"])
+        shape = BatchShape(settings.batch.micro_batch_size, settings.batch.sequence_length)
+        return trace_step(settings, generic_workload(settings.workload), gpu, shape)
+    build = partial(PROGRAMS[row["program"]], **row["settings"])
+    return trace_program(build, VirtualSession(gpu), TRUTH.get(row["program"]))
+
+
 def forecast(row: dict[str, Any]) -> dict[str, Any]:
     """Peaks in bytes and seconds of a step, or what went wrong."""
     start, gpu = time.perf_counter(), device(row["gpu"])
     try:
-        build = partial(PROGRAMS[row["program"]], **row["settings"])
-        trace = trace_program(build, VirtualSession(gpu), TRUTH.get(row["program"]))
-        card, costs = replay_on_card(trace, gpu), PriorCosts(gpu)
-        clock = replay_clock(trace, costs)
+        trace = trace_row(row, gpu)
+        costs = PriorCosts(gpu, tf32=trace.tf32, world_size=trace.world_size)
+        card, clock = replay_on_card(trace, gpu), replay_clock(trace, costs)
         dtypes = [s.dtype for call in trace.calls if call.flops for s in call.inputs if "float" in s.dtype]
         peak = gpu.peak(max(set(dtypes), key=dtypes.count))
     except (ForerunError, RuntimeError, ValueError, TypeError, AttributeError) as error:
