@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-SAMPLES, MICRO_BATCH, EPOCHS, RATE, VOCABULARY, LONGEST = 4000, 32, 2, 5e-4, 8000, 512
+SAMPLES, MICRO_BATCH, EPOCHS, RATE, VOCABULARY, LONGEST = 1600, 32, 3, 5e-4, 8000, 512
 CONFIG = {
     "vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 512, "max_position_embeddings": LONGEST, "hidden_dropout_prob": 0.1,

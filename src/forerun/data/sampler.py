@@ -20,20 +20,19 @@ from numpy.typing import NDArray
 
 from forerun.data.plan import BatchPlan, BatchShape
 
-WINDOW = 16
+WINDOW = 32
 """Micro-batches sorted together: larger wastes less padding and mixes less."""
-LENGTH_MULTIPLE = 32
-"""Padded lengths are multiples of this, so that an epoch has few shapes."""
-
+LENGTH_MULTIPLE, COMPILED_MULTIPLE = 8, 64
+"""Padded lengths are multiples of this: what tensor cores like, or where steps are compiled few enough shapes."""
 LOOK_AHEAD = 8
 """Clusters that may wait for the next micro-batch before one is torn to fill this one."""
 
 Indices = NDArray[np.int64]
 
 
-def padded_length(length: int, sequence_length: int) -> int:
-    """`length` rounded up to a multiple of `LENGTH_MULTIPLE`, at most `sequence_length`; tokens."""
-    return min(sequence_length, -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+def padded_length(length: int, sequence_length: int, multiple: int = LENGTH_MULTIPLE) -> int:
+    """`length` rounded up to a multiple of `multiple`, at most `sequence_length`; tokens."""
+    return min(sequence_length, -(-length // multiple) * multiple)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,7 @@ class LengthBucketSampler:
     sequence_length: int
     padding: Literal["fixed", "longest", "bucketed"] = "bucketed"
     """`longest` pads like `bucketed` but does not sort by length."""
+    length_multiple: int = LENGTH_MULTIPLE
     members: int = 4
     """At most this many samples of a group are kept together."""
     seed: int = 0
@@ -66,8 +66,12 @@ class LengthBucketSampler:
     def shape(self, batch: Sequence[int] | Indices) -> BatchShape:
         """Samples and padded tokens of a micro-batch."""
         longest = max(self.lengths[index] for index in batch)
+        return BatchShape(len(batch), self.padded(longest))
+
+    def padded(self, longest: int) -> int:
+        """Tokens to which a micro-batch is padded whose longest sample has `longest`."""
         fixed = self.padding == "fixed"
-        return BatchShape(len(batch), self.sequence_length if fixed else padded_length(longest, self.sequence_length))
+        return self.sequence_length if fixed else padded_length(longest, self.sequence_length, self.length_multiple)
 
     def plan(self, epoch: int = 0) -> BatchPlan:
         """The shapes of that epoch; other epochs differ only by chance."""

@@ -82,9 +82,10 @@ def test_groups_meet_in_a_batch():
     assert met > 0.95 * anchors
 
 
-@pytest.mark.parametrize(("length", "expected"), [(1, 32), (32, 32), (33, 64), (250, 250), (249, 250)])
+@pytest.mark.parametrize(("length", "expected"), [(1, 8), (8, 8), (9, 16), (250, 250), (249, 250)])
 def test_padded_length_is_a_multiple_but_never_above_the_limit(length, expected):
     assert padded_length(length, 250) == expected
+    assert padded_length(length, 250, 64) % 64 in (0, 250 % 64)
 
 
 def test_lengths_and_groups_must_match():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from forerun.data.packing import PackedSampler, rows_of
 from forerun.data.plan import BatchPlan
-from forerun.data.sampler import LengthBucketSampler
+from forerun.data.sampler import COMPILED_MULTIPLE, LENGTH_MULTIPLE, LengthBucketSampler
 from forerun.settings.schema import Settings
 
 IGNORED = -100
@@ -67,7 +67,8 @@ class TokenData:
         if batch.padding == "packed":
             return PackedSampler(**shape)
         groups = [str(index) for index in range(len(self.samples))]
-        return LengthBucketSampler(**shape, groups=groups, padding=batch.padding)
+        multiple = LENGTH_MULTIPLE if self.settings.compile == "none" else COMPILED_MULTIPLE
+        return LengthBucketSampler(**shape, groups=groups, padding=batch.padding, length_multiple=multiple)
 
     def plan(self) -> BatchPlan:
         """Shapes of the first epoch."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from forerun.data.code_authorship import CodeCorpus, CodeSample, Split, embedded
 from forerun.data.code_tokens import PAD_ID, CodeTokeniser
 from forerun.data.plan import BatchPlan
-from forerun.data.sampler import Indices, LengthBucketSampler, padded_length
-from forerun.errors import InvalidSettings, MissingExtra, UnknownModel
+from forerun.data.sampler import COMPILED_MULTIPLE, LENGTH_MULTIPLE, Indices, LengthBucketSampler
+from forerun.errors import InvalidSettings, MissingExtra, NotSupported, UnknownModel
 from forerun.models.code_encoder import CodeEncoderConfig
 from forerun.models.minilm import minilm_directory
 from forerun.settings.schema import Settings
@@ -57,7 +57,7 @@ class CodeDetectorData:
         if split == "train":
             length = self.sampler.shape(indices).length
         else:
-            length = padded_length(max(len(self.ids[split][i]) for i in indices), self.sampler.sequence_length)
+            length = self.sampler.padded(max(len(self.ids[split][i]) for i in indices))
         ids = np.full((len(indices), length), self.pad_id, dtype=np.int64)
         mask = np.zeros((len(indices), length), dtype=np.int64)
         for row, index in enumerate(indices):
@@ -78,7 +78,7 @@ class CodeDetectorData:
         order = np.argsort(lengths, kind="stable")
         last = len(order)
         while last:  # longest first: a batch's first sample fixes its length
-            length = padded_length(int(lengths[order[last - 1]]), self.sampler.sequence_length)
+            length = self.sampler.padded(int(lengths[order[last - 1]]))
             first = max(0, last - max(1, EVALUATION_BATCH_TOKENS // length))
             indices = order[first:last].astype(np.int64)
             yield indices, self.collate(indices, split)
@@ -106,6 +106,11 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_o
         "val": corpus.split("val"),
         "test": corpus.split("test"),
     }
+    if settings.batch.padding == "packed":
+        raise NotSupported(
+            "batch.padding: the detector's files are compared by vectors of whole rows, so they are not packed; found "
+            "'packed'. Set batch.padding to bucketed."
+        )
     tokeniser, pad_id, ids = _tokenise(settings, samples, lengths_only)
     groups = {group: number for number, group in enumerate(dict.fromkeys(s.group for s in corpus.samples))}
     sampler = LengthBucketSampler(
@@ -115,6 +120,7 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_o
         gradient_accumulation_steps=settings.micro_batches_per_step,
         sequence_length=settings.batch.sequence_length,
         padding=settings.batch.padding,
+        length_multiple=LENGTH_MULTIPLE if settings.compile == "none" else COMPILED_MULTIPLE,
         seed=settings.seed,
     )
     return CodeDetectorData(samples, ids, sampler, groups, tokeniser, pad_id)

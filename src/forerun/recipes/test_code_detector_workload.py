@@ -74,7 +74,7 @@ def test_learns_a_formatting_habit_within_a_few_steps():
     workload, model = built()
     data = open_data(settings(), corpus())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for epoch in range(6):
+    for epoch in range(9):
         for step in data.sampler.epoch(epoch):
             for indices in step:
                 batch = data.collate(indices)
