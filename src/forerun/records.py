@@ -277,6 +277,12 @@ class Evidence(Record):
     """Mean clock of the GPU over its highest."""
     throttled_share: float | None = None
     """Of the steps, after which the GPU said that power or heat slowed it."""
+    out_of_memory_steps: int = 0
+    """Run again in smaller pieces."""
+    out_of_memory_seconds: float = 0.0
+    """What those took longer than the mean warm step."""
+    skipped_steps: int = 0
+    """Without a finite loss."""
     half_way_error: float | None = None
     """Of the remaining time shown at half of the run: (shown - taken) / taken."""
 

@@ -17,6 +17,9 @@ EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 4, 130
 RUN_SCHEMA, RUNS_SCHEMA = "forerun.run/1", "forerun.runs/1"
 
 ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run, or `last`.")]
+LogOption = Annotated[
+    list[str] | None, typer.Option("--log", metavar="TRACKER", help="tensorboard, wandb, mlflow or trackio; repeat.")
+]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or `last`.")]
 
 
@@ -27,10 +30,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
-    target: TargetArgument, overrides: SetOption = None, resume: ResumeOption = None, as_json: JsonOption = False
+    target: TargetArgument,
+    overrides: SetOption = None,
+    resume: ResumeOption = None,
+    trackers: LogOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Forecast, train, evaluate and verify on the device here. Exit code 4: a criterion failed."""
-    _finish(_run(_open(target, overrides), resume, as_json), as_json)
+    _finish(_run(_open(target, overrides), resume, trackers, as_json), as_json)
 
 
 def train(
@@ -40,17 +47,19 @@ def train(
     processes: Annotated[
         int | None, typer.Option("--nproc", min=1, help="Processes on this machine; a lost one is started again.")
     ] = None,
+    trackers: LogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train on the device here, forecast and verdict included in the ledger; prints the measurement."""
     if processes is not None and processes > 1:
-        raise typer.Exit(_in_processes(target, overrides or [], resume, as_json, processes))
-    outcome = _run(_open(target, overrides), resume, as_json)
+        more = [word for name in trackers or [] for word in ("--log", name)] + (["--json"] if as_json else [])
+        raise typer.Exit(_in_processes(target, overrides or [], resume, more, processes))
+    outcome = _run(_open(target, overrides), resume, trackers, as_json)
     if as_json and outcome is not None:
         print_json(outcome.measurement)
 
 
-def _in_processes(target: str, overrides: list[str], resume: str | None, as_json: bool, processes: int) -> int:
+def _in_processes(target: str, overrides: list[str], resume: str | None, more: list[str], processes: int) -> int:
     """The same command in several processes; DDP unless the settings say FSDP."""
     from forerun.api import resolve
     from forerun.train.launch import launch
@@ -62,15 +71,15 @@ def _in_processes(target: str, overrides: list[str], resume: str | None, as_json
     for text in (f"parallel.kind={kind}", *several):
         arguments += ["--set", text]
     arguments += ["--resume", resume] if resume else []
-    return launch([*arguments, "--json"] if as_json else arguments, processes)
+    return launch([*arguments, *more], processes)
 
 
-def _run(opened: "OpenedRecipe", resume: str | None, as_json: bool) -> "RunOutcome | None":
+def _run(opened: "OpenedRecipe", resume: str | None, trackers: list[str] | None, as_json: bool) -> "RunOutcome | None":
     from forerun.recipes.here import run_here
     from forerun.train.interrupt import Interrupted
 
     try:
-        return run_here(opened, ledger_url(), resume=resume, quiet=as_json)
+        return run_here(opened, ledger_url(), resume=resume, quiet=as_json, trackers=trackers or ())
     except Interrupted as stop:
         raise typer.Exit(EXIT_INTERRUPTED) from stop
 

@@ -68,6 +68,8 @@ def candidate_changes(settings: Settings) -> list[tuple[str, list[str], bool]]:
     found: list[tuple[list[str], bool]] = []
     if settings.activation_checkpointing == "none":
         found.append((["activation_checkpointing=blocks"], False))
+    if settings.cross_entropy == "full" and settings.workload in ("causal-lm", "masked-lm", "seq2seq-lm"):
+        found.append((["cross_entropy=chunked"], False))
     if batch.micro_batch_size > 1:
         smaller = batch.micro_batch_size // 2
         steps = batch.gradient_accumulation_steps * batch.micro_batch_size // smaller

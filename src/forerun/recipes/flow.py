@@ -17,6 +17,7 @@ from forerun.hardware.catalogue import Device
 from forerun.ledger.store import Ledger, RunRow
 from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.recipes.remaining import Remaining
+from forerun.recipes.trackers import tracking
 from forerun.records import Forecast, Measurement, Range, StepReport, Verdict
 from forerun.step.build import build_step
 from forerun.train.interrupt import Interrupted
@@ -69,8 +70,11 @@ def run_recipe(
     *,
     resume: str | None = None,
     listener: Listener | None = None,
+    trackers: Sequence[str] = (),
 ) -> RunOutcome:
     """Forecast, train, judge and verify on the device here; checkpoints go to `root`/RUN/checkpoints.
+
+    `trackers` are names of `recipes.trackers` that get each step's figures too.
 
     Raises:
         NothingFits: the forecast says it does not fit.
@@ -89,7 +93,8 @@ def run_recipe(
     else:
         run_id, forecast = continue_run(opened, ledger, resume)
         heard.forecast_made(forecast)
-    measurement, judgement = train_and_judge(opened, device, ledger, run_id, root, heard, forecast)
+    with tracking(run_folder(ledger.run(run_id)), run_id, trackers) as track:
+        measurement, judgement = train_and_judge(opened, device, ledger, run_id, heard, forecast, track)
     verdict = verify(run_id, forecast, measurement, opened.criteria)
     ledger.record_verdict(run_id, verdict)
     ledger.record_event(run_id, "verified")
@@ -136,9 +141,9 @@ def train_and_judge(
     device: Device,
     ledger: Ledger,
     run_id: str,
-    root: Path,
     heard: Listener,
     forecast: Forecast,
+    track: Callable[[StepReport], None] = lambda report: None,
 ) -> tuple[Measurement, Judgement]:
     """Train to the end, score, and enter steps, measurement and tables in the ledger."""
     join_group(opened.settings, device.kind)  # the forecast has made groups of its own until now
@@ -148,6 +153,7 @@ def train_and_judge(
     try:
         for report in training.steps():
             ledger.record_step(run_id, report)
+            track(report)
             heard.step_done(report, remaining.after(report))
     except Interrupted:
         ledger.record_event(run_id, "interrupted")

@@ -1,5 +1,6 @@
 """Run an opened recipe on the device here: what `forerun run` and a copied recipe file both do."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +21,9 @@ RUNS_FOLDER = Path("runs")
 """Checkpoints and pages of runs, in the current folder."""
 
 
-def run_here(opened: OpenedRecipe, url: str, *, resume: str | None = None, quiet: bool = False) -> RunOutcome | None:
+def run_here(
+    opened: OpenedRecipe, url: str, *, resume: str | None = None, quiet: bool = False, trackers: Sequence[str] = ()
+) -> RunOutcome | None:
     """Run with the ledger at `url`, show it on the terminal, and write its page; None for all ranks but the first.
 
     Raises:
@@ -34,7 +37,9 @@ def run_here(opened: OpenedRecipe, url: str, *, resume: str | None = None, quiet
     screen, err = Screen(quiet=quiet), Console(stderr=True)
     with open_ledger(url) as ledger:
         try:
-            outcome = run_recipe(opened, device, ledger, RUNS_FOLDER, resume=begun(resume), listener=screen)
+            outcome = run_recipe(
+                opened, device, ledger, RUNS_FOLDER, resume=begun(resume), listener=screen, trackers=trackers
+            )
         except Interrupted as stop:
             screen.close()
             err.print(f"{stop} Go on with: forerun run {opened.settings.workload} --resume {screen.run_id}")

@@ -43,23 +43,25 @@ class Witness:
     def evidence(self, steps: int, padded_tokens: int) -> Evidence:
         """What was seen over `steps` optimizer steps with `padded_tokens` in all."""
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
+        others, stolen = self._shares()
         return Evidence(
+            other_processes_share=others,
+            stolen_share=stolen,
             padded_tokens_per_step=padded_tokens / max(1, steps),
             compiled_graphs=_compiled_graphs() - self._compiled,
             fresh_bytes_per_step=faults * resource.getpagesize() / max(1, steps) if self.device == "cpu" else None,
-            **self._shares(),
             clock_share=sum(self._clocks) / len(self._clocks) if self._clocks else None,
             throttled_share=sum(self._throttled) / len(self._throttled) if self._throttled else None,
         )
 
-    def _shares(self) -> dict[str, float | None]:
+    def _shares(self) -> tuple[float | None, float | None]:
         """Of all processor time since the start: other processes', and the hypervisor's."""
         now = _processor_seconds()
         if now is None or self._at_start is None:
-            return {"other_processes_share": None, "stolen_share": None}
+            return None, None
         busy, stolen, whole, own = (after - before for after, before in zip(now, self._at_start, strict=True))
         whole = max(whole, 1e-9)
-        return {"other_processes_share": max(0.0, busy - own) / whole, "stolen_share": stolen / whole}
+        return max(0.0, busy - own) / whole, stolen / whole
 
 
 def _processor_seconds() -> tuple[float, float, float, float] | None:

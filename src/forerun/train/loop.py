@@ -19,7 +19,7 @@ import torch
 
 from forerun.errors import CheckpointNotWritten, NonFiniteLoss
 from forerun.hardware.host_memory import freed_memory_held
-from forerun.records import MeasuredRun, Measurement, RunPhases, StepReport
+from forerun.records import Evidence, MeasuredRun, Measurement, RunPhases, StepReport
 from forerun.settings.schema import Settings
 from forerun.step.training_step import BLANK, StepResult, TrainingStep
 from forerun.step.workload import Batch
@@ -312,5 +312,17 @@ class Training:
             ),
             metrics=metrics,
             versions=measure.versions(),
-            evidence=self.witness.evidence(len(self.reports), sum(r.padded_tokens for r in self.reports)),
+            evidence=self._evidence(reports),
+        )
+
+    def _evidence(self, reports: Sequence[StepReport]) -> Evidence:
+        """What the machine did while this process trained, and what went wrong in the whole run."""
+        usual = measure.measured_step(reports).seconds
+        again = [r for r in reports if r.out_of_memory]
+        return self.witness.evidence(len(self.reports), sum(r.padded_tokens for r in self.reports)).model_copy(
+            update={
+                "out_of_memory_steps": len(again),
+                "out_of_memory_seconds": sum(max(0.0, r.step_seconds - usual) for r in again),
+                "skipped_steps": sum(r.is_skipped for r in reports),
+            }
         )

@@ -34,6 +34,9 @@ def _of_steps(forecast: Forecast, measurement: Measurement) -> list[Cause]:
     waited = measurement.step.phases.data_seconds - forecast.step.phases.data_seconds
     said = f"each step waited {format_seconds(abs(waited))} {'more' if waited > 0 else 'less'} for its batches"
     found.append(Cause(name="data", seconds=steps * waited, said=said))
+    if evidence.out_of_memory_steps:
+        said = f"{evidence.out_of_memory_steps} steps ran out of memory and were run again in smaller pieces"
+        found.append(Cause(name="out of memory", seconds=evidence.out_of_memory_seconds, said=said))
     return [*found, *_of_machine(evidence, measurement.run.phases.training_seconds)]
 
 

@@ -35,6 +35,7 @@ def test_nothing_recorded_explains_nothing():
     [
         (Evidence(padded_tokens_per_step=1300), "sequence lengths", 90, "1,300 padded tokens per step, planned 1,000"),
         (Evidence(other_processes_share=0.2), "shared machine", 80, "other processes used 20.0 %"),
+        (Evidence(out_of_memory_steps=2, out_of_memory_seconds=30), "out of memory", 30, "2 steps ran out of memory"),
         (Evidence(stolen_share=0.1), "shared processor", 40, "hypervisor"),
         (Evidence(clock_share=0.8, throttled_share=0.9), "clock", 80, "power or heat"),
     ],

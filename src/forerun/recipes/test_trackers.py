@@ -1,0 +1,70 @@
+"""Every tracker gets the same figures; the file is there whatever else is."""
+
+import contextlib
+import json
+import sys
+import types
+
+import pytest
+
+from forerun.errors import InvalidSettings, MissingExtra
+from forerun.recipes.trackers import TRACKERS, figures, tracking
+from forerun.records import StepPhases, StepReport
+
+REPORT = StepReport(
+    step=3, epoch=0.5, loss=1.25, learning_rate=1e-3, step_seconds=0.5, phases=StepPhases(data_seconds=0.05), samples=8,
+    tokens=600, padded_tokens=800, gradient_norm=2.0, details={"task_loss": 4.0},
+)  # fmt: skip
+
+
+def fake(heard):
+    """A library that looks like each of them; writes down what it hears."""
+
+    class Writer:
+        def __init__(self, folder):
+            heard.append(("folder", folder))
+
+        def add_scalar(self, name, value, step):
+            heard.append((name, value, step))
+
+        def close(self):
+            heard.append("closed")
+
+    def log_metrics(found, step):
+        heard.extend((name, value, step) for name, value in found.items())
+
+    run = types.SimpleNamespace(log=log_metrics, finish=lambda: heard.append("closed"))
+    run.log = lambda found, step: log_metrics(found, step)
+    return types.SimpleNamespace(
+        SummaryWriter=Writer, init=lambda **keywords: run, start_run=lambda run_name: contextlib.nullcontext(),
+        log_metrics=log_metrics, log=lambda found: log_metrics(found, 3), finish=lambda: heard.append("closed"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(TRACKERS))
+def test_each_tracker_gets_every_figure(name, tmp_path, monkeypatch):
+    heard = []
+    for module, _ in TRACKERS.values():
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, TRACKERS[name][0], fake(heard))
+    with tracking(tmp_path, "run-1", [name]) as take:
+        take(REPORT)
+    assert {(key, value, 3) for key, value in figures(REPORT).items()} <= set(heard)
+
+
+def test_the_file_is_written_as_the_run_goes(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with tracking(tmp_path / "run", "run-1") as take:
+        take(REPORT)
+        (line,) = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert (found["step"], found["loss"], found["padding_share"], found["data_wait_share"]) == (3, 1.25, 0.25, 0.1)
+    assert found["task_loss"] == 4.0
+
+
+def test_what_is_not_there_is_said(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtra, match="pip install wandb"), tracking(tmp_path, "r", ["wandb"]):
+        pass
+    with pytest.raises(InvalidSettings, match="tensorboard, wandb"), tracking(tmp_path, "r", ["comet"]):
+        pass

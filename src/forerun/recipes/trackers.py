@@ -1,0 +1,119 @@
+"""Where the numbers of each step go beside the ledger: a JSON-lines file always, and trackers by name.
+
+`tensorboard` writes into the run's folder and is used wherever it is installed; `wandb`, `mlflow` and `trackio` are
+used when named. Each gets the same figures under the same names.
+"""
+
+import contextlib
+import importlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import InvalidSettings, MissingExtra
+from forerun.records import StepReport
+
+STEPS_FILE = "steps.jsonl"
+PROJECT = "forerun"
+Log = Callable[[dict[str, float], int], None]
+
+
+def figures(report: StepReport) -> dict[str, float]:
+    """What is worth a curve: loss, rates, speed, shares of the step, and the workload's details."""
+    found = {
+        "loss": report.loss,
+        "learning_rate": report.learning_rate,
+        "epoch": report.epoch,
+        "step_seconds": report.step_seconds,
+        "tokens_per_second": report.tokens / report.step_seconds,
+        "padding_share": 1 - report.tokens / report.padded_tokens if report.padded_tokens else 0.0,
+        "data_wait_share": report.phases.data_seconds / report.step_seconds,
+        **report.details,
+    }
+    return found if report.gradient_norm is None else {**found, "gradient_norm": report.gradient_norm}
+
+
+@contextlib.contextmanager
+def tracking(folder: Path, run_id: str, names: Sequence[str] = ()) -> Iterator[Callable[[StepReport], None]]:
+    """Yields what takes each step's report while a run lasts.
+
+    Raises:
+        InvalidSettings: no tracker of such a name.
+        MissingExtra: a tracker that was named is not installed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(_opened(name, folder, run_id)) for name in names]
+        if "tensorboard" not in names:
+            with contextlib.suppress(MissingExtra):
+                logs.append(stack.enter_context(_opened("tensorboard", folder, run_id)))
+        lines = stack.enter_context((folder / STEPS_FILE).open("a", encoding="utf-8"))
+
+        def take(report: StepReport) -> None:
+            lines.write(json.dumps({"step": report.step, **figures(report)}) + "\n")
+            lines.flush()
+            for log in logs:
+                log(figures(report), report.step)
+
+        yield take
+
+
+@contextlib.contextmanager
+def _opened(name: str, folder: Path, run_id: str) -> Iterator[Log]:
+    if name not in TRACKERS:
+        raise InvalidSettings(f"--log: one of {', '.join(TRACKERS)}; found {name!r}.")
+    module, opened = TRACKERS[name]
+    try:
+        library = importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"--log: {name} is not installed. Install it with pip install {name}.") from error
+    with opened(library, folder, run_id) as log:
+        yield log
+
+
+@contextlib.contextmanager
+def _tensorboard(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
+    writer = library.SummaryWriter(str(folder / "tensorboard"))
+
+    def log(found: dict[str, float], step: int) -> None:
+        for name, value in found.items():
+            writer.add_scalar(name, value, step)
+
+    try:
+        yield log
+    finally:
+        writer.close()
+
+
+@contextlib.contextmanager
+def _wandb(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
+    run = library.init(project=PROJECT, name=run_id, dir=str(folder))
+    try:
+        yield lambda found, step: run.log(found, step=step)
+    finally:
+        run.finish()
+
+
+@contextlib.contextmanager
+def _mlflow(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
+    with library.start_run(run_name=run_id):
+        yield lambda found, step: library.log_metrics(found, step=step)
+
+
+@contextlib.contextmanager
+def _trackio(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
+    library.init(project=PROJECT, name=run_id)
+    try:
+        yield lambda found, step: library.log(found)
+    finally:
+        library.finish()
+
+
+TRACKERS: dict[str, tuple[str, Any]] = {
+    "tensorboard": ("torch.utils.tensorboard", _tensorboard),
+    "wandb": ("wandb", _wandb),
+    "mlflow": ("mlflow", _mlflow),
+    "trackio": ("trackio", _trackio),
+}
+"""Name → module to import, and how it is opened."""
