@@ -1,9 +1,10 @@
-"""Forecasts against published measurements, without a GPU: `python -m benchmarks.scoreboard [--installed]`.
+"""Forecasts against published measurements, without a GPU: `python -m benchmarks.scoreboard [--only TEXT]`.
 
 Prints errors for each source and overall, for the rows that were looked at and the third that was held out; writes
 every row to `benchmarks/scoreboard/latest.csv`; the last line is one JSON object. Relative error is
 (forecast − measured) ÷ measured; `bias` is its mean with sign, the rest is of its absolute value. `--installed` skips
-rows whose run used other library versions, which pip has to fetch once.
+rows whose run used other library versions, which pip has to fetch once; `--only` makes the rows anew whose id contains
+TEXT, and leaves the others in the file as they are.
 """
 
 import csv
@@ -33,6 +34,8 @@ Pair = tuple[Row, dict[str, Any]]
 def main() -> None:
     """Forecast every row, print the tables and the JSON line."""
     rows = load_rows()
+    if "--only" in sys.argv:
+        rows = [row for row in rows if sys.argv[sys.argv.index("--only") + 1] in row.id]
     sets = [INSTALLED] if "--installed" in sys.argv else list(SETS)
     made = forecast_all([r for r in rows if r.library in sets])
     failed = [(r, made[r.id]["error"]) for r in rows if "error" in made.get(r.id, {})]
@@ -41,7 +44,7 @@ def main() -> None:
         print(f"not forecast: {row.id}: {error}", file=sys.stderr)
     print_tables(pairs)
     print_times(pairs)
-    write_rows(pairs)
+    write_rows(pairs, keep="--only" in sys.argv)
     print(json.dumps(scores(pairs) | {"rows_not_forecast": len(rows) - len(pairs)}))
 
 
@@ -221,8 +224,19 @@ def print_tables(pairs: list[Pair]) -> None:
         print(f"it leaves {share['memory.idle_share']:.1%} of the card idle in the mean")
 
 
-def write_rows(pairs: list[Pair]) -> None:
-    """Every row with its forecast and errors."""
+def write_rows(pairs: list[Pair], *, keep: bool = False) -> None:
+    """Every row with its forecast and errors, in the order of their ids; `keep` leaves other rows of the file."""
+    made_now = {row.id for row, _ in pairs}
+    others = list(csv.reader(LATEST.read_text(encoding="utf-8").splitlines()))[1:] if keep else []
+    lines = [line for line in others if line[0] not in made_now]
+    for row, made in pairs:
+        lines.append(
+            [row.id, row.program, row.gpu, json.dumps(row.settings), row.is_specified, row.is_held_out,
+             row.allocated_bytes, made["allocated"], _error(made["allocated"], row.allocated_bytes),
+             row.device_bytes, made["device"], made["conservative"], _error(made["device"], row.device_bytes),
+             row.reserved_bytes, made["reserved"],
+             row.step_seconds, f"{made['step']:.6g}", _error(made["step"], row.step_seconds), row.note]
+        )  # fmt: skip
     with LATEST.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
@@ -230,14 +244,7 @@ def write_rows(pairs: list[Pair]) -> None:
              "error_allocated", "measured_device", "forecast_device", "conservative_device", "error_device",
              "measured_reserved", "forecast_reserved", "measured_step", "forecast_step", "error_step", "note"]
         )  # fmt: skip
-        for row, made in pairs:
-            writer.writerow(
-                [row.id, row.program, row.gpu, json.dumps(row.settings), row.is_specified, row.is_held_out,
-                 row.allocated_bytes, made["allocated"], _error(made["allocated"], row.allocated_bytes),
-                 row.device_bytes, made["device"], made["conservative"], _error(made["device"], row.device_bytes),
-                 row.reserved_bytes, made["reserved"],
-                 row.step_seconds, f"{made['step']:.6g}", _error(made["step"], row.step_seconds), row.note]
-            )  # fmt: skip
+        writer.writerows(sorted(lines, key=lambda line: line[0]))
 
 
 def _error(forecast: float, measured: float | None) -> str:

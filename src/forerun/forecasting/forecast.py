@@ -32,8 +32,10 @@ from forerun.units import HOUR, format_percent
 STATED_STARTUP_SECONDS = 30.0
 """Imports, weights and tokenising on a machine that was not measured; stated."""
 HOST_SPREAD = (1.05, 1.2, 1.8)
-"""Resident over modelled bytes of a CPU process's heap, beside what it had before: six steps had 1.07 to 1.39, one
-whose optimizer makes temporaries inside a library 1.70, a run of many lengths 1.75 (docs/log.md, 2026-11-21)."""
+"""Resident over modelled bytes of a CPU process's heap, beside what it had before: six steps of one length had 1.07 to
+1.39, one whose optimizer makes temporaries inside a library 1.70 (docs/log.md, 2026-11-21)."""
+HOST_SPREAD_PER_LENGTH = (0.0, 0.045, 0.06)
+"""Added for each further length of batches: runs of 8 lengths had 1.5 to 1.75, runs of 27 lengths 2.24 to 2.6."""
 TIMELINE_POINTS = 240
 NOT_MODELLED = {
     "cuda": [
@@ -71,7 +73,11 @@ def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
     device, replay = request.device, model.memory
     if model.card is None:
         context = psutil.Process().memory_info().rss
-        low, middle, high = (context + replay.peak_reserved_bytes * share for share in HOST_SPREAD)
+        lengths = len({shape.length for shape, number in request.plan.shapes if number})
+        low, middle, high = (
+            context + replay.peak_reserved_bytes * (share + more * (max(1, lengths) - 1))
+            for share, more in zip(HOST_SPREAD, HOST_SPREAD_PER_LENGTH, strict=True)
+        )
         band = Range(optimistic=low, expected=middle, conservative=high)
     else:
         context = int(outside_bytes(device, request.settings.parallel.world_size).expected)
