@@ -21,6 +21,8 @@ from benchmarks.scoreboard.rows import load_rows  # noqa: E402
 from forerun.clock.priors import PriorCosts  # noqa: E402
 from forerun.forecasting.ranges import TIME_SPREAD  # noqa: E402
 from forerun.hardware.catalogue import device  # noqa: E402
+from forerun.models.catalogue import model_config
+from forerun.settings.load import settings_from
 
 ROWS = load_rows()
 
@@ -28,9 +30,13 @@ ROWS = load_rows()
 def test_rows_are_complete_and_can_be_forecast():
     assert len({row.id for row in ROWS}) == len(ROWS) > 150
     for row in ROWS:
-        assert row.program in PROGRAMS
         assert row.library in SETS
-        assert row.settings["model"] in ARCHITECTURES
+        if row.program == "settings":
+            settings = settings_from(row.settings["settings"])
+            assert model_config(settings.model.name, settings.model.config, settings.model.attention)
+        else:
+            assert row.program in PROGRAMS
+            assert row.settings["model"] in ARCHITECTURES
         assert device(row.gpu)
         measured = row.allocated_bytes, row.reserved_bytes, row.device_bytes, row.step_seconds
         assert any(v is not None for v in measured)

@@ -13,7 +13,7 @@ from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.settings.load import settings_from
 from kill_driver import SAMPLES, SETTINGS, TinyData, TinyWorkload
 
-HIDDEN_SECONDS = 0.05
+HIDDEN_SECONDS = 0.15
 """Slept in every real micro-step and in none that is traced."""
 
 
@@ -27,7 +27,7 @@ class Hidden(TinyWorkload):
 
 
 def opened():
-    settings = settings_from({**SETTINGS, "schedule": {"epochs": 3}})
+    settings = settings_from({**SETTINGS, "schedule": {"epochs": 1}})
     data = TinyData()
     shapes = [BatchShape(len(b), 8) for step in data.epoch_steps(0) for b in step]
     plan = BatchPlan.count(shapes, steps=7, samples=SAMPLES, tokens=8.0 * SAMPLES)
@@ -39,7 +39,7 @@ def opened():
 
 
 def test_the_second_forecast_of_a_recipe_is_better(tmp_path):
-    """The first is short by 100 ms a step, many times the step; the second knows. Half of the logarithm is asked for."""
+    """The first is short by 300 ms a step, many times the step; the second knows. Half of the logarithm is asked for."""
     device = detect_cpu().device
     misses = []
     with open_ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
