@@ -21,8 +21,8 @@ from benchmarks.scoreboard.rows import load_rows  # noqa: E402
 from forerun.clock.priors import PriorCosts  # noqa: E402
 from forerun.forecasting.ranges import TIME_SPREAD  # noqa: E402
 from forerun.hardware.catalogue import device  # noqa: E402
-from forerun.models.catalogue import model_config
-from forerun.settings.load import settings_from
+from forerun.models.catalogue import model_config  # noqa: E402
+from forerun.settings.load import settings_from  # noqa: E402
 
 ROWS = load_rows()
 
