@@ -29,7 +29,7 @@ CAP, DIVISOR, FACTOR = "final_logit_softcapping", "logits_scaling", "logit_scale
 """What configurations of transformers do to logits after the output layer (Gemma 2, Granite, Cohere)."""
 FAMILIES = frozenset({
     "bert", "distilbert", "electra", "roberta", "xlm-roberta", "modernbert", "gpt2", "gpt_neox", "gpt_bigcode", "opt",
-    "llama", "mistral", "mixtral", "qwen2", "qwen3", "phi", "gemma", "gemma2", "falcon", "t5",
+    "llama", "mistral", "mixtral", "qwen2", "phi", "gemma2", "falcon", "t5",
 })  # fmt: skip
 """Model types whose logits are the output layer's, but for what is named above; each is tested."""
 

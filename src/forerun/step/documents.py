@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from forerun.errors import NotSupported
 
 DOCUMENTS, FIRSTS = "documents", "firsts"
-CAUSAL_FAMILIES = frozenset({"gpt2", "gpt_neox", "opt", "llama", "mistral", "qwen2", "qwen3", "phi", "gemma"})
+CAUSAL_FAMILIES = frozenset({"gpt2", "gpt_neox", "opt", "llama", "mistral", "qwen2", "phi"})
 ENCODER_FAMILIES = frozenset({"bert", "roberta", "xlm-roberta", "electra", "distilbert"})
 """Model types that are tested to give packed documents what they give single ones."""
 LAST_STAGE = ("encoder", "transformer")

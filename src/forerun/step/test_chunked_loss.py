@@ -79,8 +79,8 @@ def test_loss_and_gradients_are_those_of_the_full_logits(model_type, monkeypatch
         assert (chunked_gradients[name] - gradient).abs().max() <= 1e-5 * gradient.abs().max() + 1e-9, name
 
 
-def test_every_known_family_is_tried_or_a_name_of_one_that_is():
-    assert chunked_loss.FAMILIES - set(TINY) <= {"qwen3", "gemma"}
+def test_every_known_family_is_tried():
+    assert set(TINY) >= chunked_loss.FAMILIES
 
 
 def test_models_give_logits_again_afterwards():

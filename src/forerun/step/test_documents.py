@@ -63,6 +63,10 @@ def test_packed_is_padded(kind, workload, monkeypatch):
         assert (packed[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-8, name
 
 
+def test_every_known_family_is_tried():
+    assert set(TINY) >= CAUSAL_FAMILIES | ENCODER_FAMILIES
+
+
 def test_a_token_sees_its_own_document_only():
     documents = torch.tensor([[1, 1, 2, 2, 2, 0]])
     mask = block_mask(documents, is_causal=False)[0, 0]

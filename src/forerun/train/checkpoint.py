@@ -27,7 +27,7 @@ from forerun.step.parallel import like, of_all_ranks, whole
 from forerun.step.training_step import TrainingStep
 from forerun.train.ranks import from_first, rank
 
-FORMAT = "forerun.checkpoint/1"
+FORMAT = "forerun.checkpoint/2"
 MANIFEST, MODEL, OPTIMIZER, GENERATORS = (
     "manifest.json",
     "model.safetensors",
