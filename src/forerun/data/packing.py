@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from forerun.data.plan import BatchPlan, BatchShape
+from forerun.data.plan import BatchShape
+from forerun.data.sampler import EpochSampler, Indices
 
 WINDOW = 16
 """Micro-batches packed together: larger wastes less and mixes less."""
-
-Indices = NDArray[np.int64]
 
 
 def first_fit(order: Sequence[int] | Indices, lengths: Sequence[int], row_length: int) -> list[list[int]]:
@@ -57,17 +55,8 @@ def rows_of(indices: Sequence[int] | Indices, lengths: Sequence[int], row_length
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedSampler:
-    """Order of the samples, epoch by epoch; a pure function of its fields and the epoch."""
-
-    lengths: Sequence[int]
-    """Tokens of each sample, at most `sequence_length`."""
-    micro_batch_size: int
-    """Rows of a micro-batch."""
-    gradient_accumulation_steps: int = 1
-    sequence_length: int
-    """Tokens of a row."""
-    seed: int = 0
+class PackedSampler(EpochSampler):
+    """Rows of `sequence_length` tokens, each of several samples."""
 
     def __post_init__(self) -> None:
         longest = max(self.lengths, default=0)
@@ -77,25 +66,9 @@ class PackedSampler:
                 f"the longest of {longest}"
             )
 
-    def epoch(self, epoch: int) -> list[list[Indices]]:
-        """Optimizer steps of the epoch (counted from 0), each a list of micro-batches."""
-        batches = self._micro_batches(np.random.default_rng((self.seed, epoch)))
-        width = self.gradient_accumulation_steps
-        return [batches[first : first + width] for first in range(0, len(batches), width)]
-
     def shape(self, batch: Sequence[int] | Indices) -> BatchShape:
         """Rows and tokens of a row of a micro-batch."""
         return BatchShape(len(rows_of(batch, self.lengths, self.sequence_length)), self.sequence_length)
-
-    def plan(self, epoch: int = 0) -> BatchPlan:
-        """The shapes of that epoch; other epochs differ only by chance."""
-        steps = self.epoch(epoch)
-        return BatchPlan.count(
-            (self.shape(batch) for step in steps for batch in step),
-            steps=len(steps),
-            samples=len(self.lengths),
-            tokens=float(sum(self.lengths)),
-        )
 
     def _micro_batches(self, random: np.random.Generator) -> list[Indices]:
         lengths = np.asarray(self.lengths)

@@ -10,6 +10,7 @@ and cut; the micro-batches are shuffled. Short files therefore meet short files,
 The forecast's batch plan and the training loop come from the same `epoch`, so their shapes are equal by construction.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,42 +37,22 @@ def padded_length(length: int, sequence_length: int, multiple: int = LENGTH_MULT
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthBucketSampler:
+class EpochSampler(ABC):
     """Order of the samples, epoch by epoch; a pure function of its fields and the epoch."""
 
     lengths: Sequence[int]
     """Tokens of each sample, at most `sequence_length`."""
-    groups: Sequence[str]
-    """Group of each sample."""
     micro_batch_size: int
+    """Rows of a micro-batch."""
     gradient_accumulation_steps: int = 1
     sequence_length: int
-    padding: Literal["fixed", "longest", "bucketed"] = "bucketed"
-    """`longest` pads like `bucketed` but does not sort by length."""
-    length_multiple: int = LENGTH_MULTIPLE
-    members: int = 4
-    """At most this many samples of a group are kept together."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if len(self.lengths) != len(self.groups) or not len(self.lengths):
-            raise ValueError(f"one length and group a sample; found {len(self.lengths)} and {len(self.groups)}")
 
     def epoch(self, epoch: int) -> list[list[Indices]]:
         """Optimizer steps of the epoch (counted from 0), each a list of micro-batches."""
         batches = self._micro_batches(np.random.default_rng((self.seed, epoch)))
         width = self.gradient_accumulation_steps
         return [batches[first : first + width] for first in range(0, len(batches), width)]
-
-    def shape(self, batch: Sequence[int] | Indices) -> BatchShape:
-        """Samples and padded tokens of a micro-batch."""
-        longest = max(self.lengths[index] for index in batch)
-        return BatchShape(len(batch), self.padded(longest))
-
-    def padded(self, longest: int) -> int:
-        """Tokens to which a micro-batch is padded whose longest sample has `longest`."""
-        fixed = self.padding == "fixed"
-        return self.sequence_length if fixed else padded_length(longest, self.sequence_length, self.length_multiple)
 
     def plan(self, epoch: int = 0) -> BatchPlan:
         """The shapes of that epoch; other epochs differ only by chance."""
@@ -82,6 +63,41 @@ class LengthBucketSampler:
             samples=len(self.lengths),
             tokens=float(sum(self.lengths)),
         )
+
+    @abstractmethod
+    def shape(self, batch: Sequence[int] | Indices) -> BatchShape:
+        """Rows and padded tokens of a row of a micro-batch."""
+
+    @abstractmethod
+    def _micro_batches(self, random: np.random.Generator) -> list[Indices]:
+        """All of an epoch; only the last may have fewer rows than the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthBucketSampler(EpochSampler):
+    """Samples of like lengths together, and members of one group."""
+
+    groups: Sequence[str]
+    """Group of each sample."""
+    padding: Literal["fixed", "longest", "bucketed"] = "bucketed"
+    """`longest` pads like `bucketed` but does not sort by length."""
+    length_multiple: int = LENGTH_MULTIPLE
+    members: int = 4
+    """At most this many samples of a group are kept together."""
+
+    def __post_init__(self) -> None:
+        if len(self.lengths) != len(self.groups) or not len(self.lengths):
+            raise ValueError(f"one length and group a sample; found {len(self.lengths)} and {len(self.groups)}")
+
+    def shape(self, batch: Sequence[int] | Indices) -> BatchShape:
+        """Samples and padded tokens of a micro-batch."""
+        longest = max(self.lengths[index] for index in batch)
+        return BatchShape(len(batch), self.padded(longest))
+
+    def padded(self, longest: int) -> int:
+        """Tokens to which a micro-batch is padded whose longest sample has `longest`."""
+        fixed = self.padding == "fixed"
+        return self.sequence_length if fixed else padded_length(longest, self.sequence_length, self.length_multiple)
 
     def _micro_batches(self, random: np.random.Generator) -> list[Indices]:
         clusters = self._clusters(random)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from forerun.errors import InvalidSettings, UnknownModel
-from forerun.models.catalogue import hub_is_reachable
+from forerun.models.catalogue import hub_is_reachable, model_config
+from forerun.settings.schema import Settings
 
 WORKLOADS = (
     "causal-lm", "masked-lm", "sequence-classification", "token-classification", "seq2seq-lm", "encoder",
@@ -57,6 +58,23 @@ def maximum_length(config: Any) -> int | None:
     if positions is None:
         return None
     return positions - 2 if config.model_type in OFFSET_POSITIONS else positions
+
+
+def config_of(settings: Settings) -> Any:
+    """The configuration of the settings' architecture, which must have positions for their sequence length.
+
+    Raises:
+        UnknownModel: no such architecture.
+        InvalidSettings: the sequences are too long for it, or an override is no field of it.
+    """
+    config = model_config(settings.model.name, settings.model.config, settings.model.attention)
+    limit = maximum_length(config)
+    if limit is not None and settings.batch.sequence_length > limit:
+        raise InvalidSettings(
+            f"batch.sequence_length: {settings.model.name} has positions for {limit} tokens; found "
+            f"{settings.batch.sequence_length}. Set it to {limit} or less, or choose a longer model."
+        )
+    return config
 
 
 def workloads_of(config: Any) -> list[str]:

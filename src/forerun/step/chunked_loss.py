@@ -16,11 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from forerun.data.token_data import IGNORED
 from forerun.errors import NotSupported
 from forerun.units import MIB
 
-IGNORED = -100
-"""Label of positions that do not count, as in PyTorch's cross-entropy."""
 CHUNK_BYTES = 256 * MIB
 """Of fp32 logits in one chunk: large enough to keep a GPU busy."""
 FP16_FACTOR = 16.0

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings, nearest
-from forerun.models.build import build_model, maximum_length
-from forerun.models.catalogue import model_config
+from forerun.models.build import build_model, config_of
 from forerun.settings.schema import Settings
-from forerun.step.chunked_loss import IGNORED, chunked_cross_entropy, hidden_for_logits, require_chunkable
+from forerun.step.chunked_loss import chunked_cross_entropy, hidden_for_logits, require_chunkable
 from forerun.step.documents import (
     DOCUMENTS,
     FIRSTS,
@@ -43,15 +43,8 @@ class HeadWorkload:
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """The architecture with this workload's head."""
-        config = model_config(settings.model.name, settings.model.config, settings.model.attention)
-        limit = maximum_length(config)
-        if limit is not None and settings.batch.sequence_length > limit:
-            raise InvalidSettings(
-                f"batch.sequence_length: {settings.model.name} has positions for {limit} tokens; found "
-                f"{settings.batch.sequence_length}. Set it to {limit} or less, or choose a longer model."
-            )
         source = settings.model.name if pretrained else None
-        model = build_model(config, self.name, pretrained_from=source)
+        model = build_model(config_of(settings), self.name, pretrained_from=source)
         if settings.batch.padding == "packed":
             require_packable(model, self.name, settings.batch.sequence_length)
         if settings.cross_entropy == "chunked":

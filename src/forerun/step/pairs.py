@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from forerun.errors import InvalidSettings, NotSupported
-from forerun.models.build import build_model, maximum_length
-from forerun.models.catalogue import model_config
+from forerun.errors import NotSupported
+from forerun.models.build import build_model, config_of
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch, LossSum
 
@@ -34,14 +33,7 @@ class Pairs:
         """The bare encoder."""
         if settings.batch.padding == "packed":
             raise NotSupported("batch.padding: pairs are not packed by this version. Set it to bucketed or longest.")
-        config = model_config(settings.model.name, settings.model.config, settings.model.attention)
-        limit = maximum_length(config)
-        if limit is not None and settings.batch.sequence_length > limit:
-            raise InvalidSettings(
-                f"batch.sequence_length: {settings.model.name} has positions for {limit} tokens; found "
-                f"{settings.batch.sequence_length}. Set it to {limit} or less, or choose a longer model."
-            )
-        model = build_model(config, "encoder", pretrained_from=settings.model.name if pretrained else None)
+        model = build_model(config_of(settings), "encoder", pretrained_from=settings.model.name if pretrained else None)
         if getattr(model, "pooler", None) is not None:
             model.pooler = None  # type: ignore[assignment]  (reads one token; it would get no gradient)
         return model

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from forerun.data.token_data import IGNORED
 from forerun.errors import NotSupported
 from forerun.models.catalogue import architectures
 from forerun.settings.load import settings_from
@@ -54,7 +55,7 @@ def batch_of(step, size=3):
     for key in batch:
         if key.endswith("ids") or key == "labels":
             batch[key] = torch.randint(3, 60, batch[key].shape)
-    batch["labels"][0, -4:] = chunked_loss.IGNORED
+    batch["labels"][0, -4:] = IGNORED
     return batch
 
 
@@ -101,10 +102,10 @@ def test_any_shape(tokens, vocabulary, cap, factor, has_bias):
     hidden = torch.randn(tokens, 6, generator=generator, dtype=torch.float64).requires_grad_()
     head = nn.Linear(6, vocabulary, bias=has_bias).double()
     labels = torch.randint(-1, vocabulary, (tokens,), generator=generator)
-    labels[labels < 0] = chunked_loss.IGNORED
+    labels[labels < 0] = IGNORED
     logits = head(hidden) * factor
     logits = cap * torch.tanh(logits / cap) if cap else logits
-    wanted = F.cross_entropy(logits, labels, ignore_index=chunked_loss.IGNORED, reduction="sum")
+    wanted = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     wanted.backward()
     expected = [p.grad.clone() for p in (hidden, *head.parameters())]
     for p in (hidden, *head.parameters()):
