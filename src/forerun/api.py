@@ -115,6 +115,12 @@ def _request(settings: Settings, device: Device, price_per_hour: float | None) -
             opened.settings, opened.workload, opened.plan, device, price_per_hour, opened.known_times(device)
         )
     if settings.workload in GENERIC:
+        if settings.recipe or settings.data.source is not None:
+            given = "recipe" if settings.recipe else "data.source"
+            raise InvalidSettings(
+                f"{given}: is for recipes, which bring their data; found workload={settings.workload!r}. Leave it out, "
+                f"or set workload to one of {', '.join(MODULES)}."
+            )
         workload = generic_workload(settings.workload)
         return ForecastRequest(settings, workload, plan_from_settings(settings), device, price_per_hour, KnownTimes())
     known = ", ".join([*GENERIC, *MODULES])

@@ -12,7 +12,7 @@ SUMMARIES = {"code-detector": "AI-written code detection: classification and sup
 
 
 class Recipe(Protocol):
-    """What a recipe module offers."""
+    """What a recipe module offers; one that can be swept also has what `recipes.swept.Sweepable` says."""
 
     SETTINGS: Settings
     CRITERIA: tuple[Criterion, ...]

@@ -29,7 +29,10 @@ from forerun.verify.compare import verify
 from forerun.verify.recalibrate import with_experience
 
 RESULT = "tables"
-"""Name in the ledger of the tables of a run's final evaluation."""
+"""Name in the ledger of the tables and curves of a run's final evaluation."""
+
+KEPT = "kept"
+"""Name in the ledger of what a run keeps for comparisons with others."""
 
 
 class Listener:
@@ -168,7 +171,9 @@ def train_and_judge(
     metrics = judgement.metrics | last_epoch_means(training.reports)
     measured = measured.model_copy(update={"metrics": metrics, "evidence": evidence})
     ledger.record_measurement(run_id, measured)
-    ledger.record_result(run_id, RESULT, {"tables": [table.model_dump() for table in judgement.tables]})
+    shown = {"tables": judgement.tables, "curves": judgement.curves}
+    ledger.record_result(run_id, RESULT, {name: [each.model_dump() for each in all_] for name, all_ in shown.items()})
+    ledger.record_result(run_id, KEPT, judgement.kept)
     ledger.record_event(run_id, "finished")
     heard.judged(judgement)
     return measured, judgement

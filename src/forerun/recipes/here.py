@@ -12,7 +12,7 @@ from forerun.recipes.flow import RESULT, RunOutcome, follow, run_folder, run_rec
 from forerun.recipes.opened import OpenedRecipe
 from forerun.recipes.screen import Screen
 from forerun.report.html import PageContent, render_page
-from forerun.report.tables import ResultTable
+from forerun.report.tables import ResultCurve, ResultTable
 from forerun.train.interrupt import Interrupted
 from forerun.train.launch import begun
 from forerun.train.ranks import is_follower, join_group
@@ -58,7 +58,7 @@ def write_page(ledger: Ledger, run_id: str, to: Path | None = None) -> Path:
     row, forecast = ledger.run(run_id), ledger.forecast(run_id)
     if forecast is None:
         raise InvalidSettings(f"Run {run_id} has no forecast, so there is no page. Start it with forerun run.")
-    tables = ledger.results(run_id).get(RESULT, {"tables": []})["tables"]
+    results = ledger.results(run_id).get(RESULT, {})
     content = PageContent(
         title=f"{row.name} on {row.gpu}",
         run={key: str(value) for key, value in row.model_dump(exclude={"settings", "versions"}).items()},
@@ -67,7 +67,8 @@ def write_page(ledger: Ledger, run_id: str, to: Path | None = None) -> Path:
         measurement=ledger.measurement(run_id),
         verdict=ledger.verdict(run_id),
         steps=ledger.steps(run_id),
-        tables=[ResultTable.model_validate(table) for table in tables],
+        tables=[ResultTable.model_validate(table) for table in results.get("tables", ())],
+        curves=[ResultCurve.model_validate(curve) for curve in results.get("curves", ())],
     )
     path = to or run_folder(row) / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.data.plan import BatchPlan
 from forerun.forecasting.request import KnownTimes
 from forerun.hardware.catalogue import Device
-from forerun.report.tables import ResultTable
+from forerun.report.tables import ResultCurve, ResultTable
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
@@ -26,6 +26,9 @@ class Judgement:
 
     metrics: dict[str, float]
     tables: list[ResultTable]
+    curves: list[ResultCurve] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+    """For comparisons between runs, as JSON: outcomes per test sample, curves over training."""
 
 
 @dataclass(frozen=True)

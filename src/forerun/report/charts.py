@@ -32,12 +32,13 @@ class Axis(Record):
 
 
 class Line(Record):
-    """One series: a name, a CSS class and points in values."""
+    """One series: a name, a CSS class, points in values, and the ends of an interval at each point, if it has one."""
 
     name: str
     style: str
     points: list[tuple[float, float]]
     dots: bool = False
+    intervals: list[tuple[float, float]] = []
 
 
 class Band(Record):
@@ -113,6 +114,7 @@ def line_view(
     """Lines over a common x."""
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points] + [edge for band in bands for edge in (band.low, band.high)]
+    ys += [edge for line in lines for interval in line.intervals for edge in interval]
     low = 0.0 if from_zero else min(ys)
     across, up = across_axis(min(xs), max(xs)), up_axis(low, max(ys))
     return LineView(title=title, description=description, across=across, up=up, lines=list(lines), bands=list(bands))
@@ -149,6 +151,11 @@ def draw_lines(view: LineView, show_x: Callable[[float], str], show_y: Callable[
         width = view.across.last_pixel - view.across.first_pixel
         parts.append(f'<rect class="band" x="{LEFT}" y="{top}" width="{width}" height="{max(1.0, bottom - top):.1f}"/>')
     for line in view.lines:
+        there = [(x, high) for (x, _), (_, high) in zip(line.points, line.intervals, strict=False)]
+        back = [(x, low) for (x, _), (low, _) in zip(line.points, line.intervals, strict=False)]
+        if there:
+            edge = " ".join(f"{view.across.pixel(x)},{view.up.pixel(y)}" for x, y in [*there, *reversed(back)])
+            parts.append(f'<polygon class="interval {line.style}" points="{edge}"/>')
         points = [(view.across.pixel(x), view.up.pixel(y)) for x, y in line.points]
         if line.dots:
             parts += [f'<circle class="{line.style}" cx="{x}" cy="{y}" r="2"/>' for x, y in points]

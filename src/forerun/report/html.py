@@ -13,12 +13,14 @@ from markupsafe import Markup
 
 from forerun.records import Forecast, Measurement, MemoryBreakdown, Record, StepReport, Verdict
 from forerun.report.charts import Band, Line, draw_lines, draw_stack, line_view, stack_view
-from forerun.report.tables import ResultTable, cell_text
+from forerun.report.tables import ResultCurve, ResultTable, cell_text
 from forerun.report.terminal import quantity_text
 from forerun.units import format_bytes, format_percent, format_seconds
 
 OPERATORS_SHOWN = 10
 LOSS_PARTS_SHOWN = 6
+STYLES = 5
+"""Colours of further lines in the page's style sheet."""
 
 
 class PageContent(Record):
@@ -32,6 +34,7 @@ class PageContent(Record):
     verdict: Verdict | None
     steps: list[StepReport]
     tables: list[ResultTable]
+    curves: list[ResultCurve] = []
 
 
 class Bar(Record):
@@ -60,6 +63,7 @@ def render_page(content: PageContent) -> str:
         run_bars=phase_bars(forecast.run.phases, None if measured is None else measured.run.phases),
         operators=forecast.detail.operators[:OPERATORS_SHOWN],
         charts=[Markup(chart) for chart in step_charts(content)],
+        curves=[Markup(curve_chart(curve)) for curve in content.curves],
         cell_text=cell_text,
         seconds=format_seconds,
         size=format_bytes,
@@ -188,6 +192,25 @@ def step_charts(content: PageContent) -> list[str]:
         ),
         _figure("Learning rate", "after warm-up it decays to zero", draw_lines(rate, whole, lambda v: f"{v:.1e}")),
     ]
+
+
+def curve_chart(curve: ResultCurve) -> str:
+    """A figure of measured series with their intervals."""
+    lines = []
+    for number, series in enumerate(curve.series):
+        both = series.low is not None and series.high is not None
+        lines.append(
+            Line(
+                name=series.name,
+                style="line one" if number == 0 else f"line part{(number - 1) % STYLES}",
+                points=list(zip(series.x, series.y, strict=True)),
+                intervals=list(zip(series.low or [], series.high or [], strict=True)) if both else [],
+            )
+        )
+    said = f"{curve.up} over {curve.across}: {', '.join(series.name for series in curve.series)}."
+    view = line_view(curve.title, said, lines)
+    drawn = draw_lines(view, lambda value: f"{value:g}", lambda value: f"{value:g}")
+    return _figure(curve.title, f"{curve.up} over {curve.across}. {curve.note}", _legend(lines) + drawn)
 
 
 def _legend(lines: Sequence[Line]) -> str:

@@ -1,4 +1,4 @@
-"""A table of results as data, drawn by both the terminal and the HTML report."""
+"""Tables and curves of results as data; the terminal draws tables, the HTML report both."""
 
 from forerun.records import Record
 
@@ -12,6 +12,26 @@ class ResultTable(Record):
     note: str = ""
     columns: list[str]
     rows: list[list[Cell]]
+
+
+class Series(Record):
+    """One line of a `ResultCurve`; `low` and `high` are the ends of its interval at each x, if it has one."""
+
+    name: str
+    x: list[float]
+    y: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
+
+
+class ResultCurve(Record):
+    """Lines over a common x, with names and units of both axes."""
+
+    title: str
+    note: str = ""
+    across: str
+    up: str
+    series: list[Series]
 
 
 def cell_text(cell: Cell) -> str:

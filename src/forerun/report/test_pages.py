@@ -28,8 +28,8 @@ from forerun.records import (
     VerdictRow,
 )  # fmt: skip
 from forerun.report import terminal
-from forerun.report.html import PageContent, phase_bars, render_page
-from forerun.report.tables import ResultTable
+from forerun.report.html import PageContent, curve_chart, phase_bars, render_page
+from forerun.report.tables import ResultCurve, ResultTable, Series
 from forerun.units import GIB
 
 TABLE = ResultTable(
@@ -189,3 +189,17 @@ def test_bars_share_one_scale():
         ("backward", 50.0, 0.0),
         ("data", 0.0, 25.0),
     ]
+
+
+def test_a_curve_has_its_lines_intervals_and_axes():
+    series = [
+        Series(name="close", x=[0.0, 0.5, 1.0], y=[0.9, 0.8, 0.1], low=[0.85, 0.7, 0.0], high=[0.95, 0.9, 0.2]),
+        Series(name="uniform", x=[0.0, 0.5, 1.0], y=[0.9, 0.5, 0.0]),
+    ]
+    curve = ResultCurve(title="Dose <and> response", across="rate", up="exact match", series=series)
+    drawn = curve_chart(curve)
+    assert drawn.count("<polygon") == 1
+    assert drawn.count("<polyline") == 2
+    assert "Dose &lt;and&gt; response" in drawn
+    assert "exact match over rate" in drawn
+    assert drawn in render_page(content(curves=[curve]))

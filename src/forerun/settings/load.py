@@ -4,13 +4,15 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from forerun.errors import InvalidSettings, nearest
-from forerun.settings.schema import Settings
+from forerun.settings.schema import Section, Settings
+
+Options = TypeVar("Options", bound=Section)
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
@@ -45,6 +47,18 @@ def settings_from(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> 
         raise InvalidSettings(_explain(error)) from error
 
 
+def recipe_options(settings: Settings, kind: type[Options]) -> Options:
+    """What `settings.recipe` says, checked by the recipe's own section.
+
+    Raises:
+        InvalidSettings: an option is unknown or wrong; it is named as `recipe.option`.
+    """
+    try:
+        return kind.model_validate(settings.recipe)
+    except ValidationError as error:
+        raise InvalidSettings(_explain(error, kind, "recipe.")) from error
+
+
 def _copy(content: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in content.items()}
 
@@ -77,27 +91,24 @@ def _number_like(value: Any) -> Any:
     return value
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, section: type[BaseModel] = Settings, prefix: str = "") -> str:
     parts = []
     for problem in error.errors():
-        field = ".".join(str(part) for part in problem["loc"])
+        field = (prefix + ".".join(str(part) for part in problem["loc"])).removesuffix(".")
         if problem["type"] == "extra_forbidden":
-            close = nearest(str(problem["loc"][-1]), known_keys(problem["loc"][:-1]))
+            close = nearest(str(problem["loc"][-1]), known_keys(problem["loc"][:-1], section))
             parts.append(f"{field}: no such setting. Nearest: {close}.")
         elif problem["type"] == "missing":
             parts.append(f"{field}: required, but not given. Add it to the settings.")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            found = (
-                "" if isinstance(problem["input"], dict | Settings) or not field else f"; found {problem['input']!r}"
-            )
+            found = "" if isinstance(problem["input"], dict | Section) or not field else f"; found {problem['input']!r}"
             parts.append(f"{field}: {message}{found}." if field else message)
     return "Invalid settings. " + " ".join(parts)
 
 
-def known_keys(location: Sequence[int | str] = ()) -> list[str]:
-    """The keys that the section at `location` accepts."""
-    section: type[BaseModel] = Settings
+def known_keys(location: Sequence[int | str] = (), section: type[BaseModel] = Settings) -> list[str]:
+    """The keys that the section at `location` of `section` accepts."""
     for part in location:
         inner = _section_of(section.model_fields[str(part)].annotation) if str(part) in section.model_fields else None
         if inner is None:

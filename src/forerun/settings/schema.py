@@ -90,6 +90,8 @@ class DataSettings(Section):
     """Training samples in one epoch; recipes fill it from their data."""
     mean_tokens: Annotated[float, Field(gt=0)] | None = None
     """Mean tokens per sample before padding; `null` means unknown."""
+    source: str | None = None
+    """Where a recipe takes its data from: a file, or a hub id; `null` takes what ships with it."""
 
 
 class ScheduleSettings(Section):
@@ -157,6 +159,8 @@ class Settings(Section):
     """Micro-batch."""
     data: DataSettings = DataSettings()
     """Data set size."""
+    recipe: dict[str, Any] = {}
+    """Options of the recipe, which checks them; other workloads have none."""
     schedule: ScheduleSettings = ScheduleSettings()
     """Length and learning rate."""
     activation_checkpointing: Literal["none", "blocks", "selective"] = "none"

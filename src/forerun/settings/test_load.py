@@ -1,15 +1,17 @@
 """Errors name the field, the rule and the remedy; overrides, defaults and the hash."""
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
 from forerun.errors import InvalidSettings
-from forerun.settings.load import load_settings, settings_from
-from forerun.settings.schema import Settings
+from forerun.settings.load import load_settings, recipe_options, settings_from
+from forerun.settings.schema import Section, Settings
 
 MINIMAL = {"name": "r", "workload": "causal-lm", "model": {"name": "gpt2"}}
 CONTRACT = """
@@ -105,3 +107,18 @@ def test_steps_cover_every_example_once(size, accumulation, examples):
     settings = settings_from({**MINIMAL, "batch": batch})
     steps = settings.steps_per_epoch(examples)
     assert (steps - 1) * settings.global_batch_size < examples <= steps * settings.global_batch_size
+
+
+class _Options(Section):
+    """Options of a made-up recipe."""
+
+    depth: Annotated[int, Field(ge=1)] = 2
+    rule: Literal["one", "two"] = "one"
+
+
+def test_a_recipe_checks_its_own_options():
+    assert recipe_options(settings_from({**MINIMAL, "recipe": {"depth": 3}}), _Options).depth == 3
+    with pytest.raises(InvalidSettings, match=r"recipe\.dept: no such setting\. Nearest: depth"):
+        recipe_options(settings_from(MINIMAL, ["recipe.dept=3"]), _Options)
+    with pytest.raises(InvalidSettings, match=r"recipe\.rule: .*'three'"):
+        recipe_options(settings_from(MINIMAL, ["recipe.rule=three"]), _Options)

@@ -41,14 +41,19 @@ class HeadWorkload:
     name: str
     is_causal = False
 
+    @property
+    def head(self) -> str:
+        """Which head the model has (`models.build.WORKLOADS`); a recipe's workload has a name of its own."""
+        return self.name
+
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """The architecture with this workload's head."""
         source = settings.model.name if pretrained else None
-        model = build_model(config_of(settings), self.name, pretrained_from=source)
+        model = build_model(config_of(settings), self.head, pretrained_from=source)
         if settings.batch.padding == "packed":
-            require_packable(model, self.name, settings.batch.sequence_length)
+            require_packable(model, self.head, settings.batch.sequence_length)
         if settings.cross_entropy == "chunked":
-            require_chunkable(model, self.name)
+            require_chunkable(model, self.head)
             setattr(model, IN_CHUNKS, True)
         return model
 
