@@ -1,4 +1,8 @@
-"""A tiny run that a test kills: `kill_driver.py FOLDER [slow]` trains or resumes, and prints its weights' hash."""
+"""A tiny run that a test kills: `kill_driver.py FOLDER [KIND] [slow]` trains or resumes, and prints its weights' hash.
+
+KIND: `plain`; `background` saves from a thread; `workers` has two processes make the batches; `bucketed` and `packed` train a small
+BERT on texts of many lengths.
+"""
 
 import hashlib
 import sys
@@ -91,6 +95,50 @@ def tiny_training(folder, pause=0.0, **sections):
     return Training(step, TinyData(pause), Path(folder))
 
 
+def text_training(folder, padding, pause):
+    """Texts of many lengths, bucketed or packed."""
+    from forerun.data.token_data import TokenData, TokenSample
+    from forerun.step.heads import generic_workload
+
+    settings = settings_from({
+        **SETTINGS, "workload": "sequence-classification", "model": {"name": "tiny-bert"},
+        "batch": {**SETTINGS["batch"], "sequence_length": 32, "padding": padding},
+        "schedule": {"epochs": 2, "warmup_steps": 3}, "data": {"examples": SAMPLES, "workers": 2},
+    })  # fmt: skip
+    generator = torch.Generator().manual_seed(5)
+    samples = [
+        TokenSample(torch.randint(3, 60, (2 + 5 * n % 29,), generator=generator).tolist(), n % 2)
+        for n in range(SAMPLES)
+    ]
+    seed_everything(settings.seed)
+    step = build_step(settings, generic_workload("sequence-classification"), "cpu", pretrained=False)
+    return Training(step, Pausing(TokenData(settings, samples), pause), Path(folder))
+
+
+class Pausing:
+    """Another's data, a little late."""
+
+    def __init__(self, data, pause):
+        self.data, self.pause = data, pause
+        self.epoch_steps, self.tokens = data.epoch_steps, data.tokens
+
+    def collate(self, indices):
+        time.sleep(self.pause)
+        return self.data.collate(indices)
+
+
+KINDS = {
+    "plain": {},
+    "background": {"checkpoints": {"every_steps": 3, "keep_last": 2, "background": "always"}},
+    "workers": {"data": {"examples": SAMPLES, "workers": 2}},
+}
+
+
+def training_of(folder, kind, pause=0.0):
+    """The run of a kind."""
+    return text_training(folder, kind, pause) if kind not in KINDS else tiny_training(folder, pause, **KINDS[kind])
+
+
 def weights_hash(model):
     """Hash of all weights, bit for bit."""
     digest = hashlib.sha256()
@@ -102,7 +150,8 @@ def weights_hash(model):
 def main():
     """Train to the end and print the hash."""
     torch.set_num_threads(1)
-    training = tiny_training(sys.argv[1], pause=0.004 if "slow" in sys.argv else 0.0)
+    kind = next((word for word in sys.argv[2:] if word != "slow"), "plain")
+    training = training_of(sys.argv[1], kind, pause=0.004 if "slow" in sys.argv else 0.0)
     for _ in training.steps():
         pass
     print(weights_hash(training.step.model))

@@ -13,23 +13,23 @@ import pytest
 DRIVER = Path(__file__).parent / "kill_driver.py"
 
 
-def start(folder):
-    command = [sys.executable, str(DRIVER), str(folder), "slow"]
+def start(folder, kind="plain"):
+    command = [sys.executable, str(DRIVER), str(folder), kind, "slow"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run_to_end(folder):
-    out, err = start(folder).communicate(timeout=120)
+def run_to_end(folder, kind="plain"):
+    out, err = start(folder, kind).communicate(timeout=120)
     assert out, err
     return out.strip()
 
 
-def kill_at_random(folder, kills, seed):
+def kill_at_random(folder, kills, seed, kind="plain"):
     """Kill the run `kills` times, each a random moment after its first checkpoint of that process could be there."""
     chance = random.Random(seed)
     killed = 0
     while killed < kills:
-        process = start(folder)
+        process = start(folder, kind)
         ready = time.monotonic() + 60
         before = len(list(folder.glob("*"))) if folder.exists() else 0
         while process.poll() is None and time.monotonic() < ready and len(list(folder.glob("*"))) <= before:
@@ -53,14 +53,16 @@ def test_three_kills(tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_kills(tmp_path):
-    expected = run_to_end(tmp_path / "whole")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["plain", "background", "workers", "bucketed", "packed"])
+def test_twenty_kills_of_each_kind(tmp_path, kind):
+    expected = run_to_end(tmp_path / "whole", kind)
     total = 0
     for seed in range(100):
         folder = tmp_path / f"killed{seed}"
         folder.mkdir()
-        total += kill_at_random(folder, 4, seed)
-        assert run_to_end(folder) == expected, f"seed {seed}"
+        total += kill_at_random(folder, 4, seed, kind)
+        assert run_to_end(folder, kind) == expected, f"seed {seed}"
         if total >= 20:
             break
     assert total >= 20

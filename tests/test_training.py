@@ -21,7 +21,7 @@ from forerun.train import checkpoint
 from forerun.train.interrupt import Interrupted
 from forerun.train.measure import measured_step, run_measuring_allocations
 from forerun.train.schedule import Schedule
-from kill_driver import SAMPLES, TinyWorkload, tiny_training, weights_hash
+from kill_driver import SAMPLES, TinyWorkload, tiny_training, training_of, weights_hash
 
 TOTAL = 28  # 50 samples in steps of 2 x 4, 7 steps an epoch, 4 epochs
 
@@ -303,7 +303,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on(tmp_path, m
         run(training)
     assert seen
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000003", "step-00000009"]
-    assert training.checkpoints_written == 2
+    assert training.saver.written == 2
 
 
 def test_a_last_checkpoint_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
@@ -335,3 +335,50 @@ def test_a_step_without_a_finite_loss_is_skipped_and_counted(tmp_path):
     assert [r.step for r in reports if r.is_skipped] == [3]
     assert all(torch.isfinite(p).all() for p in training.step.model.parameters())
     assert not reports[2].is_warm
+
+
+@pytest.mark.parametrize("kind", ["background", "workers"])
+def test_who_saves_and_who_collates_changes_no_weight(tmp_path, whole, kind):
+    training = training_of(tmp_path, kind)
+    reports = run(training)
+    assert weights_hash(training.step.model) == whole[0]
+    assert [r.loss for r in reports] == [r.loss for r in whole[1]]
+
+
+@pytest.mark.parametrize(("first", "then"), [("plain", "workers"), ("workers", "background"), ("background", "plain")])
+def test_a_run_goes_on_with_other_workers_and_another_way_to_save(tmp_path, whole, first, then):
+    before = training_of(tmp_path, first)
+    run(before, stop_after=10)
+    before.saver.settle()
+    after = training_of(tmp_path, then)
+    assert run(after)[0].step == 10
+    assert weights_hash(after.step.model) == whole[0]
+
+
+def test_a_copy_for_the_background_does_not_change_with_the_weights(tmp_path):
+    training = training_of(tmp_path, "background")
+    contents = checkpoint.contents_of(training.step, {"step": 1}, copied=True)
+    before = {name: tensor.clone() for name, tensor in contents.tensors[checkpoint.MODEL].items()}
+    with torch.no_grad():
+        for parameter in training.step.model.parameters():
+            parameter.add_(1)
+    assert all(torch.equal(before[name], tensor) for name, tensor in contents.tensors[checkpoint.MODEL].items())
+
+
+def test_a_background_write_that_fails_is_told_at_the_next_save(tmp_path, monkeypatch):
+    real = checkpoint.save_file
+
+    def full(tensors, path):
+        if len(list(tmp_path.glob("step-*"))) == 1:
+            raise OSError(28, "No space left on device")
+        real(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    training = training_of(tmp_path, "background")
+    with (
+        pytest.warns(UserWarning, match=r"step \d+ could not be written.*No space left"),
+        pytest.raises(CheckpointNotWritten, match="step 28"),
+    ):
+        run(training)
+    assert training.saver.written == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]

@@ -92,6 +92,8 @@ class DataSettings(Section):
     """Mean tokens per sample before padding; `null` means unknown."""
     source: str | None = None
     """Where a recipe takes its data from: a file, or a hub id; `null` takes what ships with it."""
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    """Processes that make batches; `auto` measures on a GPU how many are needed, and takes none on a CPU."""
 
 
 class ScheduleSettings(Section):
@@ -125,6 +127,8 @@ class CheckpointSettings(Section):
     """Optimizer steps between saves; the last step is always saved."""
     keep_last: Count = 10
     """Older checkpoints are removed once a newer one is durable."""
+    background: Literal["auto", "always", "never"] = "auto"
+    """Write from a copy in host memory while training goes on; `auto` does on a GPU."""
 
 
 class EvaluationSettings(Section):
@@ -198,9 +202,10 @@ class Settings(Section):
 
     @property
     def resumable_hash(self) -> str:
-        """Like `hash`, but the same for runs that differ only in how a step's micro-batches are spread over devices."""
+        """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
         content = self.model_dump(exclude={"name", "parallel"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.world_size
+        del content["data"]["workers"], content["checkpoints"]["background"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import Tensor
 from forerun.errors import CheckpointDamaged, InvalidSettings
 from forerun.step.parallel import like, of_all_ranks, whole
 from forerun.step.training_step import TrainingStep
-from forerun.train.ranks import from_first, rank
+from forerun.train.ranks import rank
 
 FORMAT = "forerun.checkpoint/2"
 MANIFEST, MODEL, OPTIMIZER, GENERATORS = (
@@ -44,34 +45,54 @@ class DamagedCheckpointWarning(UserWarning):
     """A checkpoint was skipped because it does not match its manifest."""
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint holds: tensors by file, and the manifest."""
+
+    tensors: dict[str, dict[str, Tensor]]
+    manifest: dict[str, Any]
+
+
+def contents_of(step: TrainingStep, progress: Progress, *, copied: bool) -> Contents:
+    """What must be kept of `step`, on the host; `copied` tensors do not change when training goes on.
+
+    Of several ranks all must ask; each gets whole tensors.
+    """
+    tensors = {
+        name: {key: value.detach().to("cpu", copy=copied) for key, value in own.items()}
+        for name, own in _tensors(step).items()
+    }
+    manifest = {
+        "format": FORMAT,
+        "settings_hash": step.settings.resumable_hash,
+        "progress": progress,
+        "scaler": None if step.scaler is None else step.scaler.state_dict(),
+        "random": of_all_ranks(_host_generators()),
+    }
+    return Contents(tensors, manifest)
+
+
 def save_checkpoint(
     folder: Path, step: TrainingStep, progress: Progress, *, after_file: Callable[[str], None] = lambda name: None
 ) -> Path:
     """Write a durable checkpoint of `step` under `folder`; returns its path. `after_file` is for tests of crashes.
 
-    Of several ranks all must ask; the first one writes, whole tensors.
+    Raises:
+        OSError: the disk is full or the folder cannot be written; what was there before is untouched.
+    """
+    return write_checkpoint(folder, contents_of(step, progress, copied=False), after_file=after_file)
+
+
+def write_checkpoint(
+    folder: Path, contents: Contents, *, after_file: Callable[[str], None] = lambda name: None
+) -> Path:
+    """Make `contents` durable under `folder`; returns the path.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; what was there before is untouched.
     """
-    tensors, host = _tensors(step), of_all_ranks(_host_generators())
-    target = folder / f"step-{progress['step']:08d}"
-    failure: str | None = None
-    if rank() == 0:
-        manifest = {
-            "format": FORMAT,
-            "settings_hash": step.settings.resumable_hash,
-            "progress": progress,
-            "scaler": None if step.scaler is None else step.scaler.state_dict(),
-            "random": host,
-        }
-        try:
-            _write(target, tensors, manifest, after_file)
-        except OSError as error:
-            failure = str(error)
-    failure = from_first(failure)
-    if failure is not None:
-        raise OSError(failure)
+    target = folder / f"step-{contents.manifest['progress']['step']:08d}"
+    _write(target, contents.tensors, contents.manifest, after_file)
     return target
 
 
@@ -102,7 +123,7 @@ def _fill(
     """
     for name, own in tensors.items():
         try:
-            save_file({key: value.detach().cpu().contiguous() for key, value in own.items()}, folder / name)
+            save_file({key: value.contiguous() for key, value in own.items()}, folder / name)
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"{name}: {error}") from error
         _flush(folder / name)

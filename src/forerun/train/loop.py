@@ -25,12 +25,14 @@ from forerun.step.training_step import BLANK, StepResult, TrainingStep
 from forerun.step.workload import Batch
 from forerun.train import measure
 from forerun.train.alive import AliveCheck
-from forerun.train.checkpoint import checkpoints, load_newest, prune_checkpoints, save_checkpoint
+from forerun.train.checkpoint import checkpoints, load_newest
 from forerun.train.data_source import TrainingData
 from forerun.train.evidence import Witness
 from forerun.train.interrupt import Interrupted, StopRequest, listening
-from forerun.train.ranks import agree, rank, share
+from forerun.train.loader import Loader, coming_steps
+from forerun.train.ranks import agree, share
 from forerun.train.recovery import Recovery
+from forerun.train.saving import Failed, Saver
 from forerun.train.schedule import Schedule
 
 PERSISTENT = 5
@@ -85,7 +87,6 @@ class Training:
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     resumed_from: int = 0
     """Steps that were done before this process."""
-    checkpoints_written: int = 0
     peak_allocated_bytes: int | None = None
     """On a CPU: of the heaviest step, once it has run."""
 
@@ -97,6 +98,8 @@ class Training:
         self._cold = COLD_STEPS
         self.witness = Witness(self.step.device_type)
         self.recovery = Recovery(self.step)
+        self.saver = Saver(self.folder, self.step)
+        self.loader = Loader(self.data, self.settings, self.step.device_type)
         self.alive = AliveCheck(self.step, self.schedule.total_steps)
         self._skipped_in_a_row = self._said = 0
 
@@ -114,7 +117,7 @@ class Training:
         self.witness = Witness(self.step.device_type)
         heaviest = self._heaviest_step()
         held = freed_memory_held() if self.step.device_type == "cpu" else contextlib.nullcontext()
-        with listening() as request, held:
+        with listening() as request, held, contextlib.closing(self.loader):
             for number, epoch, index in self.schedule.positions(self.resumed_from):
                 self._set_freeze(number)
                 yield self._one_step(number, epoch, index, profile=number == heaviest)
@@ -126,7 +129,7 @@ class Training:
         progress = load_newest(self.folder, self.step)
         if progress is not None:
             self.resumed_from = progress["step"]
-            self.checkpoints_written = progress["checkpoints_written"]
+            self.saver.written = progress["checkpoints_written"]
             self.peak_allocated_bytes = progress["peak_allocated_bytes"]
             self.elapsed = Elapsed(**progress["elapsed"])
         self.elapsed.startup_seconds += self.startup_seconds + time.perf_counter() - start
@@ -145,6 +148,9 @@ class Training:
             self._order = (epoch, self.data.epoch_steps(epoch))
         return self._order[1]
 
+    def _coming(self, number: int) -> Iterator[list[Sequence[int]]]:
+        return coming_steps(self.schedule.positions(number), self.data.epoch_steps)
+
     def _set_freeze(self, number: int) -> None:
         frozen = number < self.schedule.frozen_steps
         if number in (self.resumed_from, self.schedule.frozen_steps):
@@ -156,7 +162,7 @@ class Training:
         start = self.timer.now()
         order = self._batches(epoch)[index]
         own, blanks = share(order)
-        batches = [self._to_device(self.data.collate(indices)) for indices in own]
+        batches = [self._to_device(batch) for batch in self.loader.take(own, lambda: self._coming(number))]
         if blanks:
             blank = self._to_device(self.data.collate(order[0]))
             batches += [{**blank, BLANK: torch.zeros(())}] * blanks
@@ -171,6 +177,7 @@ class Training:
         loss = float(result.loss)
         seconds = self.timer.now() - start
         self.timer.seconds["data_seconds"] += data_seconds
+        self.loader.step_done(data_seconds, seconds)
         self._count_skipped(result, loss, number)
         report = self._report(number, rate, seconds, loss, result, order, is_profiled=profile)
         self.elapsed.training_seconds += seconds
@@ -213,7 +220,8 @@ class Training:
     def _to_device(self, batch: Batch) -> Batch:
         if self.step.device_type == "cpu":
             return batch
-        moved = {k: v.pin_memory().to(self.step.device_type, non_blocking=True) for k, v in batch.items() if k != COUNT}
+        pinned = {k: v if v.is_pinned() else v.pin_memory() for k, v in batch.items() if k != COUNT}
+        moved = {k: v.to(self.step.device_type, non_blocking=True) for k, v in pinned.items()}
         return moved | {k: v for k, v in batch.items() if k == COUNT}
 
     def _set_learning_rate(self, number: int) -> float:
@@ -257,31 +265,33 @@ class Training:
         self.elapsed.evaluation_seconds += self.timer.now() - start
 
     def _save(self, done: int, *, is_last: bool) -> Path | None:
-        """Write a checkpoint; where that fails and steps are left, the run goes on and the one before stays."""
+        """Save a checkpoint; where that fails and steps are left, the run goes on and the one before stays."""
         start = time.perf_counter()
+        self._tell(self.saver.settle(), is_last=False)
         progress = {
             "step": done,
-            "checkpoints_written": self.checkpoints_written + 1,
+            "checkpoints_written": self.saver.written + 1,
             "peak_allocated_bytes": self.peak_allocated_bytes,
-            "elapsed": vars(self.elapsed),
+            "elapsed": vars(self.elapsed).copy(),
         }
-        path = None
-        try:
-            path = save_checkpoint(self.folder, self.step, progress)
-            self.checkpoints_written += 1
-            if rank() == 0:
-                prune_checkpoints(self.folder, self.settings.checkpoints.keep_last)
-        except OSError as error:
-            good = checkpoints(self.folder)
-            said = (
-                f"The checkpoint of step {done} could not be written: {error}. Last good checkpoint: "
-                f"{good[-1] if good else 'none yet'}. Free space or change permissions in {self.folder}."
-            )
-            if is_last:
-                raise CheckpointNotWritten(said) from error
-            warnings.warn(f"{said} Training goes on.", CheckpointWarning, stacklevel=2)
+        failure = self.saver.save(progress)
+        if is_last and failure is None:
+            failure = self.saver.settle()
+        self._tell(failure, is_last=is_last)
         self.elapsed.checkpoint_seconds += time.perf_counter() - start
-        return path
+        return None if failure is not None else self.folder / f"step-{done:08d}"
+
+    def _tell(self, failure: Failed | None, *, is_last: bool) -> None:
+        if failure is None:
+            return
+        good = checkpoints(self.folder)
+        said = (
+            f"The checkpoint of step {failure.step} could not be written: {failure.reason}. Last good checkpoint: "
+            f"{good[-1] if good else 'none yet'}. Free space or change permissions in {self.folder}."
+        )
+        if is_last:
+            raise CheckpointNotWritten(said)
+        warnings.warn(f"{said} Training goes on.", CheckpointWarning, stacklevel=3)
 
     def measurement(
         self, gpu: str, reports: Sequence[StepReport], metrics: dict[str, float], final_evaluation_seconds: float = 0.0
@@ -305,7 +315,7 @@ class Training:
             run=MeasuredRun(
                 steps_per_epoch=self.schedule.steps_per_epoch,
                 total_steps=self.schedule.total_steps,
-                checkpoints_written=self.checkpoints_written,
+                checkpoints_written=self.saver.written,
                 checkpoint_bytes=sum(f.stat().st_size for f in saved[-1].iterdir()) if saved else 0,
                 seconds=sum(phases.model_dump().values()),
                 phases=phases,

@@ -1,0 +1,120 @@
+"""Batches of the coming steps, made beside the step that runs: worker processes of PyTorch's loader, kept for the run.
+
+The order is a function of the step alone, so that workers change nothing but who collates: with any number of them a
+run resumes exactly. On a GPU the number is measured (`auto`): enough that a batch is ready when the step before ends,
+none where collating is too quick to matter. A CPU trains without workers unless told otherwise, since they would take
+the processors that the step needs.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from forerun.settings.schema import Settings
+from forerun.step.workload import Batch
+from forerun.train.data_source import TrainingData
+from forerun.train.ranks import share
+
+PROBED_STEPS = 4
+"""Steps whose batches are made in this process to see how long that takes; the first is not counted."""
+NEGLIGIBLE_SHARE = 0.01
+"""Of a step: collation that takes less is not worth a process."""
+SPARE = 1.5
+"""Workers per measured need, since batches differ in length."""
+MOST_WORKERS = 16
+PREFETCHED = 4
+"""Micro-batches that each worker prepares ahead."""
+
+Order = Sequence[Sequence[Sequence[int]]]
+"""Optimizer steps of an epoch, each its micro-batches, each the indices of its samples."""
+
+
+class _Collated(Dataset[Batch]):
+    """Micro-batches by the indices of their samples."""
+
+    def __init__(self, data: TrainingData):
+        self.data = data
+
+    def __getitem__(self, indices: Sequence[int]) -> Batch:
+        return self.data.collate(indices)
+
+
+class Loader:
+    """Gives a rank its micro-batches of each step, in order."""
+
+    def __init__(self, data: TrainingData, settings: Settings, device_type: str):
+        self.data, self.device_type = data, device_type
+        self.workers: int | None = None if settings.data.workers == "auto" else settings.data.workers
+        """Null while it is still measured."""
+        if self.workers is None and device_type == "cpu":
+            self.workers = 0
+        self._ahead: Iterator[Batch] | None = None
+        self._seen: list[tuple[float, float]] = []
+
+    def take(
+        self, own: Sequence[Sequence[int]], coming: Callable[[], Iterator[Sequence[Sequence[int]]]]
+    ) -> list[Batch]:
+        """The micro-batches `own` of this step; `coming` yields those of this and all later steps, when asked."""
+        if not self.workers:
+            return [self.data.collate(indices) for indices in own]
+        if self._ahead is None:
+            self._ahead = self._start(self.workers, coming())
+        return [next(self._ahead) for _ in own]
+
+    def step_done(self, data_seconds: float, step_seconds: float) -> None:
+        """Measure until the number of workers is known; `step_seconds` includes the data's."""
+        if self.workers is not None:
+            return
+        self._seen.append((data_seconds, step_seconds - data_seconds))
+        if len(self._seen) == PROBED_STEPS:
+            self.workers = workers_needed(*(median(values) for values in zip(*self._seen[1:], strict=True)))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._ahead = None
+
+    def _start(self, workers: int, steps: Iterator[Sequence[Sequence[int]]]) -> Iterator[Batch]:
+        loader: DataLoader[Batch] = DataLoader(
+            _Collated(self.data),
+            sampler=_MicroBatches(steps),
+            batch_size=None,
+            num_workers=workers,
+            pin_memory=self.device_type == "cuda",
+            prefetch_factor=PREFETCHED,
+            persistent_workers=True,
+            generator=torch.Generator(),  # it draws a seed for its workers, which must not come from the run's
+        )
+        return iter(loader)
+
+
+class _MicroBatches:
+    """What a loader iterates over: the indices of one micro-batch after the other, made as they are wanted."""
+
+    def __init__(self, steps: Iterator[Sequence[Sequence[int]]]):
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        return (indices for step in self.steps for indices in step)
+
+
+def workers_needed(data_seconds: float, compute_seconds: float, processors: int | None = None) -> int:
+    """Worker processes that keep up with steps of `compute_seconds` whose batches take `data_seconds` to make."""
+    if data_seconds <= NEGLIGIBLE_SHARE * compute_seconds:
+        return 0
+    free = max(1, (processors or len(os.sched_getaffinity(0))) - 1)
+    return min(math.ceil(SPARE * data_seconds / max(compute_seconds, 1e-9)), free, MOST_WORKERS)
+
+
+def coming_steps(
+    positions: Iterator[tuple[int, int, int]], order: Callable[[int], Order]
+) -> Iterator[list[Sequence[int]]]:
+    """This rank's micro-batches of each step still to come; `positions` are (step, epoch, index in the epoch)."""
+    epoch_now, steps = -1, ()
+    for _, epoch, index in positions:
+        if epoch != epoch_now:
+            epoch_now, steps = epoch, order(epoch)
+        yield share(steps[index])[0]

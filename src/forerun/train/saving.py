@@ -1,0 +1,71 @@
+"""Who writes a run's checkpoints: this thread, or one beside it from a copy while training goes on.
+
+A background write is the same durable write (`checkpoint.py`); the step waits only for the copy into host memory, and
+for the write before, should it not be done yet. What went wrong with it is told at the next save, or when it is waited
+for. Of several ranks all must call every method; the first one writes.
+"""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.step.training_step import TrainingStep
+from forerun.train.checkpoint import Contents, Progress, contents_of, prune_checkpoints, write_checkpoint
+from forerun.train.ranks import from_first, rank
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A checkpoint that could not be written; what was there before is untouched."""
+
+    step: int
+    reason: str
+
+
+class Saver:
+    """Saves one run into `folder`, at most one checkpoint at a time."""
+
+    def __init__(self, folder: Path, step: TrainingStep):
+        wanted, self.keep_last = step.settings.checkpoints.background, step.settings.checkpoints.keep_last
+        self.folder, self.step = folder, step
+        self.is_background = wanted == "always" or (wanted == "auto" and step.device_type == "cuda")
+        self.written = 0
+        """Durable checkpoints of the whole run, earlier processes' included."""
+        self._thread: threading.Thread | None = None
+        self._outcome: Failed | None = None
+        self._started: int | None = None
+
+    def save(self, progress: Progress) -> Failed | None:
+        """Save, or begin to; nothing may be pending."""
+        if self._started is not None:
+            raise RuntimeError("a checkpoint is pending; settle it first")
+        contents = contents_of(self.step, progress, copied=self.is_background)
+        self._started = int(progress["step"])
+        if not self.is_background:
+            self._write(contents)
+            return self.settle()
+        if rank() == 0:
+            self._thread = threading.Thread(target=self._write, args=(contents,), name="checkpoint")
+            self._thread.start()
+        return None
+
+    def settle(self) -> Failed | None:
+        """Wait for what is pending; what went wrong with it."""
+        if self._started is None:
+            return None
+        if self._thread is not None:
+            self._thread.join()
+        outcome = from_first(self._outcome)
+        self.written += outcome is None
+        self._thread = self._outcome = self._started = None
+        return outcome
+
+    def _write(self, contents: Contents) -> None:
+        if rank() != 0:
+            return
+        step = int(contents.manifest["progress"]["step"])
+        try:
+            write_checkpoint(self.folder, contents)
+            prune_checkpoints(self.folder, self.keep_last)
+        except OSError as error:
+            self._outcome = Failed(step, str(error))
