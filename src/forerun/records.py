@@ -227,6 +227,12 @@ class StepReport(Record):
     """The loss was not finite, so that nothing was updated."""
     out_of_memory: int = 0
     """Times that the step ran out of memory and was run again in smaller pieces."""
+    peak_allocated_bytes: int | None = None
+    """Of the GPU's allocator since the run began."""
+    gpu_busy_share: float | None = None
+    """Of the last sampling period of the driver, in which any kernel ran (NVML's utilization)."""
+    gpu_clock_share: float | None = None
+    """Of the highest clock."""
     details: dict[str, float] = {}
     """Further numbers of the workload, such as the parts of its loss."""
 

@@ -21,12 +21,13 @@ from forerun.evaluate.classification import ClassificationReport, Scored, auc_di
 from forerun.evaluate.code_baselines import BaselineResult, labels_of, run_baselines, scored, slices_of
 from forerun.recipes.code_detector_data import FROM_SCRATCH, CodeDetectorData, open_data
 from forerun.recipes.code_detector_evaluation import CRITERIA, SplitScores, all_metrics, score_split, task_pair_auc
-from forerun.recipes.code_detector_workload import CodeDetectorWorkload
+from forerun.recipes.code_detector_workload import SHIPPED_WEIGHTS, CodeDetectorWorkload
 from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.report.tables import Cell, ResultTable
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Batch
+from forerun.train.alive import TrivialLoss, label_entropy
 
 SETTINGS = Settings.model_validate(
     {
@@ -96,6 +97,11 @@ def open_recipe(settings: Settings, corpus: CodeCorpus | None = None, *, lengths
         judge=lambda step: judge(step, data),
         baselines=lambda scores: with_baselines(scores, data, run_baselines(corpus)),
         criteria=CRITERIA,
+        trivial=TrivialLoss(
+            label_entropy((int(s.is_ai) for s in data.samples["train"]), SHIPPED_WEIGHTS.label_smoothing),
+            "always answering with the share of each kind of author",
+            part="classification_loss",
+        ),
     )
 
 

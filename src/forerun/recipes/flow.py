@@ -96,7 +96,7 @@ def run_recipe(
     else:
         run_id, forecast = continue_run(opened, ledger, resume)
         heard.forecast_made(forecast)
-    with tracking(run_folder(ledger.run(run_id)), run_id, trackers) as track:
+    with tracking(run_folder(ledger.run(run_id)), run_id, trackers, forecast) as track:
         measurement, judgement = train_and_judge(opened, device, ledger, run_id, heard, forecast, track)
     verdict = verify(run_id, forecast, measurement, opened.criteria)
     ledger.record_verdict(run_id, verdict)
@@ -200,7 +200,14 @@ def start_training(opened: OpenedRecipe, device: Device, folder: Path) -> Traini
     seed_everything(opened.settings.seed)
     step = build_step(opened.settings, opened.workload, device.kind, pretrained=True)
     seconds = opened.load_seconds + time.perf_counter() - start
-    return Training(step, opened.data, folder / "checkpoints", startup_seconds=seconds, evaluate=opened.evaluate)
+    return Training(
+        step,
+        opened.data,
+        folder / "checkpoints",
+        startup_seconds=seconds,
+        evaluate=opened.evaluate,
+        trivial=opened.trivial,
+    )
 
 
 def run_folder(row: RunRow) -> Path:

@@ -12,6 +12,7 @@ from forerun.report.tables import ResultCurve, ResultTable
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
+from forerun.train.alive import TrivialLoss
 from forerun.train.data_source import TrainingData
 from forerun.train.loop import Evaluate
 from forerun.verify.compare import Criterion
@@ -51,6 +52,8 @@ class OpenedRecipe:
     baselines: Callable[[Any], Judgement]
     """From those scores to figures, beside the mandatory baselines."""
     criteria: tuple[Criterion, ...]
+    trivial: TrivialLoss | None = None
+    """What the training loss must fall below for the run to count as alive."""
 
     def known_times(self, device: Device) -> KnownTimes:
         """What is known before the run: loading is done, and where the run will be here, collation can be timed."""

@@ -68,3 +68,14 @@ def test_what_is_not_there_is_said(tmp_path, monkeypatch):
         pass
     with pytest.raises(InvalidSettings, match="tensorboard, wandb"), tracking(tmp_path, "r", ["comet"]):
         pass
+
+
+def test_what_the_gpu_did_and_mfu_are_figures_where_they_are_known():
+    seen = REPORT.model_copy(update={"gpu_busy_share": 0.9, "gpu_clock_share": 0.8, "peak_allocated_bytes": 7})
+    step = types.SimpleNamespace(model_flops=1000.0, mfu=0.5, seconds=types.SimpleNamespace(expected=1.0))
+    forecast = types.SimpleNamespace(step=step, detail=types.SimpleNamespace(padded_tokens_per_step=400.0))
+    found = figures(seen, forecast)
+    assert (found["gpu_busy_share"], found["gpu_clock_share"], found["peak_allocated_bytes"]) == (0.9, 0.8, 7)
+    assert found["mfu"] == 2.0, "the peak is 2000 FLOP/s; this step did 2000 FLOP in half a second"
+    assert "mfu" not in figures(seen)
+    assert "gpu_busy_share" not in figures(REPORT)

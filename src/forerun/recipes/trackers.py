@@ -12,15 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from forerun.errors import InvalidSettings, MissingExtra
-from forerun.records import StepReport
+from forerun.records import Forecast, StepReport
 
 STEPS_FILE = "steps.jsonl"
 PROJECT = "forerun"
 Log = Callable[[dict[str, float], int], None]
 
 
-def figures(report: StepReport) -> dict[str, float]:
-    """What is worth a curve: loss, rates, speed, shares of the step, and the workload's details."""
+def figures(report: StepReport, forecast: Forecast | None = None) -> dict[str, float]:
+    """What is worth a curve: loss, rates, speed, shares of the step, what the GPU did, and the workload's details.
+
+    `mfu` takes the arithmetic of a step and the peak of the device from the forecast.
+    """
+    optional = {
+        "gradient_norm": report.gradient_norm,
+        "mfu": None if forecast is None else measured_mfu(report, forecast),
+        "peak_allocated_bytes": report.peak_allocated_bytes,
+        "gpu_busy_share": report.gpu_busy_share,
+        "gpu_clock_share": report.gpu_clock_share,
+    }
     found = {
         "loss": report.loss,
         "learning_rate": report.learning_rate,
@@ -31,11 +41,22 @@ def figures(report: StepReport) -> dict[str, float]:
         "data_wait_share": report.phases.data_seconds / report.step_seconds,
         **report.details,
     }
-    return found if report.gradient_norm is None else {**found, "gradient_norm": report.gradient_norm}
+    return found | {name: value for name, value in optional.items() if value is not None}
+
+
+def measured_mfu(report: StepReport, forecast: Forecast) -> float | None:
+    """Model FLOP utilisation of one step: its share of the forecast step's arithmetic, by padded tokens."""
+    step, padded = forecast.step, forecast.detail.padded_tokens_per_step
+    if not padded or not step.mfu:
+        return None
+    peak = step.model_flops / (step.mfu * step.seconds.expected)
+    return step.model_flops * report.padded_tokens / padded / report.step_seconds / peak
 
 
 @contextlib.contextmanager
-def tracking(folder: Path, run_id: str, names: Sequence[str] = ()) -> Iterator[Callable[[StepReport], None]]:
+def tracking(
+    folder: Path, run_id: str, names: Sequence[str] = (), forecast: Forecast | None = None
+) -> Iterator[Callable[[StepReport], None]]:
     """Yields what takes each step's report while a run lasts.
 
     Raises:
@@ -51,10 +72,11 @@ def tracking(folder: Path, run_id: str, names: Sequence[str] = ()) -> Iterator[C
         lines = stack.enter_context((folder / STEPS_FILE).open("a", encoding="utf-8"))
 
         def take(report: StepReport) -> None:
-            lines.write(json.dumps({"step": report.step, **figures(report)}) + "\n")
+            found = figures(report, forecast)
+            lines.write(json.dumps({"step": report.step, **found}) + "\n")
             lines.flush()
             for log in logs:
-                log(figures(report), report.step)
+                log(found, report.step)
 
         yield take
 

@@ -3,15 +3,20 @@
 - Every trainable tensor gets a gradient in the first steps and has moved some steps later. An adapter that was left out
   of the graph, a head that nothing reads and an encoder that was frozen by mistake all train without complaint.
 - Matrices of adapters that start from zero are zero no more: a saved adapter of zeros changes nothing.
+- The loss is below what a constant answer would have, by a quarter of the run (`TrivialLoss`).
 
 Reading every trainable value twice in a run is the whole cost.
 """
 
-from collections.abc import Callable
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from forerun.records import StepReport
 from forerun.step.parallel import local
 from forerun.step.training_step import TrainingStep
 
@@ -19,15 +24,39 @@ LOOKED_AT = 50
 """Steps after which everything trainable must have moved; earlier where the run is shorter."""
 PIECE = 2**22
 """Values looked at together."""
+TRIVIAL_PART, RECENT = 4, 10
+"""After this part of the run, the mean loss of so many steps is compared with the trivial one."""
 NAMED = 3
 """Tensors named in a finding; the others are counted."""
+
+
+@dataclass(frozen=True)
+class TrivialLoss:
+    """The loss of an answer that looks at nothing: an entropy of the labels."""
+
+    value: float
+    """In the loss's own unit (nats)."""
+    said: str
+    """What answers so, for people."""
+    part: str = "loss"
+    """The loss, or the detail of it, that is compared."""
+
+
+def label_entropy(labels: Iterable[int], smoothing: float = 0.0) -> float:
+    """Least mean cross-entropy of a constant answer to `labels`, in nats; with label smoothing over the labels seen."""
+    counts = Counter(labels)
+    whole = sum(counts.values())
+    shares = [(1 - smoothing) * count / whole + smoothing / len(counts) for count in counts.values()]
+    return -sum(share * math.log(share) for share in shares)
 
 
 class AliveCheck:
     """Watches one run; `findings` are sentences, empty while all is well."""
 
-    def __init__(self, step: TrainingStep, total_steps: int):
+    def __init__(self, step: TrainingStep, total_steps: int, trivial: TrivialLoss | None = None):
         self.step = step
+        self.trivial, self.judged_at = trivial, max(LOOKED_AT, total_steps // TRIVIAL_PART)
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self.total_steps = total_steps
         self.last = min(LOOKED_AT, total_steps)
         self.findings: list[str] = []
@@ -54,6 +83,21 @@ class AliveCheck:
         if done == self.last:
             self._conclude()
         self._remove()
+
+    def loss_seen(self, report: StepReport) -> None:
+        """After each step: by a quarter of the run its loss must be below the trivial one."""
+        if self.trivial is None or report.is_skipped or report.step > self.judged_at:
+            return
+        self._recent.append(report.loss if self.trivial.part == "loss" else report.details[self.trivial.part])
+        if report.step < self.judged_at or len(self._recent) < RECENT:
+            return
+        mean = sum(self._recent) / RECENT
+        if mean >= self.trivial.value:
+            self.findings.append(
+                f"{self.trivial.part.replace('_', ' ')} is {mean:.4f} in the mean of the last {RECENT} steps at step "
+                f"{report.step}; {self.trivial.said} has {self.trivial.value:.4f}. Nothing has been learned from the "
+                f"inputs."
+            )
 
     def _conclude(self) -> None:
         trainable = self._trainable()

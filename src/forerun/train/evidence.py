@@ -16,6 +16,7 @@ from forerun.records import Evidence
 
 STAT = Path("/proc/stat")
 USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
+PERCENT = 100
 THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """nvmlClocksEventReason: power cap, hardware slowdown, software and hardware thermal slowdown, power brake (nvml.h)."""
 
@@ -29,6 +30,8 @@ class Witness:
         self._compiled = _compiled_graphs()
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._clocks: list[float] = []
+        self.busy_share: float | None = None
+        """Of a GPU, when a step was last done."""
         self._throttled: list[bool] = []
         self._gpu = _nvml_handle() if device == "cuda" else None
 
@@ -36,9 +39,15 @@ class Witness:
         """After an optimizer step: on a GPU its clock is read."""
         if self._gpu is not None:
             library, handle, top = self._gpu
+            self.busy_share = library.nvmlDeviceGetUtilizationRates(handle).gpu / PERCENT
             self._clocks.append(library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM) / top)
             reasons = library.nvmlDeviceGetCurrentClocksEventReasons(handle)
             self._throttled.append(bool(reasons & THROTTLED))
+
+    @property
+    def clock_share(self) -> float | None:
+        """Of a GPU's highest clock, when a step was last done."""
+        return self._clocks[-1] if self._clocks else None
 
     def evidence(self, steps: int, padded_tokens: int) -> Evidence:
         """What was seen over `steps` optimizer steps with `padded_tokens` in all."""

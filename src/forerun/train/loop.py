@@ -24,7 +24,7 @@ from forerun.settings.schema import Settings
 from forerun.step.training_step import BLANK, StepResult, TrainingStep
 from forerun.step.workload import Batch
 from forerun.train import measure
-from forerun.train.alive import AliveCheck
+from forerun.train.alive import AliveCheck, TrivialLoss
 from forerun.train.checkpoint import checkpoints, load_newest
 from forerun.train.data_source import TrainingData
 from forerun.train.evidence import Witness
@@ -82,6 +82,8 @@ class Training:
     startup_seconds: float = 0.0
     """What loading data and building the model took before this object was made."""
     evaluate: Evaluate | None = None
+    trivial: TrivialLoss | None = None
+    """What the loss must fall below, if a recipe knows it."""
     elapsed: Elapsed = field(default_factory=Elapsed)
     reports: list[StepReport] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -100,7 +102,7 @@ class Training:
         self.recovery = Recovery(self.step)
         self.saver = Saver(self.folder, self.step)
         self.loader = Loader(self.data, self.settings, self.step.device_type)
-        self.alive = AliveCheck(self.step, self.schedule.total_steps)
+        self.alive = AliveCheck(self.step, self.schedule.total_steps, self.trivial)
         self._skipped_in_a_row = self._said = 0
 
     def steps(self) -> Iterator[StepReport]:
@@ -179,11 +181,12 @@ class Training:
         self.timer.seconds["data_seconds"] += data_seconds
         self.loader.step_done(data_seconds, seconds)
         self._count_skipped(result, loss, number)
+        self.witness.step_done()
         report = self._report(number, rate, seconds, loss, result, order, is_profiled=profile)
         self.elapsed.training_seconds += seconds
         self.reports.append(report)
-        self.witness.step_done()
         self.alive.step_done(number + 1, is_skipped=result.is_skipped)
+        self.alive.loss_seen(report)
         return report
 
     def _report(
@@ -214,6 +217,9 @@ class Training:
             is_warm=is_warm,
             is_skipped=result.is_skipped,
             out_of_memory=self.recovery.times,
+            peak_allocated_bytes=torch.cuda.max_memory_allocated() if self.step.device_type == "cuda" else None,
+            gpu_busy_share=self.witness.busy_share,
+            gpu_clock_share=self.witness.clock_share,
             details={name: float(value) for name, value in result.details.items()},
         )
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
+from forerun.records import StepPhases, StepReport
+from forerun.train.alive import AliveCheck, TrivialLoss, label_entropy
 from kill_driver import TinyWorkload, tiny_training
 
 
@@ -47,3 +49,34 @@ def test_a_learning_rate_of_nothing_is_found(tmp_path):
     with pytest.warns(UserWarning, match="did not move"):
         (said,) = findings(training)
     assert "5 of 5 trainable tensors did not move" in said
+
+
+def report(step, loss, **details):
+    return StepReport(
+        step=step, epoch=1, loss=loss, learning_rate=1e-3, step_seconds=1, phases=StepPhases(), samples=1, tokens=1,
+        padded_tokens=1, details=details,
+    )  # fmt: skip
+
+
+def after_losses(tmp_path, losses, trivial, **details):
+    check = AliveCheck(tiny_training(tmp_path).step, total_steps=400, trivial=trivial)
+    for number, loss in enumerate(losses, start=1):
+        check.loss_seen(report(number, loss, **{name: value[number - 1] for name, value in details.items()}))
+    return check.findings
+
+
+def test_a_loss_no_better_than_a_constant_answer_is_found_by_a_quarter_of_the_run(tmp_path):
+    coin = TrivialLoss(label_entropy([0, 1]), "a coin")
+    assert coin.value == pytest.approx(0.6931, abs=1e-4)
+    (said,) = after_losses(tmp_path, [0.7] * 120, coin)
+    assert said.startswith("loss is 0.7000 in the mean of the last 10 steps at step 100; a coin has 0.6931.")
+    assert after_losses(tmp_path, [0.7] * 90 + [0.6] * 10, coin) == []
+    assert after_losses(tmp_path, [0.7] * 99, coin) == [], "it has a quarter of the run"
+    part = TrivialLoss(coin.value, "a coin", part="task_loss")
+    assert after_losses(tmp_path, [9.0] * 100, part, task_loss=[0.1] * 100) == []
+
+
+def test_entropy_of_labels():
+    assert label_entropy([0, 0, 0, 1]) == pytest.approx(0.5623, abs=1e-4), "H(1/4) in nats"
+    assert label_entropy([0, 0, 0, 1], smoothing=1.0) == pytest.approx(0.6931, abs=1e-4), "smoothed all the way"
+    assert label_entropy([5]) == 0
