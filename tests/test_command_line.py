@@ -147,3 +147,30 @@ def test_a_small_run_ends_in_a_verdict_and_a_page(tmp_path):
     finished = forerun("run", "code-detector", *small, "--resume", run_id, folder=tmp_path, **ledger)
     assert finished.returncode == 2
     assert "nothing to resume" in " ".join(finished.stderr.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_sweep_forecasts_all_runs_each_and_compares(tmp_path):
+    ledger = {"FORERUN_LEDGER": f"sqlite:///{tmp_path}/ledger.sqlite"}
+    small = ["--set", "schedule.max_steps=3", "--set", "data.examples=128", "--set", "batch.micro_batch_size=16,32"]
+    result = forerun("sweep", "code-detector", *small, "--json", folder=tmp_path, **ledger)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert [v["name"] for v in document["variants"]] == ["micro_batch_size=16", "micro_batch_size=32"]
+    assert {v["state"] for v in document["variants"]} == {"finished"}
+    (table,) = (t for t in document["tables"] if t["title"] == "Forecast beside measured")
+    assert len(table["rows"]) == 2
+    assert "still to run" in result.stderr.lower()
+    (page,) = tmp_path.glob("runs/sweep-*/report.html")
+    assert "micro_batch_size=32" in page.read_text()
+    again = forerun("sweep", "code-detector", *small, "--resume", "--json", folder=tmp_path, **ledger)
+    assert again.returncode == 0, again.stderr
+    ids = [[v["run_id"] for v in json.loads(text)["variants"]] for text in (result.stdout, again.stdout)]
+    assert ids[0] == ids[1], "finished runs are taken as they are"
+
+
+def test_a_sweep_of_nothing_is_refused(tmp_path):
+    result = forerun("sweep", "code-detector", "--set", "seed=1", folder=tmp_path)
+    assert result.returncode == 2
+    assert "several values" in result.stderr

@@ -19,7 +19,7 @@ def start(folder, kind="plain"):
 
 
 def run_to_end(folder, kind="plain"):
-    out, err = start(folder, kind).communicate(timeout=120)
+    out, err = start(folder, kind).communicate(timeout=280)
     assert out, err
     return out.strip()
 

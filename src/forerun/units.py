@@ -3,6 +3,8 @@
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+KILO = 1e3
+MEGA = 1e6
 GIGA = 1e9
 TERA = 1e12
 MICRO = 1e-6

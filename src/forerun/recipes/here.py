@@ -11,7 +11,8 @@ from forerun.ledger.store import Ledger, open_ledger
 from forerun.recipes.flow import RESULT, RunOutcome, follow, run_folder, run_recipe
 from forerun.recipes.opened import OpenedRecipe
 from forerun.recipes.screen import Screen
-from forerun.report.html import PageContent, render_page
+from forerun.recipes.sweep import Sweep
+from forerun.report.html import PageContent, render_page, render_results
 from forerun.report.tables import ResultCurve, ResultTable
 from forerun.train.interrupt import Interrupted
 from forerun.train.launch import begun
@@ -73,4 +74,15 @@ def write_page(ledger: Ledger, run_id: str, to: Path | None = None) -> Path:
     path = to or run_folder(row) / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render_page(content), encoding="utf-8")
+    return path
+
+
+def write_sweep_page(made: Sweep, tables: Sequence[ResultTable], curves: Sequence[ResultCurve]) -> Path:
+    """Write the page of a sweep under `runs/`; returns the file."""
+    runs = [planned.run_id for planned in made.planned if planned.run_id is not None]
+    path = RUNS_FOLDER / f"sweep-{runs[0]}" / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    workload = made.planned[0].variant.settings.workload
+    note = f"{len(runs)} of {len(made.planned)} variants were run: {', '.join(runs)}"
+    path.write_text(render_results(f"Sweep of {workload}", note, tables, curves), encoding="utf-8")
     return path

@@ -50,8 +50,9 @@ class Bar(Record):
 def render_page(content: PageContent) -> str:
     """One self-contained HTML document."""
     forecast, measured = content.forecast, content.measurement
-    return _template().render(
+    return _template("page.html.j2").render(
         content=content,
+        tables=content.tables,
         forecast=forecast,
         measured=measured,
         headline=headline(content),
@@ -71,11 +72,19 @@ def render_page(content: PageContent) -> str:
     )
 
 
+def render_results(title: str, note: str, tables: Sequence[ResultTable], curves: Sequence[ResultCurve]) -> str:
+    """One self-contained HTML document of tables and curves."""
+    return _template("sweep.html.j2").render(
+        title=title, note=note, tables=tables, curves=[Markup(curve_chart(curve)) for curve in curves],
+        cell_text=cell_text,
+    )  # fmt: skip
+
+
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     loader = jinja2.PackageLoader("forerun.report", "")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.get_template("page.html.j2")
+    return environment.get_template(name)
 
 
 def headline(content: PageContent) -> str:

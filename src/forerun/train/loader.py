@@ -8,6 +8,7 @@ the processors that the step needs.
 
 import math
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
@@ -86,6 +87,7 @@ class Loader:
             pin_memory=self.device_type == "cuda",
             prefetch_factor=PREFETCHED,
             persistent_workers=True,
+            worker_init_fn=_as_worker,
             generator=torch.Generator(),  # it draws a seed for its workers, which must not come from the run's
         )
         return iter(loader)
@@ -99,6 +101,12 @@ class _MicroBatches:
 
     def __iter__(self) -> Iterator[Sequence[int]]:
         return (indices for step in self.steps for indices in step)
+
+
+def _as_worker(number: int) -> None:
+    """Leave Ctrl-C to the process that trains, and end when told to; that process had caught both before the fork."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def workers_needed(data_seconds: float, compute_seconds: float, processors: int | None = None) -> int:

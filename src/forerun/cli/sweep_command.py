@@ -1,0 +1,126 @@
+"""`forerun sweep`: several runs of a recipe, forecast together, run one after the other, compared."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forerun.cli.options import JsonOption, TargetArgument, ledger_url, print_json
+
+if TYPE_CHECKING:
+    from forerun.ledger.store import Ledger
+    from forerun.recipes.sweep import Sweep
+    from forerun.report.tables import ResultCurve, ResultTable
+
+SCHEMA = "forerun.sweep/1"
+EXIT_DOES_NOT_FIT, EXIT_NOT_ALL_FINISHED, EXIT_INTERRUPTED = 3, 4, 130
+
+ListSetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=A,B,…", help="A setting and its values; with one value it is shared. Repeat."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(sweep)
+
+
+def sweep(
+    target: TargetArgument,
+    overrides: ListSetOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on: take finished runs of these settings.")] = False,
+    dry: Annotated[bool, typer.Option("--forecast-only", help="Forecast the variants and stop.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run variants of a recipe, each in its own process, and compare them. Exit code 4: not all were finished."""
+    from rich.console import Console
+
+    from forerun.api import forecast_settings, resolve
+    from forerun.hardware.detect import detect
+    from forerun.ledger.store import open_ledger
+    from forerun.recipes.catalogue import MODULES, recipe
+    from forerun.recipes.sweep import make_variants, plan_sweep, run_variant
+
+    say = Console(stderr=True).print
+    base = resolve(target)
+    usual = getattr(recipe(base.workload), "VARIANTS", {}) if base.workload in MODULES else {}
+    variants = make_variants(base, overrides or (), usual)
+    device = detect().device
+    with open_ledger(ledger_url()) as ledger:
+        made = plan_sweep(
+            target, variants, lambda settings: forecast_settings(settings, device, ledger=ledger), ledger, resume=resume
+        )
+        _show([_plan(made)], on_stderr=as_json)
+        if all(planned.state == "does not fit" for planned in made.planned):
+            _finish(made, ledger, as_json)
+            raise typer.Exit(EXIT_DOES_NOT_FIT)
+        waiting = [planned for planned in made.planned if planned.state == "waiting"]
+        for number, planned in enumerate(waiting if not dry else [], start=1):
+            say(f"[bold]{number} of {len(waiting)}: {planned.variant.name}[/bold]", highlight=False)
+            try:
+                run_variant(target, planned)
+            except KeyboardInterrupt:
+                say(f"Stopped. Go on with: forerun sweep {target} … --resume (and the same --set options)")
+                raise typer.Exit(EXIT_INTERRUPTED) from None
+        _finish(made, ledger, as_json)
+    if not dry and any(planned.state != "finished" for planned in made.planned):
+        raise typer.Exit(EXIT_NOT_ALL_FINISHED)
+
+
+def _plan(made: "Sweep") -> "ResultTable":
+    from forerun.report.sweep import plan_table
+
+    return plan_table([(p.variant.name, p.forecast, p.state) for p in made.planned], made.seconds, made.cost)
+
+
+def _finish(made: "Sweep", ledger: "Ledger", as_json: bool) -> None:
+    """Show what was found, and write the page."""
+    from rich.console import Console
+
+    from forerun.recipes.catalogue import MODULES, recipe
+    from forerun.recipes.here import write_sweep_page
+    from forerun.recipes.sweep import finished_runs
+    from forerun.report.sweep import accuracy_table
+
+    runs = finished_runs(made, ledger)
+    tables, curves = [accuracy_table([(run.name, run.forecast, run.measurement) for run in runs])], []
+    workload = made.planned[0].variant.settings.workload
+    compare = getattr(recipe(workload), "comparison", None) if workload in MODULES else None
+    if compare is not None and runs:
+        more, curves = compare(runs)
+        tables += more
+    if as_json:
+        print_json(_document(made, tables, curves))
+    elif runs:
+        _show(tables)
+    if runs:
+        page = write_sweep_page(made, [_plan(made), *tables], curves)
+        Console(stderr=True).print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def _document(made: "Sweep", tables: "list[ResultTable]", curves: "list[ResultCurve]") -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "variants": [
+            {
+                "name": planned.variant.name,
+                "set": list(planned.variant.overrides),
+                "state": planned.state,
+                "run_id": planned.run_id,
+                "forecast": planned.forecast.model_dump(mode="json", by_alias=True, exclude={"detail"}),
+            }
+            for planned in made.planned
+        ],
+        "seconds_left": made.seconds,
+        "tables": [table.model_dump(mode="json") for table in tables],
+        "curves": [curve.model_dump(mode="json") for curve in curves],
+    }
+
+
+def _show(tables: "list[ResultTable]", *, on_stderr: bool = False) -> None:
+    from rich.console import Console
+
+    from forerun.report.terminal import result_table
+
+    for table in tables:
+        Console(stderr=on_stderr).print(result_table(table))

@@ -1,0 +1,64 @@
+"""A sweep as tables: what is to run before it starts, and forecast beside measured after."""
+
+from collections.abc import Callable, Sequence
+
+from forerun.records import Forecast, Measurement
+from forerun.report.tables import Cell, ResultTable
+from forerun.units import GIGA, KILO, MEGA, format_bytes, format_percent, format_seconds
+
+
+def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, cost: float | None) -> ResultTable:
+    """Forecast of each variant (name, forecast, state), and of all that is still to run."""
+    priced = any(forecast.run.cost is not None for _, forecast, _ in variants)
+    rows: list[list[Cell]] = []
+    for name, forecast, state in variants:
+        row: list[Cell] = [
+            name,
+            _count(forecast.parameters.trainable),
+            format_seconds(forecast.step.seconds.expected),
+            format_bytes(forecast.memory.peak_allocated_bytes),
+            format_seconds(forecast.run.seconds.expected),
+        ]
+        price: list[Cell] = [None if forecast.run.cost is None else f"${forecast.run.cost:.2f}"]
+        rows.append([*row, *(price if priced else []), state])
+    said = "" if cost is None else f", ${cost:.2f}"
+    return ResultTable(
+        title="Forecast of the sweep",
+        note=f"Still to run: {format_seconds(seconds)} in all{said}, one run after the other.",
+        columns=["variant", "trainable", "step", "allocated", "run", *(["cost"] if priced else []), "state"],
+        rows=rows,
+    )
+
+
+def accuracy_table(runs: Sequence[tuple[str, Forecast, Measurement]]) -> ResultTable:
+    """Forecast beside measured for each finished variant (name, forecast, measurement)."""
+    rows: list[list[Cell]] = [
+        [
+            name,
+            _count(measured.parameters.trainable),
+            _pair(forecast.step.seconds.expected, measured.step.seconds, format_seconds),
+            _pair(forecast.memory.peak_allocated_bytes, measured.memory.peak_allocated_bytes, format_bytes),
+            _pair(forecast.run.seconds.expected, measured.run.seconds, format_seconds),
+        ]
+        for name, forecast, measured in runs
+    ]
+    return ResultTable(
+        title="Forecast beside measured",
+        note="Forecast / measured, and (forecast − measured) ÷ measured; each forecast was made before its run.",
+        columns=["variant", "trainable", "step", "allocated", "run"],
+        rows=rows,
+    )
+
+
+def _count(parameters: int) -> str:
+    """Parameters as thousands, millions or billions."""
+    for size, unit in ((GIGA, "B"), (MEGA, "M"), (KILO, "k")):
+        if parameters >= size:
+            return f"{parameters / size:.3g}{unit}"
+    return str(parameters)
+
+
+def _pair(forecast: float, measured: float | None, show: Callable[[float], str]) -> str:
+    if not measured:
+        return show(forecast)
+    return f"{show(forecast)} / {show(measured)}, {format_percent(forecast / measured - 1, signed=True)}"
