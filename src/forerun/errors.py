@@ -14,6 +14,7 @@
     ├── BadData(ValueError)                  a data file breaks its stated format
     ├── CheckpointDamaged(RuntimeError)      a checkpoint fails its manifest
     ├── CheckpointNotWritten(OSError)        the last checkpoint of a run could not be written
+    ├── ExportMoved(RuntimeError)            an exported model does not score as the run's model
     ├── LedgerConflict(RuntimeError)         a ledger row would be rewritten or contradicts another
     ├── RunNotFound(LookupError)             the ledger has no such run
     └── RecipeNotFound(LookupError)          no such recipe
@@ -84,6 +85,10 @@ class CheckpointDamaged(ForerunError, RuntimeError):
 
 class CheckpointNotWritten(ForerunError, OSError):
     """The last checkpoint of a run could not be written."""
+
+
+class ExportMoved(ForerunError, RuntimeError):
+    """An exported model does not score as the model of its run."""
 
 
 class LedgerConflict(ForerunError, RuntimeError):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forerun.settings.schema import Settings
 
 EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 4, 130
-RUN_SCHEMA, RUNS_SCHEMA = "forerun.run/1", "forerun.runs/1"
+RUN_SCHEMA, RUNS_SCHEMA, EXPORT_SCHEMA = "forerun.run/1", "forerun.runs/1", "forerun.exported/1"
 
 ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run, or `last`.")]
 LogOption = Annotated[
@@ -25,7 +25,7 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a u
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (train, run, evaluate, verify, runs, report):
+    for command in (train, run, evaluate, verify, runs, report, export):
         app.command()(command)
 
 
@@ -160,6 +160,34 @@ def report(run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", 
 
     with open_ledger(ledger_url()) as ledger:
         typer.echo(str(write_page(ledger, ledger.run(run_id).id, to)))
+
+
+def export(
+    run_id: RunArgument,
+    to: Annotated[Path | None, typer.Option("--to", help="Folder to make; default: export in the run's own.")] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Add an adapter to its base: one plain model.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a run's model for transformers or peft, read it back, score it, and refuse what moved."""
+    from rich.console import Console
+
+    from forerun.hardware.detect import detect
+    from forerun.ledger.store import open_ledger
+    from forerun.recipes.exporting import export_run, export_tables
+    from forerun.recipes.flow import run_folder
+    from forerun.report.terminal import result_table
+    from forerun.settings.load import settings_from
+
+    with open_ledger(ledger_url()) as ledger:
+        row = ledger.run(run_id)
+    opened = _open_settings(settings_from(row.settings))
+    folder = run_folder(row)
+    found = export_run(row.id, opened, detect().device, folder, to or folder / "export", merge=merge)
+    if as_json:
+        print_json({"schema": EXPORT_SCHEMA, **found.model_dump(mode="json")})
+    else:
+        for table in export_tables(found):
+            Console().print(result_table(table))
 
 
 def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":

@@ -97,6 +97,7 @@ def open_recipe(settings: Settings, corpus: CodeCorpus | None = None, *, lengths
         judge=lambda step: judge(step, data),
         baselines=lambda scores: with_baselines(scores, data, run_baselines(corpus)),
         criteria=CRITERIA,
+        save_beside=data.save_tokeniser,
         trivial=TrivialLoss(
             label_entropy((int(s.is_ai) for s in data.samples["train"]), SHIPPED_WEIGHTS.label_smoothing),
             "always answering with the share of each kind of author",

@@ -6,6 +6,7 @@ itself becomes input: language, source, generator and task never leave the sampl
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,13 @@ class CodeDetectorData:
     tokeniser: Any
     """`CodeTokeniser`, or the Hugging Face tokeniser of a pretrained encoder."""
     pad_id: int
+
+    def save_tokeniser(self, folder: Path) -> None:
+        """Write the tokeniser into `folder`."""
+        if isinstance(self.tokeniser, CodeTokeniser):
+            self.tokeniser.save(folder / "tokenizer.json")
+        else:
+            self.tokeniser.save_pretrained(folder)
 
     def plan(self, epoch: int = 0) -> BatchPlan:
         """The shapes of one epoch, from the batches that training gets."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from forerun.data.plan import BatchPlan
@@ -52,6 +53,8 @@ class OpenedRecipe:
     baselines: Callable[[Any], Judgement]
     """From those scores to figures, beside the mandatory baselines."""
     criteria: tuple[Criterion, ...]
+    save_beside: Callable[[Path], None] | None = None
+    """Writes what a model's users need beside its weights (a tokeniser) into a folder."""
     trivial: TrivialLoss | None = None
     """What the training loss must fall below for the run to count as alive."""
 

@@ -253,6 +253,8 @@ def _real(weight: Tensor, bias: nn.Parameter | None, kind: Kind, compute_dtype: 
         layer.weight = bnb.nn.Params4bit(
             weight.contiguous(), requires_grad=False, compress_statistics=kind == "nf4-double", quant_type="nf4"
         )
+        # bitsandbytes 0.50 repacks weights when a CPU scores, and trains on them afterwards without a gradient
+        layer.support_avx512bf16_for_cpu = False
     layer.bias = bias
     return layer.to(weight.device)
 

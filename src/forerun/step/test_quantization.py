@@ -128,3 +128,26 @@ def test_running_without_the_library_is_an_error_and_tracing_is_not(monkeypatch)
 def test_quantised_weights_need_an_adapter():
     with pytest.raises(InvalidSettings, match="adapter"):
         settings_with("nf4", adapter={"kind": "none"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scoring_between_steps_changes_no_gradient(kind):
+    """bitsandbytes 0.50 repacks 4-bit weights when a CPU scores in evaluation mode; trained on, they pass no gradient."""
+    pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    step = build_step(settings_with(kind), generic_workload("causal-lm"), "cpu", pretrained=False)
+    batch = {"input_ids": torch.arange(3, 35).reshape(2, 16), "labels": torch.arange(3, 35).reshape(2, 16)}
+
+    def gradients():
+        step.model.zero_grad()
+        step.workload.loss(step.model, batch).sum.backward()
+        return [p.grad.clone() for p in step.model.parameters() if p.grad is not None]
+
+    before = gradients()
+    step.model.eval()
+    with torch.inference_mode():
+        step.model(input_ids=batch["input_ids"])
+    step.model.train()
+    after = gradients()
+    assert any(bool(g.any()) for g in before)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
