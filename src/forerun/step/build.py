@@ -30,6 +30,8 @@ PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 """peft sets these patterns itself for mixture-of-experts models, and then warns about them."""
 PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
 """peft 0.21 asks transformers 5.23 by the old name."""
+DYNAMO_GRAD_WARNING = r"The \.grad attribute of a Tensor that is not a leaf"
+"""Dynamo (2.11 to 2.13) looks at it of what enters a block, and needs nothing of it."""
 
 
 def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
@@ -83,8 +85,27 @@ def bind_step(
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
     if settings.compile != "none":
         mode = settings.compile if compiler == "inductor" else None  # other backends know no modes
-        step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
+        if settings.compile_unit == "blocks":
+            compile_blocks(model, compiler, mode)
+        else:
+            step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
     return step
+
+
+def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
+    """Compile every transformer block in place; blocks of one class share what was compiled.
+
+    Raises:
+        NotSupported: the model has no blocks.
+    """
+    blocks = parallel.transformer_blocks(model)
+    if not blocks:
+        raise NotSupported(
+            f"compile_unit: {type(model).__name__} has no repeated blocks; found 'blocks'. Set compile_unit to model."
+        )
+    warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
+    for block in blocks:
+        block.compile(backend=compiler, mode=mode)
 
 
 def refuse_unsupported(settings: Settings) -> None:

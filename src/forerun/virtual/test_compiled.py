@@ -12,7 +12,7 @@ from forerun.hardware.catalogue import device
 from forerun.hardware.detect import detect_cpu
 from forerun.memory.replay import replay_memory
 from forerun.settings.load import settings_from
-from forerun.step.build import build_step
+from forerun.step.build import bind_step, build_step, compile_blocks, prepare_model
 from forerun.step.heads import generic_workload
 from forerun.step.training_step import StepObserver
 from forerun.train.measure import run_measuring_allocations
@@ -41,9 +41,10 @@ def traced(settings, where="a100-40gb"):
     [("tiny-llama", "causal-lm"), ("tiny-bert", "sequence-classification"), ("tiny-t5", "seq2seq-lm"),
      ("tiny-gpt2", "causal-lm"), ("tiny-modernbert", "masked-lm")],
 )  # fmt: skip
-def test_peak_is_that_of_inductor(name, workload):
+@pytest.mark.parametrize("unit", ["model", "blocks"])
+def test_peak_is_that_of_inductor(name, workload, unit):
     """Within 3 %: which temporaries overlap at the peak depends on the order of kernels, which Inductor also moves."""
-    settings = settings_of(name, workload)
+    settings = settings_of(name, workload, compile_unit=unit)
     forecast = replay_memory(traced(settings, "cpu"), is_host=True).peak_allocated_bytes
     torch.manual_seed(0)
     step = build_step(settings, generic_workload(workload), "cpu", pretrained=False)
@@ -103,3 +104,50 @@ def test_checkpointing_saves_under_compile_too(checkpointing):
 def test_shards_are_not_compiled():
     with pytest.raises(NotSupported, match="sharded blocks"):
         forerun.forecast(settings_of("tiny-llama", "causal-lm", parallel={"kind": "fsdp", "world_size": 2}), gpu="t4")
+
+
+def graphs_of(compiled):
+    """Sizes of the graphs of the first step of a small BERT, and of all steps: frozen and thawed, of two lengths."""
+    settings = settings_of(
+        "tiny-bert",
+        "sequence-classification",
+        compile_unit=compiled,
+        schedule={"epochs": 2, "frozen_encoder_epochs": 1},
+    )
+    workload = generic_workload("sequence-classification")
+    found, first = [], []
+
+    def backend(graph, inputs):
+        found.append(len(graph.graph.nodes))
+        return graph.forward
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    step = bind_step(settings, workload, prepare_model(settings, workload, pretrained=False), "cpu", backend)
+    for frozen in (True, False):
+        step.freeze_encoder(frozen)
+        for length in (64, 128):
+            for _ in range(2):
+                step.run([workload.example_batch(settings, 4, length)], StepObserver())
+                first = first or list(found)
+    torch._dynamo.reset()
+    return first, found
+
+
+def test_blocks_share_their_graphs_and_a_freeze_schedule_compiles_once_more():
+    """One length, any length, thawed: three times what the first step compiled, however many blocks and steps."""
+    (first, blocks), (_, whole) = graphs_of("blocks"), graphs_of("model")
+    assert len(blocks) <= 3 * len(first)
+    assert sum(blocks) < sum(whole), "a model's own graphs hold every block again"
+
+
+def test_a_model_without_blocks_says_so():
+    with pytest.raises(NotSupported, match="compile_unit"):
+        compile_blocks(torch.nn.Linear(2, 2), "inductor", None)
+
+
+def test_compiled_blocks_are_one_graph_for_all_and_the_rest_stays_eager():
+    whole, blocks = (traced(settings_of("tiny-llama", "causal-lm", compile_unit=unit)) for unit in ("model", "blocks"))
+    issuers = {call.issuer for call in blocks.calls}
+    assert {"compiled", "eager"} <= issuers | {"eager"}
+    assert len(whole.calls) < len(blocks.calls), "what lies between blocks is not fused"
