@@ -46,6 +46,7 @@ HEADS = [
     ("causal-lm", "tiny-llama", {}),
     ("masked-lm", "tiny-bert", {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
     ("sequence-classification", "tiny-bert", {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
+    ("token-classification", "tiny-bert", {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
     ("seq2seq-lm", "tiny-t5", {"dropout_rate": 0.0}),
 ]
 
@@ -93,7 +94,8 @@ def uneven_batch(workload, settings):
             batch[key] = real.long()
         else:
             fill = -100 if key == "labels" else 0
-            batch[key] = torch.where(real, torch.randint(3, 400, value.shape), torch.tensor(fill))
+            classes = (0, 2) if key == "labels" and workload.name == "token-classification" else (3, 400)
+            batch[key] = torch.where(real, torch.randint(*classes, value.shape), torch.tensor(fill))
     return batch
 
 
