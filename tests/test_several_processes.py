@@ -80,3 +80,31 @@ def test_another_number_of_processes_goes_on(tmp_path, alone, first, second):
     found, weights = run(tmp_path, *second, 8)
     assert found["first"] == 4
     assert_same(weights, alone[1])
+
+
+@pytest.mark.parametrize("second", [("fsdp", 4), ("none", 1)])
+def test_sharded_checkpoints_are_read_by_any_number_of_processes(tmp_path, alone, second):
+    """Two ranks write what they hold; four, or one, read what they need."""
+    run(tmp_path, "fsdp", 2, 8, "sharded")
+    found = sorted(tmp_path.glob("step-*"))
+    names = {path.name for path in found[1].iterdir()}
+    assert {"model-00000.safetensors", "model-00001.safetensors", "optimizer-00001.safetensors"} <= names
+    sizes = [(found[1] / f"model-0000{n}.safetensors").stat().st_size for n in range(2)]
+    assert max(sizes) < 0.6 * sum(sizes), "each holds about half"
+    for path in found[2:]:
+        shutil.rmtree(path)
+    again, weights = run(tmp_path, *second, 8)
+    assert again["first"] == 4
+    assert_same(weights, alone[1])
+
+
+def test_a_sharded_checkpoint_with_a_damaged_part_is_passed_over(tmp_path, alone):
+    run(tmp_path, "fsdp", 2, 8, "sharded")
+    found = sorted(tmp_path.glob("step-*"))
+    for path in found[2:]:
+        shutil.rmtree(path)
+    part = found[1] / "optimizer-00001.safetensors"
+    part.write_bytes(part.read_bytes()[:-7])
+    again, weights = run(tmp_path, "fsdp", 2, 8, "sharded")
+    assert again["first"] == 2
+    assert_same(weights, alone[1])

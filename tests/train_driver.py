@@ -1,4 +1,4 @@
-"""One process of a run over several: `torchrun … train_driver.py FOLDER KIND WORLD STEPS [die RANK STEP]`.
+"""One process of a run over several: `torchrun … train_driver.py FOLDER KIND WORLD STEPS [die RANK STEP] [pairs] [sharded]`.
 
 Rank 0 prints the weights' hash and the losses as JSON. With `die`, that rank kills itself after that step, once.
 """
@@ -22,13 +22,13 @@ from forerun.train.ranks import join_group, rank
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def training(folder, kind, world, steps, workload="sequence-classification"):
+def training(folder, kind, world, steps, workload="sequence-classification", sharded=False):
     settings = settings_from({
         "name": "a", "workload": workload, "model": {"name": "tiny-bert", "config": NO_DROPOUT},
         "batch": {"micro_batch_size": 4, "sequence_length": 64, "padding": "bucketed",
                   "gradient_accumulation_steps": 4 // world},
         "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 0.5}, "schedule": {"epochs": 9, "max_steps": steps},
-        "checkpoints": {"every_steps": 2, "keep_last": 10}, "parallel": {"kind": kind, "world_size": world},
+        "checkpoints": {"every_steps": 2, "keep_last": 10, "sharded": sharded}, "parallel": {"kind": kind, "world_size": world},
     })  # fmt: skip
     join_group(settings, "cpu")
     generator = torch.Generator().manual_seed(5)
@@ -44,7 +44,7 @@ def training(folder, kind, world, steps, workload="sequence-classification"):
 def main(folder, kind, world, steps, *more):
     torch.set_num_threads(1)
     workload = "pairs" if "pairs" in more else "sequence-classification"
-    run = training(folder, kind, int(world), int(steps), workload)
+    run = training(folder, kind, int(world), int(steps), workload, "sharded" in more)
     losses, marker = [], Path(folder) / "died"
     for report in run.steps():
         losses.append(report.loss)

@@ -127,6 +127,8 @@ class CheckpointSettings(Section):
     """Optimizer steps between saves; the last step is always saved."""
     keep_last: Count = 10
     """Older checkpoints are removed once a newer one is durable."""
+    sharded: bool = False
+    """With `parallel.kind: fsdp` each rank writes what it holds; else the first one writes whole tensors."""
     background: Literal["auto", "always", "never"] = "auto"
     """Write from a copy in host memory while training goes on; `auto` does on a GPU."""
 
@@ -207,7 +209,7 @@ class Settings(Section):
         """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
         content = self.model_dump(exclude={"name", "parallel"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.world_size
-        del content["data"]["workers"], content["checkpoints"]["background"]
+        del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

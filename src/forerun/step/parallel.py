@@ -146,15 +146,6 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[operator]
 
 
-def like(tensor: Tensor, other: Any) -> Tensor:
-    """A whole `tensor`, sharded as `other` is; every rank must ask."""
-    if not hasattr(other, "full_tensor"):
-        return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
-
-
 def of_all_ranks(value: Any) -> list[Any]:
     """What every rank has, in their order; every rank must ask."""
     if not dist.is_initialized():

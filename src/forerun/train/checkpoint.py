@@ -8,7 +8,6 @@ skipped, or a folder whose manifest does not match, which is skipped with a warn
 import hashlib
 import json
 import os
-import random
 import shutil
 import tempfile
 import warnings
@@ -17,18 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from forerun.errors import CheckpointDamaged, InvalidSettings
-from forerun.step.parallel import like, of_all_ranks, whole
+from forerun.step.parallel import of_all_ranks, whole
 from forerun.step.training_step import TrainingStep
-from forerun.train.ranks import rank
+from forerun.train.generators import device_generators, host_generators, restore_generators
+from forerun.train.parts import Parts, is_sharded, part_of
+from forerun.train.ranks import from_first, rank
 
-FORMAT = "forerun.checkpoint/2"
+FORMAT = "forerun.checkpoint/3"
 MANIFEST, MODEL, OPTIMIZER, GENERATORS = (
     "manifest.json",
     "model.safetensors",
@@ -56,18 +56,20 @@ class Contents:
 def contents_of(step: TrainingStep, progress: Progress, *, copied: bool) -> Contents:
     """What must be kept of `step`, on the host; `copied` tensors do not change when training goes on.
 
-    Of several ranks all must ask; each gets whole tensors.
+    Of several ranks all must ask; each gets whole tensors, or its own parts where checkpoints are sharded.
     """
+    sharded = writes_parts(step)
     tensors = {
         name: {key: value.detach().to("cpu", copy=copied) for key, value in own.items()}
-        for name, own in _tensors(step).items()
+        for name, own in _tensors(step, sharded=sharded).items()
     }
     manifest = {
+        "parts": _places(step) if sharded else None,
         "format": FORMAT,
         "settings_hash": step.settings.resumable_hash,
         "progress": progress,
         "scaler": None if step.scaler is None else step.scaler.state_dict(),
-        "random": of_all_ranks(_host_generators()),
+        "random": of_all_ranks(host_generators()),
     }
     return Contents(tensors, manifest)
 
@@ -96,6 +98,44 @@ def write_checkpoint(
     return target
 
 
+def writes_parts(step: TrainingStep) -> bool:
+    """Whether every rank writes what it holds."""
+    return step.settings.checkpoints.sharded and step.settings.parallel.kind == "fsdp"
+
+
+def write_parts(folder: Path, contents: Contents) -> str | None:
+    """Make a sharded checkpoint durable: every rank its files, then the first one the manifest; what went wrong.
+
+    All ranks must ask.
+    """
+    target, temporary, failure = folder / f"step-{contents.manifest['progress']['step']:08d}", "", None
+    digests: dict[str, str] = {}
+    try:
+        if rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = tempfile.mkdtemp(prefix=TEMPORARY, dir=folder)
+    except OSError as error:
+        failure = str(error)
+    temporary = from_first(temporary)
+    try:
+        if temporary:
+            digests = _fill_files(Path(temporary), contents.tensors, lambda name: None)
+    except OSError as error:
+        failure = str(error)
+    told = of_all_ranks((failure, digests))
+    failure = next((said for said, _ in told if said is not None), None)
+    if rank() == 0 and failure is None:
+        try:
+            _seal(Path(temporary), contents.manifest, {n: d for _, files in told for n, d in files.items()})
+            _put(Path(temporary), target)
+        except OSError as error:
+            failure = str(error)
+    failure = from_first(failure)
+    if rank() == 0 and failure is not None and temporary:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return failure
+
+
 def _write(
     target: Path, tensors: dict[str, dict[str, Tensor]], manifest: dict[str, Any], after_file: Callable[[str], None]
 ) -> None:
@@ -107,10 +147,15 @@ def _write(
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)  # a full disk gets its space back
         raise
+    _put(temporary, target)
+
+
+def _put(temporary: Path, target: Path) -> None:
+    """What is complete takes its place."""
     if target.exists():
         shutil.rmtree(target)
     temporary.rename(target)
-    _flush(folder)
+    _flush(target.parent)
 
 
 def _fill(
@@ -121,6 +166,14 @@ def _fill(
     Raises:
         OSError: the disk is full or the folder cannot be written.
     """
+    _seal(folder, manifest, _fill_files(folder, tensors, after_file))
+    after_file(MANIFEST)
+
+
+def _fill_files(
+    folder: Path, tensors: dict[str, dict[str, Tensor]], after_file: Callable[[str], None]
+) -> dict[str, str]:
+    """Write and flush files of tensors; returns their hashes."""
     for name, own in tensors.items():
         try:
             save_file({key: value.contiguous() for key, value in own.items()}, folder / name)
@@ -128,10 +181,13 @@ def _fill(
             raise OSError(f"{name}: {error}") from error
         _flush(folder / name)
         after_file(name)
-    manifest = {**manifest, "files": {name: _digest(folder / name) for name in tensors}}
-    (folder / MANIFEST).write_text(_sealed(manifest))
+    return {name: _digest(folder / name) for name in tensors}
+
+
+def _seal(folder: Path, manifest: dict[str, Any], files: dict[str, str]) -> None:
+    """Write and flush the manifest over `files`."""
+    (folder / MANIFEST).write_text(_sealed({**manifest, "files": files}))
     _flush(folder / MANIFEST)
-    after_file(MANIFEST)
     _flush(folder)
 
 
@@ -176,9 +232,9 @@ def load_checkpoint(path: Path, step: TrainingStep) -> Progress:
             f"{step.settings.resumable_hash}. "
             f"Resume with the settings it was started with, or start in another folder."
         )
-    _restore_model(step, load_file(path / MODEL))
-    _restore_optimizer(step, load_file(path / OPTIMIZER))
-    _restore_generators(load_file(path / GENERATORS), manifest["random"])
+    _restore_model(step, _source(path, MODEL, manifest["parts"]))
+    _restore_optimizer(step, _source(path, OPTIMIZER, manifest["parts"]))
+    restore_generators(load_file(path / GENERATORS), manifest["random"])
     if step.scaler is not None and manifest["scaler"] is not None:
         step.scaler.load_state_dict(manifest["scaler"])
     return manifest["progress"]
@@ -213,12 +269,47 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _tensors(step: TrainingStep) -> dict[str, dict[str, Tensor]]:
-    model = {name: whole(tensor) for name, tensor in model_tensors(step).items()}
+def _tensors(step: TrainingStep, *, sharded: bool) -> dict[str, dict[str, Tensor]]:
+    """Tensors by file: whole ones, or what this rank holds of those that are sharded, the first one of all others."""
     generators: dict[str, Tensor] = {}
-    for number, states in enumerate(of_all_ranks(_device_generators())):
+    for number, states in enumerate(of_all_ranks(device_generators())):
         generators |= {f"{number}:{name}": state for name, state in states.items()}
-    return {MODEL: model, OPTIMIZER: _optimizer_tensors(step), GENERATORS: generators}
+    model, optimizer = model_tensors(step), _optimizer_tensors(step)
+    if not sharded:
+        whole_model = {name: whole(tensor) for name, tensor in model.items()}
+        whole_optimizer = {name: whole(tensor).contiguous() for name, tensor in optimizer.items()}
+        return {MODEL: whole_model, OPTIMIZER: whole_optimizer, GENERATORS: generators}
+    own = {_file(MODEL, rank()): _held(model), _file(OPTIMIZER, rank()): _held(optimizer)}
+    return own | ({GENERATORS: generators} if rank() == 0 else {})
+
+
+def _held(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What this rank writes of them."""
+    return {name: part_of(t)[0] for name, t in tensors.items() if rank() == 0 or is_sharded(t)}
+
+
+def _places(step: TrainingStep) -> dict[str, dict[str, list[int]]]:
+    """File → tensor → where its part begins, over all ranks."""
+    own = {}
+    for file, tensors in ((MODEL, model_tensors(step)), (OPTIMIZER, _optimizer_tensors(step))):
+        places = {name: part_of(t)[1] for name, t in tensors.items() if rank() == 0 or is_sharded(t)}
+        own[_file(file, rank())] = places
+    return {file: places for each in of_all_ranks(own) for file, places in each.items()}
+
+
+def _file(kind: str, number: int) -> str:
+    """Name of a rank's file: `model-00003.safetensors`."""
+    return kind.replace(".", f"-{number:05d}.")
+
+
+def _source(path: Path, kind: str, parts: dict[str, dict[str, list[int]]] | None) -> Parts:
+    """The tensors of a kind in a checkpoint, whole or in parts."""
+    if parts is None:
+        with safe_open(path / kind, "pt") as opened:
+            shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+        return Parts({path / kind: {name: [0] * len(shape) for name, shape in shapes.items()}})
+    stem = kind.partition(".")[0]
+    return Parts({path / file: places for file, places in parts.items() if file.startswith(f"{stem}-")})
 
 
 def model_tensors(step: TrainingStep) -> dict[str, Tensor]:
@@ -232,13 +323,13 @@ def model_tensors(step: TrainingStep) -> dict[str, Tensor]:
     return dict(named)
 
 
-def _restore_model(step: TrainingStep, tensors: dict[str, Tensor]) -> None:
+def _restore_model(step: TrainingStep, source: Parts) -> None:
     own = model_tensors(step)
-    if set(own) != set(tensors):
-        raise CheckpointDamaged(f"The checkpoint's model has other tensors: {sorted(set(own) ^ set(tensors))[:3]}.")
+    if set(own) != source.names:
+        raise CheckpointDamaged(f"The checkpoint's model has other tensors: {sorted(set(own) ^ source.names)[:3]}.")
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(like(tensors[name], tensor))
+            tensor.copy_(source.read_like(name, tensor))
 
 
 NUMBER = "number"
@@ -255,58 +346,27 @@ def _optimizer_tensors(step: TrainingStep) -> dict[str, Tensor]:
     for index, parameter in enumerate(_optimizer_parameters(step)):
         for name, value in step.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                found[f"{index}:{name}"] = whole(value).contiguous()
+                found[f"{index}:{name}"] = value
             elif isinstance(value, int | float):
                 found[f"{index}:{name}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
     return found
 
 
-def _restore_optimizer(step: TrainingStep, tensors: dict[str, Tensor]) -> None:
+def _restore_optimizer(step: TrainingStep, source: Parts) -> None:
     parameters = _optimizer_parameters(step)
     step.optimizer.state.clear()
-    for key, value in tensors.items():
+    for key in sorted(source.names):
         index, name, *number = key.split(":")
         parameter = parameters[int(index)]
         state = step.optimizer.state[parameter]
+        shape = source.shape(key)
         if number:
-            state[name] = int(plain) if (plain := float(value.item())).is_integer() else plain
+            plain = float(source.read(key, shape, [0] * len(shape)).item())
+            state[name] = int(plain) if plain.is_integer() else plain
+        elif is_sharded(parameter) and shape == list(parameter.shape):
+            state[name] = source.read_like(key, parameter)
         else:
-            state[name] = like(value.to(parameter.device), parameter) if value.ndim else value.to(parameter.device)
-
-
-def _device_generators() -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def _host_generators() -> dict[str, Any]:
-    name, keys, position, has_gauss, gauss = np.random.get_state()
-    version, internal, gauss_next = random.getstate()
-    return {
-        "numpy": [name, np.asarray(keys).tolist(), position, has_gauss, gauss],
-        "python": [version, list(internal), gauss_next],
-    }
-
-
-def _restore_generators(tensors: dict[str, Tensor], hosts: list[Any]) -> None:
-    """This rank's own; a rank that was not there before starts from rank 0's, moved on by its number."""
-    known = rank() < len(hosts)
-    mine = f"{rank() if known else 0}:"
-    for name, state in ((n.removeprefix(mine), s) for n, s in tensors.items() if n.startswith(mine)):
-        if name == "cpu":
-            torch.set_rng_state(state)
-        elif torch.cuda.is_available():
-            torch.cuda.set_rng_state(state)
-    host = hosts[rank() if known else 0]
-    name, keys, position, has_gauss, gauss = host["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))
-    version, internal, gauss_next = host["python"]
-    random.setstate((version, tuple(internal), gauss_next))
-    if not known:
-        for _ in range(rank()):
-            torch.manual_seed(int(torch.randint(2**62, ()).item()))
+            state[name] = source.read(key, shape, [0] * len(shape)).to(parameter.device)
 
 
 def _digest(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 A background write is the same durable write (`checkpoint.py`); the step waits only for the copy into host memory, and
 for the write before, should it not be done yet. What went wrong with it is told at the next save, or when it is waited
-for. Of several ranks all must call every method; the first one writes.
+for. Of several ranks all must call every method; the first one writes, or each its part, which they wait for.
 """
 
 import threading
@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.step.training_step import TrainingStep
-from forerun.train.checkpoint import Contents, Progress, contents_of, prune_checkpoints, write_checkpoint
+from forerun.train.checkpoint import (
+    Contents,
+    Progress,
+    contents_of,
+    prune_checkpoints,
+    write_checkpoint,
+    write_parts,
+    writes_parts,
+)
 from forerun.train.ranks import from_first, rank
 
 
@@ -28,7 +36,8 @@ class Saver:
     def __init__(self, folder: Path, step: TrainingStep):
         wanted, self.keep_last = step.settings.checkpoints.background, step.settings.checkpoints.keep_last
         self.folder, self.step = folder, step
-        self.is_background = wanted == "always" or (wanted == "auto" and step.device_type == "cuda")
+        usual = wanted == "always" or (wanted == "auto" and step.device_type == "cuda")
+        self.is_background = usual and not writes_parts(step)  # ranks must wait for each other
         self.written = 0
         """Durable checkpoints of the whole run, earlier processes' included."""
         self._thread: threading.Thread | None = None
@@ -61,11 +70,16 @@ class Saver:
         return outcome
 
     def _write(self, contents: Contents) -> None:
-        if rank() != 0:
-            return
         step = int(contents.manifest["progress"]["step"])
+        parts = writes_parts(self.step)
+        failure = write_parts(self.folder, contents) if parts else None
+        if failure is not None:
+            self._outcome = Failed(step, failure)
+        if failure is not None or rank() != 0:
+            return
         try:
-            write_checkpoint(self.folder, contents)
+            if not parts:
+                write_checkpoint(self.folder, contents)
             prune_checkpoints(self.folder, self.keep_last)
         except OSError as error:
             self._outcome = Failed(step, str(error))

@@ -1,0 +1,104 @@
+"""A checkpoint in parts: every rank writes what it holds, and any number of ranks reads what it needs.
+
+A part says for each tensor where it begins in the whole one. Reading copies the overlap of every part with what a rank
+holds, so that nothing is ever whole on one machine. Parts lie on one file system that all ranks see.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+Places = dict[str, list[int]]
+"""Tensor → where its part begins in the whole tensor."""
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether ranks hold parts of it."""
+    return hasattr(tensor, "full_tensor")
+
+
+def part_of(tensor: Tensor) -> tuple[Tensor, list[int]]:
+    """What this rank holds of `tensor`, and where that begins."""
+    if not is_sharded(tensor):
+        return tensor, [0] * tensor.ndim
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    sharded: Any = tensor
+    _, offset = compute_local_shape_and_global_offset(sharded.shape, sharded.device_mesh, sharded.placements)
+    return sharded.to_local(), list(offset)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The files of one kind (model, optimizer) of a checkpoint, with the places of their tensors."""
+
+    files: Mapping[Path, Places]
+
+    @property
+    def names(self) -> set[str]:
+        """Of all tensors."""
+        return {name for places in self.files.values() for name in places}
+
+    def shape(self, name: str) -> list[int]:
+        """Of the whole tensor."""
+        ends = []
+        for file, places in self.files.items():
+            if name in places:
+                with safe_open(file, "pt") as opened:
+                    size = opened.get_slice(name).get_shape()
+                ends.append([first + length for first, length in zip(places[name], size, strict=True)])
+        return [max(column) for column in zip(*ends, strict=True)]
+
+    def read(self, name: str, shape: Sequence[int], begin: Sequence[int]) -> Tensor:
+        """The block of `shape` that begins at `begin` in the whole tensor `name`."""
+        result: Tensor | None = None
+        for file, places in self.files.items():
+            if name not in places:
+                continue
+            with safe_open(file, "pt") as opened:
+                part = opened.get_slice(name)
+                found = self._overlap(part.get_shape(), places[name], shape, begin)
+                if found is None:
+                    continue
+                theirs, ours = found
+                values = part[theirs] if theirs else opened.get_tensor(name)
+                if result is None:
+                    result = torch.empty(tuple(shape), dtype=values.dtype)
+                result[ours] = values
+        if result is None:
+            raise KeyError(name)
+        return result
+
+    @staticmethod
+    def _overlap(
+        part_shape: Sequence[int], part_begin: Sequence[int], shape: Sequence[int], begin: Sequence[int]
+    ) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+        """Slices of the part and of the wanted block that are the same values; None when there are none."""
+        theirs, ours = [], []
+        for size, first, wanted, start in zip(part_shape, part_begin, shape, begin, strict=True):
+            low, high = max(first, start), min(first + size, start + wanted)
+            if low >= high:
+                return None
+            theirs.append(slice(low - first, high - first))
+            ours.append(slice(low - start, high - start))
+        return tuple(theirs), tuple(ours)
+
+    def read_like(self, name: str, other: Tensor) -> Tensor:
+        """The tensor `name` as `other` is: whole, or this rank's part of it."""
+        if not is_sharded(other):
+            return self.read(name, list(other.shape), [0] * other.ndim)
+        from torch.distributed.tensor import DTensor
+
+        local, begin = part_of(other)
+        empty = local.numel() == 0
+        values = torch.empty_like(local, device="cpu") if empty else self.read(name, list(local.shape), begin)
+        sharded: Any = other
+        return DTensor.from_local(
+            values.to(local.device), sharded.device_mesh, sharded.placements, shape=sharded.shape,
+            stride=sharded.stride(), run_check=False,
+        )  # fmt: skip

@@ -1,0 +1,44 @@
+"""Whatever the parts, a block read from them is the block of the whole tensor."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from forerun.train.parts import Parts
+
+
+def written(folder, whole, cuts):
+    """`whole` cut between rows; files with their places."""
+    files = {}
+    for number, (begin, end) in enumerate(zip([0, *cuts], [*cuts, len(whole)], strict=True)):
+        file = Path(folder) / f"{number}.safetensors"
+        save_file({"w": whole[begin:end].contiguous()}, file)
+        files[file] = {"w": [begin, *[0] * (whole.ndim - 1)]}
+    return Parts(files)
+
+
+@given(st.data())
+def test_any_block_from_any_parts(data):
+    rows = data.draw(st.integers(1, 9))
+    whole = torch.arange(rows * 3).reshape(rows, 3)
+    cuts = sorted(data.draw(st.lists(st.integers(0, rows), max_size=3)))
+    first = data.draw(st.integers(0, rows - 1))
+    size = data.draw(st.integers(1, rows - first))
+    with tempfile.TemporaryDirectory() as folder:
+        parts = written(folder, whole, cuts)
+        assert parts.shape("w") == [rows, 3]
+        assert torch.equal(parts.read("w", [size, 3], [first, 0]), whole[first : first + size])
+
+
+def test_scalars_and_missing_names(tmp_path):
+    save_file({"n": torch.tensor(3.0)}, tmp_path / "a")
+    parts = Parts({tmp_path / "a": {"n": []}})
+    assert parts.shape("n") == []
+    assert parts.read("n", [], []) == 3
+    with pytest.raises(KeyError):
+        parts.read("m", [], [])
