@@ -143,3 +143,15 @@ def test_the_cpus_rates_are_plausible():
     here = torch.device("cpu")
     assert 1e8 < matmul_peak(here, torch.float32, side=256) < 1e14
     assert 0 <= step_overhead_seconds(here) < 1e-2
+
+
+def test_checkpoints_in_the_background_are_waited_for_only_where_the_disk_is_slower_than_the_steps():
+    def seconds(**how):
+        return forecast(checkpoints={"every_steps": 10, **how}).run.phases.checkpoint_seconds
+
+    whole, last = seconds(background="never"), seconds(background="auto")
+    assert last == pytest.approx(whole / 10), "ten are written, the last one is waited for"
+    busy = forecast(checkpoints={"every_steps": 1, "background": "always"})
+    each = whole / 10
+    wanted = each + 99 * max(0.0, each - busy.step.seconds.expected)
+    assert busy.run.phases.checkpoint_seconds == pytest.approx(wanted)

@@ -27,6 +27,7 @@ from forerun.records import (
     StepPhases,
     TimelinePoint,
 )
+from forerun.settings.schema import Settings
 from forerun.units import HOUR, format_percent
 
 STATED_STARTUP_SECONDS = 30.0
@@ -41,6 +42,7 @@ NOT_MODELLED = {
     "cuda": [
         "workspaces of cuDNN and of sorts, reductions' scratch",
         "power limits of long runs, kernels that differ from one library version to the next",
+        "copying checkpoints into host memory",
     ],
     "cpu": ["memory that the C library keeps after it is freed", "other processes on the machine"],
 }
@@ -123,16 +125,18 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     evaluations = math.floor(total / plan.steps / settings.evaluation.every_epochs + 1e-9)
     evaluation = evaluations * _evaluation_seconds(request, model)
     evaluation += known.final_evaluation_examples * model.scoring_seconds_per_sample()
+    training = frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds()
+    writing = bytes_each / model.disk_bytes_per_second
     modelled = {
         "startup": STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
         "evaluation": evaluation,
-        "checkpoint": written * bytes_each / model.disk_bytes_per_second,
+        "checkpoint": _waited_seconds(settings, request.device.kind, written, writing, training / max(1, total)),
     }
     correction = request.correction or Correction()
     factors = {name: correction.factor(name, seconds) for name, seconds in modelled.items()}
     phases = RunPhases(
         compile_seconds=model.compile_seconds,
-        training_seconds=frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds(),
+        training_seconds=training,
         **{f"{name}_seconds": seconds * factors[name] for name, seconds in modelled.items()},
     )
     expected = sum(phases.model_dump().values())
@@ -147,6 +151,18 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
         cost=None if price is None else price * expected / HOUR * settings.parallel.world_size,
     )
     return forecast, factors
+
+
+def _waited_seconds(settings: Settings, kind: str, written: int, writing: float, step: float) -> float:
+    """How long training waits for its checkpoints, each `writing` seconds of disk; `step` is a mean step.
+
+    In the background only the last one is waited for, and what another takes longer than the steps until the next.
+    """
+    how = settings.checkpoints
+    in_background = how.background == "always" or (how.background == "auto" and kind == "cuda")
+    if not in_background or (how.sharded and settings.parallel.kind == "fsdp"):
+        return written * writing
+    return min(1, written) * writing + max(0, written - 1) * max(0.0, writing - how.every_steps * step)
 
 
 def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
