@@ -200,7 +200,9 @@ def start_training(opened: OpenedRecipe, device: Device, folder: Path) -> Traini
     seed_everything(opened.settings.seed)
     step = build_step(opened.settings, opened.workload, device.kind, pretrained=True)
     seconds = opened.load_seconds + time.perf_counter() - start
-    return Training(step, opened.data, folder / "checkpoints", startup_seconds=seconds, evaluate=opened.evaluate)
+    return Training(
+        step, opened.data, folder / "checkpoints", startup_seconds=seconds, evaluate=opened.evaluate, watch=opened.watch
+    )
 
 
 def run_folder(row: RunRow) -> Path:

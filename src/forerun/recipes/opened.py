@@ -13,7 +13,7 @@ from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 from forerun.train.data_source import TrainingData
-from forerun.train.loop import Evaluate
+from forerun.train.loop import Evaluate, Watch
 from forerun.verify.compare import Criterion
 
 COLLATED_STEPS = 4
@@ -51,6 +51,8 @@ class OpenedRecipe:
     baselines: Callable[[Any], Judgement]
     """From those scores to figures, beside the mandatory baselines."""
     criteria: tuple[Criterion, ...]
+    watch: Watch | None = None
+    """Looks at every training step; may stop the run."""
 
     def known_times(self, device: Device) -> KnownTimes:
         """What is known before the run: loading is done, and where the run will be here, collation can be timed."""

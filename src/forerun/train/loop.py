@@ -42,6 +42,8 @@ COUNT = "count"
 """Entry of a batch that the host reads."""
 Evaluate = Callable[[TrainingStep, int], dict[str, float]]
 """Scores the model after an optimizer step (counted from 1)."""
+Watch = Callable[[TrainingStep, StepReport], None]
+"""Looks at every step once it is done, before it is reported or saved; may raise to stop the run."""
 
 
 class CheckpointWarning(UserWarning):
@@ -80,6 +82,7 @@ class Training:
     startup_seconds: float = 0.0
     """What loading data and building the model took before this object was made."""
     evaluate: Evaluate | None = None
+    watch: Watch | None = None
     elapsed: Elapsed = field(default_factory=Elapsed)
     reports: list[StepReport] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -177,6 +180,8 @@ class Training:
         self.reports.append(report)
         self.witness.step_done()
         self.alive.step_done(number + 1, is_skipped=result.is_skipped)
+        if self.watch is not None:
+            self.watch(self.step, report)
         return report
 
     def _report(
