@@ -1,8 +1,8 @@
 """Languages of known entropy: what a model can reach at best is known before it is trained.
 
-- `induction`: a run of random symbols, then the same run again. What comes next in the first half nobody can know
-  (log V nats); in the second half everybody can who looks back at what followed the last time. A model whose attention
-  is dead sees the present symbol only, after which all symbols are equally likely: it stays at chance.
+- `induction`: a run of random symbols, then the same run again and again. What comes next in the first run nobody can
+  know (log V nats); after it everybody can who looks back at what followed the last time. A model whose attention is
+  dead sees the present symbol only, after which all symbols are equally likely: it stays at chance.
 - `markov`: each symbol is drawn by the two before it, from random probabilities. Its entropy rate, and what a table of
   pairs reaches at best, are computed from the stationary distribution.
 
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 Synthetic = Literal["induction", "markov"]
 SYMBOLS: dict[Synthetic, int] = {"induction": 16, "markov": 12}
-RUN_SHARES = (0.125, 0.5)
-"""Length of an induction run: uniform between these shares of the window, new for every window."""
+RUN_SHARE = 0.25
+"""Length of an induction run as a share of the window. It is the same for all windows, so that looking a fixed way back
+is enough: a model learns that in a few hundred updates, finding it by content in many thousands."""
 SHARPNESS = 0.15
 """Dirichlet parameter of Markov probabilities: small makes a few successors likely."""
 TRAIN_WINDOWS, HELD_OUT_WINDOWS = 16_384, 256
@@ -50,15 +51,11 @@ def synthetic(name: Synthetic, length: int, seed: int, train_windows: int | None
 
 
 def _induction(length: int, counts: list[int], random: np.random.Generator) -> SyntheticLanguage:
-    parts, known = [], None
+    parts, run = [], max(2, round(RUN_SHARE * length))
     for count in counts:
-        low, high = (max(2, round(share * (length + 1))) for share in RUN_SHARES)
-        runs = random.integers(low, high + 1, size=count)
         symbols = random.integers(SYMBOLS["induction"], size=(count, length + 1), dtype=np.int32)
-        places = np.arange(length + 1) % runs[:, None]
-        parts.append(np.take_along_axis(symbols, places, axis=1).astype(np.int32))
-        known = np.arange(1, length + 1) >= runs[:, None]
-    assert known is not None
+        parts.append(symbols[:, np.arange(length + 1) % run])
+    known = np.broadcast_to(np.arange(1, length + 1) >= run, (counts[-1], length))
     chance = math.log(SYMBOLS["induction"])
     return SyntheticLanguage(
         "induction", SYMBOLS["induction"], parts[0], parts[1], parts[2], chance * float((~known).mean()), chance, known

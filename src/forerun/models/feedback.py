@@ -21,6 +21,11 @@ LearningRule = Literal["backpropagation", "dfa-macro", "dfa-micro", "shallow"]
 """`dfa-macro` cuts between blocks, `dfa-micro` between attention and feed-forward too, `shallow` trains the last block
 and the head only."""
 
+Feedback = Literal["random", "positive", "identity"]
+"""`random` as above; `positive` is A Aᵀ of a Gaussian A divided by √d: random too, but e B eᵀ > 0 for every e, so
+that no part is ever driven against the error; `identity` hands every part the error itself, which is what a residual stream
+carries down if the blocks above add little. Random signs do worse than no feedback here: see okadfa.md."""
+
 
 class DirectFeedback(torch.autograd.Function):
     """The identity on the top's output; its backward pass gives every tied output the projected error."""
@@ -43,6 +48,11 @@ class DirectFeedback(torch.autograd.Function):
         return (error, None, *([projected] * ctx.tied))
 
 
-def feedback_matrix(width: int) -> Tensor:
+def feedback_matrix(width: int, kind: Feedback) -> Tensor:
     """B, (`width`, `width`), on the current default device."""
+    if kind == "identity":
+        return torch.eye(width)
+    if kind == "positive":
+        gaussian = torch.randn(width, width) / math.sqrt(max(width, 1))
+        return gaussian @ gaussian.mT
     return (torch.rand(width, width) * 2 - 1) / math.sqrt(width)

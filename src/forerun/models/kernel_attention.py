@@ -50,7 +50,7 @@ class _ChunkedSums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         queries, keys, values = ctx.saved_tensors
-        parts = list(_chunks(ctx.chunk, queries, keys, values, gradients[0]))
+        parts = list(_chunks(ctx.chunk, queries, keys, values, gradients[0].contiguous()))
         state, after = _empty_state(keys, values), _empty_state(keys, values)
         of_queries, of_keys, of_values = [], [], []
         for _, k, v, g in parts:
@@ -82,8 +82,8 @@ def causal_kernel_attention(
     dtype = _product_dtype(queries)
     length, width = queries.shape[2], values.shape[3]
     with torch.autocast(queries.device.type, enabled=False):
-        query_features = features(queries.float(), kernel, projection.float(), is_query=True).to(dtype)
-        key_features = features(keys.float(), kernel, projection.float(), is_query=False).to(dtype)
+        query_features = features(queries.float(), kernel, projection.float(), is_query=True).to(dtype).contiguous()
+        key_features = features(keys.float(), kernel, projection.float(), is_query=False).to(dtype).contiguous()
         missing = -length % min(chunk, length)
         widened = F.pad(values.to(dtype), (0, ALIGNED, 0, missing))
         widened[..., width] = 1
@@ -104,7 +104,7 @@ def _product_dtype(queries: Tensor) -> torch.dtype:
 def features(vectors: Tensor, kernel: Kernel, projection: Tensor, *, is_query: bool) -> Tensor:
     """φ of fp32 `vectors` (B, H, T, d): (B, H, T, M), or (B, H, T, d) for `elu`."""
     if kernel == "elu":
-        return F.elu(vectors) + 1
+        return torch.where(vectors > 0, vectors + 1, vectors.clamp(max=0).exp())  # elu_backward compiles wrong (2.13)
     width, count = vectors.shape[-1], projection.shape[0]
     if kernel == "unscaled":
         exponents = vectors @ projection.mT / math.sqrt(width) - vectors.square().sum(-1, keepdim=True) / 2

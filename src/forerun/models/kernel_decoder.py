@@ -21,19 +21,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from forerun.errors import InvalidSettings, UnknownModel, nearest
-from forerun.models.feedback import DirectFeedback, LearningRule, feedback_matrix
+from forerun.models.feedback import DirectFeedback, Feedback, LearningRule, feedback_matrix
 from forerun.models.kernel_attention import CHUNK, causal_kernel_attention, orthogonal_projection
 
 AttentionKind = Literal["softmax", "elu", "favor", "unscaled"]
 INITIAL_SCALE = 0.02
 """Standard deviation of initial weights, as in GPT-2; layers that write to the residual stream start smaller."""
+POSITION_SCALE = INITIAL_SCALE * math.sqrt(2)
+"""Makes sinusoids as large as the embeddings. At full size they drown the tokens, and a tied embedding then falls into
+one direction, the tokens' frequency: the loss stays at that of a table of words (docs/log.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
     """Sizes, attention and learning rule."""
 
-    vocabulary_size: int = 2048
+    vocabulary_size: int = 257
     width: int = 128
     layers: int = 4
     heads: int = 4
@@ -43,6 +46,8 @@ class DecoderConfig:
     """Random features of `favor`; 0 takes four times the width of a head."""
     chunk: int = CHUNK
     learning_rule: LearningRule = "backpropagation"
+    feedback: Feedback = "random"
+    """What the error at the top is projected by."""
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -93,7 +98,7 @@ def _gpt2(width: int, layers: int, heads: int, feed_forward: int) -> DecoderConf
 
 
 SHAPES = {
-    "okadfa-tiny": NamedShape(DecoderConfig(), "1.1M, for two CPU cores"),
+    "okadfa-tiny": NamedShape(DecoderConfig(), "0.8M, for two CPU cores"),
     "okadfa-fast": NamedShape(_gpt2(768, 12, 12, 3072), "123.7M, GPT-2 Small's shape; the original says 85M"),
     "okadfa-production": NamedShape(_gpt2(1024, 12, 16, 3072), "177.4M; the original says 175M, GPT-2 Medium"),
     "okadfa-production-4x": NamedShape(_gpt2(1024, 12, 16, 4096), "202.6M, with feed-forward 4d as documented"),
@@ -212,7 +217,7 @@ class KernelDecoder(nn.Module):
         self.head.weight = self.embedding.weight
         self.dropout = nn.Dropout(config.dropout)
         has_feedback = config.learning_rule.startswith("dfa")
-        self.register_buffer("feedback", feedback_matrix(config.width if has_feedback else 0))
+        self.register_buffer("feedback", feedback_matrix(config.width if has_feedback else 0, config.feedback))
         self.register_buffer("orthogonality_share", torch.zeros(()))  # of its full weight; 0 before warm-up
         self._start()
 
@@ -253,9 +258,8 @@ class KernelDecoder(nn.Module):
         return DecoderOutput(states if self.returns_states else self.head(states), torch.stack(ratios))
 
     def _embedded(self, ids: Tensor) -> Tensor:
-        width = self.config.width
-        positions = sinusoids(ids.shape[1], width, ids.device)
-        return self.dropout(self.embedding(ids) * math.sqrt(width) + positions.to(self.embedding.weight.dtype))
+        positions = sinusoids(ids.shape[1], self.config.width, ids.device) * POSITION_SCALE
+        return self.dropout(self.embedding(ids) + positions.to(self.embedding.weight.dtype))
 
     def _through(
         self, block: nn.Module, hidden: Tensor, rule: LearningRule, tied: list[Tensor], ratios: list[Tensor]

@@ -65,6 +65,11 @@ class Watcher:
     curve: dict[str, list[float]] = field(default_factory=lambda: {"step": [], "seconds": [], "loss": []})
 
     @property
+    def watched_windows(self) -> int:
+        """Validation windows scored each time: `evaluation.examples`, or all there are."""
+        return min(self.settings.evaluation.examples or 1, self.data.count("val"))
+
+    @property
     def settings(self) -> Settings:
         """Of the run."""
         return self.data.settings
@@ -92,7 +97,7 @@ class Watcher:
 
     def evaluate(self, step: TrainingStep, number: int) -> dict[str, float]:
         """Validation loss and the mechanism's figures, between epochs."""
-        score = score_language(step.model, self.data.batches("val"), step.settings.precision)
+        score = score_language(step.model, self.data.batches("val", self.watched_windows), step.settings.precision)
         for name, value in (("step", float(number)), ("seconds", self.seconds), ("loss", score.loss)):
             self.curve[name].append(value)
         return {"validation_loss": score.loss, **self.mechanism(step)}

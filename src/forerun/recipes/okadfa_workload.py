@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings, NotSupported
-from forerun.models.feedback import LearningRule
+from forerun.models.feedback import Feedback, LearningRule
 from forerun.models.kernel_decoder import AttentionKind, DecoderConfig, DecoderOutput, KernelDecoder, decoder_config
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Section, Settings
@@ -34,6 +34,8 @@ class OkadfaOptions(Section):
     """softmax | elu | favor; `unscaled` is the original's fault, which the run catches."""
     learning_rule: LearningRule = "dfa-macro"
     """backpropagation | dfa-macro | dfa-micro | shallow."""
+    feedback: Feedback = "random"
+    """random | positive | identity: the matrix that projects the error at the top."""
     corpus: Literal["text", "induction", "markov"] = "text"
     """`text` is that of `data.source`; the others have known entropies."""
     tokenizer: Literal["auto", "gpt2", "learned"] = "auto"
@@ -53,10 +55,10 @@ def config_of(settings: Settings) -> DecoderConfig:
         InvalidSettings, UnknownModel: a name, an option or a size is wrong.
     """
     options = recipe_options(settings, OkadfaOptions)
-    for name in ("attention", "learning_rule"):
+    chosen = {name: getattr(options, name) for name in ("attention", "learning_rule", "feedback")}
+    for name in chosen:
         if name in settings.model.config:
             raise InvalidSettings(f"model.config.{name}: is set by recipe.{name}. Use --set recipe.{name}=….")
-    chosen = {"attention": options.attention, "learning_rule": options.learning_rule}
     return decoder_config(settings.model.name, {**settings.model.config, **chosen})
 
 
