@@ -23,8 +23,8 @@ and the head only."""
 
 Feedback = Literal["random", "positive", "identity"]
 """`random` as above; `positive` is A Aᵀ of a Gaussian A divided by √d: random too, but e B eᵀ > 0 for every e, so
-that no part is ever driven against the error; `identity` hands every part the error itself, which is what a residual stream
-carries down if the blocks above add little. Random signs do worse than no feedback here: see okadfa.md."""
+that no part is ever driven against the error; `identity` hands every part the error itself, which is what a
+residual stream carries down if the blocks above add little. Random signs do worse than no feedback here: okadfa.md."""
 
 
 class DirectFeedback(torch.autograd.Function):
