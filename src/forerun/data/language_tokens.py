@@ -1,4 +1,4 @@
-"""Tokens for language models: GPT-2's byte pairs where they are on this machine, else byte pairs learned on the spot.
+"""Tokens for language models: byte pairs learned on the spot, or any tokenizer of the library `tokenizers` by name.
 
 Perplexities per token compare only under one tokenizer, so its name goes with every figure.
 """
@@ -61,16 +61,3 @@ def learned(documents: Sequence[str], vocabulary_size: int) -> LanguageTokens:
     )  # fmt: skip
     tokenizer.train_from_iterator(documents, trainer)
     return LanguageTokens(tokenizer, f"byte pairs learned here ({tokenizer.get_vocab_size():,})")
-
-
-def gpt2() -> LanguageTokens | None:
-    """GPT-2's tokenizer from the hub's cache, or from the hub where it can be reached; None where it is not there."""
-    from transformers import AutoTokenizer
-
-    from forerun.models.catalogue import hub_is_reachable
-
-    try:
-        found: Any = AutoTokenizer.from_pretrained("openai-community/gpt2", local_files_only=not hub_is_reachable())
-    except (OSError, ValueError):
-        return None
-    return LanguageTokens(found.backend_tokenizer, f"GPT-2 byte pairs ({GPT2_VOCABULARY:,})")

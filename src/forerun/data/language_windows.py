@@ -17,6 +17,8 @@ from forerun.data.token_data import IGNORED, Batch
 from forerun.settings.schema import Settings
 
 Windows = NDArray[np.int32]
+USEFUL_PASSES = 4.0
+"""Passes over the same tokens that are worth nearly as much as new ones (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
 
 def windows(stream: NDArray[np.int32], length: int) -> Windows:
@@ -82,4 +84,8 @@ def plan_of_windows(settings: Settings, count: int, assumptions: tuple[str, ...]
     shapes = [(BatchShape(size, length), full)] if full else []
     shapes += [(BatchShape(rest, length), 1)] if rest else []
     steps = settings.steps_per_epoch(count)
+    passes = settings.total_steps(count) / steps
+    if passes > USEFUL_PASSES:
+        said = f"{passes:.1f} passes over the same {count * length:,} tokens are wanted; beyond {USEFUL_PASSES:.0f} the run "
+        assumptions = (*assumptions, said + "learns them by heart: watch the validation loss.")
     return BatchPlan(tuple(sorted(shapes)), steps, count, float(count * length), assumptions)

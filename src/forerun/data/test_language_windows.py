@@ -45,3 +45,9 @@ def test_the_plan_is_the_epoch():
     assert dict(plan.shapes) == {BatchShape(3, 4): 2, BatchShape(1, 4): 1}
     assert plan.steps == len(data.epoch_steps(0)) == 2
     assert plan_of_windows(SETTINGS, 6, ("said",)).assumptions == ("said",)
+
+
+def test_too_many_passes_are_said():
+    long = SETTINGS.model_copy(update={"schedule": SETTINGS.schedule.model_copy(update={"epochs": 20})})
+    assert "20.0 passes" in plan_of_windows(long, 12).assumptions[0]
+    assert not plan_of_windows(SETTINGS, 12).assumptions

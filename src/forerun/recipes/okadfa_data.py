@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.data.language_text import KNOWN_TOKENS, LanguageText, Split, is_hub_source, open_text
-from forerun.data.language_tokens import GPT2_VOCABULARY, LanguageTokens, gpt2, learned
+from forerun.data.language_tokens import GPT2_VOCABULARY, LanguageTokens, learned
 from forerun.data.language_windows import WindowData, held_out_batches, plan_of_windows, windows
 from forerun.data.plan import BatchPlan
 from forerun.data.synthetic_language import HELD_OUT_WINDOWS, SYMBOLS, TRAIN_WINDOWS, SyntheticLanguage, synthetic
@@ -101,6 +102,19 @@ def _tokenizer(settings: Settings, options: OkadfaOptions, text: LanguageText) -
                 f"Set it to learned."
             )
     return learned(text.documents["train"], vocabulary)
+
+
+def gpt2() -> LanguageTokens | None:
+    """GPT-2's tokenizer from the hub's cache, or from the hub where it can be reached; None where it is not there."""
+    from transformers import AutoTokenizer
+
+    from forerun.models.catalogue import hub_is_reachable
+
+    try:
+        found: Any = AutoTokenizer.from_pretrained("openai-community/gpt2", local_files_only=not hub_is_reachable())
+    except (OSError, ValueError):
+        return None
+    return LanguageTokens(found.backend_tokenizer, f"GPT-2 byte pairs ({GPT2_VOCABULARY:,})")
 
 
 def unread_data(settings: Settings) -> tuple[OkadfaData, BatchPlan] | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import yaml
 
 from forerun.data.language_text import KNOWN_TOKENS
+from forerun.data.language_windows import USEFUL_PASSES
 from forerun.errors import InvalidSettings, nearest
 from forerun.hardware.catalogue import Device, device
 from forerun.models.kernel_decoder import SHAPES
@@ -25,8 +26,6 @@ CONTEXT = 512
 WARMUP_SHARE = 0.05
 """Of the updates. The original warms up for 500, 10 to 17 % of its runs."""
 WIKITEXT = "Salesforce/wikitext"
-USEFUL_PASSES = 4.0
-"""Passes over the same tokens that are worth nearly as much as new ones (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
 
 @dataclass(frozen=True)

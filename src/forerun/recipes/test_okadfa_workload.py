@@ -129,3 +129,32 @@ def test_the_model_is_the_decoder():
     model = OkadfaWorkload(settings, 16).build_model(settings, pretrained=False)
     assert isinstance(model, KernelDecoder)
     assert model.config.vocabulary_size == 16
+
+
+@pytest.fixture
+def group():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_ddp_gives_the_same_gradients(group, rule):
+    step = step_of(small(f"recipe.learning_rule={rule}"))
+
+    def gradients(called):
+        step.model.zero_grad()
+        step.workload.loss(called, batch()).sum.backward()
+        return {name: p.grad.clone() for name, p in step.model.named_parameters() if p.grad is not None}
+
+    plain = gradients(step.model)
+    wrapped = gradients(torch.nn.parallel.DistributedDataParallel(step.model))
+    assert plain.keys() == wrapped.keys()
+    for name, gradient in plain.items():
+        assert torch.equal(gradient, wrapped[name]), name
+
+
+def test_several_ranks_are_forecast():
+    settings = small("parallel.kind=ddp", "parallel.world_size=4", "precision=bf16-mixed")
+    trace = trace_step(settings, OkadfaWorkload(settings), device("a100-40gb"), BatchShape(4, 24))
+    assert trace.world_size == 4
