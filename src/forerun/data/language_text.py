@@ -113,7 +113,7 @@ def _cut(name: str, documents: list[str]) -> LanguageText:
 
 def _from_hub(name: str, configuration: str) -> LanguageText:
     try:
-        import datasets
+        import datasets  # type: ignore[import-not-found]
     except ImportError as error:
         raise MissingExtra(
             f"data.source: {name} comes from the hub through the package datasets, which is not installed. "
@@ -121,7 +121,9 @@ def _from_hub(name: str, configuration: str) -> LanguageText:
         ) from error
     try:
         loaded: Any = datasets.load_dataset(name, configuration)
-        documents = {split: _articles(loaded[there]["text"]) for split, there in HUB_SPLITS.items()}
+        documents: dict[Split, list[str]] = {
+            split: _articles(loaded[there]["text"]) for split, there in HUB_SPLITS.items()
+        }
     except (OSError, ValueError, KeyError, ConnectionError) as error:
         raise BadData(
             f"data.source: {name}:{configuration} could not be loaded: {str(error).splitlines()[0]} "

@@ -289,7 +289,8 @@ class KernelDecoder(nn.Module):
 
     def orthogonality(self) -> Tensor:
         """Mean over blocks of ‖W Wᵀ − 1‖²/d of queries and keys, along the shorter side of W, so that 0 can be met."""
-        trained = [block.attention for block in self.blocks if block.attention.query.weight.requires_grad]
+        attentions = [module for module in self.modules() if isinstance(module, Attention)]
+        trained = [attention for attention in attentions if attention.query.weight.requires_grad]
         return sum(
             _distance_to_orthogonal(part.weight) for attention in trained for part in (attention.query, attention.key)
         ) / len(trained)  # type: ignore[return-value]
