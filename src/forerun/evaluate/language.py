@@ -1,4 +1,4 @@
-"""How good is a language model? Loss per token, perplexities, bits per byte, and what tables of words reach.
+"""How good is a language model? Loss per token, perplexities, bits per byte, and what tables of counts reach.
 
 Perplexity per token depends on the tokenizer: exp(loss). Word perplexity exp(total loss / words) and bits per byte
 total loss / (bytes · ln 2) do not, and compare between tokenizers.

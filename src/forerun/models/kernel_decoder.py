@@ -29,7 +29,7 @@ INITIAL_SCALE = 0.02
 """Standard deviation of initial weights, as in GPT-2; layers that write to the residual stream start smaller."""
 POSITION_SCALE = INITIAL_SCALE * math.sqrt(2)
 """Makes sinusoids as large as the embeddings. At full size they drown the tokens, and a tied embedding then falls into
-one direction, the tokens' frequency: the loss stays at that of a table of words (docs/log.md)."""
+one direction, the tokens' frequency: the loss stays at that of a table of single tokens (docs/log.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)

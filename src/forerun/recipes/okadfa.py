@@ -6,7 +6,7 @@
     forerun forecast okadfa --gpu a100-40gb --set model.name=okadfa-production --set precision=bf16-mixed
 
 A run is stopped where its attention is dead or its gradient is not that of its learning rule, and it is judged beside
-tables of words and pairs and beside a twin that trains its last block only. Presets of the public original with their
+tables of tokens and of pairs and beside a twin that trains its last block only. Presets of the original with their
 true sizes: `okadfa_presets.py`. Figures with dates: `okadfa.md` beside this file.
 """
 
@@ -97,7 +97,7 @@ def comparison(runs: Sequence[SweptRun]) -> tuple[list[ResultTable], list[Result
         ])  # fmt: skip
     first = runs[0].measurement.metrics
     note = (
-        f"Tables of words and pairs: {first['unigram_loss']:.3f} and {first['bigram_loss']:.3f} nats per token. Losses "
+        f"Tables of tokens, pairs: {first['unigram_loss']:.3f} and {first['bigram_loss']:.3f} nats per token. Losses "
         f"at {updates:.0f} updates and {seconds:.0f} s of training are on the validation windows. cosine: of the fed "
         f"blocks' gradients with backpropagation's after training."
     )

@@ -1,4 +1,4 @@
-"""How a model of `okadfa` is judged: its loss beside tables of words and its shallow twin, and whether it is alive.
+"""How a model of `okadfa` is judged: its loss beside tables of tokens and its shallow twin, and whether it is alive.
 
 Watched in every step: the norm of the attention's output. Checked after the first step and at every evaluation: whether
 the gradient is that of the learning rule. A run that fails either is stopped, with the reason (`MechanismDead`).
@@ -43,7 +43,7 @@ CHECKED_WINDOWS = 4
 
 CRITERIA = (
     Criterion(
-        name="beats a table of words", quantity="held_out_loss", comparison="below", bound="unigram_loss", margin=-0.5
+        name="beats a table of tokens", quantity="held_out_loss", comparison="below", bound="unigram_loss", margin=-0.5
     ),
     Criterion(name="beats a table of pairs", quantity="held_out_loss", comparison="below", bound="bigram_loss"),
     Criterion(name="beats training the last block only", quantity="held_out_loss", comparison="below",
@@ -159,7 +159,7 @@ class Watcher:
         rows: list[list[Cell]] = [[own, metrics["held_out_loss"], metrics["token_perplexity"]]]
         named = {
             "shallow_loss": "last block and head only", "bigram_loss": "table of pairs",
-            "unigram_loss": "table of words", "entropy": "entropy of the language",
+            "unigram_loss": "table of single tokens", "entropy": "entropy of the language",
             "without_attention": "best without attention",
         }  # fmt: skip
         rows += [
