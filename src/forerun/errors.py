@@ -10,6 +10,7 @@
     ├── UntraceableOp(NotImplementedError)   the virtual GPU does not know an operator
     ├── NothingFits(RuntimeError)            no allowed settings fit the device
     ├── NonFiniteLoss(ArithmeticError)       training produced NaN or infinity persistently
+    ├── MechanismDead(RuntimeError)          what a run is named after does nothing in it
     ├── OutOfMemory(RuntimeError)            not even one sample at a time fits the device
     ├── BadData(ValueError)                  a data file breaks its stated format
     ├── CheckpointDamaged(RuntimeError)      a checkpoint fails its manifest
@@ -69,6 +70,10 @@ class NothingFits(ForerunError, RuntimeError):
 
 class NonFiniteLoss(ForerunError, ArithmeticError):
     """Training produced NaN or infinity persistently."""
+
+
+class MechanismDead(ForerunError, RuntimeError):
+    """What a run is named after (a learning rule, an attention) does nothing in it."""
 
 
 class OutOfMemory(ForerunError, RuntimeError):

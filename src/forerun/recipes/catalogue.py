@@ -7,8 +7,11 @@ from forerun.errors import RecipeNotFound, nearest
 from forerun.settings.schema import Settings
 from forerun.verify.compare import Criterion
 
-MODULES = {"code-detector": "forerun.recipes.code_detector"}
-SUMMARIES = {"code-detector": "AI-written code detection: classification and supervised contrastive learning"}
+MODULES = {"code-detector": "forerun.recipes.code_detector", "okadfa": "forerun.recipes.okadfa"}
+SUMMARIES = {
+    "code-detector": "AI-written code detection: classification and supervised contrastive learning",
+    "okadfa": "language model with orthogonalised kernel attention and direct feedback alignment, judged",
+}
 
 
 class Recipe(Protocol):

@@ -207,6 +207,7 @@ def start_training(opened: OpenedRecipe, device: Device, folder: Path) -> Traini
         startup_seconds=seconds,
         evaluate=opened.evaluate,
         trivial=opened.trivial,
+        watch=opened.watch,
     )
 
 

@@ -15,7 +15,7 @@ from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 from forerun.train.alive import TrivialLoss
 from forerun.train.data_source import TrainingData
-from forerun.train.loop import Evaluate
+from forerun.train.loop import Evaluate, Watch
 from forerun.verify.compare import Criterion
 
 COLLATED_STEPS = 4
@@ -57,6 +57,8 @@ class OpenedRecipe:
     """Writes what a model's users need beside its weights (a tokeniser) into a folder."""
     trivial: TrivialLoss | None = None
     """What the training loss must fall below for the run to count as alive."""
+    watch: Watch | None = None
+    """Looks at every training step; may stop the run."""
 
     def known_times(self, device: Device) -> KnownTimes:
         """What is known before the run: loading is done, and where the run will be here, collation can be timed."""

@@ -44,6 +44,8 @@ COUNT = "count"
 """Entry of a batch that the host reads."""
 Evaluate = Callable[[TrainingStep, int], dict[str, float]]
 """Scores the model after an optimizer step (counted from 1)."""
+Watch = Callable[[TrainingStep, StepReport], None]
+"""Looks at every step once it is done, before it is reported or saved; may raise to stop the run."""
 
 
 class CheckpointWarning(UserWarning):
@@ -84,6 +86,7 @@ class Training:
     evaluate: Evaluate | None = None
     trivial: TrivialLoss | None = None
     """What the loss must fall below, if a recipe knows it."""
+    watch: Watch | None = None
     elapsed: Elapsed = field(default_factory=Elapsed)
     reports: list[StepReport] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -187,6 +190,8 @@ class Training:
         self.reports.append(report)
         self.alive.step_done(number + 1, is_skipped=result.is_skipped)
         self.alive.loss_seen(report)
+        if self.watch is not None:
+            self.watch(self.step, report)
         return report
 
     def _report(

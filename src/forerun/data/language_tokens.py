@@ -1,0 +1,63 @@
+"""Tokens for language models: byte pairs learned on the spot, or any tokenizer of the library `tokenizers` by name.
+
+Perplexities per token compare only under one tokenizer, so its name goes with every figure.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from forerun.errors import InvalidSettings
+
+SEPARATOR = "<|endoftext|>"
+"""Before each document, and after the last."""
+GPT2_VOCABULARY = 50_257
+BYTES = 256
+Ids = NDArray[np.int32]
+
+
+class LanguageTokens:
+    """A tokenizer with its name."""
+
+    def __init__(self, tokenizer: Any, name: str):
+        self._tokenizer = tokenizer
+        self.name = name
+
+    @property
+    def size(self) -> int:
+        """Ids that it can give."""
+        return self._tokenizer.get_vocab_size()
+
+    def encode(self, documents: Sequence[str]) -> Ids:
+        """One stream of ids: the separator, a document, the separator, …, the separator."""
+        separator = self._tokenizer.token_to_id(SEPARATOR)
+        stream = [separator]
+        for encoding in self._tokenizer.encode_batch(list(documents), add_special_tokens=False):
+            stream.extend(encoding.ids)
+            stream.append(separator)
+        return np.asarray(stream, dtype=np.int32)
+
+
+def learned(documents: Sequence[str], vocabulary_size: int) -> LanguageTokens:
+    """Byte-level byte pairs learned from `documents`, at most `vocabulary_size` of them.
+
+    Raises:
+        InvalidSettings: fewer than the bytes and the separator.
+    """
+    if vocabulary_size <= BYTES:
+        raise InvalidSettings(
+            f"model.config.vocabulary_size: at least {BYTES + 1}, for all bytes and the separator; found "
+            f"{vocabulary_size}."
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size, special_tokens=[SEPARATOR], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    tokenizer.train_from_iterator(documents, trainer)
+    return LanguageTokens(tokenizer, f"byte pairs learned here ({tokenizer.get_vocab_size():,})")
