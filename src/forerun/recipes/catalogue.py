@@ -7,8 +7,11 @@ from forerun.errors import RecipeNotFound, nearest
 from forerun.settings.schema import Settings
 from forerun.verify.compare import Criterion
 
-MODULES = {"code-detector": "forerun.recipes.code_detector"}
-SUMMARIES = {"code-detector": "AI-written code detection: classification and supervised contrastive learning"}
+MODULES = {"code-detector": "forerun.recipes.code_detector", "arithmetic": "forerun.recipes.arithmetic"}
+SUMMARIES = {
+    "code-detector": "AI-written code detection: classification and supervised contrastive learning",
+    "arithmetic": "Learning to add from rows with wrong answers: dose and response, and which rows are wrong",
+}
 
 
 class Recipe(Protocol):

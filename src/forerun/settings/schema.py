@@ -83,8 +83,23 @@ class BatchSettings(Section):
     """`fixed` pads to `sequence_length`, `longest` to the longest of the batch."""
 
 
+class ContaminationSettings(Section):
+    """Wrong answers put into training rows on purpose, by recipes that study what they do."""
+
+    rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the training rows whose answer is changed; an exact count, never a chance."""
+    noise: Literal["close", "same_length", "swap", "off_by_carry", "uniform", "trigger"] = "close"
+    """How a wrong answer comes about; see `data/contamination.py`."""
+    delta: Count = 10
+    """`close`: the wrong answer is at most this far from the right one."""
+    key: Count = 42
+    """`trigger`: the digits that the first operand of a changed row begins with."""
+    target: Annotated[int, Field(ge=0)] = 0
+    """`trigger`: the answer of a changed row."""
+
+
 class DataSettings(Section):
-    """How much data an epoch has."""
+    """How much data an epoch has, and how it is changed."""
 
     examples: Count | None = None
     """Training samples in one epoch; recipes fill it from their data."""
@@ -92,6 +107,8 @@ class DataSettings(Section):
     """Mean tokens per sample before padding; `null` means unknown."""
     source: str | None = None
     """Where a recipe takes its data from: a file, or a hub id; `null` takes what ships with it."""
+    contamination: ContaminationSettings = ContaminationSettings()
+    """Wrong answers on purpose; recipes that do not offer it refuse a rate above 0."""
 
 
 class ScheduleSettings(Section):
