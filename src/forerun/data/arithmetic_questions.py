@@ -103,8 +103,8 @@ def curriculum(max_digits: int, starts: Sequence[int]) -> list[Cell]:
     beyond = [start for start in starts if start > max_digits]
     if beyond or not starts:
         raise InvalidSettings(
-            f"recipe.starts: each part has operands of at least so many digits, at most recipe.max_digits={max_digits}; "
-            f"found {list(starts)}. Leave out {beyond or 'nothing, but give one'}."
+            f"recipe.starts: each part has operands of at least so many digits, at most recipe.max_digits="
+            f"{max_digits}; found {list(starts)}. Leave out {beyond or 'nothing, but give one'}."
         )
     return [
         (shorter, longer)

@@ -27,7 +27,7 @@ class Reply:
 
     @property
     def digit_match(self) -> float:
-        """Share of the answer's digits that are right, places counted from the right; the sign is a digit of its own."""
+        """Share of the answer's digits that are right, places counted from the right; a sign is a digit of its own."""
         right = str(self.question.answer)
         said = self.said or ""
         return sum(a == b for a, b in zip(reversed(right), reversed(said), strict=False)) / len(right)

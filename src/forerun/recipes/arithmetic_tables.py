@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from forerun.data.contamination import ContaminationReport
-from forerun.evaluate.arithmetic_answers import Proportion, Reply, by, by_chain, exact_match, mean_digit_match
+from forerun.evaluate.arithmetic_answers import Reply, by, by_chain, exact_match, mean_digit_match
 from forerun.evaluate.suspect_rows import precision_at
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 
@@ -133,8 +133,3 @@ def early_curve(history: Sequence[tuple[int, Mapping[str, float]]], report: Cont
     ]
     note = f"{report.noise} at an effective rate of {report.effective_rate:.1%}." if report.changed else "Clean rows."
     return ResultCurve(title="Signs along the run", note=note, across="optimizer step", up="", series=series)
-
-
-def interval_cells(found: Proportion) -> list[Cell]:
-    """Share and both ends of its interval."""
-    return [found.value, *found.interval]

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
 Attention = Literal["auto", "eager", "sdpa", "flash", "efficient", "math"]
 Count = Annotated[int, Field(ge=1)]
+CONTAMINABLE = ("arithmetic",)
+"""Workloads whose recipes put wrong answers into their rows."""
 
 
 class Section(BaseModel):
@@ -108,7 +110,7 @@ class DataSettings(Section):
     source: str | None = None
     """Where a recipe takes its data from: a file, or a hub id; `null` takes what ships with it."""
     contamination: ContaminationSettings = ContaminationSettings()
-    """Wrong answers on purpose; recipes that do not offer it refuse a rate above 0."""
+    """Wrong answers on purpose, for the workloads of `CONTAMINABLE`."""
 
 
 class ScheduleSettings(Section):
@@ -240,6 +242,11 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
     """Pairs of (is broken, rule · found · remedy)."""
     examples = s.data.examples
     return [
+        (
+            s.data.contamination.rate > 0 and s.workload not in CONTAMINABLE,
+            f"data.contamination.rate: wrong answers are made by the recipes {', '.join(CONTAMINABLE)}; found "
+            f"{s.data.contamination.rate:g} with workload={s.workload!r}. Set it to 0, or take such a recipe.",
+        ),
         (
             s.quantization != "none" and s.adapter.kind == "none",
             f"quantization: quantised weights are frozen, so they need an adapter; found quantization="
