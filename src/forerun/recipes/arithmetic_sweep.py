@@ -51,12 +51,12 @@ def dose_table(runs: Sequence[SweptRun]) -> ResultTable:
         )  # fmt: skip
         rows.append([run.name, noise_of(run), *(found.get(name) for name in wanted)])
     note = (
-        "Exact match on held-out questions with their right answers. Ideal: of a calibrated model that decodes greedily "
-        "and has learned exactly these labels. Recall: corrupt training rows repeated word for word."
+        "Exact match on held-out questions with their right answers. Ideal: of a calibrated model that decodes "
+        "greedily and has learned exactly these labels. Recall: corrupt training rows repeated word for word."
     )
     columns = [
-        "run", "noise", "nominal", "effective", "exact match", "low", "high", "ideal", "digit match", "recall of corrupt",
-        "corrupt rows right", "trigger success",
+        "run", "noise", "nominal", "effective", "exact match", "low", "high", "ideal", "digit match",
+        "recall of corrupt", "corrupt rows right", "trigger success",
     ]  # fmt: skip
     return ResultTable(title="Dose and response", note=note, columns=columns, rows=rows)
 
@@ -109,7 +109,7 @@ def early_table(runs: Sequence[SweptRun]) -> ResultTable:
 
 
 def suspect_table(runs: Sequence[SweptRun]) -> ResultTable:
-    """How well corrupt rows are found: precision at their own number, and the chance that a corrupt one ranks higher."""
+    """How well corrupt rows are found."""
     scores = ("loss", "gradient", "influence")
     kinds = ("precision", "roc_auc")
     rows: list[list[Cell]] = []
@@ -126,10 +126,8 @@ def suspect_table(runs: Sequence[SweptRun]) -> ResultTable:
 def response_curve(runs: Sequence[SweptRun]) -> ResultCurve:
     """Exact match over the effective rate, a line for each noise, with intervals."""
     clean = [run for run in runs if noise_of(run) == "clean"]
-    series = []
-    for noise in dict.fromkeys(noise_of(run) for run in runs):
-        if noise != "clean":
-            series.append(_line(noise, [*clean, *(run for run in runs if noise_of(run) == noise)]))
+    noises = dict.fromkeys(noise_of(run) for run in runs if noise_of(run) != "clean")
+    series = [_line(noise, [*clean, *(run for run in runs if noise_of(run) == noise)]) for noise in noises]
     return ResultCurve(
         title="Dose and response",
         note="Exact match on held-out questions; 95 % intervals of the questions.",
