@@ -7,7 +7,7 @@ they do not hold the spread between seeds, which a sweep over `seed` shows.
 from collections.abc import Callable, Mapping, Sequence
 
 from forerun.data.arithmetic_questions import Question
-from forerun.evaluate.arithmetic_answers import Proportion, Reply, by, by_chain, exact_match
+from forerun.evaluate.arithmetic_answers import Reply, by, by_chain, exact_match
 from forerun.recipes.swept import SweptRun
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 
@@ -138,14 +138,10 @@ def response_curve(runs: Sequence[SweptRun]) -> ResultCurve:
 
 
 def _line(noise: str, runs: Sequence[SweptRun]) -> Series:
-    points = sorted((run.measurement.metrics["effective_rate"], *_proportion(run)) for run in runs)
+    wanted = ("effective_rate", "exact_match", "exact_match_low", "exact_match_high")
+    points = sorted(tuple(run.measurement.metrics[name] for name in wanted) for run in runs)
     x, y, low, high = ([point[place] for point in points] for place in range(4))
     return Series(name=noise, x=x, y=y, low=low, high=high)
-
-
-def _proportion(run: SweptRun) -> tuple[float, float, float]:
-    found: Proportion = exact_match(replies_of(run))
-    return found.value, *found.interval
 
 
 def probability_curve(runs: Sequence[SweptRun]) -> ResultCurve:
