@@ -5,7 +5,7 @@
     forerun forecast arithmetic --gpu cpu
     forerun forecast src/forerun/recipes/arithmetic_full.yaml --gpu a100-40gb,a10,rtx-3090   LLaMA-7B, int8, LoRA
 
-A small LLaMA learns from random weights on generated sums (`data/arithmetic_questions.py`), answers units first, loss
+A small GPT-2 learns from random weights on generated sums (`data/arithmetic_questions.py`), answers units first, loss
 on the answers alone. Labels can be made wrong in six ways (`data/contamination.py`). The judgement counts whole right
 integers beside answerers that cannot add, by operand lengths, carries and lengths beyond training; says what the noise
 allows at best; and ranks training rows by how suspect they are. Figures with their dates: `arithmetic.md`.
@@ -30,10 +30,10 @@ SETTINGS = Settings.model_validate(
         "workload": "arithmetic",
         "model": {"name": "digit-decoder"},
         "precision": "fp32",
-        "optimizer": {"name": "adamw", "learning_rate": 3e-3, "weight_decay": 0.01, "max_gradient_norm": 1.0},
-        "batch": {"micro_batch_size": 128, "sequence_length": 19, "padding": "bucketed"},
-        "schedule": {"epochs": 1, "warmup_steps": 50, "decay": "linear"},
-        "checkpoints": {"every_steps": 400, "keep_last": 2},
+        "optimizer": {"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01, "max_gradient_norm": 1.0},
+        "batch": {"micro_batch_size": 64, "sequence_length": 19, "padding": "longest"},
+        "schedule": {"epochs": 1, "warmup_steps": 100, "decay": "linear"},
+        "checkpoints": {"every_steps": 500, "keep_last": 2},
         "evaluation": {"every_epochs": 0.025, "examples": 1},
     }
 )

@@ -55,7 +55,7 @@ class ArithmeticOptions(Section):
     """Digits of the longest operand."""
     starts: tuple[Count, ...] = (1, 3, 5)
     """Parts of the curriculum: each has all cells whose shorter operand has at least so many digits."""
-    per_cell: Count = 5000
+    per_cell: Count = 2500
     """Draws for each cell of each part."""
     sampler: Sampler = "uniform"
     """How operands of one length are drawn."""
