@@ -71,6 +71,8 @@ class ArithmeticOptions(Section):
     """Digits of the answer in the usual order, or units first."""
     tokens: Literal["digits", "model"] = "digits"
     """The recipe's own vocabulary and a model from random weights, or the tokeniser and weights of `model.name`."""
+    start_from: str | None = None
+    """Checkpoint folder of an earlier run whose weights this one begins with: a trained model tuned further."""
     test_per_cell: Count = 60
     """Held-out questions of each cell, five times as many of the longest; a third as many for validation."""
     lengths_beyond: Annotated[int, Field(ge=0, le=8)] = 2

@@ -5,6 +5,7 @@ import torch
 
 from forerun.data.arithmetic_questions import Question
 from forerun.data.token_data import IGNORED
+from forerun.errors import InvalidSettings
 from forerun.evaluate.arithmetic_answers import Reply
 from forerun.models.build import build_model
 from forerun.models.catalogue import model_config
@@ -68,7 +69,7 @@ def test_a_trigger_is_asked_for(tmp_path):
 @pytest.mark.parametrize("change", [("quantization=int8", "adapter.kind=lora"), ("adapter.kind=lora",)])
 def test_adapters_train_alone_on_frozen_weights(tmp_path, change):
     pytest.importorskip("bitsandbytes")
-    opened, step, reports = trained(tmp_path, *change, "optimizer.learning_rate=0.02", "adapter.rank=16")
+    opened, step, reports = trained(tmp_path, *change, "optimizer.learning_rate=0.005", "schedule.epochs=4")
     trainable = {name for name, p in step.model.named_parameters() if p.requires_grad}
     assert trainable
     assert all("lora_" in name for name in trainable)
@@ -126,3 +127,24 @@ def test_signs_that_come_and_go_keep_their_steps():
 
     curve = early_curve([(5, {"a_b": 1.0}), (10, {"a_b": 2.0, "c": 3.0})], ContaminationReport("close", 9, 0, 0, 0))
     assert [(series.name, series.x) for series in curve.series] == [("a b", [5.0, 10.0]), ("c", [10.0])]
+
+
+def test_a_run_can_start_from_the_weights_of_another(tmp_path):
+    _, step, _ = trained(tmp_path / "first", "schedule.max_steps=3")
+    checkpoint = tmp_path / "first" / "step-00000003"
+    start = (f"recipe.start_from={checkpoint}", "schedule.max_steps=1")
+    opened, _, _ = trained(tmp_path / "second", *start)
+    fresh = build_step(opened.settings, opened.workload, "cpu", pretrained=True).model
+    torch.testing.assert_close(fresh.state_dict(), step.model.state_dict())
+    adapted = trained(tmp_path / "third", *start, "adapter.kind=lora")[1].model
+    before = dict(step.model.named_parameters())["transformer.h.0.mlp.c_fc.weight"]
+    after = next(p for n, p in adapted.named_parameters() if n.endswith("h.0.mlp.c_fc.base_layer.weight"))
+    torch.testing.assert_close(after, before)
+
+
+def test_a_start_that_does_not_fit_is_refused(tmp_path):
+    with pytest.raises(InvalidSettings, match=r"recipe.start_from: .*model.safetensors.*found .*nowhere"):
+        trained(tmp_path / "a", f"recipe.start_from={tmp_path}/nowhere")
+    trained(tmp_path / "b", "schedule.max_steps=1", "adapter.kind=lora")
+    with pytest.raises(InvalidSettings, match=r"recipe.start_from: .*another model: .*without adapter"):
+        trained(tmp_path / "c", f"recipe.start_from={tmp_path}/b/step-00000001")
