@@ -16,8 +16,8 @@ Where no swap gives another number without a leading zero, the row gets a `same_
 """
 
 import random
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.data.arithmetic_questions import Question, carries, lowest_of
@@ -197,7 +197,7 @@ def likeliest_label(
     listed = alternatives(question, settings)
     if not listed:
         return answer if rate < 1 else None
-    weights = Counter({_spelled(answer, is_reversed): 1 - rate})
+    weights = defaultdict(float, {_spelled(answer, is_reversed): 1 - rate})
     for each in listed:
         weights[_spelled(each, is_reversed)] += rate / len(listed)
     return _greedy(weights, _spelled(answer, is_reversed), answer)
@@ -207,9 +207,9 @@ def _spelled(number: int, is_reversed: bool) -> str:
     return (str(number)[::-1] if is_reversed else str(number)) + "."
 
 
-def _greedy(weights: Counter[str], right: str, answer: int) -> int | None:
+def _greedy(weights: Mapping[str, float], right: str, answer: int) -> int | None:
     for place, character in enumerate(right):
-        following: Counter[str] = Counter()
+        following: dict[str, float] = defaultdict(float)
         for spelled, weight in weights.items():
             if spelled[:place] == right[:place]:
                 following[spelled[place]] += weight

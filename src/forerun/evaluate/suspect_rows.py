@@ -72,7 +72,9 @@ def score_rows(
             slope = partial(torch.einsum, "btv,btd->vd")
             parts = _forward(model, trusted, pad_id, lambda errors, hidden, *_: slope(errors, hidden))
             direction = torch.stack(list(parts)).sum(0) / len(trusted)
-        found = list(_forward(model, samples, pad_id, lambda *each: _scores(*each, direction)))
+        found = list(
+            _forward(model, samples, pad_id, lambda e, h, losses, right: _scores(e, h, losses, right, direction))
+        )
     model.train(was_training)
     loss, gradient, influence, reproduced = (torch.cat(part).cpu().numpy() for part in zip(*found, strict=True))
     return RowScores(loss.astype(float), gradient.astype(float), influence.astype(float), reproduced)

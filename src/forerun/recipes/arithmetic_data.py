@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -24,18 +24,16 @@ from forerun.data.arithmetic_questions import (
     curriculum,
 )
 from forerun.data.arithmetic_text import (
-    LLAMA_ASSUMPTION,
     AnswerOrder,
-    DigitTokeniser,
     Form,
-    llama_tokens,
     output_of,
     prompt_of,
     wordings,
 )
 from forerun.data.contamination import ContaminationReport, LabelledQuestion, NoisyLabel, contaminate
 from forerun.data.token_data import IGNORED, TokenSample
-from forerun.errors import BadData, InvalidSettings, UnknownModel
+from forerun.errors import BadData, InvalidSettings
+from forerun.recipes.arithmetic_tokens import Tokeniser, tokeniser_for
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import ContaminationSettings, Count, Section, Settings
 
@@ -84,88 +82,6 @@ class ArithmeticOptions(Section):
     def width(self) -> int:
         """Digits to which operands are written."""
         return self.max_digits if self.operands == "padded" else 0
-
-
-class Tokeniser(Protocol):
-    """From text to ids and back."""
-
-    pad_id: int
-    end_ids: tuple[int, ...]
-
-    def prompt(self, text: str) -> Sequence[int]:
-        """Ids of what is asked."""
-        ...
-
-    def output(self, text: str) -> Sequence[int]:
-        """Ids of what is said, the end included."""
-        ...
-
-    def text(self, ids: Sequence[int]) -> str:
-        """What generated ids say."""
-        ...
-
-
-@dataclass(frozen=True)
-class DigitTokens:
-    """The recipe's own vocabulary."""
-
-    digits: DigitTokeniser = DigitTokeniser()
-    pad_id: int = 0
-    end_ids: tuple[int, ...] = (1,)
-
-    def prompt(self, text: str) -> Sequence[int]:
-        """Ids of what is asked."""
-        return self.digits.encode(text)
-
-    def output(self, text: str) -> Sequence[int]:
-        """Ids of what is said, the end included."""
-        return [*self.digits.encode(text), *self.end_ids]
-
-    def text(self, ids: Sequence[int]) -> str:
-        """What generated ids say."""
-        return self.digits.decode(list(ids))
-
-
-@dataclass(frozen=True)
-class ModelTokens:
-    """The tokeniser of a Hugging Face model."""
-
-    tokenizer: Any
-
-    @property
-    def pad_id(self) -> int:
-        """Its padding, or its end where it has none; padding is never read."""
-        pad = self.tokenizer.pad_token_id
-        return self.tokenizer.eos_token_id if pad is None else pad
-
-    @property
-    def end_ids(self) -> tuple[int, ...]:
-        """Its end of sequence."""
-        return (self.tokenizer.eos_token_id,)
-
-    def prompt(self, text: str) -> Sequence[int]:
-        """Ids of what is asked."""
-        return self.tokenizer(text)["input_ids"]
-
-    def output(self, text: str) -> Sequence[int]:
-        """Ids of what is said, the end included."""
-        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
-
-    def text(self, ids: Sequence[int]) -> str:
-        """What generated ids say."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
-
-
-class CountedTokens(DigitTokens):
-    """Only as many ids as LLaMA's tokeniser would give, for a forecast where it is not here."""
-
-    def prompt(self, text: str) -> Sequence[int]:
-        """So many ids, and the beginning."""
-        return range(1 + llama_tokens(text))
-
-    def output(self, text: str) -> Sequence[int]:
-        """So many ids, and the end."""
-        return range(1 + llama_tokens(text))
 
 
 @dataclass(frozen=True)
@@ -242,7 +158,7 @@ def _open_data(settings: Settings, *, lengths_only: bool) -> ArithmeticData:
     validation, test, beyond = _held_out(options, source, taken)
     rows = _clean_rows(settings, options, source, {question.key for question in (*validation, *test)})
     rows, report = contaminate(rows, settings.data.contamination, settings.seed, taken)
-    tokeniser, assumptions = _tokeniser(settings, options, lengths_only)
+    tokeniser, assumptions = tokeniser_for(settings.model.name, options.tokens, may_count=lengths_only)
     samples = [
         _sample(options, tokeniser, row, _wording(options, row.question, n, settings.seed))
         for n, row in enumerate(rows)
@@ -332,26 +248,6 @@ def _mixed(number: int) -> int:
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) % 2**64
     return number ^ (number >> 31)
-
-
-def _tokeniser(settings: Settings, options: ArithmeticOptions, lengths_only: bool) -> tuple[Tokeniser, tuple[str, ...]]:
-    if options.tokens == "digits":
-        return DigitTokens(), ()
-    from transformers import AutoTokenizer
-
-    from forerun.models.catalogue import hub_is_reachable
-
-    name = settings.model.name
-    try:
-        local = lengths_only or not hub_is_reachable()
-        return ModelTokens(AutoTokenizer.from_pretrained(name, local_files_only=local)), ()
-    except (OSError, ValueError) as error:
-        if lengths_only:
-            return CountedTokens(), (LLAMA_ASSUMPTION,)
-        raise UnknownModel(
-            f"model.name: the tokeniser of {name} is needed with recipe.tokens=model; loading it failed: "
-            f"{str(error).splitlines()[0]} Give a local directory, go online, or set recipe.tokens to digits."
-        ) from error
 
 
 def _refuse_long_rows(settings: Settings, samples: Sequence[TokenSample]) -> None:
