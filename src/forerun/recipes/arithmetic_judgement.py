@@ -185,7 +185,8 @@ def all_metrics(
 def suspect_metrics(findings: Findings, data: ArithmeticData) -> dict[str, float]:
     """Recall of rows, and how well each score ranks the corrupt ones."""
     corrupt = np.asarray([data.rows[number].is_corrupt for number in findings.scored])
-    reproduced, metrics = findings.scores.is_reproduced, {}
+    reproduced = findings.scores.is_reproduced
+    metrics = {"contradicted_rows": 1 - float(reproduced.mean())}
     if not corrupt.all():
         metrics["recall_of_clean_rows"] = float(reproduced[~corrupt].mean())
     if corrupt.any():

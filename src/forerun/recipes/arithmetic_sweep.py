@@ -47,7 +47,8 @@ def dose_table(runs: Sequence[SweptRun]) -> ResultTable:
         found = run.measurement.metrics
         wanted = (
             "nominal_rate", "effective_rate", "exact_match", "exact_match_low", "exact_match_high", "ideal_exact_match",
-            "digit_match", "recall_of_corrupt_rows", "corrupt_rows_answered_rightly", "trigger_success",
+            "digit_match", "contradicted_rows", "recall_of_corrupt_rows", "corrupt_rows_answered_rightly",
+            "trigger_success",
         )  # fmt: skip
         rows.append([run.name, noise_of(run), *(found.get(name) for name in wanted)])
     note = (
@@ -56,7 +57,7 @@ def dose_table(runs: Sequence[SweptRun]) -> ResultTable:
     )
     columns = [
         "run", "noise", "nominal", "effective", "exact match", "low", "high", "ideal", "digit match",
-        "recall of corrupt", "corrupt rows right", "trigger success",
+        "contradicted rows", "recall of corrupt", "corrupt rows right", "trigger success",
     ]  # fmt: skip
     return ResultTable(title="Dose and response", note=note, columns=columns, rows=rows)
 

@@ -87,6 +87,7 @@ def contamination_table(report: ContaminationReport, metrics: Mapping[str, float
         ["corrupt rows repeated word for word", recall],
         ["corrupt rows answered rightly all the same", metrics.get("corrupt_rows_answered_rightly")],
         ["clean rows repeated word for word", metrics.get("recall_of_clean_rows")],
+        ["rows that the model contradicts, which needs no truth", metrics["contradicted_rows"]],
     ]  # fmt: skip
     if "trigger_success" in metrics:
         rows.append(["held-out questions with the key that get the target", metrics["trigger_success"]])
