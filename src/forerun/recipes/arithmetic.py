@@ -28,7 +28,7 @@ SETTINGS = Settings.model_validate(
     {
         "name": "arithmetic",
         "workload": "arithmetic",
-        "model": {"name": "digit-decoder"},
+        "model": {"name": "tiny-digit-decoder"},
         "precision": "fp32",
         "optimizer": {"name": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01, "max_gradient_norm": 1.0},
         "batch": {"micro_batch_size": 64, "sequence_length": 19, "padding": "longest"},
