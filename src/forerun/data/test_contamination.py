@@ -118,7 +118,7 @@ def test_a_key_that_goes_into_too_few_rows_is_refused():
     ],
 )
 def test_bad_settings_name_the_field(change, words):
-    content = {"name": "x", "workload": "arithmetic", "model": {"name": "tiny-digit-decoder"}}
+    content = {"name": "x", "workload": "arithmetic", "model": {"name": "tiny-gpt2"}}
     with pytest.raises(InvalidSettings, match=words):
         settings_from({**content, "data": {"contamination": change}})
 

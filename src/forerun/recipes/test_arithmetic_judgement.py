@@ -98,7 +98,13 @@ def model_directory(tmp_path_factory):
 
 def test_a_model_of_ones_own_keeps_its_tokeniser_and_weights(tmp_path, model_directory):
     more = ("recipe.tokens=model", "recipe.templates=natural", "recipe.output=equation", "recipe.operands=plain")
-    overrides = (*more, "recipe.answer=plain", f"model.name={model_directory}", "batch.sequence_length=96")
+    overrides = (
+        *more,
+        "recipe.answer=plain",
+        f"model.name={model_directory}",
+        "model.config={}",
+        "batch.sequence_length=96",
+    )
     opened, step, _ = trained(tmp_path, *overrides, "schedule.max_steps=1")
     sample = opened.data.samples[0]
     assert len(sample.ids) == len(sample.target)

@@ -6,7 +6,7 @@ from forerun.recipes.arithmetic_tokens import CountedTokens, DigitTokens, tokeni
 
 
 def test_an_output_ends_and_comes_back_as_text():
-    digits, assumptions = tokeniser_for("tiny-digit-decoder", "digits", may_count=False)
+    digits, assumptions = tokeniser_for("tiny-gpt2", "digits", may_count=False)
     assert isinstance(digits, DigitTokens)
     assert assumptions == ()
     ids = digits.output("975")
