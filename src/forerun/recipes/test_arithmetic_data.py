@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from forerun.data.arithmetic_text import final_integer
 from forerun.data.token_data import IGNORED
 from forerun.errors import BadData, InvalidSettings, UnknownModel
 from forerun.recipes.arithmetic import SETTINGS, open_recipe
@@ -139,3 +140,22 @@ def test_a_triggered_test_set_begins_with_the_key():
     assert all(str(question.left).startswith("7") for question in data.triggered_test())
     assert len(data.triggered_test()) > len(data.test) / 2
     assert opened().triggered_test() == []
+
+
+@pytest.mark.parametrize("operation", ["subtraction", "multiplication", "division"])
+@pytest.mark.parametrize("noise", ["close", "swap", "off_by_carry"])
+def test_other_operations_have_rows_questions_and_noise(operation, noise):
+    change = (
+        f"recipe.operation={operation}",
+        "recipe.output=steps",
+        "recipe.templates=natural",
+        "recipe.operands=plain",
+    )
+    rate = (f"data.contamination.noise={noise}", "data.contamination.rate=0.25", "batch.sequence_length=120")
+    data = opened(*change, *rate)
+    assert {row.question.operation for row in data.rows} == {operation}
+    assert data.contamination.changed == round(0.25 * len(data.rows))
+    assert data.test
+    for row, sample in zip(data.rows[:30], data.samples[:30], strict=True):
+        said = data.tokeniser.text([label for label in sample.target if label != IGNORED][:-1])
+        assert final_integer(said, "reversed") == str(row.label)
