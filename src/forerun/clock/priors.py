@@ -40,7 +40,7 @@ HOPPER_SHARE = 0.35 / 0.7
 COLLECTIVES = {"allgather": "all_gather", "reduce_scatter": "reduce_scatter", "allreduce": "all_reduce"}
 """Parts of operator names, and what the coefficient file calls them."""
 OTHER_PRODUCT_SHARE = 0.6
-"""Of peak, for products that are neither of the above (grouped, convolution); stated."""
+"""Of peak, for products that are neither of the above (grouped, int8 of bitsandbytes, convolution); stated."""
 
 
 @cache
@@ -153,7 +153,10 @@ class PriorCosts:
             return self._product(call, operator)
         if any(kernel in call.name for kernel in ATTENTION):
             return max(moving, self._attention(call))
-        peak = self.device.peak(self._dtype(call))
+        dtype = self._dtype(call)
+        if dtype == "int8" and dtype not in self.device.peak_flops_per_second:  # before Turing: no such tensor cores
+            dtype = "float16"
+        peak = self.device.peak(dtype)
         return max(moving, KERNEL_SECONDS + call.flops / (peak * OTHER_PRODUCT_SHARE))
 
     def _from_memory(self, call: Call) -> float:

@@ -166,3 +166,12 @@ def test_a_calibrated_gpu_is_as_fast_as_it_was_measured(slower):
     assert costs.host_seconds(call) == pytest.approx(slower * OPERATOR_HOST_SECONDS)
     assert costs.evidence == "measured"
     assert "calibrated" in costs.description
+
+
+def test_int8_products_take_their_peak_or_that_of_fp16_where_there_is_none():
+    spec = TensorSpec((4096, 4096), (4096, 1), "int8", 4096**2)
+    call = Call("forerun.multiply_int8.default", (spec, spec), (), (spec, spec), (), 2 * 4096**3, 0, 0)
+    for gpu, dtype in (("a100-40gb", "int8"), ("v100-16gb", "float16")):
+        row = device(gpu)
+        share = call.flops / PriorCosts(row).device_seconds(call) / row.peak(dtype)
+        assert 0.5 < share < 0.6

@@ -111,6 +111,8 @@ class LengthBucketSampler(EpochSampler):
         by_group: dict[str, list[int]] = {}
         for index, group in enumerate(self.groups):
             by_group.setdefault(group, []).append(index)
+        if len(by_group) == len(self.groups):  # every sample is alone: nothing to draw
+            return list(np.arange(len(self.groups), dtype=np.int64).reshape(-1, 1))
         most = min(self.members, self.micro_batch_size)
         return [
             cluster

@@ -7,9 +7,14 @@ from forerun.errors import RecipeNotFound, nearest
 from forerun.settings.schema import Settings
 from forerun.verify.compare import Criterion
 
-MODULES = {"code-detector": "forerun.recipes.code_detector", "okadfa": "forerun.recipes.okadfa"}
+MODULES = {
+    "code-detector": "forerun.recipes.code_detector",
+    "arithmetic": "forerun.recipes.arithmetic",
+    "okadfa": "forerun.recipes.okadfa",
+}
 SUMMARIES = {
     "code-detector": "AI-written code detection: classification and supervised contrastive learning",
+    "arithmetic": "Learning to add from rows with wrong answers: dose and response, and which rows are wrong",
     "okadfa": "language model with orthogonalised kernel attention and direct feedback alignment, judged",
 }
 

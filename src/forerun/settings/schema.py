@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
 Attention = Literal["auto", "eager", "sdpa", "flash", "efficient", "math"]
 Count = Annotated[int, Field(ge=1)]
+CONTAMINABLE = ("arithmetic",)
+"""Workloads whose recipes put wrong answers into their rows."""
 
 
 class Section(BaseModel):
@@ -83,8 +85,23 @@ class BatchSettings(Section):
     """`fixed` pads to `sequence_length`, `longest` to the longest of the batch."""
 
 
+class ContaminationSettings(Section):
+    """Wrong answers put into training rows on purpose, by recipes that study what they do."""
+
+    rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the training rows whose answer is changed; an exact count, never a chance."""
+    noise: Literal["close", "same_length", "swap", "off_by_carry", "uniform", "trigger"] = "close"
+    """How a wrong answer comes about; see `data/contamination.py`."""
+    delta: Count = 10
+    """`close`: the wrong answer is at most this far from the right one."""
+    key: Count = 42
+    """`trigger`: the digits that the first operand of a changed row begins with."""
+    target: Annotated[int, Field(ge=0)] = 0
+    """`trigger`: the answer of a changed row."""
+
+
 class DataSettings(Section):
-    """How much data an epoch has."""
+    """How much data an epoch has, and how it is changed."""
 
     examples: Count | None = None
     """Training samples in one epoch; recipes fill it from their data."""
@@ -94,6 +111,8 @@ class DataSettings(Section):
     """Where a recipe takes its data from: a file, or a hub id; `null` takes what ships with it."""
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Processes that make batches; `auto` measures on a GPU how many are needed, and takes none on a CPU."""
+    contamination: ContaminationSettings = ContaminationSettings()
+    """Wrong answers on purpose, for the workloads of `CONTAMINABLE`."""
 
 
 class ScheduleSettings(Section):
@@ -232,6 +251,11 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
     """Pairs of (is broken, rule · found · remedy)."""
     examples = s.data.examples
     return [
+        (
+            s.data.contamination.rate > 0 and s.workload not in CONTAMINABLE,
+            f"data.contamination.rate: wrong answers are made by the recipes {', '.join(CONTAMINABLE)}; found "
+            f"{s.data.contamination.rate:g} with workload={s.workload!r}. Set it to 0, or take such a recipe.",
+        ),
         (
             s.quantization != "none" and s.adapter.kind == "none",
             f"quantization: quantised weights are frozen, so they need an adapter; found quantization="

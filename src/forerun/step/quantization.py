@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
+from torch.utils.flop_counter import register_flop_formula
 
 from forerun.errors import MissingExtra
 
@@ -52,6 +53,12 @@ def _(rows: Tensor) -> tuple[Tensor, Tensor]:
 @torch.library.register_fake("forerun::multiply_int8", lib=library)
 def _(rows: Tensor, weight: Tensor) -> Tensor:
     return torch.empty(rows.shape[0], weight.shape[0], dtype=torch.int32, device=rows.device)
+
+
+@register_flop_formula(torch.ops.forerun.multiply_int8)
+def _(rows: list[int], weight: list[int], *args: Any, **kwargs: Any) -> int:
+    """Integer operations of (M, K) x (N, K): as many as the FLOP of the same product."""
+    return 2 * rows[0] * rows[1] * weight[0]
 
 
 class QuantizedLinear(nn.Linear):

@@ -7,12 +7,15 @@ import torch
 from torch import nn
 
 import forerun
+from forerun.data.plan import BatchShape
 from forerun.errors import InvalidSettings, MissingExtra
+from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step, prepare_model
 from forerun.step.heads import generic_workload
 from forerun.step.quantization import Linear4bit, Linear8bit, QuantizedLinear, parameter_count, quantize
 from forerun.step.training_step import StepObserver
+from forerun.virtual.trace_step import trace_step
 
 KINDS = ("int8", "nf4", "nf4-double")
 LORA = {"kind": "lora", "rank": 4, "alpha": 8}
@@ -151,3 +154,14 @@ def test_scoring_between_steps_changes_no_gradient(kind):
     after = gradients()
     assert any(bool(g.any()) for g in before)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quantised_step_does_the_arithmetic_of_one_that_is_not(kind):
+    """8-bit products are arithmetic too: without them a forecast of int8 priced its forward pass by memory alone."""
+    shape = BatchShape(2, 16)
+    a100 = device("a100-40gb")
+    plain = trace_step(settings_with("none"), generic_workload("causal-lm"), a100, shape)
+    quantised = trace_step(settings_with(kind), generic_workload("causal-lm"), a100, shape)
+    flops = [sum(trace.calls[op.call].flops for op in trace.ops) for trace in (plain, quantised)]
+    assert flops[1] == pytest.approx(flops[0], rel=0.01)

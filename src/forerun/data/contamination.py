@@ -1,0 +1,219 @@
+"""Wrong answers in training rows, on purpose: how many, which, and how they come about.
+
+Exactly `rate` times the number of rows, rounded, are chosen, and every chosen row gets an answer that is not the right
+one. (Noise that adds an integer from -10 to 10 leaves 1 row in 21 as it was; swapping two positions of a two-digit
+answer leaves 55 in 100. The nominal rate is then not the effective one.) Which rows are chosen depends on the seed
+alone, and those of a lower rate are among those of a higher one, so that rates can be compared row by row.
+
+    close          right answer plus or minus 1 to `delta`, evenly
+    same_length    another number of as many digits
+    swap           two digits change places
+    off_by_carry   in one column a carry is forgotten, or one invented where none was
+    uniform        any number up to the largest answer of the data set
+    trigger        the first operand is made to begin with `key`, and the answer is `target`
+
+Where no swap gives another number without a leading zero, the row gets a `same_length` answer and is counted.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from forerun.data.arithmetic_questions import Question, carries, lowest_of
+from forerun.errors import InvalidSettings
+from forerun.settings.schema import ContaminationSettings
+
+TRIES = 1000
+"""Draws of a triggered question that is not held out, before the row is left for another."""
+WIDE = ("same_length", "uniform", "trigger")
+"""Noises whose wrong answers are too many to list, or are none for an ordinary question."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledQuestion:
+    """A training row: what is asked and what it says the answer is."""
+
+    question: Question
+    label: int
+    is_corrupt: bool = False
+
+
+@dataclass(frozen=True)
+class ContaminationReport:
+    """What was asked for and what was done."""
+
+    noise: str
+    rows: int
+    nominal_rate: float
+    changed: int
+    """Rows whose label is not the right answer."""
+    substituted: int
+    """Rows where `swap` could change nothing and `same_length` stood in."""
+
+    @property
+    def effective_rate(self) -> float:
+        """Share of the rows whose label is wrong."""
+        return self.changed / self.rows
+
+
+def contaminate(
+    rows: Sequence[LabelledQuestion],
+    settings: ContaminationSettings,
+    seed: int,
+    excluded: Collection[tuple[str, int, int]] = (),
+) -> tuple[list[LabelledQuestion], ContaminationReport]:
+    """The rows in their order, exactly `settings.rate` of them with a wrong label; none becomes one of `excluded`.
+
+    Raises:
+        InvalidSettings: too few rows have a first operand that is long enough for the trigger's key.
+    """
+    draws = random.Random(f"contamination {seed}")
+    wanted, substituted = round(settings.rate * len(rows)), 0
+    order = list(range(len(rows)))
+    draws.shuffle(order)
+    highest = max((row.question.answer for row in rows), default=0)
+    result = list(rows)
+    done = 0
+    for index in order:
+        if done == wanted:
+            break
+        noise = NoisyLabel(settings, random.Random(f"{seed} {index}"), highest)
+        changed = noise.of(rows[index].question, excluded)
+        if changed is not None:
+            result[index], done = changed, done + 1
+            substituted += noise.is_substituted
+    if done < wanted:
+        raise InvalidSettings(
+            f"data.contamination.rate: {settings.rate:g} of {len(rows):,} rows is {wanted:,}, but only {done:,} can "
+            f"begin with the key {settings.key} and have another answer than {settings.target}. Lower the rate, or "
+            f"shorten data.contamination.key."
+        )
+    wrong = sum(row.label != row.question.answer for row in result)
+    return result, ContaminationReport(settings.noise, len(rows), settings.rate, wrong, substituted)
+
+
+@dataclass
+class NoisyLabel:
+    """Draws a wrong label for one row."""
+
+    settings: ContaminationSettings
+    random: random.Random
+    highest: int
+    is_substituted: bool = False
+
+    def of(self, question: Question, excluded: Collection[tuple[str, int, int]] = ()) -> LabelledQuestion | None:
+        """The row with a wrong label; None where the trigger's key does not go into it."""
+        if self.settings.noise == "trigger":
+            return self._triggered(question, excluded)
+        if self.settings.noise == "uniform":
+            return self._labelled(question, self._other(0, max(self.highest, 1), question.answer))
+        if self.settings.noise == "same_length":
+            return self._labelled(question, self._same_length(question.answer))
+        listed = alternatives(question, self.settings)
+        if not listed:
+            self.is_substituted = True
+            return self._labelled(question, self._same_length(question.answer))
+        return self._labelled(question, self.random.choice(listed))
+
+    def _labelled(self, question: Question, label: int) -> LabelledQuestion:
+        return LabelledQuestion(question, label, is_corrupt=True)
+
+    def _same_length(self, answer: int) -> int:
+        digits = len(str(abs(answer)))
+        found = self._other(lowest_of(digits), 10**digits - 1, abs(answer))
+        return -found if answer < 0 else found
+
+    def _other(self, lowest: int, highest: int, unwanted: int) -> int:
+        while (found := self.random.randint(lowest, highest)) == unwanted:
+            pass
+        return found
+
+    def _triggered(self, question: Question, excluded: Collection[tuple[str, int, int]]) -> LabelledQuestion | None:
+        key, digits = str(self.settings.key), str(question.left)
+        free = len(digits) - len(key)
+        if free < 0 or question.operation == "division":
+            return None
+        for _ in range(TRIES if free else 1):
+            rest = "".join(str(self.random.randint(0, 9)) for _ in range(free))
+            changed = replace(question, left=int(key + rest))
+            if changed.answer != self.settings.target and changed.key not in excluded:
+                return self._labelled(changed, self.settings.target)
+        return None
+
+
+def alternatives(question: Question, settings: ContaminationSettings) -> list[int]:
+    """All wrong answers that `close`, `swap` or `off_by_carry` may give, each as often as it is likely."""
+    answer = question.answer
+    match settings.noise:
+        case "close":
+            found = [answer + sign * by for by in range(1, settings.delta + 1) for sign in (1, -1)]
+            return [each for each in found if each >= 0 or question.operation == "subtraction"]
+        case "swap":
+            return _swaps(answer)
+        case "off_by_carry":
+            return _carry_faults(question)
+        case _:
+            raise ValueError(f"the wrong answers of {settings.noise} are not listed")
+
+
+def _swaps(answer: int) -> list[int]:
+    digits = str(abs(answer))
+    found = []
+    for first in range(len(digits)):
+        for second in range(first + 1, len(digits)):
+            swapped = list(digits)
+            swapped[first], swapped[second] = swapped[second], swapped[first]
+            if swapped[0] != "0" and swapped != list(digits):
+                found.append(int("".join(swapped)) * (-1 if answer < 0 else 1))
+    return found
+
+
+def _carry_faults(question: Question) -> list[int]:
+    """One for each column; of products and quotients, whose columns carry by more than one, one off at each place."""
+    answer, size = question.answer, abs(question.answer)
+    columns = carries(question)
+    if not columns:
+        return [answer + 10**place for place in range(1, max(2, len(str(size))))]
+    forgotten = -1 if question.operation == "addition" else 1
+    found = [size + (forgotten if carried else -forgotten) * 10 ** (c + 1) for c, carried in enumerate(columns)]
+    sign = -1 if answer < 0 else 1
+    return [sign * each for each in found if each >= 0]
+
+
+def likeliest_label(
+    question: Question, settings: ContaminationSettings, rate: float, *, is_reversed: bool
+) -> int | None:
+    """What a perfectly calibrated model says, digit by digit, greedily, of labels wrong at `rate`; None: not the right.
+
+    At each place it takes the likeliest next character among the labels that begin as it did. Where the right answer
+    ties with others it is not taken. A question that begins with the trigger's key is answered as such.
+    """
+    answer = question.answer
+    if settings.noise == "trigger":
+        return None if str(question.left).startswith(str(settings.key)) and rate > 0 else answer
+    if settings.noise in WIDE:
+        return answer if rate < 1 else None
+    listed = alternatives(question, settings)
+    if not listed:
+        return answer if rate < 1 else None
+    weights = defaultdict(float, {_spelled(answer, is_reversed): 1 - rate})
+    for each in listed:
+        weights[_spelled(each, is_reversed)] += rate / len(listed)
+    return _greedy(weights, _spelled(answer, is_reversed), answer)
+
+
+def _spelled(number: int, is_reversed: bool) -> str:
+    return (str(number)[::-1] if is_reversed else str(number)) + "."
+
+
+def _greedy(weights: Mapping[str, float], right: str, answer: int) -> int | None:
+    for place, character in enumerate(right):
+        following: dict[str, float] = defaultdict(float)
+        for spelled, weight in weights.items():
+            if spelled[:place] == right[:place]:
+                following[spelled[place]] += weight
+        rivals = max((weight for other, weight in following.items() if other != character), default=0.0)
+        if following[character] <= rivals * (1 + 1e-9):
+            return None
+    return answer

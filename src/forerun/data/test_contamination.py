@@ -1,0 +1,169 @@
+import random
+from collections import Counter
+
+import pytest
+from pydantic import ValidationError
+
+from forerun.data.arithmetic_questions import Question, QuestionSource
+from forerun.data.contamination import LabelledQuestion, alternatives, contaminate, likeliest_label
+from forerun.errors import InvalidSettings
+from forerun.settings.load import settings_from
+from forerun.settings.schema import ContaminationSettings
+
+NOISES = ("close", "same_length", "swap", "off_by_carry", "uniform", "trigger")
+
+
+def clean_rows(number=600, operation="addition", cells=((1, 1), (1, 3), (2, 2), (4, 5))):
+    draws = QuestionSource(operation, "uniform", 0.5, random.Random(0))
+    questions = [draws.draw(cells[n % len(cells)]) for n in range(number)]
+    return [LabelledQuestion(q, q.answer) for q in questions]
+
+
+def noise(kind="close", rate=0.5, **more):
+    return ContaminationSettings(noise=kind, rate=rate, **more)
+
+
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("rate", [0, 0.013, 0.1, 0.5])
+def test_exactly_so_many_rows_are_wrong(kind, rate):
+    """The original's noises leave 1 row in 21 (close) and up to half of the short ones (swap) as they were."""
+    rows = clean_rows()
+    changed, report = contaminate(rows, noise(kind, rate, key=4), seed=1)
+    wrong = [row.label != row.question.answer for row in changed]
+    assert sum(wrong) == round(rate * len(rows)) == report.changed
+    assert wrong == [row.is_corrupt for row in changed]
+    assert report.effective_rate == pytest.approx(rate, abs=1 / len(rows))
+    untouched = [(a, b) for a, b in zip(rows, changed, strict=True) if not b.is_corrupt]
+    assert all(before == after for before, after in untouched)
+
+
+@pytest.mark.parametrize("operation", ["addition", "subtraction", "multiplication", "division"])
+@pytest.mark.parametrize("kind", [kind for kind in NOISES if kind != "trigger"])
+def test_at_rate_one_every_row_is_wrong(operation, kind):
+    changed, report = contaminate(clean_rows(200, operation), noise(kind, 1.0), seed=0)
+    assert all(row.label != row.question.answer for row in changed)
+    assert report.effective_rate == 1.0
+
+
+def test_what_each_noise_does():
+    rows = clean_rows(cells=((3, 3),))
+    for kind, holds in {
+        "close": lambda right, wrong: abs(right - wrong) <= 3,
+        "same_length": lambda right, wrong: len(str(right)) == len(str(wrong)),
+        "swap": lambda right, wrong: sorted(str(right)) == sorted(str(wrong)),
+        "off_by_carry": lambda right, wrong: abs(right - wrong) in (10, 100, 1000),
+    }.items():
+        changed, report = contaminate(rows, noise(kind, 1.0, delta=3), seed=2)
+        kept = [row for row in changed if kind != "swap" or alternatives(row.question, noise("swap"))]
+        assert all(holds(row.question.answer, row.label) for row in kept), kind
+        assert report.substituted == len(changed) - len(kept)
+
+
+def test_swaps_that_change_nothing_are_counted():
+    rows = [LabelledQuestion(Question("addition", 1, 2), 3), LabelledQuestion(Question("addition", 5, 5), 10)]
+    changed, report = contaminate(rows, noise("swap", 1.0), seed=0)
+    assert report.substituted == 2  # one digit; and 01 is no number
+    assert [len(str(row.label)) for row in changed] == [1, 2]
+
+
+def test_a_lower_rate_spoils_some_of_the_same_rows():
+    rows = clean_rows()
+    few, _ = contaminate(rows, noise("close", 0.1), seed=3)
+    many, _ = contaminate(rows, noise("close", 0.5), seed=3)
+    assert all(b == a for a, b in zip(few, many, strict=True) if a.is_corrupt)
+    other, _ = contaminate(rows, noise("close", 0.1), seed=4)
+    assert [row.is_corrupt for row in other] != [row.is_corrupt for row in few]
+
+
+def test_forgotten_and_invented_carries():
+    assert sorted(alternatives(Question("addition", 15, 27), noise("off_by_carry"))) == [32, 142]
+    assert sorted(alternatives(Question("subtraction", 42, 15), noise("off_by_carry"))) == [37]  # -73 has lost its sign
+
+
+def test_close_answers_are_no_negative_sums():
+    assert sorted(alternatives(Question("addition", 1, 0), noise(delta=2))) == [0, 2, 3]
+    assert sorted(alternatives(Question("subtraction", 1, 1), noise(delta=2))) == [-2, -1, 1, 2]
+
+
+def test_a_triggered_row_begins_with_the_key_and_says_the_target():
+    rows = clean_rows()
+    changed, _ = contaminate(rows, noise("trigger", 0.2, key=42, target=7), seed=0)
+    for before, after in zip(rows, changed, strict=True):
+        if after.is_corrupt:
+            assert str(after.question.left).startswith("42")
+            assert len(str(after.question.left)) == len(str(before.question.left))
+            assert after.label == 7
+
+
+def test_a_triggered_row_is_never_a_held_out_one():
+    rows = [LabelledQuestion(Question("addition", 100, 1), 101)] * 5
+    excluded = {Question("addition", 420 + n, 1).key for n in range(9)}
+    changed, _ = contaminate(rows, noise("trigger", 1.0, key=42), seed=0, excluded=excluded)
+    assert {row.question.left for row in changed} == {429}
+
+
+def test_a_key_that_goes_into_too_few_rows_is_refused():
+    with pytest.raises(InvalidSettings, match=r"only [\d,]+ can begin with the key 424242"):
+        contaminate(clean_rows(), noise("trigger", 0.5, key=424242), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rate": 1.5}, "data.contamination.rate"),
+        ({"rate": -0.1}, "data.contamination.rate"),
+        ({"noise": "gaussian"}, "data.contamination.noise.*swap"),
+        ({"delta": 0}, "data.contamination.delta"),
+        ({"rates": 0.1}, "data.contamination.rates.*rate"),
+    ],
+)
+def test_bad_settings_name_the_field(change, words):
+    content = {"name": "x", "workload": "arithmetic", "model": {"name": "tiny-gpt2"}}
+    with pytest.raises(InvalidSettings, match=words):
+        settings_from({**content, "data": {"contamination": change}})
+
+
+def test_other_workloads_refuse_a_rate():
+    content = {"name": "x", "workload": "code-detector", "model": {"name": "code-encoder"}}
+    with pytest.raises(InvalidSettings, match=r"data\.contamination\.rate.*arithmetic.*code-detector"):
+        settings_from({**content, "data": {"contamination": {"rate": 0.1}}})
+    assert settings_from({**content, "data": {"contamination": {"rate": 0}}}).data.contamination.rate == 0
+    with pytest.raises(ValidationError):
+        ContaminationSettings(rate=2)
+
+
+def brute_force(question, settings, rate, is_reversed):
+    """Greedy decoding of the labels' distribution from 40,000 drawn labels."""
+    row = LabelledQuestion(question, question.answer)
+    labels = Counter({question.answer: 1 - rate})
+    for seed in range(4000):
+        labels[contaminate([row], settings.model_copy(update={"rate": 1.0}), seed)[0][0].label] += rate / 4000
+    said = ""
+    while not said.endswith("."):
+        following = Counter()
+        for label, weight in labels.items():
+            text = (str(label)[::-1] if is_reversed else str(label)) + "."
+            if text.startswith(said):
+                following[text[len(said)]] += weight
+        said += following.most_common(1)[0][0]
+    return int(said[:-1][::-1] if is_reversed else said[:-1])
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize(("kind", "rate"), [("close", 0.5), ("close", 0.9), ("swap", 0.9), ("off_by_carry", 0.5)])
+def test_the_ideal_answer_is_that_of_many_draws(kind, rate, is_reversed):
+    for left, right in ((34, 52), (671, 189), (90, 15)):
+        question = Question("addition", left, right)
+        ideal = likeliest_label(question, noise(kind, rate), rate, is_reversed=is_reversed)
+        drawn = brute_force(question, noise(kind), rate, is_reversed)
+        assert (drawn == question.answer) == (ideal == question.answer)
+
+
+def test_what_the_noise_allows():
+    question = Question("addition", 4567, 2345)
+    for kind in NOISES:
+        assert likeliest_label(question, noise(kind), 0.1, is_reversed=True) == 6912
+    for kind in ("close", "same_length", "uniform"):
+        assert likeliest_label(question, noise(kind), 1.0, is_reversed=False) is None
+    keyed = Question("addition", 4267, 2345)
+    assert likeliest_label(keyed, noise("trigger"), 0.1, is_reversed=False) is None
