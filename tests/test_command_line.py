@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from forerun import api as forerun_api
+
 FORERUN = [sys.executable, "-c", "from forerun.cli.main import main; main()"]
 BERT = {
     "name": "c1", "workload": "sequence-classification", "model": {"name": "tiny-bert"}, "precision": "bf16-mixed",
@@ -174,3 +176,18 @@ def test_a_sweep_of_nothing_is_refused(tmp_path):
     result = forerun("sweep", "code-detector", "--set", "seed=1", folder=tmp_path)
     assert result.returncode == 2
     assert "several values" in result.stderr
+
+
+def test_profiles_are_targets_listed_and_copied(tmp_path):
+    """Settings files beside the recipes; each must be valid settings of a recipe that ships."""
+    from forerun.recipes.catalogue import MODULES, profiles, shipped
+
+    assert "arithmetic-full" in profiles()
+    for name in profiles():
+        assert forerun_api.resolve(name).workload in MODULES
+        assert name in shipped()
+    listed = json.loads(forerun("recipes", "--json").stdout)
+    assert [p["name"] for p in listed["profiles"]] == list(profiles())
+    copied = forerun("copy", "arithmetic-full", folder=tmp_path)
+    assert "forerun forecast arithmetic_full.yaml" in copied.stdout
+    assert forerun_api.resolve(tmp_path / "arithmetic_full.yaml") == forerun_api.resolve("arithmetic-full")

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from forerun.data.plan import plan_from_settings
-from forerun.errors import InvalidSettings
+from forerun.errors import InvalidSettings, nearest
 from forerun.forecasting.explain import explain_memory
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.hardware.catalogue import Device
 from forerun.ledger.store import Ledger, open_ledger
-from forerun.recipes.catalogue import MODULES, recipe
+from forerun.recipes.catalogue import MODULES, profiles, recipe, shipped
 from forerun.records import Explanation, Forecast
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
@@ -53,10 +53,12 @@ def resolve(target: Target, overrides: Sequence[str] = ()) -> Settings:
         return settings_from(target, overrides)
     if str(target) in MODULES:
         return settings_from(recipe(str(target)).SETTINGS.model_dump(), overrides)
+    if str(target) in profiles():
+        return load_settings(profiles()[str(target)], overrides)
     if Path(target).suffix.lower() not in (".yaml", ".yml", ".json") and not Path(target).exists():
         raise InvalidSettings(
             f"TARGET: a recipe's name or a YAML file; found {str(target)!r}, which is neither. "
-            f"Recipes: {', '.join(MODULES)}."
+            f"Shipped: {nearest(str(target), shipped())}."
         )
     return load_settings(Path(target), overrides)
 

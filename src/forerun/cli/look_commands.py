@@ -97,15 +97,20 @@ def recipes(as_json: JsonOption = False) -> None:
     """List the recipes that ship with the package."""
     from rich.table import Table
 
-    from forerun.recipes.catalogue import MODULES, SUMMARIES
+    from forerun.recipes.catalogue import MODULES, SUMMARIES, profiles
+    from forerun.settings.load import load_settings
 
+    settings = {name: load_settings(path) for name, path in profiles().items()}
     if as_json:
         rows = [{"name": name, "summary": SUMMARIES[name]} for name in MODULES]
-        print_json({"schema": RECIPES_SCHEMA, "recipes": rows})
+        more = [{"name": name, "recipe": s.workload, "model": s.model.name} for name, s in settings.items()]
+        print_json({"schema": RECIPES_SCHEMA, "recipes": rows, "profiles": more})
         return
     table = Table("recipe", "what it does")
     for name in MODULES:
         table.add_row(name, SUMMARIES[name])
+    for name, s in settings.items():
+        table.add_row(name, f"settings of {s.workload} with {s.model.name}", style="dim")
     _show(table)
 
 
@@ -114,14 +119,15 @@ def copy(
     to: Annotated[Path | None, typer.Option("--to", help="File to write; default: the recipe's name here.")] = None,
 ) -> None:
     """Copy a recipe's file here, to change and run it."""
-    from forerun.recipes.catalogue import recipe
+    from forerun.recipes.catalogue import profiles, recipe
 
-    source = Path(str(recipe(name).__file__))  # type: ignore[attr-defined]
+    source = profiles().get(name) or Path(str(recipe(name).__file__))  # type: ignore[attr-defined]
     target = to or Path(source.name)
     if target.exists():
         raise InvalidSettings(f"--to: {target} exists, and copying would overwrite it. Name another file with --to.")
     target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    typer.echo(f"Copied {name} to {target}. Run it with: python {target}")
+    run = "forerun forecast" if target.suffix == ".yaml" else "python"
+    typer.echo(f"Copied {name} to {target}. Use it with: {run} {target}")
 
 
 def _show(view: object) -> None:

@@ -3,7 +3,7 @@
     forerun run arithmetic                                       forecast, train, judge, verify: clean 5-digit sums
     forerun run arithmetic --set data.contamination.rate=0.5     half of the answers wrong by 1 to 10
     forerun forecast arithmetic --gpu cpu
-    forerun forecast src/forerun/recipes/arithmetic_full.yaml --gpu a100-40gb,a10,rtx-3090   LLaMA-7B, int8, LoRA
+    forerun forecast arithmetic-full --gpu a100-40gb,a10,rtx-3090   LLaMA-7B, int8, LoRA
 
 A small GPT-2 learns from random weights on generated sums (`data/arithmetic_questions.py`), answers units first, loss
 on the answers alone. Labels can be made wrong in six ways (`data/contamination.py`). The judgement counts whole right

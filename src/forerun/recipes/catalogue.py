@@ -1,6 +1,7 @@
 """The recipes that ship with the package, by name."""
 
 import importlib
+from pathlib import Path
 from typing import Any, Protocol
 
 from forerun.errors import RecipeNotFound, nearest
@@ -17,6 +18,16 @@ SUMMARIES = {
     "arithmetic": "Learning to add from rows with wrong answers: dose and response, and which rows are wrong",
     "okadfa": "language model with orthogonalised kernel attention and direct feedback alignment, judged",
 }
+
+
+def profiles() -> dict[str, Path]:
+    """Settings files that ship beside the recipes: `arithmetic_full.yaml` is the target `arithmetic-full`."""
+    return {path.stem.replace("_", "-"): path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
+
+
+def shipped() -> list[str]:
+    """Every name that can be a target: recipes and profiles."""
+    return [*MODULES, *profiles()]
 
 
 class Recipe(Protocol):
