@@ -7,8 +7,11 @@ from forerun.errors import RecipeNotFound, nearest
 from forerun.settings.schema import Settings
 from forerun.verify.compare import Criterion
 
-MODULES = {"code-detector": "forerun.recipes.code_detector"}
-SUMMARIES = {"code-detector": "AI-written code detection: classification and supervised contrastive learning"}
+MODULES = {"code-detector": "forerun.recipes.code_detector", "code-lora": "forerun.recipes.code_lora"}
+SUMMARIES = {
+    "code-detector": "AI-written code detection: classification and supervised contrastive learning",
+    "code-lora": "Python code generation: LoRA and QLoRA adapters, syntax, CodeBLEU and pass@k in a sandbox",
+}
 
 
 class Recipe(Protocol):

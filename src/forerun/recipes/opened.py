@@ -51,11 +51,15 @@ class OpenedRecipe:
     baselines: Callable[[Any], Judgement]
     """From those scores to figures, beside the mandatory baselines."""
     criteria: tuple[Criterion, ...]
+    final_generated_examples: int = 0
+    """Samples that `judge` generates for."""
 
     def known_times(self, device: Device) -> KnownTimes:
         """What is known before the run: loading is done, and where the run will be here, collation can be timed."""
         if device.kind != "cpu":
-            return KnownTimes(final_evaluation_examples=self.final_examples)
+            return KnownTimes(
+                final_evaluation_examples=self.final_examples, final_generated_examples=self.final_generated_examples
+            )
         steps = self.data.epoch_steps(0)[:COLLATED_STEPS]
         start = time.perf_counter()
         for step in steps:
@@ -65,4 +69,5 @@ class OpenedRecipe:
             startup_seconds=self.load_seconds,
             data_seconds_per_step=(time.perf_counter() - start) / len(steps),
             final_evaluation_examples=self.final_examples,
+            final_generated_examples=self.final_generated_examples,
         )
