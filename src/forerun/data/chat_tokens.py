@@ -101,7 +101,8 @@ def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:
         if token in known and known[token] not in ends:
             return known[token]
     raise InvalidSettings(
-        f"model.name: the tokenizer of {name} needs a pad token that does not end a turn; found {tokenizer.pad_token!r}, "
+        f"model.name: the tokenizer of {name} needs a pad token that does not end a turn; found "
+        f"{tokenizer.pad_token!r}, "
         f"while turns end in {tokenizer.convert_ids_to_tokens(list(ends))}. Set tokenizer.pad_token to a token of its "
         f"vocabulary that occurs in no text, and save it in a local directory."
     )

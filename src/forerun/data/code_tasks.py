@@ -95,8 +95,12 @@ def _tested_name(tests: Sequence[str], code: str, where: str) -> str:
         called = {n.id for test in tests for n in ast.walk(ast.parse(test)) if isinstance(n, ast.Name)}
         defined = [n.name for n in ast.parse(code).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     except SyntaxError as error:
-        raise BadData(f"{where}: code and test_list must be Python; found {error.msg}. Correct or drop the row.") from error
+        raise BadData(
+            f"{where}: code and test_list must be Python; found {error.msg}. Correct or drop the row."
+        ) from error
     found = [name for name in defined if name in called]
     if not found:
-        raise BadData(f"{where}: test_list must call a function that code defines; found {', '.join(defined) or 'none'}.")
+        raise BadData(
+            f"{where}: test_list must call a function that code defines; found {', '.join(defined) or 'none'}."
+        )
     return found[-1]

@@ -110,7 +110,7 @@ def document_prompt(wish: str, kind: str) -> str:
 
 def instruction(chain: Chain) -> str:
     """A request that names the last operation first."""
-    return f"Write a function {NAME} for {GIVEN[chain.kinds[0]]}: {_backwards(chain)}."
+    return f"Write {NAME} for {GIVEN[chain.kinds[0]]}: {_backwards(chain)}."
 
 
 def _backwards(chain: Chain) -> str:

@@ -60,7 +60,7 @@ def read_instructions(source: str) -> list[Instruction]:
 
 def _from_hub(source: str) -> Sequence[Mapping[str, Any]]:
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset  # type: ignore[import-not-found]
     except ImportError as error:
         raise MissingExtra(
             f"data.source: {source} is on the Hugging Face hub, which needs the package datasets. "

@@ -1,6 +1,7 @@
 """What is in a model's answer: the code of it, whether it parses, and how like the reference it is.
 
-Forms of answers: `parses` and, of the rest, `truncated` (generation stopped at the limit of tokens), `empty`, and `not code`.
+Forms of answers: `parses` and, of the rest, `truncated` (generation stopped at the limit of tokens), `empty`, and
+`not code`.
 
 BLEU and chrF are those of sacrebleu over the corpus (Post 2018), whose signatures are kept beside them; means of
 sentence scores are another quantity.
@@ -9,13 +10,15 @@ sentence scores are another quantity.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
-from forerun.data.python_code import code_of, parses
+from forerun.data.python_code import parses
 
 Form = Literal["parses", "truncated", "empty", "not code"]
+FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def defines(code: str, name: str) -> bool:

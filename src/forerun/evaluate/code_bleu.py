@@ -5,14 +5,14 @@ The mean of four shares over the corpus, each from 0 to 1:
 - *ngrams*: BLEU-4 over the tokens of the syntax tree;
 - *weighted*: the same with Python's keywords counted five times as much among the single tokens;
 - *syntax*: subtrees of the reference (node types, names and constants left out) that the answer has too;
-- *data flow*: edges of the reference that the answer has too. An edge is (variable, `from`, the variables that its value is
-  computed from) for every assignment, loop and comprehension, and (variable, `use`, what it was last computed from) for
-  every use; variables are renamed by first appearance, so that names do not matter.
+- *data flow*: edges of the reference that the answer has too. An edge is (variable, `from`, the variables that its
+  value is computed from) for every assignment, loop and comprehension, and (variable, `use`, what it was last computed from)
+  for every use; variables are renamed by first appearance, so that names do not matter.
 
-**Differs from the published one:** tokens are leaves of tree-sitter's tree, not white-space words; counts of two and more tokens
-are smoothed by adding one (Lin and Och 2004); the data flow is one pass in the order of the text, without fixed points over
-loops and branches, and nested functions share names with what is around them; a corpus whose references have no data flow
-is scored by the other three, where the authors' script gives 0. Figures of the two are near, not equal.
+**Differs from the published one:** tokens are leaves of tree-sitter's tree, not white-space words; counts of two and
+more tokens are smoothed by adding one (Lin and Och 2004); the data flow is one pass in the order of the text, without
+fixed points over loops and branches, and nested functions share names with what is around them; a corpus whose
+references have no data flow is scored by the other three, where the authors' script gives 0. Figures of the two are not to be compared.
 """
 
 import keyword
@@ -136,8 +136,8 @@ def _matched(pairs: Sequence[tuple[Counter[Any], Counter[Any]]]) -> float | None
     return sum((answer & reference).total() for answer, reference in pairs) / wanted if wanted else None
 
 
-TARGETS = {"assignment": ("left", "right"), "augmented_assignment": ("left", "right"), "for_statement": ("left", "right"),
-           "for_in_clause": ("left", "right"), "named_expression": ("name", "value")}  # fmt: skip
+TARGETS = {"assignment": ("left", "right"), "augmented_assignment": ("left", "right"), "for_statement": ("left",
+           "right"), "for_in_clause": ("left", "right"), "named_expression": ("name", "value")}  # fmt: skip
 
 
 def data_flow(root: Node) -> list[Edge]:
@@ -169,8 +169,9 @@ def _in_order_of_binding(root: Node) -> Iterator[Node]:
     while waiting:
         node = waiting.pop()
         yield node
-        children = sorted(node.children, key=lambda child: child.type not in ("for_in_clause",)) \
-            if node.type.endswith("comprehension") or node.type == "generator_expression" else node.children  # fmt: skip
+        children = node.children
+        if node.type.endswith("comprehension") or node.type == "generator_expression":
+            children = sorted(children, key=lambda child: child.type != "for_in_clause")
         waiting.extend(reversed(children))
 
 

@@ -30,8 +30,8 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 def program_of(answer: str, task: CodeTask, *, continues: bool = False) -> str:
     """The program that an answer means, tests left out.
 
-    An answer that does not define the function continues the prompt, as do all when the model `continues` text; one that
-    does gets the imports of the prompt before it.
+    An answer that does not define the function continues the prompt, as do all when the model `continues` text; one
+    that does gets the imports of the prompt before it.
     """
     if continues:
         return task.prompt + first_block(answer)
@@ -66,9 +66,7 @@ class Functional:
         return dict(Counter(outcome.status for found in self.outcomes.values() for outcome in found))
 
 
-def run_tests(
-    tasks: Sequence[CodeTask], programs: Sequence[Sequence[str]], limits: Limits | None = None
-) -> Functional:
+def run_tests(tasks: Sequence[CodeTask], programs: Sequence[Sequence[str]], limits: Limits | None = None) -> Functional:
     """Run each task's programs with its tests."""
     if not tasks or len(tasks) != len(programs) or not all(programs):
         raise ValueError(f"each task needs a program; found {len(tasks)} tasks and {len(programs)} lists of programs")

@@ -1,7 +1,7 @@
 """How sure is a share of successes, does one model beat another on the same tasks, and how many tasks would tell?
 
-Sources: Wilson 1927; Efron and Tibshirani 1993 (percentile bootstrap); Connor 1987 (size of paired studies), Fleiss 1981
-(of independent ones).
+Sources: Wilson 1927; Efron and Tibshirani 1993 (percentile bootstrap); Connor 1987 (size of paired studies), Fleiss
+1981 (of independent ones).
 """
 
 import math
@@ -41,7 +41,9 @@ def wilson(hits: float, trials: int) -> Interval:
     return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> Interval:
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], *, draws: int = DRAWS, seed: int = 0
+) -> Interval:
     """Mean of `first` minus mean of `second` over the same tasks, by bootstrap over tasks.
 
     Raises:

@@ -2,15 +2,15 @@
 
 A program passes when it runs to its end without an exception; tests are part of it. It gets a wall-clock limit (the
 whole session is killed), CPU, memory, file-size, descriptor and process limits of the kernel, an empty environment, an
-empty folder, Python without site-packages (`-I -S -B`), an audit hook that refuses writing, deleting, reading outside the
-standard library, starting processes and the network, and where the kernel allows it a network namespace without
-interfaces. Its output goes nowhere, and success counts only with a token that is made for each run.
+empty folder, Python without site-packages (`-I -S -B`), an audit hook that refuses writing, deleting, reading
+outside the standard library, starting processes and the network, and where the kernel allows it a network namespace
+without interfaces. Its output goes nowhere, and success counts only with a token that is made for each run.
 
-**Not protected from:** code written to break out of CPython, which is no security boundary: the hook and the token live in
-the process that runs the program, so code that reads the interpreter's own frames and memory can forge a pass or lift the
-hook, and then has the rights of the user (nobody's, where started as root). The kernel's limits and the wall clock
-still hold then, but for the limit on processes, which does not bind root. Named pipes can be made, file names and
-sizes can be seen. For code of an enemy use a container or a virtual machine around it.
+**Not protected from:** code written to break out of CPython, which is no security boundary: the hook and the token
+live in the process that runs the program, so code that reads the interpreter's own frames and memory can forge a
+pass or lift the hook, and then has the rights of the user (nobody's, where started as root). The kernel's limits and
+the wall clock still hold then, but for the limit on processes, which does not bind root. Named pipes can be made, file
+names and sizes can be seen. For code of an enemy use a container or a virtual machine around it.
 """
 
 import contextlib
@@ -79,7 +79,9 @@ def run_program(program: str, limits: Limits | None = None) -> Outcome:
         NotSupported: this system has no process limits (Windows).
     """
     if os.name != "posix":
-        raise NotSupported("The sandbox needs the process limits of Linux or macOS; found Windows. Use WSL or a container.")
+        raise NotSupported(
+            "The sandbox needs the process limits of Linux or macOS; found Windows. Use WSL or a container."
+        )
     limits, token = limits or Limits(), secrets.token_hex(16)
     reading, channel = os.pipe()
     with tempfile.TemporaryDirectory(prefix="sandbox-") as folder, os.fdopen(reading, "rb", buffering=0) as report:

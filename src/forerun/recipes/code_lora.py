@@ -1,13 +1,13 @@
-"""Which adapter for Python code, and is it worth it? LoRA of several ranks and QLoRA, judged by running what they write.
+"""Which adapter for Python code, and is it worth it? LoRA and QLoRA, judged by running what they write.
 
     forerun run code-lora                                      a small decoder made here, 2 cores, no downloads
     forerun run code-lora --set quantization=nf4               QLoRA of it; VARIANTS names the usual four
     forerun forecast src/forerun/recipes/code_lora_a100.yaml   Gemma-2-2B as the origin wanted it, no weights needed
 
-By default a decoder of a million parameters is pretrained once on commented functions (`code_lora_base.py`), then adapted to
-requests that name the steps backwards (`data/code_templates.py`); every task has unit tests, so pass@k is measured. With
-`data.source` any instruction data in Alpaca's format trains any causal language model: a hub id, a local directory, or SmolLM2
-out of a wheel. Forecast and measured figures, with their dates: `code_lora.md` beside this file.
+By default a decoder of a million parameters is pretrained once on commented functions (`code_lora_base.py`), then
+adapted to requests that name the steps backwards (`data/code_templates.py`); every task has unit tests, so pass@k is
+measured. With `data.source` any instruction data in Alpaca's format trains any causal language model: a hub id, a local
+directory, or SmolLM2 out of a wheel. Forecast and measured figures, with their dates: `code_lora.md` beside this file.
 """
 
 import time
@@ -16,24 +16,13 @@ from dataclasses import replace
 from forerun.data.plan import plan_from_settings
 from forerun.data.token_data import TokenData
 from forerun.errors import BadData, InvalidSettings, MissingExtra, UnknownModel
-from forerun.evaluate.proportions import paired_difference, wilson
 from forerun.models.catalogue import hub_is_reachable
 from forerun.recipes.code_lora_base import CodeLora, base_directory, is_made_here, tokens_of
 from forerun.recipes.code_lora_comparison import comparison
 from forerun.recipes.code_lora_data import CodeLoraData, CodeLoraOptions, open_data
-from forerun.recipes.code_lora_evaluation import (
-    CRITERIA,
-    MODEL,
-    WITHOUT_TESTS,
-    Report,
-    Scores,
-    answer_all,
-    report,
-    watch,
-    without_model,
-)
+from forerun.recipes.code_lora_evaluation import CRITERIA, WITHOUT_TESTS, answer_all, watch
+from forerun.recipes.code_lora_tables import judge
 from forerun.recipes.opened import Judgement, OpenedRecipe
-from forerun.report.tables import Cell, ResultTable
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Settings
 from forerun.verify.compare import Criterion
@@ -46,8 +35,8 @@ SETTINGS = Settings.model_validate(
             "name": "tiny-llama",
             "config": {
                 "vocab_size": 1024, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
-                "num_key_value_heads": 4, "intermediate_size": 384, "max_position_embeddings": 512, "rope_theta": 1000.0,
-                "initializer_range": 0.05,
+                "num_key_value_heads": 4, "intermediate_size": 384, "max_position_embeddings": 512,
+                "rope_theta": 1000.0, "initializer_range": 0.05,
             },
         },
         "adapter": {"kind": "lora", "rank": 16, "alpha": 32},
@@ -67,18 +56,16 @@ VARIANTS = {
 }
 """The scale alpha / rank is 2 for all, so that ranks are compared and not step sizes."""
 ASSUMED_MEAN_TOKENS = 120.0
-"""Mean tokens of a row where neither rows nor `data.mean_tokens` are there: 1,767 Python rows of CodeAlpaca have 117 in SmolLM2's
-tokens, template included (2026-11-21)."""
-COLUMNS = ["answers by", "pass@1", "low", "high", "parses", "truncated", "empty", "not code", "BLEU", "chrF", "CodeBLEU",
-           "loss"]  # fmt: skip
-
+"""Mean tokens of a row where neither rows nor `data.mean_tokens` are there: 1,767 Python rows of CodeAlpaca have 117
+in SmolLM2's tokens, template included (2026-11-21)."""
 __all__ = ["CRITERIA", "SETTINGS", "VARIANTS", "comparison", "open_recipe"]
 
 
 def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedRecipe:
     """Load rows, tasks and tokenizer, pretrain a base where there is none; fill the sizes into the settings.
 
-    A forecast needs lengths only: where the rows or the tokenizer are not on this machine, they are assumed, and said so.
+    A forecast needs lengths only: where the rows or the tokenizer are not on this machine, lengths are assumed and it
+    says so.
     """
     start = time.perf_counter()
     options = recipe_options(settings, CodeLoraOptions)
@@ -137,109 +124,25 @@ def _is_elsewhere(settings: Settings) -> bool:
 
 def _assumed(settings: Settings, options: CodeLoraOptions) -> OpenedRecipe:
     """Enough for a forecast of rows that are not here, from their number and mean length."""
-    mean = settings.data.mean_tokens or min(ASSUMED_MEAN_TOKENS, settings.batch.sequence_length)
-    known = settings.model_copy(update={"data": settings.data.model_copy(update={"mean_tokens": mean})})
-    plan = plan_from_settings(known)
-    given = "as data.mean_tokens says" if settings.data.mean_tokens else "those of CodeAlpaca's Python rows"
-    said = f"{settings.data.source} is not here: {settings.data.examples:,} rows of {mean:.0f} tokens in the mean, {given}."
-    held_out = round(known.data.examples * options.held_out / (1 - options.held_out))  # type: ignore[operator]
-    questions = 2 * min(options.questions, held_out) * options.samples
+    data = settings.data
+    mean = data.mean_tokens or min(ASSUMED_MEAN_TOKENS, settings.batch.sequence_length)
+    plan = plan_from_settings(settings.model_copy(update={"data": data.model_copy(update={"mean_tokens": mean})}))
+    given = "as data.mean_tokens says" if data.mean_tokens else "the mean of CodeAlpaca's Python rows"
+    said = f"{data.source} or the tokenizer is not here: {data.examples:,} rows of {mean:.0f} tokens, {given}."
+    held_out = round((data.examples or 0) * options.held_out / (1 - options.held_out))
     return OpenedRecipe(
-        settings=settings, workload=CodeLora(), data=TokenData(settings, ()), plan=replace(plan, assumptions=(said, *plan.assumptions)),
-        load_seconds=0.0, final_examples=2 * held_out, evaluate=lambda step, number: {}, judge=lambda step: None,
-        baselines=lambda scores: Judgement({}, []), criteria=criteria_for(settings), final_generated_examples=questions,
-    )  # fmt: skip
-
-
-def judge(scores: Scores, data: CodeLoraData, options: CodeLoraOptions) -> Judgement:
-    """Every figure of the adapted model beside its base and what needs no model."""
-    answers = scores.answers | without_model(data)
-    reports = {name: report(found, data, scores.losses.get(name)) for name, found in answers.items()}
-    metrics = {
-        key: value for name, found in reports.items()
-        for key, value in found.metrics("" if name == MODEL else f"{name}.", options.samples).items()
-    }  # fmt: skip
-    adapted = reports[MODEL]
-    kept = {"tasks": [task.task_id for task in data.tasks], "parses": [form == "parses" for form in adapted.forms]}
-    if adapted.functional is not None:
-        kept["passed"] = adapted.functional.passed()
-    tables = [answers_table(reports), data_table(data)]
-    if adapted.functional is not None:
-        tables[1:1] = [kinds_table(reports, data), endings_table(reports)]
-    return Judgement(metrics, tables, kept=kept)
-
-
-def answers_table(reports: dict[str, Report]) -> ResultTable:
-    """All figures, one row an answerer."""
-    rows: list[list[Cell]] = []
-    for name, found in reports.items():
-        solved: list[Cell] = [None, None, None]
-        if found.functional is not None:
-            interval = wilson(sum(found.functional.passed()), len(found.forms))
-            solved = [interval.value, interval.low, interval.high]
-        forms: list[Cell] = [found.share("parses"), found.share("truncated"), found.share("empty"), found.share("not code")]
-        rows.append([name, *solved, *forms, found.text.bleu, found.text.chrf, 100 * found.code.score, found.loss])
-    adapted = reports[MODEL]
-    note = (
-        f"{len(adapted.forms)} tasks; low and high are Wilson's 95 % interval. {standing(reports)} BLEU: "
-        f"{adapted.text.bleu_signature}. chrF: {adapted.text.chrf_signature}. CodeBLEU as defined in "
-        f"evaluate/code_bleu.py, not the authors' script."
+        settings=settings,
+        workload=CodeLora(),
+        data=TokenData(settings, ()),
+        plan=replace(plan, assumptions=(said, *plan.assumptions)),
+        load_seconds=0.0,
+        final_examples=2 * held_out,
+        evaluate=lambda step, number: {},
+        judge=lambda step: None,
+        baselines=lambda scores: Judgement({}, []),
+        criteria=criteria_for(settings),
+        final_generated_examples=2 * min(options.questions, held_out) * options.samples,
     )
-    return ResultTable(title="Answers", note=note, columns=COLUMNS, rows=rows)
-
-
-def standing(reports: dict[str, Report]) -> str:
-    """Plain words on the adapted model against the others, by paired bootstrap over tasks."""
-    said = []
-    mine = _scores(reports[MODEL])
-    what = "pass@1" if reports[MODEL].functional is not None else "share that parses"
-    for name, other in reports.items():
-        if name != MODEL:
-            gap = paired_difference(mine, _scores(other))
-            word = "above" if gap.low > 0 else "below" if gap.high < 0 else "not told apart from"
-            said.append(f"{word} {name} ({gap.value:+.3f}, {gap.low:+.3f} to {gap.high:+.3f})")
-    return f"Adapted, {what}: {', '.join(said)}." if said else ""
-
-
-def _scores(found: Report) -> list[float]:
-    return found.functional.passed() if found.functional is not None else [float(f == "parses") for f in found.forms]
-
-
-def kinds_table(reports: dict[str, Report], data: CodeLoraData) -> ResultTable:
-    """pass@1 by kind of task."""
-    kinds = sorted({task.kind for task in data.tasks})
-    rows: list[list[Cell]] = []
-    for kind in kinds:
-        chosen = [number for number, task in enumerate(data.tasks) if task.kind == kind]
-        row: list[Cell] = [kind or "all", len(chosen)]
-        for found in reports.values():
-            passed = found.functional.passed() if found.functional is not None else []
-            row.append(sum(passed[number] for number in chosen) / len(chosen))
-        rows.append(row)
-    return ResultTable(title="pass@1 by kind of task", columns=["kind", "tasks", *reports], rows=rows)
-
-
-def endings_table(reports: dict[str, Report]) -> ResultTable:
-    """How the programs ended in the sandbox."""
-    ended = {name: found.functional.statuses() for name, found in reports.items() if found.functional is not None}
-    names = sorted({status for counts in ended.values() for status in counts})
-    rows: list[list[Cell]] = [[name, *(counts.get(status, 0) for status in names)] for name, counts in ended.items()]
-    return ResultTable(title="How programs ended", columns=["answers by", *names], rows=rows)
-
-
-def data_table(data: CodeLoraData) -> ResultTable:
-    """What became of the rows."""
-    cleaned = data.cleaned
-    note = (
-        f"Split {data.split}. Contaminated: {cleaned.contaminated} rows share 13 words in a row or a function's name with the "
-        f"tasks. {cleaned.unparsable_share:.1%} of the rest held no Python that parses."
-    )
-    rows: list[list[Cell]] = [
-        ["given", cleaned.given], ["duplicates", cleaned.duplicates], ["contaminated", cleaned.contaminated],
-        ["without code that parses", cleaned.unparsable], ["too long for training", data.too_long],
-        ["trained on", len(data.train)], ["watched", len(data.watched)], ["held out", len(data.held_out)],
-    ]  # fmt: skip
-    return ResultTable(title="Data", note=note, columns=["rows", "number"], rows=rows)
 
 
 def main() -> None:

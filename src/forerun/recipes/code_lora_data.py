@@ -1,8 +1,9 @@
 """The data of the recipe `code-lora`: rows, hygiene, splits, token ids, and the tasks that answers are judged on.
 
-Rows come from `data.source` (Alpaca's format) or, without one, from templates (`data/code_templates.py`). What is judged
-comes from `recipe.tasks` (HumanEval's or MBPP's format), else from templates, else from held-out rows, which have a
-reference but no tests. Rows are cleaned against the tasks (`data/hygiene.py`) and split by a hash of each request.
+Rows come from `data.source` (Alpaca's format) or, without one, from templates (`data/code_templates.py`). What is
+judged comes from `recipe.tasks` (HumanEval's or MBPP's format), else from templates, else from held-out rows, which
+have a reference but no tests. Rows are cleaned against the tasks (`data/hygiene.py`) and split by a hash of each
+request.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from forerun.settings.schema import Count, Section, Settings
 class CodeLoraOptions(Section):
     """`--set recipe.…=`"""
 
-    rows: Count = 3000
+    rows: Count = 6000
     """Template rows drawn where `data.source` is not given."""
     tasks: str | None = None
     """A file of tasks with unit tests, in the format of HumanEval or MBPP."""
@@ -97,10 +98,10 @@ def open_data(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) 
     if not kept or not rest:
         raise BadData(
             f"data.source: needs rows to train on and to hold out; of {cleaned.given} rows {cleaned.duplicates} are "
-            f"duplicates, {cleaned.contaminated} are in the evaluation, {cleaned.unparsable} hold no Python that parses, "
-            f"and {too_long} are longer than batch.sequence_length={settings.batch.sequence_length}; {len(kept)} are left "
-            f"to train on and {len(rest)} to judge. Give more rows, or change recipe.held_out, evaluation.examples or "
-            f"batch.sequence_length."
+            f"duplicates, {cleaned.contaminated} are in the evaluation, {cleaned.unparsable} hold no Python that "
+            f"parses, and {too_long} are longer than batch.sequence_length={settings.batch.sequence_length}; "
+            f"{len(kept)} are left to train on and {len(rest)} to judge. Give more rows, or change recipe.held_out, "
+            f"evaluation.examples or batch.sequence_length."
         )
     samples = [sample for _, sample in _tokenised(kept, tokens)]
     training = TokenData(

@@ -1,4 +1,4 @@
-"""How `code-lora` is judged: losses and answers of the model with and without its adapter, beside answers that need none.
+"""How `code-lora` is judged: losses and answers with and without the adapter, beside answers that need no model.
 
 The base is asked in the way it knows: a model that was tuned on chats by its template, others to continue a text.
 Baselines without a model: the answer to the most similar training request (cosine of word TF-IDF), and the commonest
@@ -22,7 +22,6 @@ from forerun.evaluate.code_bleu import CodeBleu, code_bleu
 from forerun.evaluate.generate import Decoding, generate
 from forerun.evaluate.pass_at_k import Functional, first_block, program_of, run_tests
 from forerun.recipes.code_lora_data import CodeLoraData, CodeLoraOptions
-from forerun.step.parallel import unwrapped
 from forerun.step.training_step import TrainingStep
 from forerun.verify.compare import Criterion
 
@@ -69,11 +68,11 @@ class Scores:
 
 def answer_all(step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions) -> Scores:
     """Ask the model and its base."""
-    bare: Any = unwrapped(step.model)
+    model: Any = step.model
     answers = {MODEL: ask(step, data, options, data.tasks, "chat")}
     losses = {MODEL: held_out_loss(step, data, data.held_out)}
-    if hasattr(bare, "disable_adapter"):
-        with bare.disable_adapter():
+    if hasattr(model, "disable_adapter"):
+        with model.disable_adapter():
             answers[BASE] = ask(step, data, options, data.tasks, "chat" if data.tokens.is_tuned else "continue")
             losses[BASE] = held_out_loss(step, data, data.held_out)
     return Scores(answers, losses)
@@ -191,7 +190,7 @@ def report(answers: Answers, data: CodeLoraData, loss: float | None) -> Report:
         [program_of(text, task, continues=continues) for text in samples]
         for samples, task in zip(answers.texts, data.tasks, strict=True)
     ]
-    forms = [
+    forms: list[Form] = [
         form_of(code, is_complete=complete, text=text)
         for code, text, complete in zip(codes, firsts, answers.complete, strict=True)
     ]
