@@ -116,6 +116,7 @@ def verify(run_id: RunArgument, as_json: JsonOption = False) -> None:
     from forerun.ledger.store import open_ledger
     from forerun.recipes.catalogue import criteria_of
     from forerun.report.terminal import verdict_table
+    from forerun.settings.load import settings_from
     from forerun.verify.compare import verify as compare
 
     with open_ledger(ledger_url()) as ledger:
@@ -126,7 +127,7 @@ def verify(run_id: RunArgument, as_json: JsonOption = False) -> None:
             raise InvalidSettings(
                 f"Run {row.id} is {row.state} and has no {missing}. Finish it with --resume {row.id}."
             )
-        verdict = compare(row.id, forecast, measurement, criteria_of(row.workload))
+        verdict = compare(row.id, forecast, measurement, criteria_of(row.workload, settings_from(row.settings)))
         ledger.record_verdict(row.id, verdict)
     if as_json:
         print_json(verdict)

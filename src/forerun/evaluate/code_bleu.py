@@ -6,13 +6,14 @@ The mean of four shares over the corpus, each from 0 to 1:
 - *weighted*: the same with Python's keywords counted five times as much among the single tokens;
 - *syntax*: subtrees of the reference (node types, names and constants left out) that the answer has too;
 - *data flow*: edges of the reference that the answer has too. An edge is (variable, `from`, the variables that its
-  value is computed from) for every assignment, loop and comprehension, and (variable, `use`, what it was last computed from)
-  for every use; variables are renamed by first appearance, so that names do not matter.
+  value is computed from) for every assignment, loop and comprehension, and (variable, `use`, what it was last
+  computed from) for every use; variables are renamed by first appearance, so that names do not matter.
 
 **Differs from the published one:** tokens are leaves of tree-sitter's tree, not white-space words; counts of two and
 more tokens are smoothed by adding one (Lin and Och 2004); the data flow is one pass in the order of the text, without
 fixed points over loops and branches, and nested functions share names with what is around them; a corpus whose
-references have no data flow is scored by the other three, where the authors' script gives 0. Figures of the two are not to be compared.
+references have no data flow is scored by the other three, where the authors' script gives 0.
+Figures of the two are not to be compared.
 """
 
 import keyword

@@ -53,6 +53,11 @@ class Functional:
     outcomes: Mapping[str, tuple[Outcome, ...]]
     """By task id, in the order of the tasks."""
 
+    @property
+    def samples(self) -> int:
+        """Of each task, at least."""
+        return min(len(found) for found in self.outcomes.values())
+
     def passed(self) -> list[float]:
         """Per task the share of samples that pass: pass@1 of that task."""
         return [fmean(outcome.passed for outcome in found) for found in self.outcomes.values()]

@@ -29,7 +29,7 @@ def test_programs_of_answers():
     assert whole == "import math\n\ndef double(x):\n    return 2 * x"
     assert program_of("    return 2 * x\n", TASK) == TASK.prompt + "    return 2 * x"
     continued = program_of("    y = 2 * x\n\n    return y\n# next\ndef other():\n", TASK, continues=True)
-    assert continued == TASK.prompt + "    y = 2 * x\n\n    return y\n\n"
+    assert continued == TASK.prompt + "    y = 2 * x\n\n    return y\n"
     assert first_block("return 1\nx") == "return 1\n"
 
 

@@ -36,6 +36,10 @@ def recipe(name: str) -> Recipe:
     return importlib.import_module(MODULES[name])  # type: ignore[return-value]
 
 
-def criteria_of(workload: str) -> tuple[Criterion, ...]:
-    """Success criteria of a recipe; none for other workloads."""
-    return recipe(workload).CRITERIA if workload in MODULES else ()
+def criteria_of(workload: str, settings: Settings) -> tuple[Criterion, ...]:
+    """Success criteria of a recipe under these settings; none for other workloads."""
+    if workload not in MODULES:
+        return ()
+    module = recipe(workload)
+    chosen = getattr(module, "criteria_for", None)  # where they depend on the settings
+    return module.CRITERIA if chosen is None else chosen(settings)

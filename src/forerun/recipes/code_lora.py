@@ -35,7 +35,7 @@ SETTINGS = Settings.model_validate(
             "name": "tiny-llama",
             "config": {
                 "vocab_size": 1024, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
-                "num_key_value_heads": 4, "intermediate_size": 384, "max_position_embeddings": 512,
+                "num_key_value_heads": 4, "intermediate_size": 384, "head_dim": 32, "max_position_embeddings": 512,
                 "rope_theta": 1000.0, "initializer_range": 0.05,
             },
         },

@@ -33,8 +33,8 @@ def costs_table(runs: Sequence[SweptRun]) -> ResultTable:
             forecast.run.seconds.expected, measured.run.seconds,
             forecast.run.phases.evaluation_seconds, measured.run.phases.evaluation_seconds,
         ])  # fmt: skip
-    columns = ["variant", "trained", "% of all", "step ms forecast", "measured", f"peak {name} forecast", "measured",
-               "run s forecast", "measured", "evaluation s forecast", "measured"]  # fmt: skip
+    pairs = ("step ms", f"peak {name}", "run s", "evaluation s")
+    columns = ["variant", "trained", "% of all", *(f"{p} {side}" for p in pairs for side in ("forecast", "measured"))]
     return ResultTable(title="What each variant costs", columns=columns, rows=rows)
 
 

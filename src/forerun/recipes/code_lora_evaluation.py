@@ -175,7 +175,7 @@ class Report:
             found["loss"] = self.loss
         if self.functional is not None:
             found["pass_at_1"] = self.functional.pass_at(1)
-            if samples > 1:
+            if 1 < samples <= self.functional.samples:
                 found[f"pass_at_{samples}"] = self.functional.pass_at(samples)
         return {prefix + name: value for name, value in found.items()}
 
