@@ -171,9 +171,14 @@ def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":
 
 def _open_settings(settings: object) -> "OpenedRecipe":
     from forerun.recipes.catalogue import recipe
+    from forerun.train.interrupt import Interrupted
 
     checked = _require_recipe(settings)
-    return recipe(checked.workload).open_recipe(checked)
+    try:
+        return recipe(checked.workload).open_recipe(checked)
+    except Interrupted as stop:  # while it made a model to begin with
+        typer.echo(f"{stop} The same command goes on from there.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from stop
 
 
 def _require_recipe(settings: object) -> "Settings":

@@ -23,6 +23,7 @@ from forerun.data.code_templates import FILE, draw_documents, draw_rows
 from forerun.data.token_data import IGNORED, TokenData, TokenSample
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.hardware.detect import detect
+from forerun.models.build import config_of
 from forerun.models.catalogue import hub_is_reachable
 from forerun.models.smollm2 import is_smollm2, load_smollm2, smollm2_tokenizer
 from forerun.recipes.code_lora_data import CodeLoraOptions
@@ -30,6 +31,7 @@ from forerun.settings.schema import Settings
 from forerun.step.build import build_step
 from forerun.step.heads import CausalLM
 from forerun.train.loop import Training, seed_everything
+from forerun.train.ranks import is_follower
 
 BASES = Path("runs") / "bases"
 WITHOUT_WEIGHTS = "tiny-"
@@ -81,10 +83,20 @@ def tokens_of(settings: Settings, *, local_only: bool) -> ChatTokens:
     if is_made_here(settings):
         texts = [before + after for before, after in draw_documents(TOKENIZER_DOCUMENTS, 0)]
         texts += [f"{row['instruction']}\n{row['output']}" for row in draw_rows(TOKENIZER_ROWS, 0)]
-        made = small_tokenizer(texts, settings.model.config.get("vocab_size", 0))
-        return ChatTokens.around(made, name)
+        return ChatTokens.around(_small_tokenizer(texts, settings), name)
     tokenizer = smollm2_tokenizer() if is_smollm2(name) else _from_hub(name, local_only)
     return ChatTokens.around(tokenizer, name)
+
+
+def _small_tokenizer(texts: list[str], settings: Settings) -> Any:
+    size = config_of(settings).vocab_size
+    made = small_tokenizer(texts, size)
+    if len(made) > size:
+        raise InvalidSettings(
+            f"model.config.vocab_size: bytes and special tokens alone take {len(made)} ids; found {size}. Set it to "
+            f"{len(made)} or more."
+        )
+    return made
 
 
 def _from_hub(name: str, local_only: bool) -> Any:
@@ -108,8 +120,11 @@ def base_directory(settings: Settings, options: CodeLoraOptions, tokens: ChatTok
         FILE.read_text(encoding="utf-8"), tokens.tokenizer.backend_tokenizer.to_str(),
     ])  # fmt: skip
     directory = BASES / hashlib.sha256(content.encode()).hexdigest()[:16]
-    if not (directory / "config.json").exists():
-        _pretrain(directory, settings, options, tokens)
+    while not (directory / "config.json").exists():
+        if is_follower():  # the first of several processes makes it
+            time.sleep(1)
+        else:
+            _pretrain(directory, settings, options, tokens)
     return directory
 
 
