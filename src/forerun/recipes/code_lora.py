@@ -72,8 +72,9 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
     _require_answers(settings)
     try:
         data = _opened(settings, options, lengths_only)
-    except (MissingExtra, UnknownModel, BadData):
-        if not lengths_only or settings.data.examples is None or not _is_elsewhere(settings):
+    except (MissingExtra, UnknownModel, BadData) as error:
+        is_bad_file = isinstance(error, BadData) and not _is_elsewhere(settings)
+        if not lengths_only or settings.data.examples is None or is_bad_file:
             raise
         return _assumed(settings, options)
     base = base_directory(settings, options, data.tokens) if is_made_here(settings) and not lengths_only else None
@@ -118,7 +119,7 @@ def _opened(settings: Settings, options: CodeLoraOptions, lengths_only: bool) ->
 
 
 def _is_elsewhere(settings: Settings) -> bool:
-    """Whether the rows or the model are on the hub."""
+    """Whether the rows are on the hub."""
     return settings.data.source is not None and not settings.data.source.endswith((".json", ".jsonl", ".gz"))
 
 

@@ -19,7 +19,7 @@ from forerun.data.code_templates import draw_rows, draw_tasks
 from forerun.data.hygiene import Cleaned, clean, split_hash, split_rows
 from forerun.data.instructions import Instruction, instruction_of, read_instructions
 from forerun.data.python_code import code_of
-from forerun.data.token_data import TokenData, TokenSample
+from forerun.data.token_data import TokenData
 from forerun.errors import BadData
 from forerun.settings.schema import Count, Section, Settings
 
@@ -92,8 +92,9 @@ def open_data(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) 
         rows = read_instructions(settings.data.source)
     cleaned = clean(rows, tasks)
     train, held_out = split_rows(cleaned.rows, options.held_out)
-    kept, too_long = _fitting(train, tokens, settings.batch.sequence_length)
-    kept = kept[: settings.data.examples]
+    tokenised = [(row, tokens.sample(row.request, row.output)) for row in train]
+    fitting = [(row, sample) for row, sample in tokenised if len(sample.ids) <= settings.batch.sequence_length]
+    too_long, kept = len(tokenised) - len(fitting), fitting[: settings.data.examples]
     watched, rest = held_out[: settings.evaluation.examples], held_out[settings.evaluation.examples :]
     if not kept or not rest:
         raise BadData(
@@ -103,24 +104,19 @@ def open_data(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) 
             f"{len(kept)} are left to train on and {len(rest)} to judge. Give more rows, or change recipe.held_out, "
             f"evaluation.examples or batch.sequence_length."
         )
-    samples = [sample for _, sample in _tokenised(kept, tokens)]
-    training = TokenData(
-        settings.model_copy(update={"workload": "causal-lm"}), samples, padding_id=tokens.pad_id
-    )  # fmt: skip
-    judged = (tasks or [question_of(row, number) for number, row in enumerate(rest)])[: options.questions]
+    as_text = settings.model_copy(update={"workload": "causal-lm"})
+    judged = tasks or [question_of(row, number) for number, row in enumerate(rest)]
     return CodeLoraData(
-        tokens, cleaned, too_long, tuple(kept), training, tuple(watched), tuple(rest), tuple(judged),
-        split_hash(train, held_out),
-    )  # fmt: skip
-
-
-def _tokenised(rows: Sequence[Instruction], tokens: ChatTokens) -> list[tuple[Instruction, TokenSample]]:
-    return [(row, tokens.sample(row.request, row.output)) for row in rows]
-
-
-def _fitting(rows: Sequence[Instruction], tokens: ChatTokens, limit: int) -> tuple[list[Instruction], int]:
-    fitting = [row for row, sample in _tokenised(rows, tokens) if len(sample.ids) <= limit]
-    return fitting, len(rows) - len(fitting)
+        tokens=tokens,
+        cleaned=cleaned,
+        too_long=too_long,
+        train=tuple(row for row, _ in kept),
+        training=TokenData(as_text, [sample for _, sample in kept], padding_id=tokens.pad_id),
+        watched=tuple(watched),
+        held_out=tuple(rest),
+        tasks=tuple(judged[: options.questions]),
+        split=split_hash(train, held_out),
+    )
 
 
 def question_of(row: Instruction, number: int) -> CodeTask:

@@ -7,7 +7,6 @@ answer. Everything that needs the model is in `answer_all`; what follows needs o
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from forerun.evaluate.code_answers import Form, TextScores, form_of, text_scores
 from forerun.evaluate.code_bleu import CodeBleu, code_bleu
 from forerun.evaluate.generate import Decoding, generate
 from forerun.evaluate.pass_at_k import Functional, first_block, program_of, run_tests
-from forerun.recipes.code_lora_data import CodeLoraData, CodeLoraOptions
+from forerun.recipes.code_lora_data import CodeLoraData, CodeLoraOptions, question_of
 from forerun.step.training_step import TrainingStep
 from forerun.verify.compare import Criterion
 
@@ -109,8 +108,7 @@ def held_out_loss(step: TrainingStep, data: CodeLoraData, rows: Sequence[Instruc
     scored, total, count = data.scoring(rows), 0.0, 0.0
     was_training = step.model.training
     step.model.eval()
-    autocast = step.policy.autocast(device.type) if step.policy.autocast_dtype is not None else nullcontext()
-    with torch.inference_mode(), autocast:
+    with torch.inference_mode(), step.policy.autocast(device.type):
         for micro_batches in scored.epoch_steps(0):
             for indices in micro_batches:
                 batch = {name: value.to(device) for name, value in scored.collate(indices).items()}
@@ -122,8 +120,6 @@ def held_out_loss(step: TrainingStep, data: CodeLoraData, rows: Sequence[Instruc
 
 def watch(step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions) -> dict[str, float]:
     """Between epochs: loss of some held-out rows, and how many answers to them parse and are right to the letter."""
-    from forerun.recipes.code_lora_data import question_of
-
     single = options.model_copy(update={"samples": 1, "temperature": 0.0})
     tasks = [question_of(row, number) for number, row in enumerate(data.watched)]
     codes = [code_of(text[0]) for text in ask(step, data, single, tasks, "chat").texts]

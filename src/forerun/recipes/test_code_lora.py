@@ -16,6 +16,7 @@ from forerun.recipes.code_lora_evaluation import CRITERIA, WITHOUT_TESTS, Answer
 from forerun.recipes.code_lora_tables import judge
 from forerun.settings.load import load_settings, settings_from
 from forerun.step.build import build_step, prepare_model
+from forerun.step.training_step import StepObserver
 from forerun.train.loop import seed_everything
 
 FEW = [
@@ -70,6 +71,20 @@ def test_adapters_of_every_variant_are_as_large_as_they_say():
         sizes[name] = sum(p.numel() for p in model.parameters() if p.requires_grad)
     per_rank = 4 * (4 * (128 + 128) + 3 * (128 + 384))
     assert sizes == {"r8": 8 * per_rank, "r16": 16 * per_rank, "r32": 32 * per_rank, "qlora-r16": 16 * per_rank}
+
+
+def test_the_quantised_variant_really_trains_its_adapter_alone(opened):
+    pytest.importorskip("bitsandbytes")
+    chosen = settings("quantization=nf4", "adapter.rank=16", "optimizer.learning_rate=0.02")
+    seed_everything(0)
+    step = build_step(chosen, code_lora_base.CodeLora(), "cpu", pretrained=False)
+    packed = [p for n, p in step.model.named_parameters() if "q_proj.base_layer" in n]
+    assert {p.dtype for p in packed} == {torch.uint8}
+    before = [p.clone() for p in packed]
+    batch = opened[2].training.collate(range(8))
+    losses = [float(step.run([batch], StepObserver()).loss) for _ in range(8)]
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(torch.equal(old, new) for old, new in zip(before, packed, strict=True))
 
 
 def test_the_base_is_the_model_without_its_adapter(opened):
