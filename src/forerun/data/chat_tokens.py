@@ -102,9 +102,8 @@ def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:
             return known[token]
     raise InvalidSettings(
         f"model.name: the tokenizer of {name} needs a pad token that does not end a turn; found "
-        f"{tokenizer.pad_token!r}, "
-        f"while turns end in {tokenizer.convert_ids_to_tokens(list(ends))}. Set tokenizer.pad_token to a token of its "
-        f"vocabulary that occurs in no text, and save it in a local directory."
+        f"{tokenizer.pad_token!r}, while turns end in {tokenizer.convert_ids_to_tokens(list(ends))}. Set "
+        f"tokenizer.pad_token to a token of its vocabulary that occurs in no text, and save it in a local directory."
     )
 
 

@@ -107,9 +107,8 @@ def _from_hub(name: str, local_only: bool) -> Any:
         return AutoTokenizer.from_pretrained(name, local_files_only=local)
     except (OSError, ValueError) as error:
         raise UnknownModel(
-            f"model.name: the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]} Give a local "
-            f"directory "
-            f"that has one, or go online."
+            f"model.name: the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]} Give a directory "
+            f"with one, or go online."
         ) from error
 
 
@@ -144,6 +143,7 @@ def _pretrain(directory: Path, settings: Settings, options: CodeLoraOptions, tok
             spent = time.perf_counter() - start
             said = f"pretraining the base, kept in {directory}: step {report.step} of {steps}, loss {report.loss:.3f}"
             print(f"{said}, {spent:.0f} s", file=sys.stderr, flush=True)
+    hf_logging.disable_progress_bar()
     step.model.save_pretrained(work / "made")  # type: ignore[operator]
     tokens.tokenizer.save_pretrained(work / "made")
     (work / "made").rename(directory)

@@ -71,9 +71,8 @@ def pairs_table(runs: Sequence[SweptRun]) -> ResultTable:
         f"No pair of variants can be told apart by {what}: every difference here is within noise."
     )  # fmt: skip
     note = (
-        f"{said} Paired bootstrap over the same tasks where both runs had them; the last column is how many "
-        f"tasks would "
-        f"tell a difference as large as the one seen (5 %, power 80 %)."
+        f"{said} Paired bootstrap over the same tasks where both runs had them; the last column is how many tasks "
+        f"would tell a difference as large as the one seen (5 %, power 80 %)."
     )
     columns = ["first", "second", f"difference of {what}", "low", "high", "verdict", "tasks needed"]
     return ResultTable(title="Told apart?", note=note, columns=columns, rows=rows)
