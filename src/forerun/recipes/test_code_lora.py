@@ -8,6 +8,7 @@ import torch
 
 from forerun.api import forecast
 from forerun.data.instructions import Instruction
+from forerun.data.test_code_tasks import HUMANEVAL, MBPP
 from forerun.errors import BadData, InvalidSettings
 from forerun.recipes import code_lora, code_lora_base
 from forerun.recipes.catalogue import criteria_of
@@ -149,6 +150,19 @@ def test_rows_of_a_file_are_judged_without_tests(tmp_path, opened):
     assert "pass_at_1" not in found.metrics
     assert found.metrics["parses"] == 1.0
     assert "passed" not in found.kept
+
+
+def test_tasks_of_a_file_are_judged_by_their_own_tests(tmp_path, opened):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in (HUMANEVAL, MBPP)))
+    chosen = settings(rows_file(tmp_path, many(200)), f"recipe.tasks={file}", "recipe.held_out=0.2")
+    assert criteria_of("code-lora", chosen) == CRITERIA
+    options = CodeLoraOptions.model_validate(chosen.recipe)
+    data = open_data(chosen, options, opened[2].tokens)
+    said = Answers((("    return x + x\n",), ("def half(n):\n    return n\n",)), (True, True))
+    found = judge(Scores({"adapted": said}, {"adapted": 0.1}), data, options)
+    assert found.kept["passed"] == [1.0, 0.0]
+    assert found.kept["tasks"] == ["Own/0", "7"]
 
 
 def test_bad_data_is_answered_clearly(tmp_path, opened):
