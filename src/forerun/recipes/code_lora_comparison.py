@@ -27,7 +27,7 @@ def costs_table(runs: Sequence[SweptRun]) -> ResultTable:
         forecast, measured = run.forecast, run.measurement
         peak = measured.memory.peak_allocated_bytes
         rows.append([
-            run.name, measured.parameters.trainable, 100 * measured.parameters.trainable / measured.parameters.total,
+            run.name, measured.parameters.trainable, 100 * measured.parameters.trainable / forecast.parameters.total,
             1e3 * forecast.step.seconds.expected, 1e3 * measured.step.seconds,
             forecast.memory.peak_allocated_bytes / unit, None if peak is None else peak / unit,
             forecast.run.seconds.expected, measured.run.seconds,
