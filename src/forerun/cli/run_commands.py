@@ -116,6 +116,7 @@ def verify(run_id: RunArgument, as_json: JsonOption = False) -> None:
     from forerun.ledger.store import open_ledger
     from forerun.recipes.catalogue import criteria_of
     from forerun.report.terminal import verdict_table
+    from forerun.settings.load import settings_from
     from forerun.verify.compare import verify as compare
 
     with open_ledger(ledger_url()) as ledger:
@@ -126,7 +127,7 @@ def verify(run_id: RunArgument, as_json: JsonOption = False) -> None:
             raise InvalidSettings(
                 f"Run {row.id} is {row.state} and has no {missing}. Finish it with --resume {row.id}."
             )
-        verdict = compare(row.id, forecast, measurement, criteria_of(row.workload))
+        verdict = compare(row.id, forecast, measurement, criteria_of(row.workload, settings_from(row.settings)))
         ledger.record_verdict(row.id, verdict)
     if as_json:
         print_json(verdict)
@@ -198,9 +199,14 @@ def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":
 
 def _open_settings(settings: object) -> "OpenedRecipe":
     from forerun.recipes.catalogue import recipe
+    from forerun.train.interrupt import Interrupted
 
     checked = _require_recipe(settings)
-    return recipe(checked.workload).open_recipe(checked)
+    try:
+        return recipe(checked.workload).open_recipe(checked)
+    except Interrupted as stop:  # while it made a model to begin with
+        typer.echo(f"{stop} The same command goes on from there.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from stop
 
 
 def _require_recipe(settings: object) -> "Settings":

@@ -127,6 +127,7 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     evaluation += known.final_evaluation_examples * model.scoring_seconds_per_sample()
     training = frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds()
     writing = bytes_each / model.disk_bytes_per_second
+    evaluation += _generation_seconds(request, model, known.final_generated_examples)
     modelled = {
         "startup": STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
         "evaluation": evaluation,
@@ -166,20 +167,23 @@ def _waited_seconds(settings: Settings, kind: str, written: int, writing: float,
 
 
 def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
-    """One evaluation: a forward pass per sample, and generating for each batch.
+    """One evaluation: a forward pass per sample, and generating for each batch."""
+    examples = request.settings.evaluation.examples
+    return examples * model.scoring_seconds_per_sample() + _generation_seconds(request, model, examples)
+
+
+def _generation_seconds(request: ForecastRequest, model: StepModel, examples: int) -> float:
+    """Generating `evaluation.new_tokens` for so many samples, in batches as in training.
 
     Where generation is not traced (encoder-decoders), all weights are read once per token of a batch.
     """
     evaluation = request.settings.evaluation
-    if not evaluation.examples:
-        return 0.0
-    scoring = evaluation.examples * model.scoring_seconds_per_sample()
-    batches = math.ceil(evaluation.examples / request.settings.batch.micro_batch_size)
-    if model.generation is not None:
-        return scoring + batches * model.generation.seconds
+    batches = math.ceil(examples / request.settings.batch.micro_batch_size)
+    if model.generation is not None or not batches:
+        return batches * model.generation.seconds if model.generation else 0.0
     bandwidth = request.device.bandwidth_bytes_per_second or model.disk_bytes_per_second
     per_token = model.memory.breakdown.parameter_bytes / bandwidth + model.longest.time.phases.host_seconds / 3
-    return scoring + batches * evaluation.new_tokens * per_token
+    return batches * evaluation.new_tokens * per_token
 
 
 def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:

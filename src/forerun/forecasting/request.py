@@ -23,6 +23,8 @@ class KnownTimes:
     """Collating one optimizer step's batches, when nothing hides it."""
     final_evaluation_examples: int = 0
     """Samples scored once after training, beside the settings' evaluations."""
+    final_generated_examples: int = 0
+    """Samples that `evaluation.new_tokens` are generated for once after training."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from forerun.verify.compare import Criterion
 
 MODULES = {
     "code-detector": "forerun.recipes.code_detector",
+    "code-lora": "forerun.recipes.code_lora",
     "arithmetic": "forerun.recipes.arithmetic",
     "okadfa": "forerun.recipes.okadfa",
 }
 SUMMARIES = {
     "code-detector": "AI-written code detection: classification and supervised contrastive learning",
+    "code-lora": "Python code generation: LoRA and QLoRA adapters, syntax, CodeBLEU and pass@k in a sandbox",
     "arithmetic": "Learning to add from rows with wrong answers: dose and response, and which rows are wrong",
     "okadfa": "language model with orthogonalised kernel attention and direct feedback alignment, judged",
 }
@@ -52,6 +54,10 @@ def recipe(name: str) -> Recipe:
     return importlib.import_module(MODULES[name])  # type: ignore[return-value]
 
 
-def criteria_of(workload: str) -> tuple[Criterion, ...]:
-    """Success criteria of a recipe; none for other workloads."""
-    return recipe(workload).CRITERIA if workload in MODULES else ()
+def criteria_of(workload: str, settings: Settings) -> tuple[Criterion, ...]:
+    """Success criteria of a recipe under these settings; none for other workloads."""
+    if workload not in MODULES:
+        return ()
+    module = recipe(workload)
+    chosen = getattr(module, "criteria_for", None)  # where they depend on the settings
+    return module.CRITERIA if chosen is None else chosen(settings)

@@ -59,11 +59,15 @@ class OpenedRecipe:
     """What the training loss must fall below for the run to count as alive."""
     watch: Watch | None = None
     """Looks at every training step; may stop the run."""
+    final_generated_examples: int = 0
+    """Samples that `judge` generates for."""
 
     def known_times(self, device: Device) -> KnownTimes:
         """What is known before the run: loading is done, and where the run will be here, collation can be timed."""
         if device.kind != "cpu":
-            return KnownTimes(final_evaluation_examples=self.final_examples)
+            return KnownTimes(
+                final_evaluation_examples=self.final_examples, final_generated_examples=self.final_generated_examples
+            )
         steps = self.data.epoch_steps(0)[:COLLATED_STEPS]
         start = time.perf_counter()
         for step in steps:
@@ -73,4 +77,5 @@ class OpenedRecipe:
             startup_seconds=self.load_seconds,
             data_seconds_per_step=(time.perf_counter() - start) / len(steps),
             final_evaluation_examples=self.final_examples,
+            final_generated_examples=self.final_generated_examples,
         )

@@ -107,7 +107,7 @@ def trace_generation(settings: Settings, workload: Workload, device: Device, sha
         with recorder.phase(Phase.FORWARD, 1):
             model(input_ids=ids[:, -1:], past_key_values=filled.past_key_values, use_cache=True, logits_to_keep=1)
 
-    if workload.name != "causal-lm" or new == 0:
+    if getattr(workload, "head", workload.name) != "causal-lm" or new == 0:
         return None
     trace = _trace_evaluation(settings, workload, device, generate)
     trace.micro_steps, trace.accumulation = 2, 1 + new

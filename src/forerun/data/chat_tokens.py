@@ -1,0 +1,145 @@
+"""Instruction rows to token ids: the tokenizer's own chat template, and loss on the answer alone.
+
+The prompt is what the template makes of the request with its generation prompt. What the template puts after an answer
+(`<end_of_turn>` of Gemma, `<|im_end|>` of ChatML) is found by rendering one, and the first token of it is what
+generation stops at; it is trained too, so that a model learns to stop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from forerun.data.token_data import IGNORED, TokenSample
+from forerun.errors import InvalidSettings
+
+PAD, END, USER, ASSISTANT = "<pad>", "<end>", "<user>", "<assistant>"
+SMALL_TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] }}>\n{{ message['content'] }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+)
+GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<start_of_turn>"
+    "{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n{{ message['content'] }}<end_of_turn>\n"
+    "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+"""The dialogue of Gemma Team 2024 (arXiv:2403.08295, table 4); base Gemma has its tokens, but no template."""
+PIECES = r"\r?\n[ \t]*|[0-9]{1,2}| ?[A-Za-z]+| ?_+| ?[^\sA-Za-z0-9_]+|[ \t]+(?! )|\s+"
+"""As `code_tokens`, but each digit by itself, and no blank before it: a number is then copied digit by digit."""
+PROBE = "PROBE"
+SPARE = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<unk>")
+"""Special tokens that may pad where a tokenizer pads with its end token, or with none."""
+
+
+@dataclass(frozen=True)
+class ChatTokens:
+    """A tokenizer with what training and generating need of it."""
+
+    tokenizer: Any
+    """Of transformers."""
+    pad_id: int
+    end_ids: tuple[int, ...]
+    """Generation stops after one of these."""
+    after_answer: str
+    """What the template puts after an answer."""
+    is_tuned: bool
+    """Whether the model came with a chat template; others are asked to continue a text before they are adapted."""
+
+    @classmethod
+    def around(cls, tokenizer: Any, name: str) -> "ChatTokens":
+        """Check what a tokenizer has.
+
+        Raises:
+            InvalidSettings: it has no pad token, no chat template or nothing to stop at.
+        """
+        is_tuned = tokenizer.chat_template is not None and tokenizer.chat_template != SMALL_TEMPLATE
+        if tokenizer.chat_template is None and {"<start_of_turn>", "<end_of_turn>"} <= set(tokenizer.get_vocab()):
+            tokenizer.chat_template = GEMMA_TEMPLATE
+        if tokenizer.chat_template is None:
+            raise InvalidSettings(
+                f"model.name: the tokenizer of {name} needs a chat template, and has none. Take the model that was "
+                f"tuned on instructions, or save its tokenizer with a chat_template in a local directory."
+            )
+        after = _rendered(tokenizer, [_user(PROBE), _assistant(PROBE)]).rpartition(PROBE)[2]
+        stop = tokenizer(after, add_special_tokens=False)["input_ids"][:1]
+        if not stop:
+            raise InvalidSettings(
+                f"model.name: the chat template of {name} must put a token after an answer, at which generation stops; "
+                f"it puts none. Save its tokenizer with another chat_template in a local directory."
+            )
+        ends = tuple(dict.fromkeys(token for token in (*stop, tokenizer.eos_token_id) if token is not None))
+        return cls(tokenizer, _pad_id(tokenizer, name, ends), ends, after, is_tuned)
+
+    def prompt(self, request: str) -> list[int]:
+        """Ids of a request, up to where the answer begins."""
+        text = _rendered(self.tokenizer, [_user(request)], add_generation_prompt=True)
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def continuation_prompt(self, text: str) -> list[int]:
+        """Ids of a text that a model without instructions is to continue."""
+        start = [] if self.tokenizer.bos_token_id is None else [self.tokenizer.bos_token_id]
+        return start + self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def sample(self, request: str, answer: str) -> TokenSample:
+        """A row for training: the loss is that of the answer and its end."""
+        prompt = self.prompt(request)
+        ids = self.tokenizer(answer + self.after_answer, add_special_tokens=False)["input_ids"]
+        place = max((index for index, token in enumerate(ids) if token in self.end_ids), default=len(ids) - 1)
+        ids = ids[: place + 1]
+        return TokenSample(prompt + ids, [IGNORED] * len(prompt) + ids)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What ids say, special tokens left out."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:
+    """The pad token, or where that is what ends a turn, another special token that stands for nothing."""
+    known = tokenizer.get_vocab()
+    for token in (tokenizer.pad_token, *SPARE):
+        if token in known and known[token] not in ends:
+            return known[token]
+    raise InvalidSettings(
+        f"model.name: the tokenizer of {name} needs a pad token that does not end a turn; found "
+        f"{tokenizer.pad_token!r}, while turns end in {tokenizer.convert_ids_to_tokens(list(ends))}. Set "
+        f"tokenizer.pad_token to a token of its vocabulary that occurs in no text, and save it in a local directory."
+    )
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def _assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def _rendered(tokenizer: Any, messages: list[dict[str, str]], *, add_generation_prompt: bool = False) -> str:
+    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+
+
+def small_tokenizer(texts: Sequence[str], vocabulary_size: int) -> Any:
+    """A byte-level BPE tokenizer learned from `texts`, with pad and end tokens and a chat template.
+
+    The words of the template are its own special tokens; every byte has an id, so nothing is out of vocabulary.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    learned = Tokenizer(models.BPE())
+    learned.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    learned.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size, special_tokens=[PAD, END, USER, ASSISTANT], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2,
+    )  # fmt: skip
+    learned.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=learned, pad_token=PAD, eos_token=END, additional_special_tokens=[USER, ASSISTANT],
+        chat_template=SMALL_TEMPLATE, clean_up_tokenization_spaces=False,
+    )  # fmt: skip

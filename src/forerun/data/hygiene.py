@@ -1,0 +1,104 @@
+"""What must leave instruction data before it trains anything: copies, rows of the test, answers that are no code.
+
+- *duplicates*: the same request after lower-casing and collapsing white space and punctuation; the first stays;
+- *contaminated*: a row shares 13 words in a row with an evaluation task's texts (as GPT-3 did, Brown et al. 2020,
+  appendix C), or defines the function that a task asks for under a name that is not everyday;
+- *unparsable*: the code of the answer is no Python.
+
+Each row is counted under the first of the three that it breaks. The hash names the split that is left.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from forerun.data.code_tasks import CodeTask
+from forerun.data.instructions import Instruction
+from forerun.data.python_code import code_of, parses
+
+SHINGLE = 13
+"""Words in a row that make a row suspect."""
+EVERYDAY = frozenset({"solve", "solution", "main", "add", "test", "func", "function", "run"})
+"""Names that say nothing about where a function comes from."""
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Rows that stay, and how many went."""
+
+    rows: tuple[Instruction, ...]
+    given: int
+    duplicates: int
+    contaminated: int
+    unparsable: int
+
+    @property
+    def unparsable_share(self) -> float:
+        """Of the rows that are neither duplicates nor contaminated, how many do not parse."""
+        rest = self.given - self.duplicates - self.contaminated
+        return self.unparsable / rest if rest else 0.0
+
+
+def clean(rows: Sequence[Instruction], tasks: Sequence[CodeTask]) -> Cleaned:
+    """The rows that may be trained on when `tasks` are what is tested."""
+    forbidden, names = _shingles(tasks), {task.entry_point for task in tasks} - EVERYDAY
+    seen: set[str] = set()
+    kept: list[Instruction] = []
+    duplicates = contaminated = unparsable = 0
+    for row in rows:
+        key = normalised(row.request)
+        if key in seen:
+            duplicates += 1
+            continue
+        seen.add(key)
+        if is_contaminated(row, forbidden, names):
+            contaminated += 1
+        elif not parses(code_of(row.output)):
+            unparsable += 1
+        else:
+            kept.append(row)
+    return Cleaned(tuple(kept), len(rows), duplicates, contaminated, unparsable)
+
+
+def normalised(text: str) -> str:
+    """Words in lower case, one blank between them."""
+    return " ".join(WORD.findall(text.lower()))
+
+
+def shingles(text: str) -> set[tuple[str, ...]]:
+    """Every run of `SHINGLE` words."""
+    words = WORD.findall(text.lower())
+    return {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
+
+
+def _shingles(tasks: Iterable[CodeTask]) -> set[tuple[str, ...]]:
+    """Of what a task asks and what answers it; its tests are left out, since numbers in a row occur anywhere."""
+    found: set[tuple[str, ...]] = set()
+    for task in tasks:
+        found |= shingles(task.instruction) | shingles(task.reference)
+    return found
+
+
+def is_contaminated(row: Instruction, forbidden: set[tuple[str, ...]], names: set[str]) -> bool:
+    """Whether a row shares a run of words or a function's name with the evaluation."""
+    if not shingles(row.request).isdisjoint(forbidden) or not shingles(row.output).isdisjoint(forbidden):
+        return True
+    return any(f"def {name}(" in row.output for name in names)
+
+
+def split_rows(rows: Sequence[Instruction], held_out: float) -> tuple[list[Instruction], list[Instruction]]:
+    """Training and held-out rows; a row's place is a function of its request alone, whatever the other rows are."""
+    train, test = [], []
+    for row in rows:
+        digest = hashlib.sha256(normalised(row.request).encode()).digest()
+        (test if int.from_bytes(digest[:8], "big") / 2**64 < held_out else train).append(row)
+    return train, test
+
+
+def split_hash(train: Sequence[Instruction], test: Sequence[Instruction]) -> str:
+    """16 hex digits of the rows of both parts, in order."""
+    content = [[[row.request, row.output] for row in part] for part in (train, test)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

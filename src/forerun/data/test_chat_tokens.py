@@ -1,0 +1,80 @@
+import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from forerun.data.chat_tokens import GEMMA_TEMPLATE, SMALL_TEMPLATE, ChatTokens, small_tokenizer
+from forerun.data.code_templates import draw_documents, draw_rows
+from forerun.data.token_data import IGNORED
+from forerun.errors import InvalidSettings
+
+WORDS = ("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", "user", "model", "hello", "code", "\n")
+
+
+def tokenizer_of(words=WORDS, template=None, **special):
+    inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="hello"))
+    inner.add_special_tokens([word for word in words if word.startswith("<")])
+    made = PreTrainedTokenizerFast(tokenizer_object=inner, **special)
+    made.chat_template = template
+    return made
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    texts = [before + after for before, after in draw_documents(300, 0)]
+    texts += [f"{row['instruction']}\n{row['output']}" for row in draw_rows(300, 0)]
+    return ChatTokens.around(small_tokenizer(texts, 600), "small")
+
+
+def test_loss_is_on_the_answer_and_its_end_alone(tokens):
+    sample = tokens.sample("Write it.", "```python\nx = 1\n```")
+    asked = tokens.prompt("Write it.")
+    assert list(sample.ids[: len(asked)]) == asked
+    assert set(sample.target[: len(asked)]) == {IGNORED}
+    assert list(sample.target[len(asked) :]) == list(sample.ids[len(asked) :])
+    assert sample.ids[-1] in tokens.end_ids
+    assert tokens.text(sample.ids[len(asked) : -1]) == "```python\nx = 1\n```"
+    assert tokens.pad_id not in sample.ids
+    assert not tokens.is_tuned
+
+
+def test_every_text_comes_back(tokens):
+    for text in ("def solve(xs):\n\tpass\n", "naïve → ünïcode", "  12 345 a_b  "):
+        assert tokens.text(tokens.continuation_prompt(text)) == text
+
+
+def test_numbers_are_the_same_tokens_wherever_they_stand(tokens):
+    inside, outside = tokens.continuation_prompt("v + 37"), tokens.continuation_prompt("(37")
+    assert inside[-1] == outside[-1]
+
+
+def test_base_gemma_gets_its_dialogue_and_its_own_pad_token():
+    found = ChatTokens.around(
+        tokenizer_of(pad_token="<pad>", eos_token="<eos>", bos_token="<bos>"), "gemma"
+    )  # fmt: skip
+    assert found.tokenizer.chat_template == GEMMA_TEMPLATE
+    assert found.pad_id == WORDS.index("<pad>")
+    assert set(found.end_ids) == {WORDS.index("<end_of_turn>"), WORDS.index("<eos>")}
+    assert found.prompt("hello")[0] == WORDS.index("<bos>")
+    assert found.sample("hello", "code").ids[-1] == WORDS.index("<end_of_turn>")
+    assert not found.is_tuned
+
+
+def test_padding_with_the_end_token_is_replaced():
+    found = ChatTokens.around(
+        tokenizer_of(template=SMALL_TEMPLATE.replace("<end>", "<eos>"), pad_token="<eos>", eos_token="<eos>"), "m"
+    )
+    assert found.pad_id == WORDS.index("<pad>") != found.end_ids[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: tokenizer_of(words=WORDS[5:], template="{{ messages[0]['content'] }}code", eos_token="user"), "pad token"),
+        (lambda: tokenizer_of(words=WORDS[5:], eos_token="user"), "chat template"),
+        (lambda: tokenizer_of(template="{% for m in messages %}{{ m['content'] }}{% endfor %}", pad_token="<pad>"),
+         "stops"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said(made, words):
+    with pytest.raises(InvalidSettings, match=words):
+        ChatTokens.around(made(), "m")
