@@ -13,6 +13,9 @@ from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.hardware.catalogue import Device
 from forerun.ledger.store import Ledger, open_ledger
+from forerun.plan.choose import Limits, make_plan
+from forerun.plan.migrate import make_migration
+from forerun.plan.outcome import Migration, Plan
 from forerun.recipes.catalogue import MODULES, recipe
 from forerun.records import Explanation, Forecast
 from forerun.settings.load import load_settings, settings_from
@@ -91,6 +94,43 @@ def explain_settings(
     """What is alive at the memory peak of checked settings on a device, and what each setting would save."""
     with _no_cycle_collection():
         return explain_memory(_request(settings, device, None), told)
+
+
+def plan_settings(
+    settings: Settings,
+    devices: Sequence[Device],
+    ledger: Ledger | None = None,
+    *,
+    limits: Limits | None = None,
+    allow: Sequence[str] = (),
+    told: Callable[[str], None] = lambda what: None,
+) -> Plan:
+    """The settings to run with on the best of `devices`, within `limits`; `allow` widens what may be changed."""
+    with _no_cycle_collection():
+        return make_plan(settings, devices, _asking(ledger), limits=limits, allow=allow, told=told)
+
+
+def migrate_settings(
+    settings: Settings,
+    before: Device,
+    after: Device,
+    ledger: Ledger | None = None,
+    *,
+    limits: Limits | None = None,
+    allow: Sequence[str] = (),
+    told: Callable[[str], None] = lambda what: None,
+) -> Migration:
+    """Plans of one run on two GPUs, and what changes between them."""
+    with _no_cycle_collection():
+        return make_migration(settings, before, after, _asking(ledger), limits=limits, allow=allow, told=told)
+
+
+def _asking(ledger: Ledger | None) -> Callable[[Settings, Device], ForecastRequest]:
+    def ask(settings: Settings, device: Device) -> ForecastRequest:
+        request = _request(settings, device, None)
+        return request if ledger is None else with_experience(request, ledger)
+
+    return ask
 
 
 @contextlib.contextmanager
