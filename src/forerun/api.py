@@ -84,7 +84,7 @@ def forecast_settings(
 ) -> Forecast:
     """The forecast of checked settings on a device; a ledger adds what was measured there before."""
     with _no_cycle_collection():
-        request = _request(settings, device, price_per_hour)
+        request = request_of(settings, device, price_per_hour)
         return make_forecast(request if ledger is None else with_experience(request, ledger))
 
 
@@ -93,7 +93,7 @@ def explain_settings(
 ) -> Explanation:
     """What is alive at the memory peak of checked settings on a device, and what each setting would save."""
     with _no_cycle_collection():
-        return explain_memory(_request(settings, device, None), told)
+        return explain_memory(request_of(settings, device, None), told)
 
 
 def plan_settings(
@@ -127,7 +127,7 @@ def migrate_settings(
 
 def _asking(ledger: Ledger | None) -> Callable[[Settings, Device], ForecastRequest]:
     def ask(settings: Settings, device: Device) -> ForecastRequest:
-        request = _request(settings, device, None)
+        request = request_of(settings, device, None)
         return request if ledger is None else with_experience(request, ledger)
 
     return ask
@@ -148,7 +148,8 @@ def _no_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _request(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
+def request_of(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
+    """The question that checked settings ask of a device: workload, batch plan, and what is known of the run."""
     if settings.workload in MODULES:
         opened = recipe(settings.workload).open_recipe(settings, lengths_only=True)
         return ForecastRequest(

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +11,7 @@ from forerun.cli.options import GpuOption, JsonOption, SetOption, TargetArgument
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from forerun.plan.outcome import Plan
+    from forerun.plan.outcome import Migration, Plan
 
 EXIT_DOES_NOT_FIT = 3
 DEFAULT_GPU = "a100-40gb"
@@ -65,24 +65,31 @@ def plan(
         def told(what: str) -> None:
             status.update(f"planning: {what}")
 
-        if before is not None:
-            migration = migrate_settings(
-                settings, devices[0], devices[-1], ledger, limits=limits, allow=words, told=told
-            )  # fmt: skip
-            planned, document = migration.after, migration
-        else:
+        document: Plan | Migration
+        if before is None:
             planned = document = plan_settings(settings, devices, ledger, limits=limits, allow=words, told=told)
+        else:
+            first, second = devices[0], devices[-1]
+            document = migrate_settings(settings, first, second, ledger, limits=limits, allow=words, told=told)
+            planned = document.after
     where = _write(planned, write)
     if as_json:
         print_json(_without_detail(document.model_dump(mode="json", by_alias=True)))
     else:
-        from forerun.report.plan import migration_view, plan_view
-
-        Console().print(plan_view(planned) if before is None else migration_view(migration))
+        _show(document)
     if where is not None:
         Console(stderr=True).print(where, soft_wrap=True, highlight=False, markup=False)
     if not planned.meets_limits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def _show(document: "Plan | Migration") -> None:
+    from rich.console import Console
+
+    from forerun.plan.outcome import Plan
+    from forerun.report.plan import migration_view, plan_view
+
+    Console().print(plan_view(document) if isinstance(document, Plan) else migration_view(document))
 
 
 def _write(planned: "Plan", write: Path | None) -> str | None:
@@ -101,7 +108,7 @@ def _file_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip(".") or "run"
 
 
-def _without_detail(document: dict) -> dict:
+def _without_detail(document: dict[str, Any]) -> dict[str, Any]:
     """Forecasts as `forecast --json` prints them."""
     for part in (document, document.get("before"), document.get("after")):
         for name in ("forecast", "given"):

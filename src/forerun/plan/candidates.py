@@ -48,6 +48,8 @@ class Estimate:
     """Of the step, in which the device waits for the host."""
     state_bytes: int
     """Of weights, gradients and optimizer state at the peak."""
+    is_cramped: bool = False
+    """It fits only because the allocator gives cached memory back, which takes time that is not in the forecast."""
 
     @property
     def fits(self) -> bool:
@@ -159,6 +161,7 @@ class StepClass:
             device_bytes=card.device_bytes.conservative,
             host_share=nearest.phases.host_seconds / max(nearest.seconds, 1e-12),
             state_bytes=_state_bytes(card.memory.breakdown),
+            is_cramped=card.returns_cache,
         )
 
     def _card(self, trace: Trace) -> CardReplay:

@@ -1,7 +1,7 @@
 """From settings and GPUs to a `Plan`: search each device, forecast the finalists in full, choose within the limits.
 
-Without limits the fastest run is chosen; with a deadline alone the cheapest that keeps it; with a budget the fastest that
-keeps both. The method is changed only where the user allows it and nothing else fits or keeps the limits.
+Without limits the fastest run is chosen; with a deadline alone the cheapest that keeps it; with a budget the
+fastest that keeps both. The method is changed only where the user allows it and nothing else fits or keeps the limits.
 """
 
 import time
@@ -207,7 +207,7 @@ def _explained(given: Settings, best: Attempt, attempts: list[Attempt]) -> tuple
         tight = [reasons.needs_more(found) for found in founds]
         return [], [*(r for rows in tight for r in rows), *(r for found in founds for r in found.rejected)]
     found = next(f for f in best.founds if f.device is chosen.estimate.device)
-    why = reasons.for_changes(given, chosen.estimate, found)
+    why = reasons.for_changes(given, chosen.estimate, found, _eager(found))
     why += [
         reason
         for reason in found.reasons
@@ -219,7 +219,12 @@ def _explained(given: Settings, best: Attempt, attempts: list[Attempt]) -> tuple
         why.insert(0, Reason(about="method", said=f"{best.method}: {_why_method(attempts)}"))
     why += [reasons.against_gpu(chosen, other) for other in best.finalists
             if other.estimate.device is not chosen.estimate.device]  # fmt: skip
-    return why, [*reasons.rejected(chosen.estimate, found), *found.rejected]
+    return why, [*reasons.rejected(chosen.estimate, found, _eager(found)), *found.rejected]
+
+
+def _eager(found: Found) -> Estimate | None:
+    """The best that is not compiled."""
+    return next((e for e in found.ranked() if e.settings.compile == "none"), None)
 
 
 def _why_method(attempts: list[Attempt]) -> str:
@@ -242,6 +247,11 @@ def _warnings(chosen: Finalist | None, limits: Limits, bench: Workbench) -> list
     if limits.deadline_seconds is not None and chosen.seconds <= limits.deadline_seconds < end:
         late = format_percent(end / limits.deadline_seconds - 1)
         found.append(f"The conservative forecast, {format_seconds(end)}, is {late} past the deadline.")
+    if chosen.estimate.is_cramped:
+        found.append(
+            "It fits because the allocator gives cached memory back, which takes time that is not in the forecast; "
+            "the next smaller micro-batch of the front has more room."
+        )
     if chosen.estimate.settings.compile != "none":
         found.append(f"Compiling is taken as {COMPILING_SECONDS:.0f} s (stated); it is not in the forecast's run.")
     return found

@@ -22,7 +22,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tfloat32", "fp32": "fl
 def against(chosen: Estimate, other: Estimate) -> Reason:
     """Why `other`, which is one step away, was not taken."""
     changes = differences(chosen.settings, other.settings)
-    label = " ".join(_label(change) for change in changes)
+    label = " ".join(filter(None, map(_label, changes)))
     about = changes[0].path if changes else ""
     if not other.fits:
         has = format_bytes(other.device.memory_bytes)
@@ -84,7 +84,8 @@ def precision_not_tried(precision: str, leading: str, best: Estimate, device: De
     rates = [device.peak_flops_per_second.get(DTYPES[name[:4]]) for name in (precision, leading)]
     known = [f"{rate / TERA:.3g}" for rate in rates if rate]
     peaks = f"products at {known[0]} instead of {known[1]} TFLOP/s, and " if len(known) == 2 else ""
-    said = f"precision={precision}: {peaks}the GPU waits for launches in {format_percent(best.host_share)} of the step only"
+    waits = format_percent(best.host_share)
+    said = f"precision={precision}: {peaks}the GPU waits for launches in {waits} of the step only"
     return Reason(about="precision", said=said)
 
 
@@ -104,8 +105,18 @@ def cannot_be_faster(savings: Sequence[Mapping[str, str]], best: Estimate, floor
     own = {f"activation_checkpointing={chosen.activation_checkpointing}", f"cross_entropy={chosen.cross_entropy}"}
     listed = ", ".join(word for word in dict.fromkeys(words) if word not in own)
     said = (
-        f"{listed}: cannot be faster; micro_batch_size {best.size} fits without at {format_seconds(best.step_seconds)} a "
-        f"step, and with unlimited memory the step would take {format_seconds(floor)}"
+        f"{listed}: cannot be faster; micro_batch_size {best.size} fits without at "
+        f"{format_seconds(best.step_seconds)} a step, and with unlimited memory it would take {format_seconds(floor)}"
+    )
+    return Reason(about="activation_checkpointing", said=said)
+
+
+def slower_in_any_memory(made: Settings, step_seconds: float, best: Estimate) -> Reason:
+    """A class whose whole batch at once, memory disregarded, takes as long as the best that fits without it."""
+    words = " ".join(c.said for c in differences(best.settings, made) if not c.path.startswith("batch."))
+    said = (
+        f"{words}: the step would take {format_seconds(step_seconds)} with unlimited memory; micro_batch_size "
+        f"{best.size} takes {format_seconds(best.step_seconds)} without"
     )
     return Reason(about="activation_checkpointing", said=said)
 
@@ -149,9 +160,13 @@ def needs_more(found: "Found") -> list[Reason]:
     return [Reason(about="memory", said=said)]
 
 
-def for_changes(given: Settings, chosen: Estimate, found: "Found") -> list[Reason]:
+def for_changes(given: Settings, chosen: Estimate, found: "Found", eager: Estimate | None) -> list[Reason]:
     """Each change of the plan, against the candidate that lacks it where one was worked out."""
     written = []
+    if eager is not None and chosen.settings.compile != "none":
+        inner = for_changes(given, eager, found, None)
+        mode = f"compile={chosen.settings.compile} compile_unit={chosen.settings.compile_unit}"
+        return [*inner, Reason(about="compile", said=f"{mode}: {longer(eager, chosen)}, {_room(chosen)}")]
     for change in differences(given, chosen.settings):
         section = change.path
         if section == "batch.gradient_accumulation_steps":
@@ -170,10 +185,11 @@ def _why_size(change: Change, chosen: Estimate, found: "Found") -> str:
         verdict = longer(other, chosen) if other.fits else against(chosen, other).said.partition(": ")[2]
         said += f": {'' if other.fits else 'the given size '}{verdict}"
         return said
-    has = format_bytes(chosen.device.memory_bytes)
-    return (
-        f"{said}: the step takes {format_seconds(chosen.step_seconds)} and {format_bytes(chosen.device_bytes)} of {has}"
-    )
+    return f"{said}: the step takes {format_seconds(chosen.step_seconds)} and needs {_room(chosen)}"
+
+
+def _room(estimate: Estimate) -> str:
+    return f"{format_bytes(estimate.device_bytes)} of {format_bytes(estimate.device.memory_bytes)}"
 
 
 def _why(change: Change, given: Settings, chosen: Estimate, found: "Found") -> str:
@@ -181,7 +197,7 @@ def _why(change: Change, given: Settings, chosen: Estimate, found: "Found") -> s
     if other is not None and other.fits:
         return f"{change.said}: {longer(other, chosen)}"
     if other is not None:
-        return f"{change.said}: without it it {against(chosen, other).said.partition(': ')[2]}"
+        return f"{change.said}: without it a step {against(chosen, other).said.partition(': ')[2]}"
     device = chosen.device
     if change.path == "precision" and given.precision.startswith("bf16") and not device.has_bf16:
         return f"{change.said}: {device.name} has no bfloat16 (compute capability below 8.0)"
@@ -189,12 +205,8 @@ def _why(change: Change, given: Settings, chosen: Estimate, found: "Found") -> s
         peaks = [device.peak_flops_per_second.get(DTYPES[str(p)[:4]], 0) / TERA for p in (change.old, change.new)]
         return f"{change.said}: products at {peaks[1]:.3g} instead of {peaks[0]:.3g} TFLOP/s on {device.name}"
     if change.path in ("activation_checkpointing", "cross_entropy") and change.new in ("none", "full"):
-        needs, has = format_bytes(chosen.device_bytes), format_bytes(device.memory_bytes)
-        return f"{change.said}: fits without it, {needs} of {has}, and nothing is computed twice"
-    has = format_bytes(device.memory_bytes)
-    return (
-        f"{change.said}: a step of {format_seconds(chosen.step_seconds)}, {format_bytes(chosen.device_bytes)} of {has}"
-    )
+        return f"{change.said}: fits without it, {_room(chosen)}, and nothing is computed twice"
+    return f"{change.said}: a step of {format_seconds(chosen.step_seconds)}, {_room(chosen)}"
 
 
 def _alike(chosen: Estimate, found: "Found", reverted: Mapping[str, object]) -> Estimate | None:
@@ -207,8 +219,14 @@ def _alike(chosen: Estimate, found: "Found", reverted: Mapping[str, object]) -> 
     return None
 
 
-def rejected(chosen: Estimate, found: "Found") -> list[Reason]:
-    """Neighbours of the chosen candidate that were worked out: of each class the best, of its own class the nearest."""
+def rejected(chosen: Estimate, found: "Found", eager: Estimate | None) -> list[Reason]:
+    """Neighbours of the chosen candidate that were worked out: of each class the best, of its own class the nearest.
+
+    Those of a compiled candidate are its neighbours before it was compiled.
+    """
+    if eager is not None and chosen.settings.compile != "none":
+        before = [r.model_copy(update={"said": f"not compiled, {r.said}"}) for r in rejected(eager, found, None)]
+        return [against(chosen, eager), *before]
     written = []
     for step_class in found.classes:
         others = [e for e in step_class.known if e is not chosen and e.settings != chosen.settings]
@@ -222,7 +240,7 @@ def rejected(chosen: Estimate, found: "Found") -> list[Reason]:
         best = min(fitting, key=lambda e: e.step_seconds) if fitting else min(
             others, key=lambda e: e.device_bytes, default=None
         )  # fmt: skip
-        if best is not None and best.settings.compile == "none" or best is not None and best in found.estimates:
+        if best is not None and best.settings.compile == "none":
             written.append(against(chosen, best))
     return written
 

@@ -1,7 +1,7 @@
 """What follows from another global batch: learning rate, warm-up and length of the run, by published rules.
 
-Linear for SGD (Goyal et al. 2017, arXiv 1706.02677); square root for Adam and its 8-bit forms (Malladi et al. 2022, arXiv
-2205.10287). Other update rules have no such rule here: their rate is left alone, and that is said. Warm-up and
+Linear for SGD (Goyal et al. 2017, arXiv 1706.02677); square root for Adam and its 8-bit forms (Malladi et al. 2022,
+arXiv 2205.10287). Other update rules have no such rule here: their rate is left alone, and that is said. Warm-up and
 `schedule.max_steps` keep their number of samples.
 """
 

@@ -25,12 +25,15 @@ from forerun.plan.space import (
     precisions,
     recomputations,
     samples_per_device,
+    strategies,
 )
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC
 
 NEGLIGIBLE = 0.01
 """Differences in time below this share do not count: the simpler settings win."""
+WORTH_A_TRACE = 0.02
+"""A class is traced only where the best could become faster by more than this share."""
 HOST_BOUND = 0.15
 """Share of the step in which the GPU waits for launches, above which full precision, with its fewer operators, is
 looked at."""
@@ -74,7 +77,12 @@ class Found:
 
 def run_seconds(estimate: Estimate) -> float:
     """Training and compiling of a candidate."""
-    return estimate.training_seconds + (COMPILING_SECONDS if estimate.settings.compile != "none" else 0.0)
+    return estimate.training_seconds + compiling_seconds(estimate)
+
+
+def compiling_seconds(estimate: Estimate) -> float:
+    """What compiling adds to the run."""
+    return COMPILING_SECONDS if estimate.settings.compile != "none" else 0.0
 
 
 def search(given: Settings, device: Device, bench: Workbench, *, change_global: bool = False) -> Found:
@@ -90,7 +98,7 @@ def search(given: Settings, device: Device, bench: Workbench, *, change_global: 
         if change_global:
             _other_globals(given, found, bench)
         _compiled(given, found, bench)
-        _neighbours(found, bench)
+        _neighbours(given, found, bench)
     return found
 
 
@@ -142,16 +150,12 @@ def _leading(start: Settings, device: Device, bench: Workbench, found: Found) ->
                 continue
             if bench.is_out_of_time:
                 break
-        for kind in _strategies(start):
+        for kind in strategies(start):
             usual = {"precision": precision, "parallel.kind": kind, **recomputations(start)[0]}
             made = _try(changed(start, usual), device, bench, found)
             if made is not None and (leading is None or _is_better(made, leading)):
                 leading = made
     return leading
-
-
-def _strategies(start: Settings) -> list[str]:
-    return [start.parallel.kind] if start.parallel.world_size == 1 else ["ddp", "fsdp"]
 
 
 def _is_better(one: BestOfClass, other: BestOfClass) -> bool:
@@ -170,14 +174,18 @@ def _recomputed(leading: BestOfClass, device: Device, bench: Workbench, found: F
     best, slower = leading, []
     for saving in recomputations(start)[1:]:
         floor = max((made.floor for less, made in known if is_leaner(saving, less)), default=0.0)
-        if best.best is not None and best.best.step_seconds <= floor * (1 + NEGLIGIBLE):
+        if best.best is not None and best.best.step_seconds <= floor * (1 + WORTH_A_TRACE):
             slower.append(saving)
             continue
         if bench.is_out_of_time and best.best is not None:
             break
-        made = _try(changed(start, saving), device, bench, found)
+        beat = float("inf") if best.best is None else best.best.step_seconds * (1 - NEGLIGIBLE)
+        made = _try(changed(start, saving), device, bench, found, beat)
         if made is None:
             continue
+        if made.best is None and best.best is not None and made.floor >= beat:
+            found.classes.remove(made.step_class)
+            found.rejected.append(reasons.slower_in_any_memory(changed(start, saving), made.floor, best.best))
         known.append((saving, made))
         if _is_better(made, best):
             best = made
@@ -191,9 +199,11 @@ def _leanest(start: Settings, device: Device, bench: Workbench, found: Found) ->
     _try(changed(start, {"precision": precisions(start, device)[0], **recomputations(start)[-1]}), device, bench, found)
 
 
-def _try(settings: Settings, device: Device, bench: Workbench, found: Found) -> BestOfClass | None:
+def _try(
+    settings: Settings, device: Device, bench: Workbench, found: Found, beat: float = float("inf")
+) -> BestOfClass | None:
     try:
-        made = best_of_class(settings, device, bench)
+        made = best_of_class(settings, device, bench, beat)
     except ForerunError as error:
         found.rejected.append(reasons.refused(settings, error))
         return None
@@ -202,8 +212,11 @@ def _try(settings: Settings, device: Device, bench: Workbench, found: Found) -> 
     return made
 
 
-def best_of_class(settings: Settings, device: Device, bench: Workbench) -> BestOfClass:
-    """The largest micro-batch that fits, or the next smaller where that is faster."""
+def best_of_class(settings: Settings, device: Device, bench: Workbench, beat: float = float("inf")) -> BestOfClass:
+    """The largest micro-batch that fits, or the next smaller where that is faster.
+
+    A class whose whole batch, memory disregarded, takes `beat` seconds or more is not searched further.
+    """
     batch = samples_per_device(settings)
     sizes = batch_sizes(settings, batch)
     step_class = StepClass(settings, device, bench, [n for n in sizes if n < batch])
@@ -212,8 +225,8 @@ def best_of_class(settings: Settings, device: Device, bench: Workbench) -> BestO
     largest = step_class.at(sizes[-1], batch // sizes[-1])
     if largest.fits:
         return BestOfClass(step_class, largest, largest.step_seconds, largest.state_bytes, largest.device_bytes)
-    if largest.state_bytes > device.memory_bytes:
-        return BestOfClass(step_class, None, largest.step_seconds, largest.state_bytes, largest.state_bytes)
+    if largest.state_bytes > device.memory_bytes or largest.step_seconds >= beat:
+        return BestOfClass(step_class, None, largest.step_seconds, largest.state_bytes, largest.device_bytes)
     low, high = -1, len(sizes) - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -269,11 +282,24 @@ def _compiled(given: Settings, found: Found, bench: Workbench) -> None:
             found.rejected.append(reasons.refused(settings, error))
             continue
         found.classes.append(step_class)
+        made = _larger_compiled(step_class, made, bench)
         gain = best.training_seconds - made.training_seconds
         if gain > COMPILING_SECONDS and made.step_seconds < best.step_seconds * (1 - NEGLIGIBLE):
             found.estimates.append(made)
         else:
             found.rejected.append(reasons.compile_does_not_pay(made, best, COMPILING_SECONDS))
+
+
+def _larger_compiled(step_class: StepClass, made: Estimate, bench: Workbench) -> Estimate:
+    """Compiled steps keep less: the next larger micro-batches, as long as they fit and are faster."""
+    batch = samples_per_device(made.settings)
+    for size in batch_sizes(made.settings, batch):
+        if size > made.size and not bench.is_out_of_time:
+            larger = step_class.at(size, batch // size)
+            if not larger.fits or larger.step_seconds >= made.step_seconds:
+                break
+            made = larger
+    return made
 
 
 def _compile_modes(given: Settings) -> Iterator[dict[str, Any]]:
@@ -282,7 +308,7 @@ def _compile_modes(given: Settings) -> Iterator[dict[str, Any]]:
         yield {"compile": given.compile, "compile_unit": given.compile_unit}
 
 
-def _neighbours(found: Found, bench: Workbench) -> None:
+def _neighbours(given: Settings, found: Found, bench: Workbench) -> None:
     """Smaller and larger micro-batches of the best, for the front and for the reasons."""
     best = next((e for e in found.ranked() if e.settings.compile == "none"), None)
     if best is None or found.device.kind == "cpu":
@@ -293,8 +319,10 @@ def _neighbours(found: Found, bench: Workbench) -> None:
     if step_class is None:
         return
     here = sizes.index(best.size)
-    near = [sizes[i] for i in (here + 1, here - 1, here - 2, here - 3) if 0 <= i < len(sizes)]
-    for size in near:
+    near = [sizes[i] for i in (here + 1, here - 1) if 0 <= i < len(sizes)]
+    near += [given.batch.micro_batch_size] if given.batch.micro_batch_size in sizes else []
+    near += [sizes[i] for i in (here - 2, here - 3) if i >= 0]
+    for size in dict.fromkeys(near):
         if bench.is_out_of_time:
             break
         made = step_class.at(size, batch // size)

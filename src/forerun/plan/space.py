@@ -1,13 +1,14 @@
 """Which settings a plan may choose from, and how two settings differ.
 
-Changed freely: what leaves the updates' meaning alone (micro-batch against accumulation, padding, recomputation, kernels,
-mixed precision, compiling). Changed only where the user allows it: the method (weights stored in 16 bits, 8-bit
-optimizer, adapters, quantisation) and the global batch.
+Changed freely: what leaves the meaning of updates alone (micro-batch against accumulation, padding, recomputation,
+kernels, mixed precision, compiling). Changed only where the user allows it: the method (weights stored in 16 bits,
+8-bit optimizer, adapters, quantisation) and the global batch.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from forerun.errors import InvalidSettings
 from forerun.forecasting.request import BF16, FP16, require_precision
 from forerun.hardware.catalogue import Device
 from forerun.plan.outcome import Change
@@ -20,7 +21,6 @@ LANGUAGE_HEADS = ("causal-lm", "masked-lm", "seq2seq-lm")
 GLOBAL_FACTORS = (0.5, 2, 4)
 """Of the given global batch, where it may change."""
 PADDINGS = ("fixed", "longest", "bucketed")
-SLOWER_KERNELS = ("eager", "math", "efficient", "sdpa", "flash")
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -89,17 +89,19 @@ def precisions(settings: Settings, device: Device) -> list[str]:
     else:
         full = ["tf32"] if "tfloat32" in device.peak_flops_per_second else ["fp32"]
     if given.endswith("-true"):
-        wanted = [f"{half}-true"] if given.startswith(half) else [f"{half}-mixed"]
-        return wanted
+        return [f"{half}-true"] if given.startswith(half) else [f"{half}-mixed"]
     if given in BF16 + FP16 and device.kind == "cuda" and not (given in BF16 and not device.has_bf16):
         half = given[:4]
     return [f"{half}-mixed", *full]
 
 
+def strategies(settings: Settings) -> list[str]:
+    """Ways to use the devices that the settings ask for."""
+    return [settings.parallel.kind] if settings.parallel.world_size == 1 else ["ddp", "fsdp"]
+
+
 def can_run(settings: Settings, device: Device) -> bool:
     """Whether the hardware has the precision of `settings`."""
-    from forerun.errors import InvalidSettings
-
     try:
         require_precision(settings, device)
     except InvalidSettings:

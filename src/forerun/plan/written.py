@@ -1,4 +1,4 @@
-"""The settings file of a plan: what `forerun forecast` and `forerun train` take, under a header that says what was promised."""
+"""The settings file of a plan, for `forerun forecast` and `forerun train`; its header says what was promised."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ MARK = "# Written by: "
 def settings_text(plan: Plan, command: str) -> str:
     """The YAML text; its header names the command, the GPU and the forecast."""
     forecast = plan.forecast
-    assert forecast is not None and plan.settings is not None, "only a plan that fits is written"
+    assert forecast is not None, "only a plan that fits is written"
     memory = (
         f"{format_bytes(forecast.memory.device_bytes.conservative)} of {format_bytes(forecast.memory.capacity_bytes)}"
     )
