@@ -13,6 +13,9 @@ from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.hardware.catalogue import Device
 from forerun.ledger.store import Ledger, open_ledger
+from forerun.plan.choose import Limits, make_plan
+from forerun.plan.migrate import make_migration
+from forerun.plan.outcome import Migration, Plan
 from forerun.recipes.catalogue import MODULES, profiles, recipe, shipped
 from forerun.records import Explanation, Forecast
 from forerun.settings.load import load_settings, settings_from
@@ -83,7 +86,7 @@ def forecast_settings(
 ) -> Forecast:
     """The forecast of checked settings on a device; a ledger adds what was measured there before."""
     with _no_cycle_collection():
-        request = _request(settings, device, price_per_hour)
+        request = request_of(settings, device, price_per_hour)
         return make_forecast(request if ledger is None else with_experience(request, ledger))
 
 
@@ -92,7 +95,44 @@ def explain_settings(
 ) -> Explanation:
     """What is alive at the memory peak of checked settings on a device, and what each setting would save."""
     with _no_cycle_collection():
-        return explain_memory(_request(settings, device, None), told)
+        return explain_memory(request_of(settings, device, None), told)
+
+
+def plan_settings(
+    settings: Settings,
+    devices: Sequence[Device],
+    ledger: Ledger | None = None,
+    *,
+    limits: Limits | None = None,
+    allow: Sequence[str] = (),
+    told: Callable[[str], None] = lambda what: None,
+) -> Plan:
+    """The settings to run with on the best of `devices`, within `limits`; `allow` widens what may be changed."""
+    with _no_cycle_collection():
+        return make_plan(settings, devices, _asking(ledger), limits=limits, allow=allow, told=told)
+
+
+def migrate_settings(
+    settings: Settings,
+    before: Device,
+    after: Device,
+    ledger: Ledger | None = None,
+    *,
+    limits: Limits | None = None,
+    allow: Sequence[str] = (),
+    told: Callable[[str], None] = lambda what: None,
+) -> Migration:
+    """Plans of one run on two GPUs, and what changes between them."""
+    with _no_cycle_collection():
+        return make_migration(settings, before, after, _asking(ledger), limits=limits, allow=allow, told=told)
+
+
+def _asking(ledger: Ledger | None) -> Callable[[Settings, Device], ForecastRequest]:
+    def ask(settings: Settings, device: Device) -> ForecastRequest:
+        request = request_of(settings, device, None)
+        return request if ledger is None else with_experience(request, ledger)
+
+    return ask
 
 
 @contextlib.contextmanager
@@ -110,7 +150,8 @@ def _no_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _request(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
+def request_of(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
+    """The question that checked settings ask of a device: workload, batch plan, and what is known of the run."""
     if settings.workload in MODULES:
         opened = recipe(settings.workload).open_recipe(settings, lengths_only=True)
         return ForecastRequest(

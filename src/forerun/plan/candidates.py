@@ -1,0 +1,221 @@
+"""How much time and memory a candidate takes, from few traces: a step is traced once for all micro-batch sizes.
+
+A `StepClass` is everything about a step but its micro-batch size. Three traces give all sizes with accumulation
+(`forecasting/sizes.py`), one more the step that holds the whole batch. Time is taken at the mean padded length of the
+batch plan, memory at its longest. Candidates for the CPU are forecast one by one: its operators are timed.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from forerun.clock.timeline import StepTime, replay_clock
+from forerun.data.plan import BatchPlan, BatchShape
+from forerun.forecasting.forecast import make_forecast
+from forerun.forecasting.lengths import at_length
+from forerun.forecasting.request import ForecastRequest
+from forerun.forecasting.sizes import SMALLEST, TracedSizes
+from forerun.forecasting.step_model import choose_costs
+from forerun.hardware.catalogue import Device
+from forerun.memory.card import CardReplay, replay_on_card
+from forerun.plan.space import with_batch
+from forerun.records import MemoryBreakdown
+from forerun.settings.schema import Settings
+from forerun.trace import Trace
+from forerun.virtual.trace_step import trace_step
+
+Ask = Callable[[Settings, Device], ForecastRequest]
+"""What opens settings: workload, batch plan and experience."""
+WORTH_A_LINE = 4
+"""With fewer sizes than this, each is traced."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One candidate."""
+
+    settings: Settings
+    device: Device
+    step_seconds: float
+    """The mean optimizer step over the batch plan."""
+    training_seconds: float
+    """All steps of the run."""
+    device_bytes: float
+    """Conservative."""
+    host_share: float
+    """Of the step, in which the device waits for the host."""
+    state_bytes: int
+    """Of weights, gradients and optimizer state at the peak."""
+    is_cramped: bool = False
+    """It fits only because the allocator gives cached memory back, which takes time that is not in the forecast."""
+
+    @property
+    def fits(self) -> bool:
+        """As a forecast counts it."""
+        return self.device_bytes <= self.device.memory_bytes
+
+    @property
+    def size(self) -> int:
+        """Micro-batch."""
+        return self.settings.batch.micro_batch_size
+
+
+@dataclass
+class Workbench:
+    """What candidates share: how settings are opened, traces that were made, and the time spent."""
+
+    ask: Ask
+    seconds: float
+    """Processor time after which no further class is begun."""
+    started: float = field(default_factory=time.process_time)
+    opened: dict[tuple[str, str], ForecastRequest] = field(default_factory=dict)
+    traces: dict[tuple[str, BatchShape, bool], Trace] = field(default_factory=dict)
+    lines: dict[tuple[str, int, int], TracedSizes] = field(default_factory=dict)
+    ended_early: bool = False
+
+    def request(self, settings: Settings, device: Device) -> ForecastRequest:
+        """The request of `settings`, opened once."""
+        key = settings.hash, device.name
+        if key not in self.opened:
+            self.opened[key] = self.ask(settings, device)
+        return self.opened[key]
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the time is spent; remembered, to be said."""
+        over = time.process_time() - self.started > self.seconds
+        self.ended_early = self.ended_early or over
+        return over
+
+
+class StepClass:
+    """Candidates that differ in micro-batch size and accumulation only."""
+
+    def __init__(self, settings: Settings, device: Device, bench: Workbench, sizes: list[int]):
+        self.settings, self.device, self.bench = settings, device, bench
+        self._sizes = sizes
+        self._estimates: dict[tuple[int, int], Estimate] = {}
+        self._costs = None
+        self._key = f"{what_is_traced(settings)} {device.kind} {device.compute_capability}"
+        self._short: int | None = None
+
+    def at(self, size: int, accumulation: int) -> Estimate:
+        """The candidate with `accumulation` micro-batches of `size`.
+
+        Raises:
+            ForerunError: the step cannot be built or traced.
+        """
+        key = size, accumulation
+        if key not in self._estimates:
+            made = self._forecast if self.device.kind == "cpu" else self._estimate
+            self._estimates[key] = made(size, accumulation)
+        return self._estimates[key]
+
+    @property
+    def known(self) -> list[Estimate]:
+        """All that were worked out."""
+        return list(self._estimates.values())
+
+    def trace_at(self, size: int, accumulation: int) -> Trace:
+        """The step's trace at the longest length of the batch plan."""
+        request = self.bench.request(with_batch(self.settings, size, accumulation), self.device)
+        return self._trace(request, size, accumulation, request.plan.longest.length)
+
+    def _forecast(self, size: int, accumulation: int) -> Estimate:
+        request = self.bench.request(with_batch(self.settings, size, accumulation), self.device)
+        found = make_forecast(request)
+        seconds = found.step.seconds.expected
+        return Estimate(
+            settings=with_batch(self.settings, size, accumulation),
+            device=self.device,
+            step_seconds=seconds,
+            training_seconds=found.run.phases.training_seconds,
+            device_bytes=found.memory.device_bytes.conservative,
+            host_share=found.step.phases.host_seconds / seconds,
+            state_bytes=_state_bytes(found.memory.breakdown),
+        )
+
+    def _estimate(self, size: int, accumulation: int) -> Estimate:
+        settings = with_batch(self.settings, size, accumulation)
+        request = self.bench.request(settings, self.device)
+        plan, longest = request.plan, request.plan.longest.length
+        mean = round(plan.padded_tokens / rows(plan))
+        self._short = self._short or mean
+        trace = self._trace(request, size, accumulation, longest)
+        card = self._card(trace)
+        times = {longest: self._time(trace, request)}
+        if mean < longest and self._short < longest:
+            times[self._short] = self._time(self._trace(request, size, accumulation, self._short), request)
+        update = times[longest].phases.optimizer_seconds
+        working = at_length({length: t.seconds - t.phases.optimizer_seconds for length, t in times.items()}, mean)
+        full_rows = plan.steps * size * accumulation * settings.parallel.world_size
+        seconds = working * rows(plan) / full_rows + update + request.known.data_seconds_per_step
+        nearest = times[min(times, key=lambda length: abs(length - mean))]
+        return Estimate(
+            settings=settings,
+            device=self.device,
+            step_seconds=seconds,
+            training_seconds=seconds * total_steps(settings, plan),
+            device_bytes=card.device_bytes.conservative,
+            host_share=nearest.phases.host_seconds / max(nearest.seconds, 1e-12),
+            state_bytes=_state_bytes(card.memory.breakdown),
+            is_cramped=card.returns_cache,
+        )
+
+    def _card(self, trace: Trace) -> CardReplay:
+        return replay_on_card(trace, self.device)
+
+    def _time(self, trace: Trace, request: ForecastRequest) -> StepTime:
+        if self._costs is None:
+            self._costs = choose_costs(self.device, [trace], request.calibration)
+        return replay_clock(trace, self._costs)
+
+    def _trace(self, request: ForecastRequest, size: int, accumulation: int, length: int) -> Trace:
+        if accumulation == 1:
+            return self._traced(request, BatchShape(size, length), is_whole=True)
+        worth = [n for n in self._sizes if n >= SMALLEST]
+        if size < SMALLEST or len(worth) < WORTH_A_LINE or self.settings.compile != "none":
+            trace = self._traced(request, BatchShape(size, length), is_whole=False)
+        else:
+            key = self._key, length, worth[-1]
+            if key not in self.bench.lines:
+                self.bench.lines[key] = TracedSizes(
+                    lambda n: self._traced(request, BatchShape(n, length), is_whole=False), worth[-1]
+                )  # fmt: skip
+            trace = self.bench.lines[key].at(size)
+        return replace(trace, accumulation=accumulation)
+
+    def _traced(self, request: ForecastRequest, shape: BatchShape, *, is_whole: bool) -> Trace:
+        key = self._key, shape, is_whole
+        if key not in self.bench.traces:
+            settings = with_batch(request.settings, 1, 1 if is_whole else 2)
+            self.bench.traces[key] = trace_step(settings, request.workload, self.device, shape)
+        return self.bench.traces[key]
+
+
+def what_is_traced(settings: Settings) -> str:
+    """Everything that the trace of a step depends on, beside its shape and the device."""
+    content = settings.model_dump(
+        mode="json", exclude={"name", "schedule", "checkpoints", "evaluation", "data", "batch"}
+    )  # fmt: skip
+    del content["optimizer"]["learning_rate"]
+    content["data"] = settings.data.mean_tokens, settings.data.source
+    content["batch"] = settings.batch.sequence_length, settings.batch.padding
+    return json.dumps(content, sort_keys=True)
+
+
+def total_steps(settings: Settings, plan: BatchPlan) -> int:
+    """Optimizer steps of the run, as a forecast counts them."""
+    steps = math.ceil(settings.schedule.epochs * plan.steps)
+    return steps if settings.schedule.max_steps is None else min(steps, settings.schedule.max_steps)
+
+
+def rows(plan: BatchPlan) -> int:
+    """Sequences of one epoch, packed ones as they are."""
+    return sum(shape.size * number for shape, number in plan.shapes)
+
+
+def _state_bytes(breakdown: MemoryBreakdown) -> int:
+    return breakdown.parameter_bytes + breakdown.gradient_bytes + breakdown.optimizer_state_bytes

@@ -1,0 +1,58 @@
+"""Every candidate of the space forecast in full: what the search is checked against, too slow for use."""
+
+from collections.abc import Iterator
+
+from forerun.errors import ForerunError
+from forerun.forecasting.forecast import make_forecast
+from forerun.hardware.catalogue import Device
+from forerun.plan.candidates import Ask
+from forerun.plan.search import COMPILING_SECONDS
+from forerun.plan.space import (
+    batch_sizes,
+    changed,
+    precisions,
+    recomputations,
+    samples_per_device,
+    strategies,
+    with_batch,
+)
+from forerun.records import Forecast
+from forerun.settings.schema import Settings
+
+
+def candidates(given: Settings, device: Device, *, compiled: bool) -> Iterator[Settings]:
+    """Precisions, recomputation, chunked losses, strategies and micro-batch sizes in all combinations."""
+    start = changed(given, {
+        "compile": "none", "compile_unit": "model", "model.attention": "auto", "optimizer.implementation": "auto",
+    })  # fmt: skip
+    modes = [{"compile": "none", "compile_unit": "model"}, {"compile": "default", "compile_unit": "blocks"}]
+    batch = samples_per_device(given)
+    for precision in precisions(given, device):
+        for kind in strategies(given):
+            for saving in recomputations(given):
+                for mode in modes[: 2 if compiled else 1]:
+                    settings = changed(start, {"precision": precision, "parallel.kind": kind, **saving, **mode})
+                    for size in batch_sizes(given, batch):
+                        yield with_batch(settings, size, batch // size)
+
+
+def forecast_all(given: Settings, device: Device, ask: Ask, *, compiled: bool) -> list[tuple[Settings, Forecast]]:
+    """The forecast of each candidate that can be built, those that do not fit included."""
+    found = []
+    for settings in candidates(given, device, compiled=compiled):
+        try:
+            found.append((settings, make_forecast(ask(settings, device))))
+        except ForerunError:
+            continue  # not for this model or device
+    return found
+
+
+def best_seconds(found: list[tuple[Settings, Forecast]]) -> float | None:
+    """Run seconds of the fastest that fits, compiling included; None when none fits."""
+    fitting = [(settings, forecast) for settings, forecast in found if forecast.fits]
+    return min((whole_seconds(s, f) for s, f in fitting), default=None)
+
+
+def whole_seconds(settings: Settings, forecast: Forecast) -> float:
+    """Run seconds, compiling included."""
+    return forecast.run.seconds.expected + (COMPILING_SECONDS if settings.compile != "none" else 0.0)

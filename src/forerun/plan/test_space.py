@@ -1,0 +1,62 @@
+"""What may be chosen: divisors of the batch, formats that the hardware has, and the order of recomputation."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.errors import InvalidSettings
+from forerun.hardware.catalogue import device
+from forerun.plan.space import batch_sizes, changed, differences, is_leaner, method_ladder, precisions, recomputations
+from forerun.settings.load import settings_from
+
+SETTINGS = settings_from({
+    "name": "r", "workload": "causal-lm", "model": {"name": "tiny-gpt2"}, "data": {"examples": 100},
+    "batch": {"micro_batch_size": 2, "gradient_accumulation_steps": 4, "sequence_length": 32},
+})  # fmt: skip
+
+
+@given(st.integers(1, 300))
+def test_sizes_divide_the_batch_and_do_not_pass_the_data(batch):
+    sizes = batch_sizes(SETTINGS, batch)
+    assert sizes == sorted(n for n in range(1, batch + 1) if batch % n == 0 and n <= 100)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "expected"),
+    [
+        ("t4", "bf16-mixed", ["fp16-mixed", "fp32"]),
+        ("t4", "bf16-true", ["fp16-mixed"]),
+        ("a100-40gb", "fp32", ["bf16-mixed", "tf32"]),
+        ("a100-40gb", "fp16-mixed", ["fp16-mixed", "tf32"]),
+        ("a100-40gb", "bf16-true", ["bf16-true"]),
+    ],
+)
+def test_formats_that_the_hardware_has(gpu, precision, expected):
+    assert precisions(changed(SETTINGS, {"precision": precision}), device(gpu)) == expected
+
+
+def test_changes_are_found_by_path_and_refused_when_they_break_a_rule():
+    other = changed(SETTINGS, {"batch.micro_batch_size": 4, "optimizer.learning_rate": 1e-3, "name": "other"})
+    assert [c.said for c in differences(SETTINGS, other)] == [
+        "optimizer.learning_rate 2e-05 → 0.001", "batch.micro_batch_size 2 → 4",
+    ]  # fmt: skip
+    with pytest.raises(InvalidSettings, match="micro_batch_size"):
+        changed(SETTINGS, {"batch.micro_batch_size": 101})
+
+
+def test_leaner_means_saving_at_least_as_much_everywhere():
+    kinds = recomputations(SETTINGS)
+    assert kinds[0] == {"activation_checkpointing": "none", "cross_entropy": "full"}
+    assert all(is_leaner(kind, kinds[0]) for kind in kinds[1:])
+    chunked, selective = kinds[1], kinds[2]
+    assert not is_leaner(chunked, selective)
+    assert not is_leaner(selective, chunked)
+    assert len(recomputations(changed(SETTINGS, {"workload": "sequence-classification"}))) == 3
+
+
+def test_the_ladder_of_methods_is_mild_first_and_stops_at_what_is_there():
+    names = [name for name, _ in method_ladder(SETTINGS, device("a100-40gb"))]
+    assert names == ["8-bit optimizer", "LoRA", "LoRA on weights in 16 bits", "QLoRA"]
+    assert [name for name, _ in method_ladder(SETTINGS, device("t4"))] == ["8-bit optimizer", "LoRA", "QLoRA"]
+    packed = changed(SETTINGS, {"adapter.kind": "lora", "quantization": "nf4", "precision": "bf16-true"})
+    assert method_ladder(packed, device("a100-40gb")) == []

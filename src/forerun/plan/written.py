@@ -1,0 +1,52 @@
+"""The settings file of a plan, for `forerun forecast` and `forerun train`; its header says what was promised."""
+
+from pathlib import Path
+
+import yaml
+
+from forerun.errors import InvalidSettings
+from forerun.plan.outcome import Plan
+from forerun.units import format_bytes, format_seconds
+
+
+def write_settings(plan: Plan, path: Path, command: str) -> None:
+    """Write the chosen settings of `plan` to `path`.
+
+    Raises:
+        InvalidSettings: the file exists and is no earlier plan, or cannot be written.
+    """
+    if path.exists() and not _is_a_plan(path):
+        raise InvalidSettings(
+            f"--write: {path} exists and was not written by forerun plan; it would be lost. Name another file."
+        )
+    try:
+        path.write_text(settings_text(plan, command), encoding="utf-8")
+    except OSError as error:
+        raise InvalidSettings(f"--write: {path} cannot be written: {error.strerror}. Name another file.") from error
+
+
+MARK = "# Written by: "
+
+
+def settings_text(plan: Plan, command: str) -> str:
+    """The YAML text; its header names the command, the GPU and the forecast."""
+    forecast = plan.forecast
+    assert forecast is not None, "only a plan that fits is written"
+    memory = (
+        f"{format_bytes(forecast.memory.device_bytes.conservative)} of {format_bytes(forecast.memory.capacity_bytes)}"
+    )
+    cost = "" if forecast.run.cost is None else f", ${forecast.run.cost:,.2f}"
+    lines = [
+        f"{MARK}{command}",
+        f"# For {plan.gpu}: {memory} at most, {format_seconds(forecast.step.seconds.expected)} a step, "
+        f"{format_seconds(forecast.run.seconds.expected)} the run{cost} (forecast).",
+        *(f"# {change.said}" for change in plan.changes),
+    ]
+    return "\n".join(lines) + "\n" + yaml.safe_dump(plan.settings, sort_keys=False, allow_unicode=True)
+
+
+def _is_a_plan(path: Path) -> bool:
+    try:
+        return path.read_text(encoding="utf-8").startswith(MARK)
+    except (OSError, UnicodeDecodeError):
+        return False

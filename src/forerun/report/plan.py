@@ -1,0 +1,122 @@
+"""A plan for the terminal: what changes, the front, one line for each reason, and what would help."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from forerun.plan.outcome import FrontPoint, Migration, Plan, Reason, Remedy
+from forerun.report.terminal import BAD, FAINT, GOOD, cost_text
+from forerun.units import format_bytes, format_percent, format_seconds
+
+WIDTH = 100
+SHOWN_CHANGES = ("batch.micro_batch_size", "batch.gradient_accumulation_steps")
+"""Of every point of the front the same, or shown in a column of their own."""
+
+
+def plan_view(plan: Plan) -> RenderableType:
+    """One plan, from its verdict down to what was rejected."""
+    parts: list[RenderableType] = [verdict_line(plan)]
+    if plan.settings is not None:
+        parts += [_changes(plan), Text(""), _front(plan)]
+    parts += _lines("Why", plan.reasons)
+    parts += _lines("Not chosen", plan.rejected)
+    parts += _remedies(plan.remedies)
+    parts += [Text(f"! {warning}", style="yellow") for warning in plan.warnings]
+    parts.append(Text(f"{plan.traces} steps traced in {format_seconds(plan.search_seconds)}", style=FAINT))
+    title = f"Plan of {plan.name}" + (f" on {plan.gpu}" if plan.gpu else "")
+    return Panel(Group(*parts), title=title, title_align="left", expand=False, width=WIDTH)
+
+
+def verdict_line(plan: Plan) -> Text:
+    """Whether it fits and keeps the limits, with numbers."""
+    forecast = plan.forecast
+    if forecast is None:
+        return Text("Nothing fits", style=f"bold {BAD}")
+    memory, seconds = forecast.memory, forecast.run.seconds.expected
+    said = (
+        f"{format_bytes(memory.device_bytes.conservative)} of {format_bytes(memory.capacity_bytes)} at most, "
+        f"{format_seconds(forecast.step.seconds.expected)} a step, {format_seconds(seconds)} the run, "
+        f"{cost_text(forecast.run.cost)}"
+    )
+    if plan.meets_limits:
+        return Text(f"Fits: {said}", style=f"bold {GOOD}")
+    limits = [
+        f"{name} {shown}" for name, shown in (
+            ("deadline", plan.deadline_seconds and format_seconds(plan.deadline_seconds)),
+            ("budget", plan.budget and f"${plan.budget:,.2f}"),
+        ) if shown
+    ]  # fmt: skip
+    return Text(f"Fits, but misses the {' and '.join(limits)}: {said}", style=f"bold {BAD}")
+
+
+def _changes(plan: Plan) -> RenderableType:
+    if not plan.changes:
+        return Text("The given settings are the plan.")
+    lines = [Text(f"  {change.said}") for change in plan.changes]
+    given, forecast = plan.given, plan.forecast
+    if given is not None and forecast is not None:
+        if given.fits:
+            before, now = given.run.seconds.expected, forecast.run.seconds.expected
+            said = f"Against the given settings: run {format_seconds(before)} → {format_seconds(now)}"
+            said += f" ({format_percent(now / before - 1, signed=True)})"
+        else:
+            needs = format_bytes(given.memory.device_bytes.conservative)
+            said = f"The given settings do not fit: they need {needs}"
+        lines.append(Text(said, style=FAINT))
+    return Group(Text("Settings", style="bold"), *lines)
+
+
+def _front(plan: Plan) -> Table:
+    table = Table(title="Time, memory and cost", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "gpu", "micro-batch", "step", "run", "memory", "cost", "beside the plan"):
+        table.add_column(column, justify="left" if column in ("", "gpu", "beside the plan") else "right")
+    chosen = next(point for point in plan.front if point.is_chosen)
+    for point in plan.front:
+        table.add_row(
+            "▶" if point.is_chosen else "",
+            point.gpu,
+            str(point.micro_batch_size),
+            format_seconds(point.step_seconds),
+            format_seconds(point.run_seconds),
+            format_bytes(point.device_bytes),
+            "–" if point.cost is None else f"${point.cost:,.2f}",
+            _beside(point, chosen),
+            style="bold" if point.is_chosen else "",
+        )
+    return table
+
+
+def _beside(point: FrontPoint, chosen: FrontPoint) -> str:
+    ours = {change.path: change for change in chosen.changes}
+    its = {change.path: change for change in point.changes}
+    words = [f"{path}={c.new}" for path, c in its.items() if path not in SHOWN_CHANGES and ours.get(path) != c]
+    words += [f"{path}={c.old}" for path, c in ours.items() if path not in SHOWN_CHANGES and path not in its]
+    return " ".join(words)
+
+
+def _lines(title: str, reasons: Sequence[Reason]) -> list[RenderableType]:
+    if not reasons:
+        return []
+    return [Text(title, style="bold"), *(Padding(Text(f"· {reason.said}"), (0, 0, 0, 2)) for reason in reasons)]
+
+
+def _remedies(found: Sequence[Remedy]) -> list[RenderableType]:
+    if not found:
+        return []
+    lines = [Padding(Text(f"{n}. {remedy.said}"), (0, 0, 0, 2)) for n, remedy in enumerate(found, start=1)]
+    return [Text("What would help, the first first", style="bold"), *lines]
+
+
+def migration_view(migration: Migration) -> RenderableType:
+    """What changed and why, then the plan for the GPU to move to."""
+    before, after = migration.before, migration.after
+    table = Table("what", before.gpu or "before", after.gpu or "after", "why", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.title, table.title_justify = "What changes and why", "left"
+    for row in migration.rows:
+        table.add_row(row.what, row.before, row.after, row.why)
+    return Group(table, plan_view(after))

@@ -1,0 +1,124 @@
+"""`forerun plan` from outside: the document, exit codes, the settings file, and errors in one paragraph."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from forerun.cli.main import main
+from forerun.plan import choose
+from forerun.settings.load import settings_from
+
+GPT2 = {
+    "name": "small", "workload": "causal-lm", "model": {"name": "tiny-gpt2", "config": {"n_layer": 1}},
+    "precision": "fp32", "data": {"examples": 6400}, "schedule": {"warmup_steps": 10},
+    "batch": {"micro_batch_size": 1, "gradient_accumulation_steps": 4, "sequence_length": 64},
+}  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with settings, and a search that tries little."""
+    (tmp_path / "run.yaml").write_text(json.dumps(GPT2))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORERUN_LEDGER", f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(choose.make_plan, "__kwdefaults__", {**choose.make_plan.__kwdefaults__, "seconds": 0.0})
+    return tmp_path
+
+
+def forerun(monkeypatch, capfd, *arguments):
+    """Exit code, stdout and stderr of one command in this process."""
+    monkeypatch.setattr("sys.argv", ["forerun", *map(str, arguments)])
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code or 0
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def test_the_document_and_the_file_that_forecast_takes(here, monkeypatch, capfd):
+    code, out, err = forerun(monkeypatch, capfd, "plan", "run.yaml", "--gpu", "t4", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["schema"] == "forerun.plan/1"
+    assert document["forecast"]["schema"] == "forerun.forecast/1"
+    assert "detail" not in document["forecast"]
+    chosen = settings_from(document["settings"])
+    assert chosen.global_batch_size == 4
+    assert document["forecast"]["settings_hash"] == chosen.hash
+    assert {change["path"] for change in document["changes"]} >= {"batch.micro_batch_size"}
+    written = here / "small.plan.yaml"
+    assert "small.plan.yaml" in err
+    text = written.read_text()
+    assert text.startswith("# Written by: forerun plan run.yaml --gpu t4 --json\n# For t4: ")
+    assert settings_from(yaml.safe_load(text)) == chosen
+    code, out, err = forerun(monkeypatch, capfd, "forecast", written, "--gpu", "t4", "--json")
+    assert code == 0, err
+    assert json.loads(out) == document["forecast"]
+
+
+def test_tables_and_a_file_of_ones_own(here, monkeypatch, capfd):
+    code, out, _ = forerun(monkeypatch, capfd, "plan", "run.yaml", "--gpu", "t4", "--write", "mine.yaml")
+    assert code == 0
+    assert all(words in out for words in ("Plan of small on t4", "Time, memory and cost", "micro_batch_size 1 → 4"))
+    assert Path("mine.yaml").exists()
+    code, _, err = forerun(monkeypatch, capfd, "plan", "run.yaml", "--gpu", "t4", "--write", "mine.yaml")
+    assert code == 0
+    assert "an earlier plan there was replaced" in err
+    code, _, err = forerun(monkeypatch, capfd, "plan", "run.yaml", "--gpu", "t4", "--write", "run.yaml")
+    assert code == 2
+    assert "was not written by forerun plan" in err
+    assert json.loads(Path("run.yaml").read_text()) == GPT2
+
+
+def test_limits_that_cannot_be_kept_are_exit_3_with_the_document_and_no_file(here, monkeypatch, capfd):
+    code, out, _ = forerun(monkeypatch, capfd, "plan", "run.yaml", "--gpu", "t4", "--deadline", "1s", "--json")
+    document = json.loads(out)
+    assert code == 3
+    assert document["fits"]
+    assert not document["meets_limits"]
+    assert document["remedies"]
+    assert not (here / "small.plan.yaml").exists()
+
+
+def test_from_one_gpu_to_another(here, monkeypatch, capfd):
+    options = ("--from", "t4", "--to", "a100-40gb")
+    code, out, err = forerun(monkeypatch, capfd, "plan", "run.yaml", *options, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["schema"] == "forerun.migration/1"
+    assert (document["before"]["gpu"], document["after"]["gpu"]) == ("t4", "a100-40gb")
+    rows = {row["what"]: row for row in document["rows"]}
+    assert {"memory", "step, same settings", "run, each plan", "learning rate", "warm-up", "cost"} <= set(rows)
+    assert rows["warm-up"]["before"] == rows["warm-up"]["after"] == "10 updates, 40 samples"
+    assert "stays 4" in document["learning_rate_rule"]
+    steps = [document[name]["forecast"]["run"]["seconds"]["expected"] for name in ("before", "after")]
+    assert document["plan_speed_up"] == pytest.approx(steps[0] / steps[1])
+    code, out, _ = forerun(monkeypatch, capfd, "plan", "run.yaml", *options)
+    assert code == 0
+    assert "What changes and why" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--allow", "everything"], ["--allow", "everything", "method", "global-batch"]),
+        (["--deadline", "soon"], ["--deadline", "soon", "1h30m"]),
+        (["--budget", "0"], ["--budget", "0", "Example"]),
+        (["--gpu", "a100-41gb"], ["a100-41gb", "a100-40gb"]),
+        (["--from", "t4"], ["--from", "--to", "--write"]),
+        (["--gpu", "l4", "--from", "t4", "--to", "l4"], ["--gpu", "--from"]),
+        (["--set", "batch.micro_batch=2"], ["micro_batch", "micro_batch_size"]),
+    ],
+)
+def test_bad_input_is_one_paragraph_and_exit_2(here, monkeypatch, capfd, options, words):
+    code, out, err = forerun(monkeypatch, capfd, "plan", "run.yaml", *options)
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
+    assert len(err.strip().split("\n\n")) == 1
+    assert all(word in err for word in words)
