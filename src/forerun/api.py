@@ -146,6 +146,7 @@ def _no_cycle_collection() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.unfreeze()
         if was_on:
             gc.enable()
 

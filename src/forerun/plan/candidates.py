@@ -5,6 +5,7 @@ A `StepClass` is everything about a step but its micro-batch size. Three traces 
 batch plan, memory at its longest. Candidates for the CPU are forecast one by one: its operators are timed.
 """
 
+import gc
 import json
 import math
 import time
@@ -192,7 +193,17 @@ class StepClass:
         if key not in self.bench.traces:
             settings = with_batch(request.settings, 1, 1 if is_whole else 2)
             self.bench.traces[key] = trace_step(settings, request.workload, self.device, shape)
+            give_back_memory()
         return self.bench.traces[key]
+
+
+def give_back_memory() -> None:
+    """Free what a trace left in cycles, models above all: a plan makes dozens with the collector switched off.
+
+    What survives is not looked at again, so that this costs the same for the last trace as for the first.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def what_is_traced(settings: Settings) -> str:

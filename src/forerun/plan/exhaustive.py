@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from forerun.errors import ForerunError
 from forerun.forecasting.forecast import make_forecast
 from forerun.hardware.catalogue import Device
-from forerun.plan.candidates import Ask
+from forerun.plan.candidates import Ask, give_back_memory
 from forerun.plan.search import COMPILING_SECONDS
 from forerun.plan.space import (
     batch_sizes,
@@ -42,6 +42,7 @@ def forecast_all(given: Settings, device: Device, ask: Ask, *, compiled: bool) -
     for settings in candidates(given, device, compiled=compiled):
         try:
             found.append((settings, make_forecast(ask(settings, device))))
+            give_back_memory()
         except ForerunError:
             continue  # not for this model or device
     return found
