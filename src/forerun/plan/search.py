@@ -150,6 +150,8 @@ def _leading(start: Settings, device: Device, bench: Workbench, found: Found) ->
                 continue
             if bench.is_out_of_time:
                 break
+        if leading is not None and leading.best is None and leading.state_bytes > device.memory_bytes:
+            break  # the state of training is the same in every mixed precision
         for kind in strategies(start):
             usual = {"precision": precision, "parallel.kind": kind, **recomputations(start)[0]}
             made = _try(changed(start, usual), device, bench, found)
