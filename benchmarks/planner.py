@@ -48,6 +48,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
                                "num_decoder_layers": 1, "vocab_size": 16384}),
 }  # fmt: skip
 GPUS = ("t4", "a100-40gb")
+SHORT, LONG = 32_000, 1_600_000
+"""Examples: so few that compiling, at 30 s, does not pay, so that both search the same; and so many that it does."""
 ROOM = (1.2, 0.5, 0.2)
 """Memory left beside weights and state, over what the step that holds the whole batch needs."""
 
@@ -59,6 +61,7 @@ class Target:
     model: str
     gpu: str
     room: float
+    examples: int
 
     @property
     def settings(self) -> Settings:
@@ -67,7 +70,7 @@ class Target:
         return settings_from({
             "name": self.model, "workload": workload, "model": {"name": self.model, "config": config},
             "batch": {"micro_batch_size": 4, "gradient_accumulation_steps": 4, "sequence_length": 128},
-            "data": {"examples": 1_600_000},
+            "data": {"examples": self.examples},
         })  # fmt: skip
 
     @property
@@ -80,9 +83,9 @@ class Target:
         return roomy.model_copy(update={"memory_bytes": int(least + (most - least) * self.room)})
 
 
-def targets() -> list[Target]:
+def targets(examples: int) -> list[Target]:
     """All, in an order shuffled once."""
-    found = [Target(model, gpu, room) for model in FAMILIES for gpu in GPUS for room in ROOM]
+    found = [Target(model, gpu, room, examples) for model in FAMILIES for gpu in GPUS for room in ROOM]
     random.Random(0).shuffle(found)
     return found
 
@@ -121,7 +124,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=None, help="start no further target after this long")
     arguments = parser.parse_args()
     begun, rows = time.perf_counter(), []
-    for target in targets()[arguments.skip :][: arguments.limit]:
+    examples = LONG if arguments.compiled else SHORT
+    for target in targets(examples)[arguments.skip :][: arguments.limit]:
         if arguments.seconds is not None and time.perf_counter() - begun > arguments.seconds:
             break
         rows.append(compare(target, compiled=arguments.compiled))

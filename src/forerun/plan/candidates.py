@@ -21,7 +21,7 @@ from forerun.forecasting.sizes import SMALLEST, TracedSizes
 from forerun.forecasting.step_model import choose_costs
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
-from forerun.plan.space import with_batch
+from forerun.plan.space import changed, with_batch
 from forerun.records import MemoryBreakdown
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
@@ -29,6 +29,11 @@ from forerun.virtual.trace_step import trace_step
 
 Ask = Callable[[Settings, Device], ForecastRequest]
 """What opens settings: workload, batch plan and experience."""
+HOW_COMPUTED = {
+    "precision": "fp32", "activation_checkpointing": "none", "cross_entropy": "full", "compile": "none",
+    "compile_unit": "model", "model.attention": "auto", "optimizer.implementation": "auto",
+}  # fmt: skip
+"""Settings that no batch plan depends on, and the values under which one is remembered."""
 WORTH_A_LINE = 4
 """With fewer sizes than this, each is traced."""
 
@@ -77,11 +82,14 @@ class Workbench:
     ended_early: bool = False
 
     def request(self, settings: Settings, device: Device) -> ForecastRequest:
-        """The request of `settings`, opened once."""
-        key = settings.hash, device.name
+        """The request of `settings`; data is opened once for all that differ only in how a batch is computed."""
+        key = changed(settings, HOW_COMPUTED).hash, device.name
         if key not in self.opened:
             self.opened[key] = self.ask(settings, device)
-        return self.opened[key]
+        request, content = self.opened[key], settings.model_dump()
+        wanted = {path: content[path] for path in HOW_COMPUTED if "." not in path}
+        wanted |= {"model.attention": settings.model.attention, "optimizer": settings.optimizer.model_dump()}
+        return replace(request, settings=changed(request.settings, wanted))
 
     @property
     def is_out_of_time(self) -> bool:

@@ -120,7 +120,7 @@ def _finalists(given: Settings, found: Found, bench: Workbench) -> list[Finalist
     for estimate in [*alike, *(e for e in ranked if e not in alike)][:TRIES]:
         if finalists and (bench.is_out_of_time or run_seconds(estimate) > quickest * (1 + CLOSE) or len(finalists) > 1):
             break
-        forecast = make_forecast(bench.request(estimate.settings, found.device))
+        forecast = make_forecast(bench.ask(estimate.settings, found.device))
         if forecast.fits:
             finalists.append(Finalist(estimate, forecast))
         else:
@@ -194,7 +194,7 @@ def _forecast_given(given: Settings, device: Device, bench: Workbench) -> Foreca
     if not can_run(given, device) or (given.compile != "none" and bench.is_out_of_time):
         return None
     try:
-        return make_forecast(bench.request(given, device))
+        return make_forecast(bench.ask(given, device))
     except ForerunError:
         return None  # said by the search, which meets the same error
 

@@ -49,11 +49,11 @@ def forecast_all(given: Settings, device: Device, ask: Ask, *, compiled: bool) -
 
 
 def best_seconds(found: list[tuple[Settings, Forecast]]) -> float | None:
-    """Run seconds of the fastest that fits, compiling included; None when none fits."""
+    """Training and compiling of the fastest that fits; None when none fits."""
     fitting = [(settings, forecast) for settings, forecast in found if forecast.fits]
     return min((whole_seconds(s, f) for s, f in fitting), default=None)
 
 
 def whole_seconds(settings: Settings, forecast: Forecast) -> float:
-    """Run seconds, compiling included."""
-    return forecast.run.seconds.expected + (COMPILING_SECONDS if settings.compile != "none" else 0.0)
+    """Training and compiling, without what is the same for all."""
+    return forecast.run.phases.training_seconds + (COMPILING_SECONDS if settings.compile != "none" else 0.0)

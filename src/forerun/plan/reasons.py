@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from forerun.plan.front import Finalist
     from forerun.plan.search import Found
 
+FOLLOWS_THE_BATCH = ("optimizer.learning_rate", "schedule.warmup_steps", "schedule.max_steps")
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tfloat32", "fp32": "float32"}
 
 
 def against(chosen: Estimate, other: Estimate) -> Reason:
     """Why `other`, which is one step away, was not taken."""
+    batches = chosen.settings.global_batch_size, other.settings.global_batch_size
+    if batches[0] != batches[1]:
+        return _against_global(chosen, other, batches)
     changes = differences(chosen.settings, other.settings)
     label = " ".join(filter(None, map(_label, changes)))
     about = changes[0].path if changes else ""
@@ -30,6 +34,19 @@ def against(chosen: Estimate, other: Estimate) -> Reason:
     else:
         said = f"needs {format_bytes(other.device_bytes)}, {longer(chosen, other)}"
     return Reason(about=about, said=f"{label}: {said}")
+
+
+def _against_global(chosen: Estimate, other: Estimate, batches: tuple[int, int]) -> Reason:
+    """Steps of different batches do not compare; runs do."""
+    share = other.training_seconds / chosen.training_seconds - 1
+    times = f"{format_seconds(chosen.training_seconds)} → {format_seconds(other.training_seconds)}"
+    changes = [c for c in differences(chosen.settings, other.settings) if c.path not in FOLLOWS_THE_BATCH]
+    label = " ".join(filter(None, map(_label, changes)))
+    said = (
+        f"global batch {batches[0]} → {batches[1]}, {label}: needs {format_bytes(other.device_bytes)}, the run trains "
+        f"{format_percent(abs(share))} {'longer' if share > 0 else 'less'} ({times})"
+    )
+    return Reason(about="global-batch", said=said)
 
 
 def longer(chosen: Estimate, other: Estimate) -> str:
@@ -152,6 +169,8 @@ def needs_more(found: "Found") -> list[Reason]:
     if not tried:
         return []
     least, has = tried[0], format_bytes(found.device.memory_bytes)
+    if least.state_bytes > found.device.memory_bytes:
+        return []  # the search says so
     settings = least.settings
     said = (
         f"micro_batch_size {least.size} activation_checkpointing={settings.activation_checkpointing} "

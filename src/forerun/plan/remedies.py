@@ -27,7 +27,8 @@ def remedies(
     """Changes that would make the plan work, in the order in which to consider them."""
     if not finalists:
         largest = max(asked, key=lambda device: device.memory_bytes)
-        return _to_fit(given, largest, bench)
+        state = min((e.state_bytes for found in founds for e in found.tried()), default=0)
+        return _to_fit(given, largest, bench, state)
     return _to_keep(given, finalists, deadline, budget, bench, has_method)
 
 
@@ -44,7 +45,8 @@ def leanest(settings: Settings, device: Device, bench: Workbench) -> Estimate:
     return StepClass(lean, device, bench, []).at(1, samples_per_device(settings))
 
 
-def _to_fit(given: Settings, device: Device, bench: Workbench) -> list[Remedy]:
+def _to_fit(given: Settings, device: Device, bench: Workbench, state_bytes: int) -> list[Remedy]:
+    """`state_bytes` of weights, gradients and optimizer state are there whatever the length."""
     found = []
     has = format_bytes(device.memory_bytes)
     for name, changes in method_ladder(given, device):
@@ -55,7 +57,7 @@ def _to_fit(given: Settings, device: Device, bench: Workbench) -> list[Remedy]:
             found.append(_remedy(words, said, made))
             break
     shorter = given.batch.sequence_length // 2
-    while shorter >= SHORTEST:
+    while shorter >= SHORTEST and state_bytes <= device.memory_bytes:
         settings = changed(given, {"batch.sequence_length": shorter, "data.mean_tokens": _cut(given, shorter)})
         made = _leanest_or_none(settings, device, bench)
         if made is None or made.state_bytes > device.memory_bytes:
@@ -65,16 +67,17 @@ def _to_fit(given: Settings, device: Device, bench: Workbench) -> list[Remedy]:
             found.append(_remedy(change, f"{change}: needs {format_bytes(made.device_bytes)} of {has}", made))
             break
         shorter //= 2
-    return [*found, *_larger_gpus(given, device, bench)]
+    least = max(device.memory_bytes, state_bytes)
+    return [*found, *_larger_gpus(given, least, bench)]
 
 
 def _cut(given: Settings, length: int) -> float | None:
     return None if given.data.mean_tokens is None else min(given.data.mean_tokens, length)
 
 
-def _larger_gpus(given: Settings, device: Device, bench: Workbench) -> list[Remedy]:
+def _larger_gpus(given: Settings, least: int, bench: Workbench) -> list[Remedy]:
     """The cheapest and the smallest card of the catalogue on which the leanest settings fit."""
-    larger = [d for d in catalogue() if d.memory_bytes > device.memory_bytes]
+    larger = [d for d in catalogue() if d.memory_bytes > least]
     found: dict[str, Remedy] = {}
     by_price = sorted((d for d in larger if d.price_per_hour), key=lambda d: d.price_per_hour or 0.0)
     for word, ordered in (("cheapest", by_price), ("smallest", sorted(larger, key=lambda d: d.memory_bytes))):

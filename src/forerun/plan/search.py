@@ -89,10 +89,13 @@ def search(given: Settings, device: Device, bench: Workbench, *, change_global: 
     """Search what may be chosen for `given` on `device`."""
     found = Found(device)
     start = _simplified(given, device, bench, found)
-    leading = _leading(start, device, bench, found)
-    if leading is not None:
-        leading = _recomputed(leading, device, bench, found)
-    else:
+    bases = _bases(start, device, bench, found)
+    best: Estimate | None = None
+    for base in bases:
+        if best is None or (base.floor < best.step_seconds * (1 - WORTH_A_TRACE) and not bench.is_out_of_time):
+            made = _recomputed(base, device, bench, found).best
+            best = min((e for e in (best, made) if e is not None), key=lambda e: e.step_seconds, default=None)
+    if not bases:
         _leanest(start, device, bench, found)
     if found.ranked():
         if change_global:
@@ -139,9 +142,13 @@ def _padded(start: Settings, device: Device, bench: Workbench, found: Found) -> 
     return changed(start, {"batch.padding": best})
 
 
-def _leading(start: Settings, device: Device, bench: Workbench, found: Found) -> BestOfClass | None:
-    """The best class with nothing recomputed, over precisions and strategies; None when no weights fit at all."""
+def _bases(start: Settings, device: Device, bench: Workbench, found: Found) -> list[BestOfClass]:
+    """The classes with nothing recomputed, one for each precision and strategy, the best first.
+
+    Where memory limits the micro-batch, the second may be the best once something is recomputed.
+    """
     leading: BestOfClass | None = None
+    bases: list[BestOfClass] = []
     formats = precisions(start, device)
     for number, precision in enumerate(formats):
         if number and leading is not None and leading.best is not None:
@@ -150,12 +157,15 @@ def _leading(start: Settings, device: Device, bench: Workbench, found: Found) ->
                 continue
             if bench.is_out_of_time:
                 break
+        if leading is not None and leading.best is None and leading.state_bytes > device.memory_bytes:
+            break  # the state of training is the same in every mixed precision
         for kind in strategies(start):
             usual = {"precision": precision, "parallel.kind": kind, **recomputations(start)[0]}
             made = _try(changed(start, usual), device, bench, found)
-            if made is not None and (leading is None or _is_better(made, leading)):
-                leading = made
-    return leading
+            if made is not None:
+                bases.append(made)
+                leading = made if leading is None or _is_better(made, leading) else leading
+    return sorted(bases, key=lambda base: base is not leading)
 
 
 def _is_better(one: BestOfClass, other: BestOfClass) -> bool:

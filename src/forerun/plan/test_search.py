@@ -15,7 +15,7 @@ from forerun.settings.schema import Settings
 from forerun.units import MIB
 
 WITHIN = 1.03
-"""The plan's run over the best of all candidates; the search leaves out what promises less than 2 %."""
+"""The plan's training time over the best of all candidates; the search leaves out what promises less than 2 %."""
 WIDE = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 1,
         "max_position_embeddings": 512}  # fmt: skip
 """One block as wide as a real model's: quick to trace, and activations that fill a card."""
