@@ -197,8 +197,10 @@ class _Planner:
             and loop.position - self.position[user] < LOOPS_AT_MOST
         ]  # fmt: skip
         for group in dict.fromkeys([*makers, *readers]):
-            if group is not loop.group and self._fits(loop, group) and not self._reaches(group, loop.group):
-                self._merge(loop.group, group)
+            own = loop.group
+            apart = self._reaches(group, own) or self._reaches(own, group)  # what lies between would need itself
+            if group is not own and self._fits(loop, group) and not apart:
+                self._merge(own, group)
 
     def _fits(self, loop: _Loop, group: _Group) -> bool:
         if group.alone is not None or len(group.loops) + len(loop.group.loops) > LOOPS_AT_MOST:
@@ -260,6 +262,7 @@ class _Planner:
             while stack:
                 group, needs = stack[-1]
                 following = next((g for g in needs if g not in done), None)
+                assert following not in (g for g, _ in stack), "kernels that need each other"
                 if following is None:
                     stack.pop()
                     if group not in done:

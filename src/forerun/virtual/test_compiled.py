@@ -151,3 +151,14 @@ def test_compiled_blocks_are_one_graph_for_all_and_the_rest_stays_eager():
     issuers = {call.issuer for call in blocks.calls}
     assert {"compiled", "eager"} <= issuers | {"eager"}
     assert len(whole.calls) < len(blocks.calls), "what lies between blocks is not fused"
+
+
+@pytest.mark.timeout(120)
+def test_kernels_never_need_each_other():
+    """Found by a plan: RoBERTa's blocks were cut into kernels of which each had to wait for the other, without end."""
+    for checkpointing in ("none", "blocks"):
+        settings = settings_of(
+            "tiny-roberta", "masked-lm", precision="fp16-mixed", compile_unit="blocks",
+            activation_checkpointing=checkpointing,
+        )  # fmt: skip
+        assert launches(traced(settings, "t4"), "fused") > 0
