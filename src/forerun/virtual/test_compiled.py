@@ -161,4 +161,4 @@ def test_kernels_never_need_each_other():
             "tiny-roberta", "masked-lm", precision="fp16-mixed", compile_unit="blocks",
             activation_checkpointing=checkpointing,
         )  # fmt: skip
-        assert launches(traced(settings, "t4"), "fused") > 0
+        assert any(call.name.startswith("fused") for call in traced(settings, "t4").calls)
