@@ -262,13 +262,13 @@ class _Planner:
             while stack:
                 group, needs = stack[-1]
                 following = next((g for g in needs if g not in done), None)
-                assert following not in (g for g, _ in stack), "kernels that need each other"
                 if following is None:
                     stack.pop()
                     if group not in done:
                         done.add(group)
                         order.append(group)
                 else:
+                    assert all(following is not group for group, _ in stack), "kernels that need each other"
                     stack.append((following, iter(sorted(following.needs, key=lambda g: g.position))))
 
         for group in groups:
