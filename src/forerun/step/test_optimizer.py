@@ -5,13 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from forerun.errors import NotSupported
 from forerun.settings.schema import OptimizerSettings
 from forerun.step.optimizer import MuonWithAdamW, build_optimizer
 from forerun.train import checkpoint
+from forerun.train.parts import Parts
 
 RULES = ("adamw", "sgd", "adafactor", "lion", "muon", "adamw-8bit", "paged-adamw-8bit")
 
@@ -49,10 +50,11 @@ def test_a_run_goes_on_bit_for_bit_from_its_saved_state(name, tmp_path):
         first, optimizer = made(name)
         train(first, optimizer, 3, seed=1)
         tensors = checkpoint._optimizer_tensors(SimpleNamespace(optimizer=optimizer))  # type: ignore[arg-type]
-        save_file({key: value.clone() for key, value in tensors.items()}, tmp_path / "state.safetensors")
+        file = tmp_path / "state.safetensors"
+        save_file({key: value.clone() for key, value in tensors.items()}, file)
         second, optimizer = made(name)
         second.load_state_dict(first.state_dict())
-        saved = load_file(tmp_path / "state.safetensors")
+        saved = Parts({file: {key: [0] * value.ndim for key, value in tensors.items()}})
         checkpoint._restore_optimizer(SimpleNamespace(optimizer=optimizer), saved)  # type: ignore[arg-type]
         train(second, optimizer, 3, seed=2)
     for one, other in zip(whole.parameters(), second.parameters(), strict=True):
