@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-
+from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import InvalidSettings
 
@@ -26,7 +25,7 @@ GEMMA_TEMPLATE = (
 )
 """The dialogue of Gemma Team 2024 (arXiv:2403.08295, table 4); base Gemma has its tokens, but no template."""
 PIECES = r"\r?\n[ \t]*|[0-9]{1,2}| ?[A-Za-z]+| ?_+| ?[^\sA-Za-z0-9_]+|[ \t]+(?! )|\s+"
-"""As `code_tokens`, but each digit by itself, and no blank before it: a number is then copied digit by digit."""
+"""As `code_tokens`, but at most two digits together, and no blank before them."""
 PROBE = "PROBE"
 SPARE = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<unk>")
 """Special tokens that may pad where a tokenizer pads with its end token, or with none."""
@@ -126,19 +125,8 @@ def small_tokenizer(texts: Sequence[str], vocabulary_size: int) -> Any:
     """
     from transformers import PreTrainedTokenizerFast
 
-    learned = Tokenizer(models.BPE())
-    learned.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    learned.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size, special_tokens=[PAD, END, USER, ASSISTANT], show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2,
-    )  # fmt: skip
-    learned.train_from_iterator(texts, trainer)
+    special = [PAD, END, USER, ASSISTANT]
+    learned = learn_byte_pairs(texts, vocabulary_size, special, pieces=PIECES, minimum_count=2)
     return PreTrainedTokenizerFast(
         tokenizer_object=learned, pad_token=PAD, eos_token=END, additional_special_tokens=[USER, ASSISTANT],
         chat_template=SMALL_TEMPLATE, clean_up_tokenization_spaces=False,

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
+from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.errors import BadData
 
 PAD, START, END, CUT = "<pad>", "<start>", "<end>", "<cut>"
@@ -41,23 +42,7 @@ class CodeTokeniser:
     @classmethod
     def train(cls, codes: Iterable[str], vocabulary_size: int = VOCABULARY_SIZE) -> "CodeTokeniser":
         """Learn merges from `codes`; use the training split only."""
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(PIECES), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocabulary_size,
-            special_tokens=SPECIAL,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-            min_frequency=MINIMUM_COUNT,
-        )
-        tokenizer.train_from_iterator(codes, trainer)
-        return cls(tokenizer)
+        return cls(learn_byte_pairs(codes, vocabulary_size, SPECIAL, pieces=PIECES, minimum_count=MINIMUM_COUNT))
 
     @classmethod
     def load(cls, path: str | Path) -> "CodeTokeniser":

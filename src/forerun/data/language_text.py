@@ -9,11 +9,11 @@ Documents of plain text end at blank lines.
 """
 
 import gzip
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from forerun.data.json_rows import read_rows
 from forerun.errors import BadData, InvalidSettings, MissingExtra
 
 Split = Literal["train", "val", "test"]
@@ -84,13 +84,8 @@ def _from_file(path: Path) -> LanguageText:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rt", encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise BadData(f"data.source: {path} is not JSON lines in UTF-8: {error}") from error
-    if not all(isinstance(row, dict) and isinstance(row.get("text"), str) for row in rows):
+    rows = read_rows(path)
+    if not all(isinstance(row.get("text"), str) for row in rows):
         raise BadData(f"data.source: every row of {path} needs `text`, a string.")
     return rows
 

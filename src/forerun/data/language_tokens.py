@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.errors import InvalidSettings
 
 SEPARATOR = "<|endoftext|>"
@@ -52,12 +52,5 @@ def learned(documents: Sequence[str], vocabulary_size: int) -> LanguageTokens:
             f"model.config.vocabulary_size: at least {BYTES + 1}, for all bytes and the separator; found "
             f"{vocabulary_size}."
         )
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size, special_tokens=[SEPARATOR], show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
-    tokenizer.train_from_iterator(documents, trainer)
+    tokenizer = learn_byte_pairs(documents, vocabulary_size, [SEPARATOR])
     return LanguageTokens(tokenizer, f"byte pairs learned here ({tokenizer.get_vocab_size():,})")

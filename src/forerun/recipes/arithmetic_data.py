@@ -31,6 +31,7 @@ from forerun.data.arithmetic_text import (
     wordings,
 )
 from forerun.data.contamination import ContaminationReport, LabelledQuestion, NoisyLabel, contaminate
+from forerun.data.json_rows import read_rows
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
 from forerun.recipes.arithmetic_tokens import Tokeniser, tokeniser_for
@@ -154,7 +155,7 @@ def _open_data(settings: Settings, *, lengths_only: bool) -> ArithmeticData:
     source = QuestionSource(options.operation, options.sampler, options.swapped_share, draws)
     taken: set[tuple[str, int, int]] = set()
     if settings.data.source is not None:  # what is in the file is not tested on
-        taken |= {row.question.key for row in read_rows(Path(settings.data.source))}
+        taken |= {row.question.key for row in read_questions(Path(settings.data.source))}
     validation, test, beyond = _held_out(options, source, taken)
     rows = _clean_rows(settings, options, source, {question.key for question in (*validation, *test)})
     rows, report = contaminate(rows, settings.data.contamination, settings.seed, taken)
@@ -189,28 +190,23 @@ def _clean_rows(
     settings: Settings, options: ArithmeticOptions, source: QuestionSource, held_out: set[tuple[str, int, int]]
 ) -> list[LabelledQuestion]:
     if settings.data.source is not None:
-        return read_rows(Path(settings.data.source))[: settings.data.examples]
+        return read_questions(Path(settings.data.source))[: settings.data.examples]
     cells = curriculum(options.max_digits, options.starts)
     rows = [LabelledQuestion(q, q.answer) for cell in cells for q in source.some(cell, options.per_cell, held_out)]
     source.random.shuffle(rows)
     return rows[: settings.data.examples]
 
 
-def read_rows(path: Path) -> list[LabelledQuestion]:
+def read_questions(path: Path) -> list[LabelledQuestion]:
     """Rows of a JSON list or of JSON lines with `input` (`12 + 34`) and `answer`, as Goat's data has them.
 
     Raises:
         BadData: no such file, no rows, or a row that is no question with a whole answer.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        entries = json.loads(text) if text.lstrip().startswith("[") else [json.loads(s) for s in text.splitlines() if s]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadData(f"data.source: {path} is no JSON list and no JSON lines: {error}") from error
     operations: dict[str, Operation] = {symbol: operation for operation, symbol in SYMBOLS.items()}
     rows = []
-    for number, entry in enumerate(entries, start=1):
-        found = _SOURCE_QUESTION.fullmatch(str(entry.get("input"))) if isinstance(entry, dict) else None
+    for number, entry in enumerate(read_rows(path), start=1):
+        found = _SOURCE_QUESTION.fullmatch(str(entry.get("input")))
         label = re.fullmatch(r"-?\d+", str(entry.get("answer")).strip()) if found else None
         if found is None or label is None or (found[2] == "/" and int(found[3]) == 0):
             raise BadData(
@@ -219,8 +215,6 @@ def read_rows(path: Path) -> list[LabelledQuestion]:
             )
         question = Question(operations[found[2]], int(found[1]), int(found[3]))
         rows.append(LabelledQuestion(question, int(label[0]), is_corrupt=int(label[0]) != question.answer))
-    if not rows:
-        raise BadData(f"data.source: {path} has no rows. Give a file with at least one.")
     return rows
 
 

@@ -6,7 +6,7 @@ from forerun.data.arithmetic_text import final_integer
 from forerun.data.token_data import IGNORED
 from forerun.errors import BadData, InvalidSettings, UnknownModel
 from forerun.recipes.arithmetic import SETTINGS, open_recipe
-from forerun.recipes.arithmetic_data import open_data, read_rows
+from forerun.recipes.arithmetic_data import open_data, read_questions
 from forerun.settings.load import settings_from
 
 SMALL = ("recipe.max_digits=3", "recipe.starts=[1,2]", "recipe.per_cell=40", "recipe.test_per_cell=5")
@@ -92,10 +92,10 @@ def test_rows_of_a_file_are_checked_by_arithmetic(tmp_path):
         {"input": "3 * 4", "answer": 13},
     ]
     path = goat_file(tmp_path, entries)
-    assert [row.is_corrupt for row in read_rows(path)] == [False, False, True]
+    assert [row.is_corrupt for row in read_questions(path)] == [False, False, True]
     lines = tmp_path / "rows.jsonl"
     lines.write_text("\n".join(map(json.dumps, entries)))
-    assert read_rows(lines) == read_rows(path)
+    assert read_questions(lines) == read_questions(path)
     data = opened(f"data.source={path}", "batch.micro_batch_size=2")
     assert data.contamination.effective_rate == pytest.approx(1 / 3)
     assert data.contamination.nominal_rate == 0
@@ -104,11 +104,11 @@ def test_rows_of_a_file_are_checked_by_arithmetic(tmp_path):
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ([], "has no rows"),
+        ([], "rows.json: must hold at least one row; found none"),
         ([{"input": "12 ^ 2", "answer": "144"}], "row 1 of .*rows.json must have an `input`"),
         ([{"input": "1 + 1", "answer": "2"}, {"input": "1 + 1", "answer": "two"}], "row 2"),
         ([{"input": "1 / 0", "answer": "0"}], "row 1"),
-        (["1 + 1"], "row 1"),
+        (["1 + 1"], "rows.json, row 1: each row is a JSON object"),
     ],
 )
 def test_bad_files_are_answered_clearly(tmp_path, entries, words):
@@ -117,11 +117,11 @@ def test_bad_files_are_answered_clearly(tmp_path, entries, words):
 
 
 def test_a_missing_or_broken_file(tmp_path):
-    with pytest.raises(BadData, match=r"none.json is no JSON"):
-        read_rows(tmp_path / "none.json")
+    with pytest.raises(BadData, match=r"none.json cannot be read"):
+        read_questions(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("[{")
-    with pytest.raises(BadData, match=r"bad.json is no JSON"):
-        read_rows(tmp_path / "bad.json")
+    with pytest.raises(BadData, match=r"bad.json: must be one JSON list"):
+        read_questions(tmp_path / "bad.json")
 
 
 def test_tokens_are_counted_where_the_models_tokeniser_is_not_here():

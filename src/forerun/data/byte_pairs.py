@@ -1,0 +1,34 @@
+"""Byte-level byte-pair vocabularies learned on the spot (Sennrich et al. 2016); every byte has an id."""
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+
+def learn_byte_pairs(
+    texts: Iterable[str],
+    vocabulary_size: int,
+    special_tokens: list[str],
+    *,
+    pieces: str | None = None,
+    minimum_count: int = 0,
+) -> Tokenizer:
+    """A tokenizer whose merges come from `texts`; special tokens have the first ids.
+
+    Merges stay within what the regular expression `pieces` matches, without one within GPT-2's words; a pair that
+    occurs less than `minimum_count` times is not merged.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pieces is None)
+    cut = None if pieces is None else pre_tokenizers.Split(Regex(pieces), "isolated")
+    tokenizer.pre_tokenizer = by_bytes if cut is None else pre_tokenizers.Sequence([cut, by_bytes])  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=special_tokens,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        min_frequency=minimum_count,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
