@@ -7,11 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forerun.cli.options import GpuOption, JsonOption, SetOption, TargetArgument, gpu_names, ledger_if_any, print_json
+from forerun.cli.options import (
+    BudgetOption,
+    DeadlineOption,
+    GpuOption,
+    JsonOption,
+    SetOption,
+    TargetArgument,
+    WhatIfOption,
+    gpu_names,
+    ledger_if_any,
+    limits_of,
+    print_json,
+)
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forerun.ledger.store import Ledger
     from forerun.plan.outcome import Migration, Plan
+    from forerun.settings.schema import Settings
 
 EXIT_DOES_NOT_FIT = 3
 DEFAULT_GPU = "a100-40gb"
@@ -30,27 +46,31 @@ def plan(
     write: Annotated[
         Path | None, typer.Option("--write", metavar="FILE", help="Settings file; default: NAME.plan.yaml here.")
     ] = None,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help="Longest run: 90s, 30min, 2h, 1h30m.")
-    ] = None,
-    budget: Annotated[float | None, typer.Option("--budget", metavar="DOLLARS", help="Most that it may cost.")] = None,
+    deadline: DeadlineOption = None,
+    budget: BudgetOption = None,
     allow: Annotated[
         list[str] | None, typer.Option("--allow", metavar="WHAT", help="method, global-batch: may change too.")
     ] = None,
+    script: Annotated[
+        str | None, typer.Option("--script", metavar="KIND", help="Print a slurm or skypilot job instead of tables.")
+    ] = None,
     overrides: SetOption = None,
+    what_if: WhatIfOption = False,
+    confirmed: Annotated[
+        bool, typer.Option("--confirm", help="Run a few real steps of the three best on the device here.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the settings for a run and say why. Exit code 3: nothing fits, or the limits cannot be kept."""
     from rich.console import Console
 
     from forerun.api import find_device, migrate_settings, plan_settings, resolve
-    from forerun.plan.choose import Limits
-    from forerun.plan.limits import allowed, budget_of, seconds_of
+    from forerun.plan.launchers import require_job
+    from forerun.plan.limits import allowed
+    from forerun.plan.outcome import Plan
+    from forerun.recipes.catalogue import MODULES
 
-    limits = Limits(
-        None if deadline is None else seconds_of(deadline), None if budget is None else budget_of(budget)
-    )  # fmt: skip
-    words = allowed(allow or [])
+    limits, words = limits_of(deadline, budget), allowed(allow or [])
     if (before is None) != (after is None) or (before is not None and gpu):
         found = " ".join(name for name, given in (("--gpu", gpu), ("--from", before), ("--to", after)) if given)
         raise InvalidSettings(
@@ -60,6 +80,8 @@ def plan(
     names = gpu_names(gpu, default=DEFAULT_GPU) if before is None or after is None else [before, after]
     devices = [find_device(name) for name in names]
     settings = resolve(target, overrides or ())
+    if script is not None:
+        require_job(script, settings, MODULES)
     with ledger_if_any() as ledger, Console(stderr=True).status("planning") as status:
 
         def told(what: str) -> None:
@@ -67,20 +89,59 @@ def plan(
 
         document: Plan | Migration
         if before is None:
-            planned = document = plan_settings(settings, devices, ledger, limits=limits, allow=words, told=told)
+            document = plan_settings(settings, devices, ledger, limits=limits, allow=words, told=told)
         else:
             first, second = devices[0], devices[-1]
             document = migrate_settings(settings, first, second, ledger, limits=limits, allow=words, told=told)
-            planned = document.after
-    where = _write(planned, write)
+        if confirmed:
+            document = _confirmed(document, settings, ledger, told)
+        if what_if:
+            document = _with_lines(document, ledger, told)
+    planned = document if isinstance(document, Plan) else document.after
+    path = write or Path(f"{_file_name(planned.name)}.plan.yaml")
+    job = _job(planned, script, path)
+    where = _write(planned, path)
     if as_json:
-        print_json(_without_detail(document.model_dump(mode="json", by_alias=True)))
+        print_json(_without_detail(document.model_dump(mode="json", by_alias=True)) | job)
+    elif job:
+        typer.echo(job["script"], nl=False)
     else:
         _show(document)
     if where is not None:
         Console(stderr=True).print(where, soft_wrap=True, highlight=False, markup=False)
     if not planned.meets_limits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def _confirmed(
+    document: "Plan | Migration", given: "Settings", ledger: "Ledger | None", told: "Callable[[str], None]"
+) -> "Plan | Migration":
+    """With real steps of the best candidates, and the fastest of these chosen."""
+    from forerun.api import confirm_plan
+    from forerun.hardware.detect import detect
+    from forerun.plan.outcome import Plan
+
+    if not isinstance(document, Plan):
+        raise InvalidSettings("--confirm: for a plan with --gpu; found --from and --to. Plan for the device here.")
+    if document.settings is None:
+        return document
+    return confirm_plan(document, given, detect().device, ledger, told=told)
+
+
+def _with_lines(
+    document: "Plan | Migration", ledger: "Ledger | None", told: "Callable[[str], None]"
+) -> "Plan | Migration":
+    """With what each single change of the chosen settings would do."""
+    from forerun.api import find_device, what_if_settings
+    from forerun.plan.outcome import Plan
+    from forerun.settings.load import settings_from
+
+    planned = document if isinstance(document, Plan) else document.after
+    if planned.settings is None or planned.gpu is None:
+        return document
+    lines = what_if_settings(settings_from(planned.settings), find_device(planned.gpu), ledger, told)
+    planned = planned.model_copy(update={"what_if": lines})
+    return planned if isinstance(document, Plan) else document.model_copy(update={"after": planned})
 
 
 def _show(document: "Plan | Migration") -> None:
@@ -92,16 +153,25 @@ def _show(document: "Plan | Migration") -> None:
     Console().print(plan_view(document) if isinstance(document, Plan) else migration_view(document))
 
 
-def _write(planned: "Plan", write: Path | None) -> str | None:
+def _job(planned: "Plan", kind: str | None, path: Path) -> dict[str, str]:
+    """`script`, where one was asked for and the plan keeps its limits."""
+    from forerun.plan.launchers import script
+
+    return {"script": script(planned, kind, path)} if kind is not None and planned.meets_limits else {}
+
+
+def _write(planned: "Plan", path: Path) -> str | None:
     """Write the settings of a plan that keeps its limits; says where, and what it replaces."""
     from forerun.plan.written import write_settings
+    from forerun.recipes.catalogue import MODULES
 
     if not planned.meets_limits:
         return None
-    path = write or Path(f"{_file_name(planned.name)}.plan.yaml")
     replaced = " (an earlier plan there was replaced)" if path.exists() else ""
     write_settings(planned, path, shlex.join(["forerun", *sys.argv[1:]]))
-    return f"Settings: {path}{replaced}. Run them with: forerun train {path}"
+    trains = planned.settings is not None and planned.settings["workload"] in MODULES
+    how = f"Run them with: forerun train {path}" if trains else f"Forecast them with: forerun forecast {path}"
+    return f"Settings: {path}{replaced}. {how}"
 
 
 def _file_name(name: str) -> str:
