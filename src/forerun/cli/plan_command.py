@@ -23,12 +23,17 @@ from forerun.cli.options import (
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from forerun.hardware.catalogue import Device
     from forerun.ledger.store import Ledger
+    from forerun.plan.choose import Limits
     from forerun.plan.outcome import Migration, Plan
     from forerun.settings.schema import Settings
 
+AllowOption = Annotated[
+    list[str] | None, typer.Option("--allow", metavar="WHAT", help="method, global-batch: may change too.")
+]
 EXIT_DOES_NOT_FIT = 3
 DEFAULT_GPU = "a100-40gb"
 
@@ -48,9 +53,7 @@ def plan(
     ] = None,
     deadline: DeadlineOption = None,
     budget: BudgetOption = None,
-    allow: Annotated[
-        list[str] | None, typer.Option("--allow", metavar="WHAT", help="method, global-batch: may change too.")
-    ] = None,
+    allow: AllowOption = None,
     script: Annotated[
         str | None, typer.Option("--script", metavar="KIND", help="Print a slurm or skypilot job instead of tables.")
     ] = None,
@@ -64,22 +67,16 @@ def plan(
     """Choose the settings for a run and say why. Exit code 3: nothing fits, or the limits cannot be kept."""
     from rich.console import Console
 
-    from forerun.api import find_device, migrate_settings, plan_settings, resolve
+    from forerun.api import resolve
     from forerun.plan.launchers import require_job
     from forerun.plan.limits import allowed
     from forerun.plan.outcome import Plan
     from forerun.recipes.catalogue import MODULES
 
     limits, words = limits_of(deadline, budget), allowed(allow or [])
-    if (before is None) != (after is None) or (before is not None and gpu):
-        found = " ".join(name for name, given in (("--gpu", gpu), ("--from", before), ("--to", after)) if given)
-        raise InvalidSettings(
-            f"plan takes --gpu, or --from and --to together; found {found}. "
-            f"The file of the settings is named with --write."
-        )
-    names = gpu_names(gpu, default=DEFAULT_GPU) if before is None or after is None else [before, after]
-    devices = [find_device(name) for name in names]
-    settings = resolve(target, overrides or ())
+    devices, settings = _devices(gpu, before, after), resolve(target, overrides or ())
+    if confirmed:
+        _require_here(devices, before)
     if script is not None:
         require_job(script, settings, MODULES)
     with ledger_if_any() as ledger, Console(stderr=True).status("planning") as status:
@@ -87,13 +84,8 @@ def plan(
         def told(what: str) -> None:
             status.update(f"planning: {what}")
 
-        document: Plan | Migration
-        if before is None:
-            document = plan_settings(settings, devices, ledger, limits=limits, allow=words, told=told)
-        else:
-            first, second = devices[0], devices[-1]
-            document = migrate_settings(settings, first, second, ledger, limits=limits, allow=words, told=told)
-        if confirmed:
+        document = _document(settings, devices, before, ledger, limits, words, told)
+        if confirmed and isinstance(document, Plan) and document.settings is not None:
             document = _confirmed(document, settings, ledger, told)
         if what_if:
             document = _with_lines(document, ledger, told)
@@ -113,18 +105,49 @@ def plan(
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 
 
+def _devices(gpu: list[str] | None, before: str | None, after: str | None) -> "list[Device]":
+    """The GPUs to plan for; the first and the second of a move."""
+    from forerun.api import find_device
+
+    if (before is None) != (after is None) or (before is not None and gpu):
+        found = " ".join(name for name, given in (("--gpu", gpu), ("--from", before), ("--to", after)) if given)
+        raise InvalidSettings(
+            f"plan takes --gpu, or --from and --to together; found {found}. "
+            f"The file of the settings is named with --write."
+        )
+    names = gpu_names(gpu, default=DEFAULT_GPU) if before is None or after is None else [before, after]
+    return [find_device(name) for name in names]
+
+
+def _require_here(devices: "Sequence[Device]", before: str | None) -> None:
+    """Refuse `--confirm` before anything is planned where it cannot be kept."""
+    from forerun.hardware.detect import detect
+
+    here = detect().device.name
+    if before is not None or [device.name for device in devices] != [here]:
+        found = "--from and --to" if before is not None else ", ".join(device.name for device in devices)
+        raise InvalidSettings(f"--confirm runs real steps on the device here, {here}; found {found}. Use --gpu {here}.")
+
+
+def _document(
+    settings: "Settings", devices: "Sequence[Device]", before: str | None, ledger: "Ledger | None", limits: "Limits",
+    words: list[str], told: "Callable[[str], None]",
+) -> "Plan | Migration":  # fmt: skip
+    from forerun.api import migrate_settings, plan_settings
+
+    if before is None:
+        return plan_settings(settings, devices, ledger, limits=limits, allow=words, told=told)
+    first, second = devices[0], devices[-1]
+    return migrate_settings(settings, first, second, ledger, limits=limits, allow=words, told=told)
+
+
 def _confirmed(
-    document: "Plan | Migration", given: "Settings", ledger: "Ledger | None", told: "Callable[[str], None]"
-) -> "Plan | Migration":
+    document: "Plan", given: "Settings", ledger: "Ledger | None", told: "Callable[[str], None]"
+) -> "Plan":  # fmt: skip
     """With real steps of the best candidates, and the fastest of these chosen."""
     from forerun.api import confirm_plan
     from forerun.hardware.detect import detect
-    from forerun.plan.outcome import Plan
 
-    if not isinstance(document, Plan):
-        raise InvalidSettings("--confirm: for a plan with --gpu; found --from and --to. Plan for the device here.")
-    if document.settings is None:
-        return document
     return confirm_plan(document, given, detect().device, ledger, told=told)
 
 
