@@ -26,7 +26,7 @@ from forerun.verify.confirm import step_seconds
 NARROW = {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 TARGETS = {
     "bert": {
-        "workload": "sequence-classification", "model": {"name": "bert-base", "config": NARROW},
+        "workload": "sequence-classification", "model": {"name": "bert-base-uncased", "config": NARROW},
         "batch": {"micro_batch_size": 4, "gradient_accumulation_steps": 4, "sequence_length": 128},
     },
     "gpt2": {
