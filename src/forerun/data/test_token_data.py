@@ -76,3 +76,14 @@ def _ignored(workload):
 def test_a_target_of_the_wrong_kind_is_refused():
     with pytest.raises(ValueError, match="list of ids"):
         data("masked-lm", [TokenSample([5, 6], 1)]).collate([0])
+
+
+def test_labels_that_count_are_those_of_the_loss():
+    from forerun.data.token_data import IGNORED, TokenData, TokenSample
+    from forerun.settings.load import settings_from
+
+    settings = settings_from(
+        {"name": "t", "workload": "causal-lm", "model": {"name": "tiny-gpt2"}, "data": {"examples": 2}}
+    )
+    data = TokenData(settings, [TokenSample([1, 2, 3], [IGNORED, 2, 3]), TokenSample([4, 5])])
+    assert list(data.valid_labels()) == [2, 3, 4, 5]

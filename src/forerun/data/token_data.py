@@ -8,7 +8,7 @@ Every batch carries `count` where valid labels are fewer than labels, so that th
 device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -44,6 +44,13 @@ class TokenData:
     start_id: int = 0
     """What a decoder begins with (`seq2seq-lm`)."""
     _orders: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def valid_labels(self) -> Iterator[int]:
+        """Labels per token that count in the loss, of workloads that have them; ids where a sample has no others."""
+        for sample in self.samples:
+            labels = sample.ids if sample.target is None else sample.target
+            assert not isinstance(labels, int), "a class of the whole sample is no label per token"
+            yield from (label for label in labels if label != IGNORED)
 
     @cached_property
     def lengths(self) -> list[int]:

@@ -21,6 +21,7 @@ from forerun.recipes.arithmetic_sweep import VARIANTS, comparison
 from forerun.recipes.arithmetic_workload import ArithmeticWorkload
 from forerun.recipes.opened import OpenedRecipe
 from forerun.settings.schema import Settings
+from forerun.train.alive import TrivialLoss, label_entropy
 
 __all__ = ["CRITERIA", "SETTINGS", "VARIANTS", "comparison", "open_recipe"]
 
@@ -66,6 +67,7 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
         judge=lambda step: find(step, data),
         baselines=lambda findings: judgement_of(findings, data, early, settings),
         criteria=CRITERIA,
+        trivial=TrivialLoss(label_entropy(tokens.valid_labels()), "always answering with the shares of the tokens"),
     )
 
 

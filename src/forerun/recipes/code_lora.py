@@ -25,6 +25,7 @@ from forerun.recipes.code_lora_tables import judge
 from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Settings
+from forerun.train.alive import TrivialLoss, label_entropy
 from forerun.verify.compare import Criterion
 
 SETTINGS = Settings.model_validate(
@@ -94,6 +95,9 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
         baselines=lambda scores: judge(scores, data, options),
         criteria=criteria_for(settings),
         final_generated_examples=2 * len(data.tasks) * options.samples,
+        trivial=TrivialLoss(
+            label_entropy(data.training.valid_labels()), "always answering with the shares of the tokens"
+        ),
     )
 
 

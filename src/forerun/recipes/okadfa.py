@@ -22,6 +22,7 @@ from forerun.recipes.opened import OpenedRecipe
 from forerun.recipes.swept import SweptRun
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 from forerun.settings.schema import Settings
+from forerun.train.alive import TrivialLoss, label_entropy
 from forerun.units import MIB
 
 SETTINGS = Settings.model_validate(
@@ -75,7 +76,10 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
         baselines=watcher.baselines,
         criteria=CRITERIA,
         watch=watcher.look,
-    )
+        trivial=None if unread else TrivialLoss(
+            label_entropy(data.train[:, 1:].ravel().tolist()), "a table of single tokens", part="token_loss"
+        ),
+    )  # fmt: skip
 
 
 def comparison(runs: Sequence[SweptRun]) -> tuple[list[ResultTable], list[ResultCurve]]:
