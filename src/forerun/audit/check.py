@@ -1,0 +1,62 @@
+"""Hold every claim of a file against the rules; the worst finding is the claim's verdict."""
+
+from collections.abc import Callable
+from functools import cache
+
+from forerun.audit.claims import Claim, ClaimsFile, contexts_of
+from forerun.audit.context import Context, Forecaster
+from forerun.audit.findings import VERDICTS, AuditedClaim, AuditReport, Check, Finding
+from forerun.audit.kinds import CHECKS, kind_of
+from forerun.errors import ForerunError, InvalidSettings
+from forerun.records import Forecast
+from forerun.settings.schema import Settings
+
+
+def audit(
+    file: ClaimsFile, forecaster: Forecaster | None = None, told: Callable[[str], None] = lambda what: None
+) -> AuditReport:
+    """The audit of a file; `forecaster` answers claims about memory and time, `told` hears what is being checked.
+
+    Raises:
+        InvalidSettings: a check lacks what it needs, or its values make no sense; the message names the claim.
+    """
+    contexts = contexts_of(file, None if forecaster is None else once_each(forecaster))
+    claims = []
+    for number, claim in enumerate(file.claims, start=1):
+        told(claim.id or str(number))
+        claims.append(_audited(claim, str(number), contexts))
+    return AuditReport(document=file.document, source=file.source, claims=claims)
+
+
+def once_each(forecaster: Forecaster) -> Forecaster:
+    """Forecasts that several claims ask for are made once."""
+    asked: dict[tuple[str, str], Settings] = {}
+
+    @cache
+    def answer(settings_hash: str, gpu: str) -> Forecast:
+        return forecaster(asked[settings_hash, gpu], gpu)
+
+    def ask(settings: Settings, gpu: str) -> Forecast:
+        asked[settings.hash, gpu] = settings
+        return answer(settings.hash, gpu)
+
+    return ask
+
+
+def _audited(claim: Claim, number: str, contexts: dict[str | None, Context]) -> AuditedClaim:
+    findings = [_checked(check, claim.id or number, contexts[check.of]) for check in claim.checks]
+    verdict = VERDICTS[max(VERDICTS.index(found.verdict) for found in findings)]
+    return AuditedClaim(
+        id=claim.id or number, quote=claim.quote, line=claim.line, note=claim.note, verdict=verdict, findings=findings
+    )
+
+
+def _checked(check: Check, name: str, context: Context) -> Finding:
+    kind = kind_of(type(check))
+    try:
+        found = CHECKS[type(check)](check, context)
+    except ForerunError as error:
+        raise type(error)(f"Claim {name}, check {kind}: {error}") from error
+    except ValueError as error:
+        raise InvalidSettings(f"Claim {name}, check {kind}: {error}.") from error
+    return found.model_copy(update={"kind": kind})
