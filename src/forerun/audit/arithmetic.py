@@ -1,5 +1,6 @@
 """Claims that arithmetic alone decides: sums, products, ratios, changes, and one document that says two things."""
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -51,8 +52,16 @@ def shown(low: float, high: float, unit: Unit) -> str:
 
 
 def compared(claimed: Quantity, low: float, high: float, unit: Unit) -> Agreement:
-    """How a claim in a unit stands to a computed range."""
-    return (size_agreement if unit == "size" else agreement)(claimed, low, high)
+    """How a claim in a unit stands to a computed range; whole numbers are counts, which are exact."""
+    if unit == "size":
+        return size_agreement(claimed, low, high)
+    counts = (claimed.low, claimed.high, low, high)
+    are_counts = unit == "number" and not (claimed.about or claimed.half_unit) and all(map(_is_count, counts))
+    return agreement(claimed, low, high, share=0.0 if are_counts else None)
+
+
+def _is_count(value: float) -> bool:
+    return math.isfinite(value) and float(value).is_integer()
 
 
 class Sum(Check):

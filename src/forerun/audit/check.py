@@ -1,9 +1,10 @@
 """Hold every claim of a file against the rules; the worst finding is the claim's verdict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
-from forerun.audit.claims import Claim, ClaimsFile, contexts_of
+from forerun.audit.claims import Claim, ClaimsFile, claims_from, contexts_of
 from forerun.audit.context import Context, Forecaster
 from forerun.audit.findings import VERDICTS, AuditedClaim, AuditReport, Check, Finding
 from forerun.audit.kinds import CHECKS, kind_of
@@ -26,6 +27,19 @@ def audit(
         told(claim.id or str(number))
         claims.append(_audited(claim, str(number), contexts))
     return AuditReport(document=file.document, source=file.source, claims=claims)
+
+
+def check_one(
+    check: Mapping[str, Any], configuration: Mapping[str, Any] | None = None, forecaster: Forecaster | None = None
+) -> Finding:
+    """The finding of a single check, written as in a claims file, on one configuration.
+
+    Raises:
+        InvalidSettings: a field is wrong, or the configuration lacks what the check needs.
+    """
+    known = {} if configuration is None else {"here": dict(configuration)}
+    content = {"document": "one check", "configurations": known, "claims": [{"quote": "", "checks": [dict(check)]}]}
+    return audit(claims_from(content), forecaster).claims[0].findings[0]
 
 
 def once_each(forecaster: Forecaster) -> Forecaster:

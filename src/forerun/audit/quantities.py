@@ -30,8 +30,8 @@ SIZE_UNITS |= {"byte": 1.0}
 ABOUT_SIGNS, BELOW, ABOVE = ("~", "≈"), ("<=", "<", "≤"), (">=", ">", "≥")
 _NUMBER = r"[-+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _WRITTEN = re.compile(
-    rf"(?P<sign>~|≈|<=|<|≤|>=|>|≥)?\s*(?P<low>{_NUMBER})\s*(?P<lowunit>[^\W\d_]*|%)"
-    rf"(?:\s*(?:-|–|—|to|…|\.\.)\s*~?(?P<high>{_NUMBER})\s*(?P<unit>[^\W\d_]*|%))?\+?"
+    rf"(?P<sign>~|≈|<=|<|≤|>=|>|≥)?\s*(?P<low>{_NUMBER})\s*(?P<lowunit>[^\W\d_]*|%|×)"
+    rf"(?:\s*(?:-|–|—|to|…|\.\.)\s*~?(?P<high>{_NUMBER})\s*(?P<unit>[^\W\d_]*|%|×))?\+?"
 )
 
 Agreement = Literal["agree", "partly", "apart"]
@@ -125,6 +125,7 @@ def _of(found: re.Match[str], units: Mapping[str, float], example: str, text: st
         low = -math.inf
     elif sign in ABOVE:
         high = math.inf
+    half = 0.0 if sign in (*BELOW, *ABOVE) else half
     if low > high:
         raise ValueError(f"the lower number first, as in {example}")
     return Quantity(low=low, high=high, half_unit=half, about=sign in ABOUT_SIGNS, text=text)
