@@ -73,4 +73,6 @@ def _checked(check: Check, name: str, context: Context) -> Finding:
         raise type(error)(f"Claim {name}, check {kind}: {error}") from error
     except ValueError as error:
         raise InvalidSettings(f"Claim {name}, check {kind}: {error}.") from error
+    except ZeroDivisionError as error:
+        raise InvalidSettings(f"Claim {name}, check {kind}: a quantity that is divided by is 0.") from error
     return found.model_copy(update={"kind": kind})

@@ -54,6 +54,11 @@ class Quantity(Section):
         return ABOUT if self.about else EXACT
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends; of a limit twice the end that it has."""
+        return (self.middle, self.middle) if math.isinf(self.low) or math.isinf(self.high) else (self.low, self.high)
+
+    @property
     def middle(self) -> float:
         """Of the range; the end that a limit has."""
         return self.low if math.isinf(self.high) else self.high if math.isinf(self.low) else (self.low + self.high) / 2

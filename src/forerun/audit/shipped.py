@@ -3,7 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
-from forerun.errors import InvalidSettings, nearest
+from forerun.errors import InvalidSettings
 
 EXAMPLE = "example"
 
@@ -25,4 +25,4 @@ def claims_path(name: str) -> Path:
         return Path(name)
     if name in known:
         return known[name]
-    raise InvalidSettings(f"CLAIMS: no file {name!r}. Shipped: {nearest(name, [*known, 'origins'])}.")
+    raise InvalidSettings(f"CLAIMS: no file {name!r}. Shipped: {', '.join(known)}; origins means all but the last.")
