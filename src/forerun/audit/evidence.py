@@ -1,12 +1,15 @@
 """Claims that only a run or a source can decide: measurements, speed-ups, outcomes, whether a feature does anything."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from forerun.audit.arithmetic import Unit, Written, compared, read, shown
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding
 from forerun.audit.quantities import Number, agreement, show_number
 from forerun.hardware.catalogue import device
+from forerun.settings.schema import Count
 from forerun.units import TERA, format_percent
 
 NO_EFFECT = 1e-6
@@ -44,7 +47,7 @@ class SpeedUp(Check):
     before: str = ""
     """Number format, or catalogue name of the device."""
     after: str = ""
-    share_of_time: float = 1.0
+    share_of_time: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Of the step that the change can make faster."""
     evidence: str | None = None
 
@@ -153,8 +156,8 @@ class Coverage(Check):
     """How much of something was checked of what is said to be."""
 
     kind: Literal["coverage"]
-    claimed: int
-    checked: int
+    claimed: Count
+    checked: Annotated[int, Field(ge=0)]
     source: str
     """Where the check is read."""
 

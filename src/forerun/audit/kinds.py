@@ -4,13 +4,13 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from forerun.audit import arithmetic, evidence, hardware_claims, program, schedule, scores, sizes, speed
+from forerun.audit import arithmetic, benchmark, evidence, hardware_claims, program, schedule, scores, sizes, speed
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding
 
 Rule = Callable[[Any, Context], Finding]
 CHECKS: dict[type[Check], Rule] = {
-    **arithmetic.CHECKS, **schedule.CHECKS, **sizes.CHECKS, **speed.CHECKS, **scores.CHECKS,
+    **arithmetic.CHECKS, **schedule.CHECKS, **sizes.CHECKS, **speed.CHECKS, **benchmark.CHECKS, **scores.CHECKS,
     **hardware_claims.CHECKS, **evidence.CHECKS, **program.CHECKS,
 }  # fmt: skip
 

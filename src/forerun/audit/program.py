@@ -4,19 +4,23 @@ import ast
 import inspect
 import operator
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch.utils.data import DataLoader
 
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding
+from forerun.settings.schema import Count
 
 OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod, ast.Add: operator.add, ast.Sub: operator.sub, ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 WORKER_DEFAULTS = {"prefetch_factor": 2}
 """What the loader takes for None where there are workers (documentation of torch.utils.data.DataLoader)."""
+LONGEST_LOOP = 1_000_000
+"""Micro-steps that are followed one by one."""
 DEPRECATED_SINCE = "2.4"
 """torch.cuda.amp.autocast (PyTorch 2.4 release notes)."""
 
@@ -27,8 +31,8 @@ class AccumulationLoop(Check):
     kind: Literal["accumulation-loop"]
     condition: str
     """Of `step` and `N`, such as (step + 1) % N == 0."""
-    accumulation: int
-    micro_steps: int
+    accumulation: Count
+    micro_steps: Annotated[int, Field(ge=1, le=LONGEST_LOOP)]
     first_step: int = 0
 
 

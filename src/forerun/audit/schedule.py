@@ -6,6 +6,7 @@ from typing import Literal
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding, verdict_of
 from forerun.audit.quantities import Duration, Number, Size, agreement, show_bytes, show_number, show_seconds
+from forerun.settings.schema import Count
 from forerun.units import format_percent
 
 WARMUP_SHARE = 0.10
@@ -46,7 +47,7 @@ class Steps(Check):
     claimed: Number
     counts: Literal["micro-steps", "updates", "evaluation-batches", "samples"] = "updates"
     per: Literal["epoch", "run"] = "run"
-    over: int | None = None
+    over: Count | None = None
     """Examples, where not the training ones; for `samples` the updates that they are of."""
 
 
@@ -125,9 +126,9 @@ class Saves(Check):
     """Checkpoints that a run writes, one each so many updates and one at the end."""
 
     kind: Literal["saves"]
-    every: int
+    every: Count
     claimed: Number | None = None
-    keep: int | None = None
+    keep: Count | None = None
     """How many stay; the disk that they take is said beside."""
 
 
@@ -166,7 +167,7 @@ class RunTime(Check):
 def check_run_time(claim: RunTime, context: Context) -> Finding:
     """R02: step x steps, evaluation and start-up apart."""
     steps = context.updates if claim.steps is None else claim.steps.middle
-    low, high = claim.step.low * steps, claim.step.high * steps
+    low, high = (end * steps for end in claim.step.ends)
     found = agreement(claim.claimed, low, high)
     said = "" if found == "agree" else f"not {claim.claimed.text}"
     formula = f"{claim.step.text} x {show_number(steps)} steps"
@@ -214,8 +215,8 @@ class LearningRateScaling(Check):
     """Of the formula that is shown."""
     old: Number
     new: Number
-    old_batch: int
-    new_batch: int
+    old_batch: Count
+    new_batch: Count
 
 
 def check_learning_rate_scaling(claim: LearningRateScaling, context: Context) -> Finding:

@@ -2,12 +2,15 @@
 
 import math
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding, verdict_of
 from forerun.audit.quantities import Number, agreement, show_number
 from forerun.evaluate.proportions import samples_needed, wilson
+from forerun.settings.schema import Count
 from forerun.units import format_percent
 
 NEAR_CHANCE, SKILL = 0.97, 0.60
@@ -16,8 +19,6 @@ PREVALENCES = (0.10,)
 """At which the value of a positive finding is told beside its error rates."""
 LEAK_AUC = 0.55
 """Above which metadata alone gives a label away (R22)."""
-REPEATS = 5
-"""Of a measurement that is to have an interval; stated (R18)."""
 GRID = 2000
 
 
@@ -26,7 +27,7 @@ class ContrastiveLoss(Check):
 
     kind: Literal["contrastive-loss"]
     claimed: list[Number]
-    classes: int
+    classes: Annotated[int, Field(ge=2)]
     """Of equal size in a batch; the floor of uneven ones is higher."""
     batch: int | None = None
     keeps_self: bool = False
@@ -72,7 +73,7 @@ class ClassificationLoss(Check):
 
     kind: Literal["classification-loss"]
     loss: Number
-    classes: int = 2
+    classes: Annotated[int, Field(ge=2)] = 2
     auc: Number | None = None
 
 
@@ -116,7 +117,7 @@ class Metric(Check):
     """Trivial methods → their score."""
     source: str = ""
     """Of the baselines."""
-    samples: int | None = None
+    samples: Count | None = None
     """Scored, where the metric is a share of them."""
     evidence: str | None = None
 
@@ -159,7 +160,7 @@ class Difference(Check):
     kind: Literal["difference"]
     first: Number
     second: Number
-    samples: int
+    samples: Count
     """In each group."""
 
 
@@ -240,25 +241,8 @@ def check_leak(claim: Leak, context: Context) -> Finding:
     return finding("R22", verdict, right=right, formula="metadata probe", said=said, source=claim.source)
 
 
-class Repeats(Check):
-    """How often something was measured."""
-
-    kind: Literal["repeats"]
-    iterations: int
-    repeats: int = 1
-
-
-def check_repeats(claim: Repeats, context: Context) -> Finding:
-    """R18: an interval needs repeats, not iterations."""
-    said = f"{claim.repeats} of {REPEATS} repeats: no interval" if claim.repeats < REPEATS else ""
-    formula = f"{claim.repeats} x {claim.iterations} iterations"
-    return finding(
-        "R18", "unsupported" if said else "consistent", right=f"at least {REPEATS} repeats", formula=formula, said=said
-    )
-
-
 CHECKS = {
     ContrastiveLoss: check_contrastive_loss, Floor: check_floor, ClassificationLoss: check_classification_loss,
     Metric: check_metric, Difference: check_difference, ErrorRates: check_error_rates, TextTokens: check_text_tokens,
-    Leak: check_leak, Repeats: check_repeats,
+    Leak: check_leak,
 }  # fmt: skip

@@ -1,12 +1,13 @@
 """Claims about time: what FLOP/s they imply, how time follows work, and what our own forecast says instead."""
 
+from dataclasses import dataclass
 from typing import Literal
 
-from forerun.audit.architecture import counted
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding
 from forerun.audit.quantities import Duration, Number, Quantity, agreement, between, show_number, show_seconds
-from forerun.units import MILLI, TERA, format_flops_per_second, format_percent
+from forerun.settings.schema import Count
+from forerun.units import TERA, format_flops_per_second, format_percent
 
 IMPLAUSIBLE, POOR, CLAIMED_BUSY = 0.60, 0.10, 0.60
 """Shares of the peak (R01): above the first no published training step of this kind; below the second a device that is
@@ -32,50 +33,66 @@ class Speed(Check):
     """The run or source that measured it."""
 
 
+@dataclass(frozen=True)
+class Shares:
+    """A claimed speed beside the least time that the device could do the work in."""
+
+    least: float
+    """Of the peak, at the reading that favours the claim: its slowest time, its shortest samples."""
+    most: float
+    bound: str
+    """The fastest that the peak allows, at that reading."""
+    work: str
+
+    @property
+    def said(self) -> str:
+        """Both shares."""
+        most = format_percent(self.most)
+        return f"{format_percent(self.least)} to {most} of peak" if self.most > self.least else f"{most} of peak"
+
+
 def check_speed(claim: Speed, context: Context) -> Finding:
     """R01: least time at the device's peak over the claimed time, at the reading that favours the claim."""
-    least, most, seconds, what = _shares(claim, context)
-    peak = context.peak()
-    right = (
-        f"{format_percent(least)} to {format_percent(most)} of peak"
-        if most > least
-        else f"{format_percent(most)} of peak"
-    )
-    formula = f"{what} at {format_flops_per_second(peak)} peak takes {show_seconds(seconds)} at least"
-    if least > 1:
-        said = f"implies {format_flops_per_second(least * peak)}, at the reading that favours it"
-        return finding("R01", "impossible", right=f"at least {show_seconds(seconds)}", formula=formula, said=said)
-    if least > IMPLAUSIBLE:
-        return finding("R01", "wrong", right=right, formula=formula, said="implausible: above 60 % of peak")
-    if most > 1:
+    shares = _shares(claim, context)
+    formula = f"{shares.work}: {shares.bound} at {_peaks(context)}"
+    if shares.least > 1:
+        said = f"{shares.least:.2f} times what the peak allows, at the reading that favours it"
+        return finding("R01", "impossible", right=shares.bound, formula=formula, said=said)
+    if shares.least > IMPLAUSIBLE:
+        return finding("R01", "wrong", right=shares.said, formula=formula, said="implausible: above 60 % of peak")
+    if shares.most > 1:
         said = "its fast end is beyond the peak"
-        return finding("R01", "unsupported", right=right, formula=formula, said=said)
-    if claim.evidence is None and most < POOR:
+        return finding("R01", "unsupported", right=shares.said, formula=formula, said=said)
+    if claim.evidence is None and shares.most < POOR:
         said = "very slow code, or a number that nobody measured"
-        return finding("R01", "unsupported", right=right, formula=formula, said=said)
+        return finding("R01", "unsupported", right=shares.said, formula=formula, said=said)
     said = "" if claim.evidence else "possible; not measured"
-    return finding("R01", "consistent", right=right, formula=formula, said=said)
+    return finding("R01", "consistent", right=shares.said, formula=formula, said=said)
 
 
-def _shares(claim: Speed, context: Context) -> tuple[float, float, float, str]:
-    """Shares of the peak at the slowest and fastest reading, the least seconds of the former, and the work in words."""
+def _peaks(context: Context) -> str:
+    """The peaks that count, in words."""
+    said = f"{format_flops_per_second(context.peak())} peak"
+    return f"{said} ({context.peak('int8') / TERA:g} in int8)" if context.run.quantization == "int8" else said
+
+
+def _shares(claim: Speed, context: Context) -> Shares:
     tokens = between(context.tokens_per_sample, context.tokens_per_sample) if claim.tokens is None else claim.tokens
+    shown = show_number(tokens.low, tokens.high)
     if (claim.time is None) == (claim.samples_per_second is None):
         raise ValueError("time or samples_per_second: exactly one of them")
     if claim.samples_per_second is not None:
-        rate = claim.samples_per_second
-        work = [context.least_seconds(rate.low, tokens.low), context.least_seconds(rate.high, tokens.high)]
-        return (
-            work[0],
-            work[1],
-            1 / rate.low * work[0],
-            f"{rate.text} samples/s of {show_number(tokens.low, tokens.high)}",
+        slow, fast = claim.samples_per_second.ends
+        low, high = (context.least_seconds(1.0, each) for each in (tokens.low, tokens.high))
+        return Shares(
+            low * slow, high * fast, f"at most {show_number(1 / low)} samples/s", f"samples of {shown} tokens"
         )
     assert claim.time is not None, "checked above"
     samples = _samples(claim.per, context)
     low, high = (context.least_seconds(samples, each, claim.frozen_encoder) for each in (tokens.low, tokens.high))
-    what = f"{samples:,.0f} samples of {show_number(tokens.low, tokens.high)} tokens"
-    return low / claim.time.high, high / claim.time.low, low, what
+    fast, slow = claim.time.ends
+    work = f"{samples:,.0f} samples of {shown} tokens"
+    return Shares(low / slow, high / fast, f"at least {show_seconds(low)}", work)
 
 
 def _samples(per: str, context: Context) -> float:
@@ -105,8 +122,9 @@ def check_utilisation(claim: Utilisation, context: Context) -> Finding:
     speed = Speed(
         kind="speed", time=claim.time, per=claim.per, tokens=claim.tokens, frozen_encoder=claim.frozen_encoder
     )
-    _, share, _, what = _shares(speed, context)
-    right, formula = f"MFU {format_percent(share)}", f"{what} in {claim.time.text}"
+    shares = _shares(speed, context)
+    share = shares.most
+    right, formula = f"MFU {format_percent(share)}", f"{shares.work} in {claim.time.text}"
     if share > 1:
         return finding("R01", "impossible", right=right, formula=formula, said="the time is beyond the peak")
     if claim.read_with == "nvidia-smi":
@@ -167,7 +185,7 @@ class DataParallel(Check):
 
     kind: Literal["data-parallel"]
     one: Duration
-    gpus: int
+    gpus: Count
     several: Duration
 
 
@@ -221,8 +239,8 @@ class Generation(Check):
     """An evaluation that generates text, and the time that the document leaves for it."""
 
     kind: Literal["generation"]
-    samples: int
-    new_tokens: int
+    samples: Count
+    new_tokens: Count
     tokens_per_second: Number
     """At the batch that is used."""
     source: str
@@ -248,44 +266,7 @@ def check_generation(claim: Generation, context: Context) -> Finding:
     return finding("R23", "unsupported", right=right, formula=formula, said=said, source=claim.source)
 
 
-class Benchmark(Check):
-    """A measurement of speed said to stand for training."""
-
-    kind: Literal["benchmark"]
-    model: str
-    measures: Literal["inference", "training"]
-    stands_for: Literal["inference", "training"]
-    samples: int
-    tokens: float
-    """Of a sample, as it really was."""
-    dtype: str = "float32"
-    seconds: Duration
-    """Of one iteration."""
-    iterations: int
-    repeats: int = 1
-    source: str = ""
-
-
-def check_benchmark(claim: Benchmark, context: Context) -> Finding:
-    """R18: share of the peak, the kind of step, and whether there is an interval."""
-    flops = claim.samples * claim.tokens * counted(claim.model).forward_flops(claim.tokens)
-    flops *= 3 if claim.measures == "training" else 1
-    share = flops / context.peak(claim.dtype) / claim.seconds.middle
-    right = f"{format_percent(share)} of peak; {claim.repeats} repeats of {claim.iterations}"
-    formula = (
-        f"{claim.samples} x {claim.tokens:g} tokens, {flops / TERA / MILLI:,.1f} GFLOP in "
-        f"{show_seconds(claim.seconds.middle)}"
-    )
-    if claim.measures != claim.stands_for or share < POOR:
-        said = [f"{claim.measures} is not {claim.stands_for}"] if claim.measures != claim.stands_for else []
-        said += ["launches, not arithmetic, take the time"] if share < POOR else []
-        return finding("R18", "wrong", right=right, formula=formula, said="; ".join(said), source=claim.source or None)
-    if claim.repeats < 2:
-        return finding("R18", "unsupported", right=right, formula=formula, said="one repeat has no interval")
-    return finding("R18", "consistent", right=right, formula=formula)
-
-
 CHECKS = {
     Speed: check_speed, Utilisation: check_utilisation, WorkTime: check_work_time, DataParallel: check_data_parallel,
-    ForecastTime: check_forecast_time, Generation: check_generation, Benchmark: check_benchmark,
+    ForecastTime: check_forecast_time, Generation: check_generation,
 }  # fmt: skip

@@ -35,7 +35,6 @@ from forerun.errors import InvalidSettings
         ({"kind": "text-tokens", "claimed": 7, "longest": "1 + 1 = 2"}, "consistent", "at most 11"),
         ({"kind": "leak", "auc": 0.99, "source": "r"}, "wrong", "0.99"),
         ({"kind": "leak", "auc": 0.52, "source": "r"}, "consistent", "0.52"),
-        ({"kind": "repeats", "iterations": 50, "repeats": 5}, "consistent", "5 repeats"),
     ],
 )  # fmt: skip
 def test_scores(check, verdict, right):

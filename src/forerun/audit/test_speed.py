@@ -111,24 +111,6 @@ def test_generating_takes_time():
     assert check_one({**check, "allowed": "1 min"}).verdict == "wrong"
 
 
-@pytest.mark.parametrize(
-    ("changes", "verdict"),
-    [
-        ({}, "consistent"),
-        ({"repeats": 1}, "unsupported"),
-        ({"measures": "inference"}, "wrong"),
-        ({"tokens": 2, "samples": 1}, "wrong"),
-    ],
-)
-def test_a_benchmark_has_the_shape_of_training(changes, verdict):
-    """64 x 128 tokens of BERT-base: 4.4 TFLOP, 14 ms of an A100 at peak."""
-    known = {
-        "model": "bert-base-uncased", "measures": "training", "stands_for": "training", "samples": 64, "tokens": 128,
-        "dtype": "bfloat16", "seconds": "40 ms", "iterations": 50, "repeats": 5,
-    }  # fmt: skip
-    assert check_one({"kind": "benchmark", **known, **changes}, FULL).verdict == verdict
-
-
 def test_a_limit_counts_as_the_number_that_it_names():
     assert check_one({"kind": "speed", "time": "< 5 s"}, FULL).verdict == "impossible"
     assert check_one({"kind": "run-time", "step": "< 40 s", "claimed": "800 s"}, FULL).right == "13.3 min"
