@@ -33,7 +33,7 @@ ALLOWED = {
 }  # fmt: skip
 DISAGREEMENTS = {"0.32": "unsupported"}
 """Row → our verdict; argued in the claim's note."""
-IMPOSSIBLE = {"0.4", "0.20", "0.27", "0.30", "2.7", "2.8", "2.9", "2.19", "3.11", "3.19"}
+IMPOSSIBLE = {"0.4", "0.20", "0.27", "0.30", "1.15", "2.7", "2.8", "2.9", "2.19", "3.11", "3.19"}
 """Beyond a bound of physics or arithmetic: what the checklist calls impossible, and memory that no such card has."""
 RIGHT = {
     "0.20": "4.16", "0.23": "298", "0.28": "67.1 %", "1.1": "9.50 h to 11.5 h", "1.6": "1.75 h to 2.62 h", "1.11": "2,400",
