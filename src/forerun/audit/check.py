@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from forerun.audit.claims import Claim, ClaimsFile, claims_from, contexts_of
-from forerun.audit.context import Context, Forecaster
+from forerun.audit.context import Context, Forecaster, Measurer
 from forerun.audit.findings import VERDICTS, AuditedClaim, AuditReport, Check, Finding
 from forerun.audit.kinds import CHECKS, kind_of
 from forerun.errors import ForerunError, InvalidSettings
@@ -14,14 +14,19 @@ from forerun.settings.schema import Settings
 
 
 def audit(
-    file: ClaimsFile, forecaster: Forecaster | None = None, told: Callable[[str], None] = lambda what: None
+    file: ClaimsFile,
+    forecaster: Forecaster | None = None,
+    measurer: Measurer | None = None,
+    *,
+    told: Callable[[str], None] = lambda what: None,
 ) -> AuditReport:
-    """The audit of a file; `forecaster` answers claims about memory and time, `told` hears what is being checked.
+    """The audit of a file; `forecaster` answers claims about memory and time, `measurer` those about runs of the
+    ledger; `told` hears what is being checked.
 
     Raises:
         InvalidSettings: a check lacks what it needs, or its values make no sense; the message names the claim.
     """
-    contexts = contexts_of(file, None if forecaster is None else once_each(forecaster))
+    contexts = contexts_of(file, None if forecaster is None else once_each(forecaster), measurer)
     claims = []
     for number, claim in enumerate(file.claims, start=1):
         told(claim.id or str(number))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from forerun.audit.context import Context, Forecaster
+from forerun.audit.context import Context, Forecaster, Measurer
 from forerun.audit.findings import Check
 from forerun.audit.kinds import KINDS
 from forerun.errors import InvalidSettings, nearest
@@ -134,7 +134,9 @@ def claims_from(content: Mapping[str, Any]) -> ClaimsFile:
         raise InvalidSettings(_explain(error, content)) from error
 
 
-def contexts_of(file: ClaimsFile, forecaster: Forecaster | None = None) -> dict[str | None, Context]:
+def contexts_of(
+    file: ClaimsFile, forecaster: Forecaster | None = None, measurer: Measurer | None = None
+) -> dict[str | None, Context]:
     """Contexts by the name of their configuration; under None the first one, or an empty one.
 
     Raises:
@@ -144,8 +146,8 @@ def contexts_of(file: ClaimsFile, forecaster: Forecaster | None = None) -> dict[
     for name in file.configurations:
         gpu, content, changes, drop_last = _resolved(file.configurations, name, ())
         settings = _settings(name, content, changes) if content else None
-        found[name] = Context(name, settings, gpu, drop_last, forecaster)
-    return {None: next(iter(found.values()), Context(forecaster=forecaster)), **found}
+        found[name] = Context(name, settings, gpu, drop_last, forecaster, measurer)
+    return {None: next(iter(found.values()), Context(forecaster=forecaster, measurer=measurer)), **found}
 
 
 def _resolved(

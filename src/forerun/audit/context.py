@@ -13,12 +13,14 @@ from typing import TypeVar
 from forerun.audit.architecture import Architecture, architecture_of, passes
 from forerun.errors import InvalidSettings, MissingPeak
 from forerun.hardware.catalogue import Device, device
-from forerun.records import Forecast
+from forerun.records import Forecast, Measurement
 from forerun.settings.schema import Precision, Settings
 
 Value = TypeVar("Value")
 Forecaster = Callable[[Settings, str], Forecast]
 """Settings and the name of a GPU → their forecast."""
+Measurer = Callable[[str], Measurement]
+"""Id of a run, a unique beginning of it, or `last` → what it measured."""
 PEAK_DTYPES: dict[Precision, tuple[str, ...]] = {
     "fp32": ("float32",), "tf32": ("tfloat32", "float32"), "fp16-mixed": ("float16",), "fp16-true": ("float16",),
     "bf16-mixed": ("bfloat16",), "bf16-true": ("bfloat16",),
@@ -35,6 +37,7 @@ class Context:
     drop_last: bool = False
     """Whether the last partial micro-batch of an epoch is left out."""
     forecaster: Forecaster | None = None
+    measurer: Measurer | None = None
 
     @property
     def run(self) -> Settings:
@@ -124,6 +127,17 @@ class Context:
         if self.forecaster is None:
             raise InvalidSettings("This check needs a forecast. Audit with `forerun audit`, which makes one.")
         return self.forecaster(self.run, self.device.name)
+
+    def measured(self, run_id: str) -> Measurement:
+        """What a run of the ledger measured.
+
+        Raises:
+            InvalidSettings: nobody gave this audit a ledger, or the run has not finished.
+            RunNotFound: the ledger has no such run.
+        """
+        if self.measurer is None:
+            raise InvalidSettings("This check needs the ledger. Audit with `forerun audit`, which opens it.")
+        return self.measurer(run_id)
 
     def _need(self, value: Value | None, what: str, remedy: str) -> Value:
         if value is None:

@@ -1,6 +1,7 @@
 """Claims that only a run or a source can decide: measurements, speed-ups, outcomes, whether a feature does anything."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -8,6 +9,7 @@ from forerun.audit.arithmetic import Unit, Written, compared, read, shown
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding
 from forerun.audit.quantities import Number, agreement, show_number
+from forerun.errors import nearest
 from forerun.hardware.catalogue import device
 from forerun.settings.schema import Count
 from forerun.units import TERA, format_percent
@@ -111,6 +113,45 @@ def check_outcome(claim: Outcome, context: Context) -> Finding:
     return finding("recorded", "wrong", right=right, formula="recorded", said=why, source=claim.source)
 
 
+class RunFigure(Check):
+    """A figure that is said to be of a run in the ledger."""
+
+    kind: Literal["run-figure"]
+    run: str
+    """The run's id, a unique beginning of it, or `last`."""
+    quantity: str
+    """A metric, or a field of the measurement such as step.seconds or memory.peak_allocated_bytes."""
+    claimed: Written
+    unit: Unit = "number"
+
+
+def check_run_figure(claim: RunFigure, context: Context) -> Finding:
+    """R25: what the ledger says of that run."""
+    measured = context.measured(claim.run)
+    fields = _figures(measured.model_dump())
+    figures = {**{name: value for name, value in fields.items() if "." in name}, **measured.metrics}
+    if claim.quantity not in figures:
+        close = nearest(claim.quantity, sorted(figures))
+        raise ValueError(f"quantity: run {claim.run} has no {claim.quantity!r}. Nearest: {close}")
+    value = figures[claim.quantity]
+    found = compared(read(claim.claimed, claim.unit, "claimed"), value, value, claim.unit)
+    verdict: Verdict = "consistent" if found == "agree" else "wrong"
+    said = "" if found == "agree" else f"not {claim.claimed}"
+    right = shown(value, value, claim.unit)
+    return finding("R25", verdict, right=right, formula=claim.quantity, said=said, source=f"ledger, run {claim.run}")
+
+
+def _figures(document: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Numbers of a nested document by their dotted path."""
+    found: dict[str, float] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            found |= _figures(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"{prefix}{name}"] = value
+    return found
+
+
 class Alive(Check):
     """A mechanism said to be active, and the size of its effect where somebody measured it."""
 
@@ -196,6 +237,6 @@ def check_rate(claim: Rate, context: Context) -> Finding:
 
 
 CHECKS = {
-    Measurement: check_measurement, SpeedUp: check_speed_up, Outcome: check_outcome, Alive: check_alive,
-    SearchSpace: check_search_space, Coverage: check_coverage, Rate: check_rate,
+    Measurement: check_measurement, SpeedUp: check_speed_up, Outcome: check_outcome, RunFigure: check_run_figure,
+    Alive: check_alive, SearchSpace: check_search_space, Coverage: check_coverage, Rate: check_rate,
 }  # fmt: skip

@@ -2,7 +2,10 @@
 
 import pytest
 
-from forerun.audit.check import check_one
+from forerun.audit.check import audit, check_one
+from forerun.audit.claims import claims_from
+from forerun.errors import InvalidSettings
+from forerun.verify.test_compare import measurement
 
 A100 = {"gpu": "a100-40gb"}
 
@@ -38,6 +41,33 @@ A100 = {"gpu": "a100-40gb"}
 def test_evidence(check, verdict):
     found = check_one(check, A100)
     assert found.verdict == verdict, found
+
+
+FIGURES = [
+    ({"quantity": "auc", "claimed": 0.95}, "consistent"),
+    ({"quantity": "auc", "claimed": 0.99}, "wrong"),
+    ({"quantity": "step.seconds", "claimed": "3 s", "unit": "time"}, "consistent"),
+    ({"quantity": "step.seconds", "claimed": "~2 s", "unit": "time"}, "wrong"),
+    ({"quantity": "memory.peak_allocated_bytes", "claimed": "1 KB", "unit": "size"}, "consistent"),
+]
+
+
+@pytest.mark.parametrize(("check", "verdict"), FIGURES)
+def test_a_figure_of_a_run_is_what_the_ledger_says(check, verdict):
+    assert figure(**check).verdict == verdict
+
+
+def figure(**check):
+    content = {"document": "d", "claims": [{"quote": "q", "kind": "run-figure", "run": "last", **check}]}
+    (claim,) = audit(claims_from(content), measurer=lambda run: measurement(metrics={"auc": 0.95})).claims
+    return claim.findings[0]
+
+
+def test_a_figure_that_the_run_does_not_have():
+    with pytest.raises(InvalidSettings, match="no 'auk'. Nearest: auc"):
+        figure(quantity="auk", claimed=1)
+    with pytest.raises(InvalidSettings, match="needs the ledger"):
+        check_one({"kind": "run-figure", "run": "last", "quantity": "auc", "claimed": 1})
 
 
 def test_a_miss_says_by_how_much():

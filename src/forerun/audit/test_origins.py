@@ -33,7 +33,7 @@ ALLOWED = {
 }  # fmt: skip
 DISAGREEMENTS = {"0.32": "unsupported"}
 """Row → our verdict; argued in the claim's note."""
-IMPOSSIBLE = {"0.4", "0.20", "0.27", "0.30", "1.15", "2.7", "2.8", "2.9", "2.19", "3.11", "3.19"}
+IMPOSSIBLE = {"0.4", "0.20", "0.27", "0.30", "2.7", "2.8", "2.9", "2.19", "3.11", "3.19"}
 """Beyond a bound of physics or arithmetic: what the checklist calls impossible, and memory that no such card has."""
 RIGHT = {
     "0.20": "4.16", "0.23": "298", "0.28": "67.1 %", "1.1": "9.50 h to 11.5 h", "1.6": "1.75 h to 2.62 h", "1.11": "2,400",
@@ -43,12 +43,26 @@ RIGHT = {
 """The checklist's right numbers, as the deciding finding prints them."""
 
 
+SLOW_TO_FORECAST = "1.15"
+"""The claim whose forecast takes more than all else; it is wrong by arithmetic too, and asked for in a slow test."""
+
+
+def forecaster(settings, gpu):
+    return forecast_settings(settings, find_device(gpu))
+
+
+def without_slow(file):
+    claims = [
+        claim.model_copy(update={"checks": [c for c in claim.checks if c.kind != "fits"]})
+        if claim.id == SLOW_TO_FORECAST else claim
+        for claim in file.claims
+    ]  # fmt: skip
+    return file.model_copy(update={"claims": claims})
+
+
 @pytest.fixture(scope="module")
 def audited():
-    reports = {}
-    for name, path in shipped().items():
-        reports[name] = check.audit(load_claims(path), lambda s, gpu: forecast_settings(s, find_device(gpu)))
-    return reports
+    return {name: check.audit(without_slow(load_claims(path)), forecaster) for name, path in shipped().items()}
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +90,16 @@ def test_a_soft_row_that_is_consistent_has_a_caveat(claims):
 
 def test_impossible_rows(claims):
     assert {row for row, claim in claims.items() if claim.verdict == "impossible"} == IMPOSSIBLE
+
+
+@pytest.mark.slow
+def test_the_second_document_does_not_fit_by_our_forecast_either():
+    """Its author went back from micro-batches of 8 to 4, "to prevent OOM"."""
+    file = load_claims(next(path for name, path in shipped().items() if name.startswith("1")))
+    claims = [claim for claim in file.claims if claim.id == SLOW_TO_FORECAST]
+    (claim,) = check.audit(file.model_copy(update={"claims": claims}), forecaster).claims
+    assert claim.verdict == "impossible"
+    assert claim.worst.kind == "fits"
 
 
 def test_right_numbers(claims):

@@ -10,6 +10,7 @@ from forerun.errors import InvalidSettings
 if TYPE_CHECKING:
     from forerun.audit.claims import ClaimsFile
     from forerun.audit.findings import AuditReport
+    from forerun.records import Measurement
 
 EXIT_CRITERION_FAILED = 4
 AUDITS_SCHEMA = "forerun.audits/1"
@@ -76,11 +77,22 @@ def _audited(files: "list[ClaimsFile]") -> "list[AuditReport]":
     with Console(stderr=True).status("") as status:
         return [
             hold_against(
-                file, lambda settings, gpu: forecast_settings(settings, find_device(gpu)),
-                lambda what: status.update(f"checking {what}"),
+                file, lambda settings, gpu: forecast_settings(settings, find_device(gpu)), _measured,
+                told=lambda what: status.update(f"checking {what}"),
             )
             for file in files
         ]  # fmt: skip
+
+
+def _measured(run_id: str) -> "Measurement":
+    from forerun.ledger.store import open_ledger
+
+    with open_ledger(ledger_url()) as ledger:
+        row = ledger.run(run_id)
+        found = ledger.measurement(row.id)
+    if found is None:
+        raise InvalidSettings(f"Run {row.id} is {row.state} and has no measurement. Finish it with --resume {row.id}.")
+    return found
 
 
 def _documents(reports: "list[AuditReport]") -> dict[str, object]:
