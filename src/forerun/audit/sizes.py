@@ -86,12 +86,16 @@ def check_family(claim: Family, context: Context) -> Finding:
     """R09: the size of the named model, and which of its family has the size in question."""
     row = catalogue_row(claim.named)
     size = context.architecture.total if claim.claimed is None else claim.claimed.middle
-    is_it = abs(size / row.parameters - 1) <= PARAMETER_SHARE
-    said = "" if is_it else f"{_millions(size)} is not {row.name}"
-    formula = f"{row.name}: {_millions(row.parameters)}"
-    return finding(
-        "R09", "consistent" if is_it else "wrong", right=_millions(row.parameters), formula=formula, said=said
-    )
+    right = f"{row.name}: {_millions(row.parameters)}"
+    if _is_size(size, row.parameters):
+        return finding("R09", "consistent", right=right, formula=f"parameters of {row.name}")
+    other = next((r.name for r in architectures() if r.family == row.family and _is_size(size, r.parameters)), None)
+    said = f"{_millions(size)} is {other or 'no model of that family'}, not {row.name}"
+    return finding("R09", "wrong", right=right, formula=f"parameters of {row.name}", said=said)
+
+
+def _is_size(size: float, of: float) -> bool:
+    return abs(size / of - 1) <= PARAMETER_SHARE
 
 
 class MemoryPart(Check):

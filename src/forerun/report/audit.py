@@ -22,15 +22,20 @@ def audit_view(report: AuditReport, everything: bool = False) -> RenderableType:
     table.add_column("verdict", no_wrap=True)
     table.add_column("right", ratio=3)
     table.add_column("why", ratio=6)
-    shown = [claim for claim in report.claims if everything or claim.verdict != "consistent" or _caveats(claim)]
+    shown = [claim for claim in report.claims if everything or _open(claim)]
     for claim in sorted(shown, key=lambda claim: -VERDICTS.index(claim.verdict)):
-        deciding = claim.worst if claim.verdict != "consistent" else next(iter(_caveats(claim)), claim.worst)
-        table.add_row(_quoted(claim), Text(claim.verdict, style=STYLES[claim.verdict]), deciding.right, _why(deciding))
+        for number, finding in enumerate(_open(claim) or [claim.worst]):
+            verdict = Text(finding.verdict, style=STYLES[finding.verdict])
+            table.add_row("" if number else _quoted(claim), verdict, finding.right, _why(finding))
+        if claim.note:
+            table.add_row("", "", "", Text(f"note: {' '.join(claim.note.split())}", style="italic"))
     return Group(table, summary_line(report))
 
 
-def _caveats(claim: AuditedClaim) -> list[Finding]:
-    return [finding for finding in claim.findings if finding.said]
+def _open(claim: AuditedClaim) -> list[Finding]:
+    """Findings that leave something to say, the worst first."""
+    found = [finding for finding in claim.findings if finding.said or finding.verdict != "consistent"]
+    return sorted(found, key=lambda finding: -VERDICTS.index(finding.verdict))
 
 
 def _quoted(claim: AuditedClaim) -> Text:
