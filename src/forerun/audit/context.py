@@ -106,11 +106,11 @@ class Context:
         return found
 
     def least_seconds(self, samples: float, tokens: float, frozen: bool = False) -> float:
-        """Time of training on so many samples of so many tokens, were every product at the device's peak.
+        """Time of training on so many samples of so many tokens, were every product at the peak of all devices.
 
         Frozen encoders do the forward pass alone. Forward passes through int8 layers count at the peak of int8.
         """
-        forward = samples * tokens * self.architecture.forward_flops(tokens)
+        forward = samples * tokens * self.architecture.forward_flops(tokens) / self.run.parallel.world_size
         peak = self.peak()
         first = self.peak("int8") if self.run.quantization == "int8" else peak
         count = 1.0 if frozen else passes(self.run)

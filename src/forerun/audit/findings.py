@@ -32,7 +32,7 @@ class Rule(Record):
 
 ARITHMETIC = "arithmetic"
 RULES = {
-    "R01": Rule(says="implied FLOP/s: impossible above the peak, implausible above 60 %, no efficiency below 10 %",
+    "R01": Rule(says="implied FLOP/s: impossible above the peak, implausible above 80 %, rare above 60 %",
                 source="Chowdhery et al. 2022 (PaLM), appendix B, for the count; peaks: GPU catalogue"),
     "R02": Rule(says="time of a step times steps is the time of the run", source=ARITHMETIC),
     "R03": Rule(says="parts add up to their total; products and ratios are right", source=ARITHMETIC),

@@ -67,10 +67,10 @@ def _counts(forecast: Forecast, measured: Measurement, steps: Sequence[StepRepor
 
 
 def _memory(forecast: Forecast, measured: Measurement) -> list[Content]:
-    parts = {name: f"{size} B" for name, size in forecast.memory.breakdown.model_dump().items()}
+    parts = {name: f"{size:,} B" for name, size in forecast.memory.breakdown.model_dump().items()}
     peak = forecast.memory.peak_allocated_bytes
     found = [_claim(
-        "memory parts", f"a forecast peak of {peak:,} B", kind="sum", unit="size", parts=parts, total=f"{peak} B"
+        "memory parts", f"a forecast peak of {peak:,} B", kind="sum", unit="size", parts=parts, total=f"{peak:,} B"
     )]  # fmt: skip
     allocated, reserved = measured.memory.peak_allocated_bytes, measured.memory.peak_reserved_bytes
     if allocated is not None and reserved is not None:
@@ -83,17 +83,17 @@ def _memory(forecast: Forecast, measured: Measurement) -> list[Content]:
 
 
 def _times(measured: Measurement, steps: Sequence[StepReport]) -> list[Content]:
-    phases = {name: f"{seconds} s" for name, seconds in measured.run.phases.model_dump().items()}
+    phases = {name: f"{seconds:.6g} s" for name, seconds in measured.run.phases.model_dump().items()}
     whole = measured.run.seconds
     found = [_claim(
-        "run phases", f"{whole:.1f} s in all", kind="sum", unit="time", parts=phases, total=f"~{whole} s"
+        "run phases", f"{whole:.1f} s in all", kind="sum", unit="time", parts=phases, total=f"~{whole:.6g} s"
     )]  # fmt: skip
     if steps:
         mean = statistics.fmean(report.step_seconds for report in steps)
         training = measured.run.phases.training_seconds
         quote = f"{training:.1f} s of training in {len(steps)} steps of {mean:.4g} s in the mean"
         found.append(_claim(
-            "step x steps", quote, kind="run-time", step=f"{mean} s", steps=len(steps), claimed=f"~{training} s"
+            "step x steps", quote, kind="run-time", step=f"{mean:.6g} s", steps=len(steps), claimed=f"~{training:.6g} s"
         ))  # fmt: skip
     return found
 
@@ -109,8 +109,8 @@ def _rates(row: RunRow, forecast: Forecast, measured: Measurement) -> list[Conte
         ),
         _claim(
             "throughput", f"{measured.step.tokens_per_second:,.0f} tokens/s, {ratio:.4g} tokens a sample",
-            kind="product", factors=[measured.step.samples_per_second, ratio],
-            claimed=f"~{measured.step.tokens_per_second}",
+            kind="product", factors=[f"{measured.step.samples_per_second:.6g}", f"{ratio:.6g}"],
+            claimed=f"~{measured.step.tokens_per_second:.6g}",
         ),
     ]  # fmt: skip
 
@@ -124,9 +124,9 @@ def _outcomes(forecast: Forecast, measured: Measurement) -> list[Content]:
     return [
         _claim(
             name, f"{band.optimistic:.4g} to {band.conservative:.4g} {unit}", kind="outcome",
-            claimed=[f"{band.optimistic} {unit}", f"{band.conservative} {unit}"],
+            claimed=[f"{band.optimistic:.6g} {unit}", f"{band.conservative:.6g} {unit}"],
             unit="size" if unit == "B" else "time",
-            recorded=f"{value} {unit}", source="the run's measurement",
+            recorded=f"{value:.6g} {unit}", source="the run's measurement",
         )
         for name, unit, band, value in pairs if value is not None
     ]  # fmt: skip
@@ -144,14 +144,35 @@ def _metrics(row: RunRow, metrics: dict[str, float], criteria: Sequence[Criterio
             sign = ">" if criterion.comparison == "above" else "<"
             found.append(_claim(
                 criterion.name, f"{criterion.quantity} {sign} {criterion.bound:g}", kind="outcome",
-                claimed=f"{sign} {criterion.bound}", recorded=value, source=f"run {row.id}",
+                claimed=f"{sign} {criterion.bound}", recorded=f"{value:.6g}", source=f"run {row.id}",
+            ))  # fmt: skip
+    return [*found, *_beside_all(row, metrics, criteria)]
+
+
+def _beside_all(row: RunRow, metrics: dict[str, float], criteria: Sequence[Criterion]) -> list[Content]:
+    """Each quantity that the targets are about beside every other method of the same run that has it."""
+    found = []
+    for quantity, higher in {c.quantity: c.comparison == "above" for c in criteria if "." not in c.quantity}.items():
+        others = {name: value for name, value in metrics.items() if name.endswith(f".{quantity}")}
+        if others and quantity in metrics:
+            found.append(_claim(
+                f"{quantity} beside all", f"{quantity} {metrics[quantity]:.4g}", kind="metric", name=quantity,
+                claimed=_interval(quantity, metrics), higher_is_better=higher, baselines=others, source=f"run {row.id}",
+                evidence=f"run {row.id}",
             ))  # fmt: skip
     return found
 
 
+def _interval(quantity: str, metrics: dict[str, float]) -> list[str] | str:
+    """A metric with the ends of its interval, where the run has them."""
+    ends = [metrics.get(f"{quantity}_{end}") for end in ("low", "high")]
+    return f"{metrics[quantity]:.6g}" if None in ends else [f"{end:.6g}" for end in ends]
+
+
 def _against_baseline(row: RunRow, criterion: Criterion, value: float, baseline: float) -> Content:
     return _claim(
-        criterion.name, f"{criterion.quantity} {value:.4g}", kind="metric", name=criterion.quantity, claimed=value,
+        criterion.name, f"{criterion.quantity} {value:.4g}", kind="metric", name=criterion.quantity,
+        claimed=f"{value:.6g}",
         higher_is_better=criterion.comparison == "above", baselines={str(criterion.bound): baseline},
         source=f"run {row.id}", evidence=f"run {row.id}",
     )  # fmt: skip
@@ -159,7 +180,7 @@ def _against_baseline(row: RunRow, criterion: Criterion, value: float, baseline:
 
 def _floor(row: RunRow, name: str, metrics: dict[str, float]) -> Content:
     return _claim(
-        f"floor of {name}", f"{name} {metrics[name]:.4g}", kind="floor", name=name, claimed=metrics[name],
+        f"floor of {name}", f"{name} {metrics[name]:.4g}", kind="floor", name=name, claimed=f"{metrics[name]:.6g}",
         floor=metrics[_floor_of(name, metrics)], evidence=f"run {row.id}",
     )  # fmt: skip
 

@@ -1,12 +1,13 @@
 """Claims about how large something is: parameters, the parts of memory, and whether it all fits a device."""
 
 import math
+import re
 from typing import Literal
 
 from forerun.audit.architecture import BYTES_OF, counted
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding, verdict_of
-from forerun.audit.quantities import AGREEMENTS, Number, Size, agreement, show_bytes, size_agreement
+from forerun.audit.quantities import AGREEMENTS, Number, Quantity, Size, agreement, show_bytes, size_agreement
 from forerun.models.catalogue import architecture as catalogue_row
 from forerun.models.catalogue import architectures
 from forerun.units import KILO, MEGA, format_percent
@@ -37,8 +38,8 @@ class Parameters(Check):
 def check_parameters(claim: Parameters, context: Context) -> Finding:
     """R08: every tensor once.
 
-    A published model may be called by the count of its paper, where that has a shared embedding twice (T5). For a model
-    of one's own that reading is no excuse, and leaving the embedding out never is.
+    A published model may be called by its name, or by the count of its paper where that has a shared embedding twice
+    (T5). For a model of one's own that reading is no excuse, and leaving the embedding out never is.
     """
     model = counted(claim.model) if claim.model else counted(context.run.model.name, _overrides(context))
     right, formula = _millions(model.total), f"{model.name} on meta, every tensor once"
@@ -55,6 +56,8 @@ def check_parameters(claim: Parameters, context: Context) -> Finding:
     if is_untied and is_published(model.name):
         said = "counts the shared embedding twice"
         return finding("R08", "consistent", right=right, formula=formula, said=said)
+    if is_published(model.name) and _is_named(claim.claimed, model.name):
+        return finding("R08", "consistent", right=right, formula=formula, said="is its name rather than its count")
     said = "is the count without embeddings" if is_bare else f"{claim.claimed.text} is no count of this model"
     return finding("R08", "wrong", right=right, formula=formula, said=said)
 
@@ -62,6 +65,12 @@ def check_parameters(claim: Parameters, context: Context) -> Finding:
 def is_published(name: str) -> bool:
     """Whether a name is one of the catalogue, or an alias there."""
     return any(name.lower() in (row.name, *row.aliases) for row in architectures())
+
+
+def _is_named(claimed: Quantity, name: str) -> bool:
+    """Whether a size such as 2B is part of a model's name."""
+    size = re.escape(claimed.text.strip().lstrip("~").lower())
+    return re.search(rf"(?<![\d.]){size}\b", name.lower()) is not None
 
 
 def _overrides(context: Context) -> tuple[tuple[str, object], ...]:

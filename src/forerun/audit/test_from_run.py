@@ -64,6 +64,7 @@ def test_a_sound_run_is_consistent(audited):
     [
         ({"metrics": {**METRICS, "auc": 0.6}}, "beats length", "wrong"),
         ({"metrics": {**METRICS, "auc": 0.8}}, "is good", "wrong"),
+        ({"metrics": {**METRICS, "ngrams.auc": 0.97}}, "auc beside all", "wrong"),
         ({"metrics": {**METRICS, "pair_loss": 1.5}}, "floor of pair_loss", "impossible"),
         ({"forward": 0.1, "backward": 0.1}, "flop rate", "impossible"),
         ({"steps": 90}, "steps", "wrong"),
@@ -73,6 +74,11 @@ def test_a_sound_run_is_consistent(audited):
 def test_what_is_unsound_is_found(audited, changes, name, verdict):
     claims = audited(measurement(**{"metrics": METRICS, **changes}))
     assert claims[name].verdict == verdict, claims[name].worst
+
+
+def test_an_interval_that_holds_a_baseline_settles_nothing(audited):
+    metrics = {**METRICS, "auc_low": 0.93, "auc_high": 0.97, "ngrams.auc": 0.94}
+    assert audited(measurement(metrics=metrics))["auc beside all"].verdict == "unsupported"
 
 
 def test_an_empty_checkpoint_and_times_that_do_not_add_up(audited):

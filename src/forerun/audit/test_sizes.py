@@ -25,6 +25,8 @@ BERT = {
         ({"kind": "parameters", "claimed": "85M"}, "wrong", "109.5M"),
         ({"kind": "parameters", "claimed": "85.6M", "basis": "non-embedding"}, "consistent", "85.6M"),
         ({"kind": "parameters", "model": "t5-large", "claimed": "770M"}, "consistent", "737.7M"),
+        ({"kind": "parameters", "model": "gemma-2-2b", "claimed": "2B"}, "consistent", "2.614B"),
+        ({"kind": "parameters", "model": "gemma-2-2b", "claimed": "2.0B"}, "wrong", "2.614B"),
         ({"kind": "parameters", "model": "okadfa-fast", "claimed": "162M"}, "wrong", "123.7M"),
         ({"kind": "family", "named": "gpt2", "claimed": "124M"}, "consistent", "124.4M"),
         ({"kind": "family", "named": "gpt2-large", "claimed": "355M"}, "wrong", "774.0M"),
