@@ -185,3 +185,18 @@ def test_a_wrong_claim_put_right_is_not_accused(row, changes):
     (claim,) = (c for c in content["claims"] if c["id"] == row)
     report = check.audit(check.claims_from({**content, "claims": [{**claim, **changes}]}))
     assert report.claims[0].verdict == "consistent", report.claims[0].worst
+
+
+def test_the_page_quotes_these_results(audited):
+    """`docs/audit.md`: rows, and consistent / unsupported / wrong and impossible together, by document."""
+    page = (Path(check.__file__).parents[3] / "docs" / "audit.md").read_text()
+    for name, report in audited.items():
+        (line,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        consistent, unsupported, wrong, impossible = map(int, cells[-1].split(" / "))
+        counts = report.counts
+        assert int(cells[1]) == len(report.claims)
+        assert (consistent, unsupported) == (counts["consistent"], counts["unsupported"])
+        assert wrong + impossible == counts["wrong"] + counts["impossible"]
+        rows = [claim.id for claim in report.claims if ROWS[claim.id] in ("wrong", "missed")]
+        assert cells[2] == f"{len(rows)} of {len(rows)}"
