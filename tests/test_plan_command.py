@@ -122,3 +122,60 @@ def test_bad_input_is_one_paragraph_and_exit_2(here, monkeypatch, capfd, options
     assert "Traceback" not in err
     assert len(err.strip().split("\n\n")) == 1
     assert all(word in err for word in words)
+
+
+def test_confirm_is_for_the_device_here_and_says_so_before_it_plans(here, monkeypatch, capfd):
+    code, _, err = forerun(monkeypatch, capfd, "plan", "run.yaml", "--gpu", "t4", "--confirm")
+    assert code == 2
+    assert "found t4" in err
+    code, _, err = forerun(monkeypatch, capfd, "plan", "run.yaml", "--from", "t4", "--to", "l4", "--confirm")
+    assert code == 2
+    assert "found --from and --to" in err
+
+
+def test_a_job_needs_a_recipe_and_a_kind(here, monkeypatch, capfd):
+    code, _, err = forerun(monkeypatch, capfd, "plan", "run.yaml", "--gpu", "t4", "--script", "slurm")
+    assert code == 2
+    assert "a job trains a recipe" in err
+    code, _, err = forerun(monkeypatch, capfd, "plan", "arithmetic", "--script", "kubernetes")
+    assert code == 2
+    assert "slurm or skypilot" in err
+
+
+def test_a_plan_of_a_recipe_becomes_a_slurm_script(here, monkeypatch, capfd):
+    small = [part for option in ("recipe.max_digits=3", "recipe.starts=[1,2]", "recipe.per_cell=40", "recipe.test_per_cell=5")
+             for part in ("--set", option)]  # fmt: skip
+    code, out, err = forerun(monkeypatch, capfd, "plan", "arithmetic", *small, "--gpu", "t4", "--script", "slurm")
+    assert code == 0, err
+    assert out.startswith("#!/bin/bash\n# arithmetic on 1 x t4: ")
+    assert out.endswith("srun forerun train arithmetic.plan.yaml\n")
+    assert Path("arithmetic.plan.yaml").exists()
+
+
+def test_what_if_lines_are_in_the_document(here, monkeypatch, capfd):
+    code, out, err = forerun(monkeypatch, capfd, "forecast", "run.yaml", "--gpu", "t4", "--what-if", "--json")
+    assert code == 0, err
+    lines = {line["change"]: line for line in json.loads(out)["what_if"]}
+    assert lines["activation_checkpointing=blocks"]["time_ratio"] > 1
+    code, out, _ = forerun(monkeypatch, capfd, "forecast", "run.yaml", "--gpu", "t4", "--what-if")
+    assert code == 0
+    slower = lines["activation_checkpointing=blocks"]["time_ratio"] - 1
+    assert "What if" in out
+    assert f"+{slower:.1%}".replace("%", " %") + " time" in out
+
+
+def test_compare_shows_every_gpu_and_keeps_to_the_limits(here, monkeypatch, capfd):
+    code, out, err = forerun(
+        monkeypatch, capfd, "compare", "run.yaml", "--gpu", "t4,l4", "--price", "t4=0.01", "--json"
+    )
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["schema"] == "forerun.gpus/1"
+    assert document["cheapest"] == "t4"
+    assert {row["gpu"]: row["price_per_hour"] for row in document["rows"]}["t4"] == 0.01
+    code, out, _ = forerun(monkeypatch, capfd, "compare", "run.yaml", "--gpu", "t4,l4", "--deadline", "1s")
+    assert code == 3
+    assert "No GPU keeps the limits" in out
+    code, _, err = forerun(monkeypatch, capfd, "compare", "run.yaml", "--gpu", "t4", "--price", "t4=free")
+    assert code == 2
+    assert "--price wants GPU=DOLLARS" in err

@@ -14,13 +14,16 @@ from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.hardware.catalogue import Device
 from forerun.ledger.store import Ledger, open_ledger
 from forerun.plan.choose import Limits, make_plan
+from forerun.plan.compare import compare_gpus
 from forerun.plan.migrate import make_migration
-from forerun.plan.outcome import Migration, Plan
+from forerun.plan.outcome import Comparison, Migration, Plan, WhatIf
+from forerun.plan.what_if import what_if
 from forerun.recipes.catalogue import MODULES, profiles, recipe, shipped
 from forerun.records import Explanation, Forecast
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
+from forerun.verify.confirm import confirm
 from forerun.verify.recalibrate import with_experience
 
 Target = Settings | Mapping[str, Any] | str | Path
@@ -125,6 +128,43 @@ def migrate_settings(
     """Plans of one run on two GPUs, and what changes between them."""
     with _no_cycle_collection():
         return make_migration(settings, before, after, _asking(ledger), limits=limits, allow=allow, told=told)
+
+
+def compare_settings(
+    settings: Settings,
+    devices: Sequence[Device],
+    ledger: Ledger | None = None,
+    *,
+    limits: Limits | None = None,
+    told: Callable[[str], None] = lambda what: None,
+) -> Comparison:
+    """Time and cost of a run on each of `devices`, and which to take within `limits`."""
+    with _no_cycle_collection():
+        return compare_gpus(settings, devices, _asking(ledger), limits=limits, told=told)
+
+
+def confirm_plan(
+    plan: Plan,
+    given: Settings,
+    device: Device,
+    ledger: Ledger | None = None,
+    *,
+    told: Callable[[str], None] = lambda what: None,
+) -> Plan:
+    """The plan with a few real steps of its best candidates on `device`, the one here."""
+
+    def forecast_of(settings: Settings) -> Forecast:
+        return forecast_settings(settings, device, ledger=ledger)
+
+    return confirm(plan, given, device, _asking(ledger), forecast_of, told)
+
+
+def what_if_settings(
+    settings: Settings, device: Device, ledger: Ledger | None = None, told: Callable[[str], None] = lambda what: None
+) -> list[WhatIf]:
+    """What each single change of checked settings would do to memory and time on a device."""
+    with _no_cycle_collection():
+        return what_if(settings, device, _asking(ledger), told)
 
 
 def _asking(ledger: Ledger | None) -> Callable[[Settings, Device], ForecastRequest]:

@@ -4,7 +4,16 @@ from typing import Annotated
 
 import typer
 
-from forerun.cli.options import GpuOption, JsonOption, SetOption, TargetArgument, gpu_names, ledger_if_any, print_json
+from forerun.cli.options import (
+    GpuOption,
+    JsonOption,
+    SetOption,
+    TargetArgument,
+    WhatIfOption,
+    gpu_names,
+    ledger_if_any,
+    print_json,
+)
 
 COMPARISON_SCHEMA = "forerun.comparison/1"
 
@@ -22,33 +31,44 @@ def forecast(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what is alive at the memory peak and what each setting would save.")
     ] = False,
+    what_if: WhatIfOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast memory, time and cost of a run before it starts. Exit code 3: it does not fit."""
-    from rich.console import Console
+    from rich.console import Console, Group
+    from rich.text import Text
 
-    from forerun.api import explain_settings, find_device, forecast_settings, resolve
+    from forerun.api import explain_settings, find_device, forecast_settings, resolve, what_if_settings
 
     devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
     settings = resolve(target, overrides or ())
+    tried = Console(stderr=True).print
     with ledger_if_any() as ledger:
         forecasts = [forecast_settings(settings, device, price, ledger) for device in devices]
+        lines = [
+            what_if_settings(settings, device, ledger, lambda change: tried(f"trying {change}"))
+            for device in devices if what_if
+        ]  # fmt: skip
     explanations = []
     if explain:
-        tried = Console(stderr=True).print
         explanations = [explain_settings(settings, d, lambda change: tried(f"trying {change}")) for d in devices]
     if as_json:
         documents = [f.model_dump(mode="json", by_alias=True, exclude={"detail"}) for f in forecasts]
         for document, explanation in zip(documents, explanations, strict=False):
             document["explanation"] = explanation.model_dump(mode="json")
+        for document, found in zip(documents, lines, strict=False):
+            document["what_if"] = [line.model_dump(mode="json") for line in found]
         print_json(documents[0] if len(documents) == 1 else {"schema": COMPARISON_SCHEMA, "forecasts": documents})
     else:
         from forerun.report.explanation import explanation_tables
+        from forerun.report.plan import what_if_lines
         from forerun.report.terminal import forecast_comparison, forecast_table
 
         shown = forecast_table(forecasts[0], settings.name) if len(forecasts) == 1 else forecast_comparison(forecasts)
         Console().print(shown)
         for device, explanation in zip(devices, explanations, strict=False):
             Console().print(explanation_tables(explanation, device.name))
+        for device, found in zip(devices, lines, strict=False):
+            Console().print(Group(Text(f"\n{device.name}"), *what_if_lines(found)))
     if not any(f.fits for f in forecasts):
         raise typer.Exit(3)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
+    from forerun.plan.choose import Limits
 
 TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="A recipe's name or a YAML file of settings.")]
 SetOption = Annotated[
@@ -20,6 +21,27 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 GpuOption = Annotated[
     list[str] | None, typer.Option("--gpu", metavar="NAME", help="Catalogue name, or cpu; comma-separated or repeated.")
 ]
+WhatIfOption = Annotated[
+    bool, typer.Option("--what-if", help="Add a line for each change of settings: memory and time with it.")
+]
+DeadlineOption = Annotated[
+    str | None, typer.Option("--deadline", metavar="TIME", help="Longest run: 90s, 30min, 2h, 1h30m.")
+]
+BudgetOption = Annotated[float | None, typer.Option("--budget", metavar="DOLLARS", help="Most that it may cost.")]
+
+
+def limits_of(deadline: str | None, budget: float | None) -> "Limits":
+    """What a run may take, from the options.
+
+    Raises:
+        InvalidSettings: a deadline that is no time, or a budget that is not above zero.
+    """
+    from forerun.plan.choose import Limits
+    from forerun.plan.limits import budget_of, seconds_of
+
+    return Limits(
+        None if deadline is None else seconds_of(deadline), None if budget is None else budget_of(budget)
+    )  # fmt: skip
 
 
 def gpu_names(options: list[str] | None, default: str) -> list[str]:

@@ -7,12 +7,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forerun.cli.options import GpuOption, JsonOption, SetOption, TargetArgument, gpu_names, ledger_if_any, print_json
+from forerun.cli.options import (
+    BudgetOption,
+    DeadlineOption,
+    GpuOption,
+    JsonOption,
+    SetOption,
+    TargetArgument,
+    WhatIfOption,
+    gpu_names,
+    ledger_if_any,
+    limits_of,
+    print_json,
+)
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from forerun.plan.outcome import Migration, Plan
+    from collections.abc import Callable, Sequence
 
+    from forerun.hardware.catalogue import Device
+    from forerun.ledger.store import Ledger
+    from forerun.plan.choose import Limits
+    from forerun.plan.outcome import Migration, Plan
+    from forerun.settings.schema import Settings
+
+AllowOption = Annotated[
+    list[str] | None, typer.Option("--allow", metavar="WHAT", help="method, global-batch: may change too.")
+]
 EXIT_DOES_NOT_FIT = 3
 DEFAULT_GPU = "a100-40gb"
 
@@ -30,27 +51,64 @@ def plan(
     write: Annotated[
         Path | None, typer.Option("--write", metavar="FILE", help="Settings file; default: NAME.plan.yaml here.")
     ] = None,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help="Longest run: 90s, 30min, 2h, 1h30m.")
-    ] = None,
-    budget: Annotated[float | None, typer.Option("--budget", metavar="DOLLARS", help="Most that it may cost.")] = None,
-    allow: Annotated[
-        list[str] | None, typer.Option("--allow", metavar="WHAT", help="method, global-batch: may change too.")
+    deadline: DeadlineOption = None,
+    budget: BudgetOption = None,
+    allow: AllowOption = None,
+    script: Annotated[
+        str | None, typer.Option("--script", metavar="KIND", help="Print a slurm or skypilot job instead of tables.")
     ] = None,
     overrides: SetOption = None,
+    what_if: WhatIfOption = False,
+    confirmed: Annotated[
+        bool, typer.Option("--confirm", help="Run a few real steps of the three best on the device here.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the settings for a run and say why. Exit code 3: nothing fits, or the limits cannot be kept."""
     from rich.console import Console
 
-    from forerun.api import find_device, migrate_settings, plan_settings, resolve
-    from forerun.plan.choose import Limits
-    from forerun.plan.limits import allowed, budget_of, seconds_of
+    from forerun.api import resolve
+    from forerun.plan.launchers import require_job
+    from forerun.plan.limits import allowed
+    from forerun.plan.outcome import Plan
+    from forerun.recipes.catalogue import MODULES
 
-    limits = Limits(
-        None if deadline is None else seconds_of(deadline), None if budget is None else budget_of(budget)
-    )  # fmt: skip
-    words = allowed(allow or [])
+    limits, words = limits_of(deadline, budget), allowed(allow or [])
+    devices, settings = _devices(gpu, before, after), resolve(target, overrides or ())
+    if confirmed:
+        _require_here(devices, before)
+    if script is not None:
+        require_job(script, settings, MODULES)
+    with ledger_if_any() as ledger, Console(stderr=True).status("planning") as status:
+
+        def told(what: str) -> None:
+            status.update(f"planning: {what}")
+
+        document = _document(settings, devices, before, ledger, limits, words, told)
+        if confirmed and isinstance(document, Plan) and document.settings is not None:
+            document = _confirmed(document, settings, ledger, told)
+        if what_if:
+            document = _with_lines(document, ledger, told)
+    planned = document if isinstance(document, Plan) else document.after
+    path = write or Path(f"{_file_name(planned.name)}.plan.yaml")
+    job = _job(planned, script, path)
+    where = _write(planned, path)
+    if as_json:
+        print_json(_without_detail(document.model_dump(mode="json", by_alias=True)) | job)
+    elif job:
+        typer.echo(job["script"], nl=False)
+    else:
+        _show(document)
+    if where is not None:
+        Console(stderr=True).print(where, soft_wrap=True, highlight=False, markup=False)
+    if not planned.meets_limits:
+        raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def _devices(gpu: list[str] | None, before: str | None, after: str | None) -> "list[Device]":
+    """The GPUs to plan for; the first and the second of a move."""
+    from forerun.api import find_device
+
     if (before is None) != (after is None) or (before is not None and gpu):
         found = " ".join(name for name, given in (("--gpu", gpu), ("--from", before), ("--to", after)) if given)
         raise InvalidSettings(
@@ -58,29 +116,55 @@ def plan(
             f"The file of the settings is named with --write."
         )
     names = gpu_names(gpu, default=DEFAULT_GPU) if before is None or after is None else [before, after]
-    devices = [find_device(name) for name in names]
-    settings = resolve(target, overrides or ())
-    with ledger_if_any() as ledger, Console(stderr=True).status("planning") as status:
+    return [find_device(name) for name in names]
 
-        def told(what: str) -> None:
-            status.update(f"planning: {what}")
 
-        document: Plan | Migration
-        if before is None:
-            planned = document = plan_settings(settings, devices, ledger, limits=limits, allow=words, told=told)
-        else:
-            first, second = devices[0], devices[-1]
-            document = migrate_settings(settings, first, second, ledger, limits=limits, allow=words, told=told)
-            planned = document.after
-    where = _write(planned, write)
-    if as_json:
-        print_json(_without_detail(document.model_dump(mode="json", by_alias=True)))
-    else:
-        _show(document)
-    if where is not None:
-        Console(stderr=True).print(where, soft_wrap=True, highlight=False, markup=False)
-    if not planned.meets_limits:
-        raise typer.Exit(EXIT_DOES_NOT_FIT)
+def _require_here(devices: "Sequence[Device]", before: str | None) -> None:
+    """Refuse `--confirm` before anything is planned where it cannot be kept."""
+    from forerun.hardware.detect import detect
+
+    here = detect().device.name
+    if before is not None or [device.name for device in devices] != [here]:
+        found = "--from and --to" if before is not None else ", ".join(device.name for device in devices)
+        raise InvalidSettings(f"--confirm runs real steps on the device here, {here}; found {found}. Use --gpu {here}.")
+
+
+def _document(
+    settings: "Settings", devices: "Sequence[Device]", before: str | None, ledger: "Ledger | None", limits: "Limits",
+    words: list[str], told: "Callable[[str], None]",
+) -> "Plan | Migration":  # fmt: skip
+    from forerun.api import migrate_settings, plan_settings
+
+    if before is None:
+        return plan_settings(settings, devices, ledger, limits=limits, allow=words, told=told)
+    first, second = devices[0], devices[-1]
+    return migrate_settings(settings, first, second, ledger, limits=limits, allow=words, told=told)
+
+
+def _confirmed(
+    document: "Plan", given: "Settings", ledger: "Ledger | None", told: "Callable[[str], None]"
+) -> "Plan":  # fmt: skip
+    """With real steps of the best candidates, and the fastest of these chosen."""
+    from forerun.api import confirm_plan
+    from forerun.hardware.detect import detect
+
+    return confirm_plan(document, given, detect().device, ledger, told=told)
+
+
+def _with_lines(
+    document: "Plan | Migration", ledger: "Ledger | None", told: "Callable[[str], None]"
+) -> "Plan | Migration":
+    """With what each single change of the chosen settings would do."""
+    from forerun.api import find_device, what_if_settings
+    from forerun.plan.outcome import Plan
+    from forerun.settings.load import settings_from
+
+    planned = document if isinstance(document, Plan) else document.after
+    if planned.settings is None or planned.gpu is None:
+        return document
+    lines = what_if_settings(settings_from(planned.settings), find_device(planned.gpu), ledger, told)
+    planned = planned.model_copy(update={"what_if": lines})
+    return planned if isinstance(document, Plan) else document.model_copy(update={"after": planned})
 
 
 def _show(document: "Plan | Migration") -> None:
@@ -92,16 +176,25 @@ def _show(document: "Plan | Migration") -> None:
     Console().print(plan_view(document) if isinstance(document, Plan) else migration_view(document))
 
 
-def _write(planned: "Plan", write: Path | None) -> str | None:
+def _job(planned: "Plan", kind: str | None, path: Path) -> dict[str, str]:
+    """`script`, where one was asked for and the plan keeps its limits."""
+    from forerun.plan.launchers import script
+
+    return {"script": script(planned, kind, path)} if kind is not None and planned.meets_limits else {}
+
+
+def _write(planned: "Plan", path: Path) -> str | None:
     """Write the settings of a plan that keeps its limits; says where, and what it replaces."""
     from forerun.plan.written import write_settings
+    from forerun.recipes.catalogue import MODULES
 
     if not planned.meets_limits:
         return None
-    path = write or Path(f"{_file_name(planned.name)}.plan.yaml")
     replaced = " (an earlier plan there was replaced)" if path.exists() else ""
     write_settings(planned, path, shlex.join(["forerun", *sys.argv[1:]]))
-    return f"Settings: {path}{replaced}. Run them with: forerun train {path}"
+    trains = planned.settings is not None and planned.settings["workload"] in MODULES
+    how = f"Run them with: forerun train {path}" if trains else f"Forecast them with: forerun forecast {path}"
+    return f"Settings: {path}{replaced}. {how}"
 
 
 def _file_name(name: str) -> str:

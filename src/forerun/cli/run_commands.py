@@ -65,7 +65,8 @@ def _in_processes(target: str, overrides: list[str], resume: str | None, more: l
     from forerun.train.launch import launch
 
     several = [*overrides, f"parallel.world_size={processes}"]
-    kind = "fsdp" if any(text.replace(" ", "") == "parallel.kind=fsdp" for text in overrides) else "ddp"
+    is_sharded = any(text.replace(" ", "") == "parallel.kind=fsdp" for text in overrides)
+    kind = "fsdp" if is_sharded or resolve(target).parallel.kind == "fsdp" else "ddp"
     _require_recipe(resolve(target, [f"parallel.kind={kind}", *several]))
     arguments = ["train", target]
     for text in (f"parallel.kind={kind}", *several):

@@ -1,5 +1,6 @@
 """Memory and time of a run's steps: traced at a few batch lengths, replayed, and put together over the batch plan."""
 
+import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.hardware.micro_benchmarks import CPU_COPIES, copy_speed, disk_speed, matmul_peak, step_overhead_seconds
+from forerun.hardware.processor_time import ProcessorTime
 from forerun.memory.allocator import round_size
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.replay import MemoryReplay, replay_memory
@@ -29,6 +31,8 @@ from forerun.virtual.operator_timing import time_calls
 from forerun.virtual.trace_step import trace_generation, trace_scoring, trace_step
 
 DATA = "data_seconds"
+CROWDED = 0.1
+"""Share of the processors that other work may take from our threads while operators are timed."""
 FIRST_COMPILE_SECONDS = 2.4
 COMPILER_SECONDS, COMPILED_KERNEL_SECONDS = 12.5, 0.15
 """Capturing and compiling a training step on the CPU where a small function's first compilation takes
@@ -209,13 +213,16 @@ def choose_costs(device: Device, traces: list[Trace], calibration: Calibration |
         return PriorCosts(
             device, tf32=traces[0].tf32, world_size=traces[0].world_size, calibration=calibration
         )  # fmt: skip
-    here = torch.device("cpu")
+    here, processors = torch.device("cpu"), ProcessorTime()
     with freed_memory_held():
         seconds: dict[Call, float] = {}
         for trace in traces:
-            seconds = time_calls(trace, here, known=seconds)
+            seconds = time_calls(trace, here, known=seconds, is_crowded=lambda: crowd(processors) > 0)
+        taken = crowd(processors)
+        beside = f" beside other work that took {taken:.0%} of the processors" if taken else ""
         if calibration is None:
             return MeasuredCosts(
+                description=f"operators timed on this device{beside}",
                 seconds=seconds,
                 overhead_seconds=step_overhead_seconds(here),
                 copy_bytes_per_second={size: copy_speed(here, size) for size in CPU_COPIES},
@@ -229,9 +236,16 @@ def choose_costs(device: Device, traces: list[Trace], calibration: Calibration |
         flops_per_second=calibration.peak_flops_per_second("float32") or matmul_peak(here, torch.float32),
         is_host=True,
         random_seconds=calibration.compiled_random_seconds or 0.0,
-        description="operators timed on this device, which is calibrated",
+        description=f"operators timed on this device{beside}, which is calibrated",
         evidence="calibrated",
     )
+
+
+def crowd(processors: ProcessorTime) -> float:
+    """Share of the processors that other processes used since then, where too few were left for our threads; else 0."""
+    others, _ = processors.shares()
+    idle = 1 - torch.get_num_threads() / (os.cpu_count() or 1)
+    return others if others is not None and others > max(0.0, idle) + CROWDED else 0.0
 
 
 def _disk(request: ForecastRequest) -> float:

@@ -7,6 +7,7 @@ fastest that keeps both. The method is changed only where the user allows it and
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from forerun.errors import ForerunError
 from forerun.forecasting.forecast import make_forecast
@@ -27,6 +28,8 @@ SEARCH_SECONDS = 24.0
 """Processor time for the search on one device, before its finalists are forecast."""
 CLOSE = 0.03
 """A second finalist is forecast when its estimate lies this near to the first."""
+CONTENDERS = 3
+"""Candidates that `--confirm` runs."""
 TRIES = 8
 """Finalists of one device at most; one fails when scoring or generating needs more than training."""
 
@@ -184,10 +187,18 @@ def _plan(
         rejected=rejected,
         remedies=[] if kept else remedies(given, devices, best.finalists, founds, limits.deadline_seconds,
                                           limits.budget, bench, "method" in allow),
+        contenders=[] if chosen is None else _contenders(chosen, founds),
         warnings=_warnings(chosen, limits, bench),
         search_seconds=time.perf_counter() - started,
         traces=len(bench.traces),
     )  # fmt: skip
+
+
+def _contenders(chosen: Finalist, founds: Sequence[Found]) -> list[dict[str, Any]]:
+    """The chosen candidate and the next fastest of its device."""
+    found = next(f for f in founds if f.device is chosen.estimate.device)
+    best = {e.settings.hash: e.settings for e in [chosen.estimate, *found.ranked()]}
+    return [settings.model_dump(mode="json") for settings in list(best.values())[:CONTENDERS]]
 
 
 def _forecast_given(given: Settings, device: Device, bench: Workbench) -> Forecast | None:

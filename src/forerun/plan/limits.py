@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from forerun.errors import InvalidSettings, nearest
+from forerun.hardware.catalogue import Device
 from forerun.plan.space import ALLOWABLE
 from forerun.units import HOUR, MINUTE
 
@@ -57,3 +58,29 @@ def allowed(options: Sequence[str]) -> list[str]:
                 f"--allow takes {' and '.join(ALLOWABLE)}; found {word!r}. Nearest: {nearest(word, list(ALLOWABLE))}."
             )
     return list(dict.fromkeys(words))
+
+
+def priced(devices: Sequence[Device], texts: Sequence[str]) -> list[Device]:
+    """`devices` with the prices per hour of `GPU=DOLLARS` texts in place of the catalogue's.
+
+    Raises:
+        InvalidSettings: a text is no such pair, or names a GPU that is not compared.
+    """
+    prices: dict[str, float] = {}
+    for text in texts:
+        name, separator, number = text.partition("=")
+        name = name.strip().lower()
+        try:
+            dollars = float(number)
+        except ValueError:
+            dollars = math.nan
+        if not separator or not 0 < dollars < math.inf:
+            raise InvalidSettings(f"--price wants GPU=DOLLARS, an hourly price above zero; found {text!r}.")
+        if name not in {device.name for device in devices}:
+            known = nearest(name, [device.name for device in devices])
+            raise InvalidSettings(f"--price: {name!r} is none of the GPUs compared. Nearest: {known}.")
+        prices[name] = dollars
+    said = {"price_source": "--price", "price_date": None}
+    return [
+        d if d.name not in prices else d.model_copy(update={"price_per_hour": prices[d.name], **said}) for d in devices
+    ]

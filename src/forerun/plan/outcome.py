@@ -1,7 +1,7 @@
 """What planning found, as plain data: the settings chosen, why, and what was tried beside them. No torch.
 
 Bytes, seconds and dollars are those of forecasts; `Plan` is the JSON document `forerun.plan/1` of `forerun plan`,
-`Migration` that of `forerun plan --from … --to …`.
+`Migration` that of `forerun plan --from … --to …`, `Comparison` that of `forerun compare`.
 """
 
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from forerun.records import Forecast, Record
 
 PLAN_SCHEMA = "forerun.plan/1"
 MIGRATION_SCHEMA = "forerun.migration/1"
+COMPARISON_SCHEMA = "forerun.gpus/1"
 
 
 class Change(Record):
@@ -64,6 +65,33 @@ class Remedy(Record):
     cost: float | None = None
 
 
+class WhatIf(Record):
+    """One change of settings, and what it does to memory and time."""
+
+    change: str
+    """As `--set` takes it."""
+    more_bytes: float
+    """Of the device, conservative; negative where it saves."""
+    time_ratio: float
+    """Time of all steps with the change over that without."""
+    device_bytes: float
+    fits: bool
+    changes_method: bool
+    """It changes what is trained, not only how."""
+
+
+class Confirmation(Record):
+    """A candidate of which real steps were run."""
+
+    changes: list[Change]
+    """From the given settings."""
+    forecast_step_seconds: float
+    measured_step_seconds: float | None
+    """Null where it failed."""
+    failed: str = ""
+    is_chosen: bool = False
+
+
 class Plan(Record):
     """The plan of one run."""
 
@@ -86,6 +114,12 @@ class Plan(Record):
     reasons: list[Reason] = []
     rejected: list[Reason] = []
     remedies: list[Remedy] = []
+    what_if: list[WhatIf] = []
+    """Single changes of the chosen settings, where they were asked for."""
+    contenders: list[dict[str, Any]] = []
+    """Settings of the fastest candidates on the chosen device by forecast, the plan's choice first."""
+    confirmed: list[Confirmation] = []
+    """The contenders measured, where that was asked for."""
     warnings: list[str] = []
     search_seconds: float
     traces: int
@@ -114,3 +148,43 @@ class Migration(Record):
     """Run time of the first plan over that of the second."""
     learning_rate_rule: str
     search_seconds: float
+
+
+class ComparisonRow(Record):
+    """One GPU of a comparison; what follows `why_not` is null where it does not fit."""
+
+    gpu: str
+    capacity_bytes: int
+    price_per_hour: float | None
+    fits: bool
+    why_not: str = ""
+    changes: list[Change] = []
+    """From the given settings."""
+    micro_batch_size: int | None = None
+    device_bytes: float | None = None
+    """Conservative, as `Forecast.fits` counts."""
+    step_seconds: float | None = None
+    run_seconds: float | None = None
+    cost: float | None = None
+    """Of the run; null where no price is known."""
+    keeps_limits: bool = False
+    is_on_front: bool = False
+    """No other GPU is both faster and cheaper."""
+    is_full_forecast: bool = False
+    """Else steps are forecast, and what is beside them is taken over."""
+
+
+class Comparison(Record):
+    """One run on several GPUs."""
+
+    schema_: Literal["forerun.gpus/1"] = Field(default=COMPARISON_SCHEMA, alias="schema")
+    name: str
+    deadline_seconds: float | None = None
+    budget: float | None = None
+    rows: list[ComparisonRow]
+    fastest: str | None
+    cheapest: str | None
+    chosen: str | None
+    """Keeps the limits: the cheapest where there is a deadline alone, else the fastest; null when none does."""
+    search_seconds: float
+    traces: int

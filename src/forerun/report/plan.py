@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from forerun.plan.outcome import FrontPoint, Migration, Plan, Reason, Remedy
+from forerun.plan.outcome import FrontPoint, Migration, Plan, Reason, Remedy, WhatIf
 from forerun.report.terminal import BAD, FAINT, GOOD, cost_text
 from forerun.units import format_bytes, format_percent, format_seconds
 
@@ -26,6 +26,8 @@ def plan_view(plan: Plan) -> RenderableType:
     parts += _lines("Why", plan.reasons)
     parts += _lines("Not chosen", plan.rejected)
     parts += _remedies(plan.remedies)
+    parts += _confirmed(plan)
+    parts += what_if_lines(plan.what_if)
     parts += [Text(f"! {warning}", style="yellow") for warning in plan.warnings]
     parts.append(Text(f"{plan.traces} steps traced in {format_seconds(plan.search_seconds)}", style=FAINT))
     title = f"Plan of {plan.name}" + (f" on {plan.gpu}" if plan.gpu else "")
@@ -103,6 +105,40 @@ def _lines(title: str, reasons: Sequence[Reason]) -> list[RenderableType]:
     if not reasons:
         return []
     return [Text(title, style="bold"), *(Padding(Text(f"· {reason.said}"), (0, 0, 0, 2)) for reason in reasons)]
+
+
+def _confirmed(plan: Plan) -> list[RenderableType]:
+    """Forecast and measured steps of the contenders."""
+    lines: list[RenderableType] = []
+    for line in plan.confirmed:
+        what = " ".join(f"{change.path}={change.new}" for change in line.changes) or "as given"
+        took = line.failed or f"measured {format_seconds(line.measured_step_seconds or 0.0)}"
+        said = f"{'▶' if line.is_chosen else '·'} {what}: forecast {format_seconds(line.forecast_step_seconds)}, {took}"
+        lines.append(Padding(Text(said, style="bold" if line.is_chosen else ""), (0, 0, 0, 2)))
+    return [Text("Real steps here", style="bold"), *lines] if lines else []
+
+
+def what_if_lines(found: Sequence[WhatIf]) -> list[RenderableType]:
+    """One line for each change: memory, time, and whether it fits."""
+    if not found:
+        return []
+    lines: list[RenderableType] = []
+    for line in found:
+        parts = [Text(f"+ {line.change}: {_more(line.more_bytes)}, {_slower(line.time_ratio)}")]
+        if not line.fits:
+            parts.append(Text(f", does not fit: needs {format_bytes(line.device_bytes)}", style=BAD))
+        if line.changes_method:
+            parts.append(Text(", other method", style=FAINT))
+        lines.append(Padding(Text.assemble(*parts), (0, 0, 0, 2)))
+    return [Text("What if", style="bold"), *lines]
+
+
+def _more(size: float) -> str:
+    return f"{'−' if size < 0 else '+'}{format_bytes(abs(size))}"
+
+
+def _slower(ratio: float) -> str:
+    return f"{format_percent(ratio - 1, signed=True).replace('-', '−')} time"
 
 
 def _remedies(found: Sequence[Remedy]) -> list[RenderableType]:

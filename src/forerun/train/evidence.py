@@ -1,21 +1,18 @@
 """What else happened on the machine while a run trained: the evidence that a miss is explained with.
 
-Linux counts processor time by kind in /proc/stat (proc(5)): what other processes used and what the hypervisor gave to
-others is not ours. PyTorch counts graphs that it compiled; NVML tells the clock of a GPU and why it is low.
+What other processes used of the processors and what the hypervisor gave to others is not ours. PyTorch counts graphs
+that it compiled; NVML tells the clock of a GPU and why it is low.
 """
 
 import contextlib
-import os
 import resource
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from forerun.hardware.processor_time import ProcessorTime
 from forerun.records import Evidence
 
-STAT = Path("/proc/stat")
-USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
 PERCENT = 100
 THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """nvmlClocksEventReason: power cap, hardware slowdown, software and hardware thermal slowdown, power brake (nvml.h)."""
@@ -26,7 +23,7 @@ class Witness:
 
     def __init__(self, device: str):
         self.device = device
-        self._at_start = _processor_seconds()
+        self._processors = ProcessorTime()
         self._compiled = _compiled_graphs()
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._clocks: list[float] = []
@@ -52,7 +49,7 @@ class Witness:
     def evidence(self, steps: int, padded_tokens: int) -> Evidence:
         """What was seen over `steps` optimizer steps with `padded_tokens` in all."""
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
-        others, stolen = self._shares()
+        others, stolen = self._processors.shares()
         return Evidence(
             other_processes_share=others,
             stolen_share=stolen,
@@ -62,28 +59,6 @@ class Witness:
             clock_share=sum(self._clocks) / len(self._clocks) if self._clocks else None,
             throttled_share=sum(self._throttled) / len(self._throttled) if self._throttled else None,
         )
-
-    def _shares(self) -> tuple[float | None, float | None]:
-        """Of all processor time since the start: other processes', and the hypervisor's."""
-        now = _processor_seconds()
-        if now is None or self._at_start is None:
-            return None, None
-        busy, stolen, whole, own = (after - before for after, before in zip(now, self._at_start, strict=True))
-        whole = max(whole, 1e-9)
-        return max(0.0, busy - own) / whole, stolen / whole
-
-
-def _processor_seconds() -> tuple[float, float, float, float] | None:
-    """Seconds on all processors: busy, stolen, all, and of this process with its children."""
-    try:
-        counted = [int(value) for value in STAT.read_text().splitlines()[0].split()[1:9]]
-    except (OSError, ValueError, IndexError):
-        return None
-    ticks = os.sysconf("SC_CLK_TCK")
-    busy = sum(counted[kind] for kind in (USER, NICE, SYSTEM, IRQ, SOFTIRQ)) / ticks
-    times = os.times()
-    own = times.user + times.system + times.children_user + times.children_system
-    return busy, counted[STEAL] / ticks, sum(counted) / ticks, own
 
 
 def _compiled_graphs() -> int:

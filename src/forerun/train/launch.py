@@ -20,7 +20,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         f"--max-restarts={RESTARTS}", "-m", "forerun", *arguments,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, NOTE: str(Path(folder) / "run")}
+        environment = {NOTE: str(Path(folder) / "run"), **os.environ}  # a job's own note outlives this machine
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
         return subprocess.run(command, env=environment, check=False).returncode
 

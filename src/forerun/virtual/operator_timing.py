@@ -31,11 +31,14 @@ FUSED, STAND_IN = "fused.", "forerun."
 
 
 def time_calls(
-    trace: Trace, device: torch.device, *, known: dict[Call, float] | None = None, budget_bytes: int = 2 * GIB
-) -> dict[Call, float]:
+    trace: Trace, device: torch.device, *, known: dict[Call, float] | None = None, budget_bytes: int = 2 * GIB,
+    is_crowded: Callable[[], bool] = lambda: False,
+) -> dict[Call, float]:  # fmt: skip
     """Mean seconds of each distinct kernel call in the warm step, on `device`; calls that cannot run are left out.
 
-    The C library should hold what is freed (`hardware/host_memory.py`): fresh pages are no part of an operator's time.
+    `is_crowded` is asked when all was timed: where others were using the processors too, the lower quartile of each
+    call is taken in place of its mean, so that the figure is that of the machine to itself. The C library should hold
+    what is freed (`hardware/host_memory.py`): fresh pages are no part of an operator's time.
     """
     seconds = dict(known or {})
     counts = Counter(op.call for op in trace.ops if op.phase is not Phase.PREPARE)
@@ -53,13 +56,19 @@ def time_calls(
     visit(numbers, VISITS)
     shares = {n: counts[n] * _mean(values) for n, values in taken.items() if values}
     visit(_largest(shares), MORE_VISITS)
-    return seconds | {trace.calls[n]: _mean(values) for n, values in taken.items() if values}
+    settled = _lower_quartile if is_crowded() else _mean
+    return seconds | {trace.calls[n]: settled(values) for n, values in taken.items() if values}
 
 
 def _mean(seconds: list[float]) -> float:
     """The mean, since steps pay for slow moments too, but no moment counts for more than `OUTLIER` ordinary ones."""
     most = OUTLIER * statistics.median(seconds)
     return statistics.fmean(min(value, most) for value in seconds)
+
+
+def _lower_quartile(seconds: list[float]) -> float:
+    """What a call takes when no other process is in its way; two threads on a taken core wait for each other long."""
+    return sorted(seconds)[len(seconds) // 4]
 
 
 def _is_timed(call: Call) -> bool:

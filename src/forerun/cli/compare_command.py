@@ -1,0 +1,62 @@
+"""`forerun compare`: one run on every GPU of the catalogue, by time and cost."""
+
+from typing import Annotated
+
+import typer
+
+from forerun.cli.options import (
+    BudgetOption,
+    DeadlineOption,
+    GpuOption,
+    JsonOption,
+    SetOption,
+    TargetArgument,
+    gpu_names,
+    ledger_if_any,
+    limits_of,
+    print_json,
+)
+
+EXIT_DOES_NOT_FIT = 3
+PriceOption = Annotated[
+    list[str] | None, typer.Option("--price", metavar="GPU=DOLLARS", help="Price per hour of a GPU; repeat.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(name="compare")(compare)
+
+
+def compare(
+    target: TargetArgument,
+    gpu: GpuOption = None,
+    deadline: DeadlineOption = None,
+    budget: BudgetOption = None,
+    price: PriceOption = None,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time and cost of a run on many GPUs (default: all that are known). Exit code 3: none keeps the limits."""
+    from rich.console import Console
+
+    from forerun.api import compare_settings, find_device, resolve
+    from forerun.hardware.catalogue import devices as catalogue
+    from forerun.plan.limits import priced
+    from forerun.report.compare import comparison_view
+
+    limits, settings = limits_of(deadline, budget), resolve(target, overrides or ())
+    found = [find_device(name) for name in gpu_names(gpu, default="")] if gpu else list(catalogue())
+    devices = priced(found, price or [])
+    with ledger_if_any() as ledger, Console(stderr=True).status("comparing") as status:
+
+        def told(what: str) -> None:
+            status.update(f"comparing: {what}")
+
+        comparison = compare_settings(settings, devices, ledger, limits=limits, told=told)
+    if as_json:
+        print_json(comparison)
+    else:
+        Console().print(comparison_view(comparison))
+    if comparison.chosen is None:
+        raise typer.Exit(EXIT_DOES_NOT_FIT)

@@ -1,0 +1,52 @@
+"""Other work on the processors while operators are timed: when it counts, and what is then taken."""
+
+import os
+
+import pytest
+import torch
+
+from forerun.forecasting.step_model import CROWDED, crowd
+from forerun.trace import Trace
+from forerun.virtual import operator_timing
+from forerun.virtual.operator_timing import time_calls
+
+
+class Seen:
+    """Processor time as it was counted."""
+
+    def __init__(self, others):
+        self.others = others
+
+    def shares(self):
+        return self.others, 0.0
+
+
+@pytest.mark.parametrize(
+    ("threads", "others", "expected"),
+    [(4, 0.05, 0.0), (4, 0.3, 0.3), (2, 0.5, 0.0), (2, 0.7, 0.7), (8, 0.2, 0.2), (4, None, 0.0)],
+)
+def test_a_crowd_is_what_leaves_too_few_processors(monkeypatch, threads, others, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert crowd(Seen(others)) == expected
+    assert CROWDED < 0.3
+
+
+def test_in_a_crowd_the_undisturbed_runs_of_a_call_count(monkeypatch):
+    from forerun.api import request_of
+    from forerun.data.plan import BatchShape
+    from forerun.hardware.detect import detect_cpu
+    from forerun.settings.load import settings_from
+    from forerun.virtual.trace_step import trace_step
+
+    settings = settings_from({
+        "name": "small", "workload": "causal-lm", "model": {"name": "tiny-gpt2", "config": {"n_layer": 1}},
+        "precision": "fp32", "data": {"examples": 64}, "batch": {"micro_batch_size": 1, "sequence_length": 16},
+    })  # fmt: skip
+    here = detect_cpu().device
+    trace: Trace = trace_step(settings, request_of(settings, here, None).workload, here, BatchShape(1, 16))
+    monkeypatch.setattr(operator_timing, "_time_call", lambda call, tensors, budget: [1.0, 1.0, 100.0, 100.0])
+    crowded = time_calls(trace, torch.device("cpu"), is_crowded=lambda: True)
+    alone = time_calls(trace, torch.device("cpu"))
+    assert set(crowded.values()) == {1.0}
+    assert set(alone.values()) == {50.5}

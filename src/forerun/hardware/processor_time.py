@@ -1,0 +1,39 @@
+"""Who uses the processors of this machine: this process, others, or the hypervisor.
+
+Linux counts processor time by kind in /proc/stat (proc(5)); elsewhere nothing is known.
+"""
+
+import os
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
+
+
+class ProcessorTime:
+    """Counts from the moment that it is made."""
+
+    def __init__(self) -> None:
+        self._at_start = _processor_seconds()
+
+    def shares(self) -> tuple[float | None, float | None]:
+        """Of all processor time since the start: other processes', and the hypervisor's; None where it is not known."""
+        now = _processor_seconds()
+        if now is None or self._at_start is None:
+            return None, None
+        busy, stolen, whole, own = (after - before for after, before in zip(now, self._at_start, strict=True))
+        whole = max(whole, 1e-9)
+        return max(0.0, busy - own) / whole, stolen / whole
+
+
+def _processor_seconds() -> tuple[float, float, float, float] | None:
+    """Seconds on all processors: busy, stolen, all, and of this process with its children."""
+    try:
+        counted = [int(value) for value in STAT.read_text().splitlines()[0].split()[1:9]]
+    except (OSError, ValueError, IndexError):
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    busy = sum(counted[kind] for kind in (USER, NICE, SYSTEM, IRQ, SOFTIRQ)) / ticks
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
+    return busy, counted[STEAL] / ticks, sum(counted) / ticks, own

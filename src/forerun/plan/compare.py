@@ -1,0 +1,177 @@
+"""One run on many GPUs: what each takes at its own best micro-batch, what that costs, and which to take.
+
+The global batch stays. A GPU without the number format gets the one that it has; one without the memory gets the
+mildest recomputation with which the run fits. Steps are traced once for all GPUs of one compute capability. What a run
+takes beside its steps is that of one full forecast, scoring by the ratio of steps; the rows that are marked as fastest,
+cheapest and chosen are forecast in full.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forerun.errors import ForerunError
+from forerun.forecasting.forecast import make_forecast
+from forerun.hardware.catalogue import Device
+from forerun.plan.candidates import Ask, Estimate, Workbench
+from forerun.plan.choose import Limits
+from forerun.plan.front import Finalist, cost_of
+from forerun.plan.outcome import Comparison, ComparisonRow
+from forerun.plan.search import best_of_class, compiling_seconds
+from forerun.plan.space import can_run, changed, differences, precisions, recomputations
+from forerun.records import Forecast
+from forerun.settings.schema import Settings
+from forerun.units import format_bytes
+
+
+@dataclass
+class _Candidate:
+    """One GPU's best, or why there is none."""
+
+    device: Device
+    best: Estimate | None
+    why_not: str = ""
+    forecast: Forecast | None = None
+
+
+def compare_gpus(
+    given: Settings,
+    devices: Sequence[Device],
+    ask: Ask,
+    *,
+    limits: Limits | None = None,
+    told: Callable[[str], None] = lambda what: None,
+) -> Comparison:
+    """`given` on each of `devices`; with a deadline the cheapest that keeps it is chosen, else the fastest."""
+    started, limits = time.perf_counter(), limits or Limits()
+    bench = Workbench(ask, float("inf"))
+    candidates = []
+    for device in devices:
+        told(device.name)
+        candidates.append(_on(given, device, bench))
+    reference = _reference(candidates, bench, told)
+    rows = _rows(given, candidates, reference, limits)
+    for _ in devices:  # a full forecast can change which row is first, but each row is forecast once at most
+        wanted = [c for c in candidates if c.forecast is None and c.device.name in _marked(rows, limits)]
+        if not wanted:
+            break
+        _forecast(wanted[0], bench, told)
+        rows = _rows(given, candidates, reference, limits)
+    fastest, cheapest, chosen = _marked(rows, limits)
+    return Comparison(
+        name=given.name, deadline_seconds=limits.deadline_seconds, budget=limits.budget, rows=rows, fastest=fastest,
+        cheapest=cheapest, chosen=chosen, search_seconds=time.perf_counter() - started, traces=len(bench.traces),
+    )  # fmt: skip
+
+
+def _on(given: Settings, device: Device, bench: Workbench) -> _Candidate:
+    """The best of the given class on `device`, or of the mildest recomputation that fits."""
+    start = given if can_run(given, device) else changed(given, {"precision": precisions(given, device)[0]})
+    needs = []
+    for saving in (None, *recomputations(start)):
+        try:
+            found = best_of_class(start if saving is None else changed(start, saving), device, bench)
+        except ForerunError as error:
+            return _Candidate(device, None, str(error))
+        if found.best is not None:
+            return _Candidate(device, found.best)
+        needs.append(found.needed_bytes)
+        if found.state_bytes > device.memory_bytes:
+            break  # recomputing saves none of it
+    return _Candidate(device, None, f"needs {format_bytes(min(needs))} of {format_bytes(device.memory_bytes)}")
+
+
+def _reference(candidates: Sequence[_Candidate], bench: Workbench, told: Callable[[str], None]) -> _Candidate | None:
+    """The first GPU whose full forecast fits too."""
+    for candidate in candidates:
+        if candidate.best is not None:
+            _forecast(candidate, bench, told)
+            if candidate.best is not None:
+                return candidate
+    return None
+
+
+def _forecast(candidate: _Candidate, bench: Workbench, told: Callable[[str], None]) -> None:
+    """Forecast in full; scoring or generating can need more memory than training."""
+    assert candidate.best is not None, "only what fits is forecast"
+    told(f"{candidate.device.name}, in full")
+    forecast = make_forecast(bench.ask(candidate.best.settings, candidate.device))
+    if forecast.fits:
+        candidate.forecast = forecast
+    else:
+        needs, has = forecast.memory.device_bytes.conservative, forecast.memory.capacity_bytes
+        candidate.best = None
+        candidate.why_not = f"needs {format_bytes(needs)} of {format_bytes(has)}, scoring included"
+
+
+def _rows(
+    given: Settings, candidates: Sequence[_Candidate], reference: _Candidate | None, limits: Limits
+) -> list[ComparisonRow]:
+    rows = [_row(given, candidate, reference, limits) for candidate in candidates]
+    fitting = [row for row in rows if row.fits]
+    for number, row in enumerate(rows):
+        if row.fits and not any(_beats(other, row) for other in fitting):
+            rows[number] = row.model_copy(update={"is_on_front": True})
+    return rows
+
+
+def _row(given: Settings, candidate: _Candidate, reference: _Candidate | None, limits: Limits) -> ComparisonRow:
+    device, best = candidate.device, candidate.best
+    content: dict[str, Any] = {
+        "gpu": device.name, "capacity_bytes": device.memory_bytes, "price_per_hour": device.price_per_hour,
+    }  # fmt: skip
+    if best is None or reference is None:
+        return ComparisonRow(**content, fits=False, why_not=candidate.why_not)
+    if candidate.forecast is not None:
+        whole = Finalist(best, candidate.forecast)
+        seconds, step = whole.seconds, candidate.forecast.step.seconds.expected
+        memory = candidate.forecast.memory.device_bytes.conservative
+    else:
+        seconds, step, memory = _run_seconds(best, reference), best.step_seconds, best.device_bytes
+    cost = cost_of(best, seconds)
+    late = limits.deadline_seconds is not None and seconds > limits.deadline_seconds
+    dear = limits.budget is not None and (cost is None or cost > limits.budget)
+    return ComparisonRow(
+        **content, fits=True, changes=differences(given, best.settings), micro_batch_size=best.size,
+        device_bytes=memory, step_seconds=step, run_seconds=seconds, cost=cost, keeps_limits=not late and not dear,
+        is_full_forecast=candidate.forecast is not None,
+    )  # fmt: skip
+
+
+def _run_seconds(best: Estimate, reference: _Candidate) -> float:
+    """Steps of this GPU, the rest of the reference's run, its scoring by the ratio of the steps."""
+    assert reference.best is not None, "a reference fits"
+    assert reference.forecast is not None, "and is forecast"
+    phases = reference.forecast.run.phases
+    ratio = phases.training_seconds / reference.best.training_seconds
+    slower = best.training_seconds / reference.best.training_seconds
+    rest = reference.forecast.run.seconds.expected - phases.training_seconds - phases.evaluation_seconds
+    return best.training_seconds * ratio + phases.evaluation_seconds * slower + rest + compiling_seconds(best)
+
+
+def _beats(one: ComparisonRow, other: ComparisonRow) -> bool:
+    """Faster and cheaper; one without a price beats none that has one, nor is beaten but by the faster."""
+    mine, its = _measures(one), _measures(other)
+    return all(a <= b for a, b in zip(mine, its, strict=True)) and mine != its
+
+
+def _measures(row: ComparisonRow) -> tuple[float, float]:
+    return row.run_seconds or 0.0, float("inf") if row.cost is None else row.cost
+
+
+def _marked(rows: Sequence[ComparisonRow], limits: Limits) -> tuple[str | None, str | None, str | None]:
+    """Names of the fastest, the cheapest and the chosen."""
+    fitting = [row for row in rows if row.fits]
+    kept = [row for row in fitting if row.keeps_limits]
+    by_cost = limits.deadline_seconds is not None and limits.budget is None
+    return _quickest(fitting), _cheapest(fitting), (_cheapest(kept) if by_cost else None) or _quickest(kept)
+
+
+def _quickest(rows: Sequence[ComparisonRow]) -> str | None:
+    return min(rows, key=_measures).gpu if rows else None
+
+
+def _cheapest(rows: Sequence[ComparisonRow]) -> str | None:
+    priced = [row for row in rows if row.cost is not None]
+    return min(priced, key=lambda row: _measures(row)[::-1]).gpu if priced else None

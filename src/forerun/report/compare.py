@@ -1,0 +1,58 @@
+"""One run on many GPUs, for the terminal."""
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from forerun.plan.outcome import Comparison, ComparisonRow
+from forerun.report.terminal import BAD, FAINT, GOOD, cost_text
+from forerun.units import format_bytes, format_seconds
+
+SIZES = ("batch.micro_batch_size", "batch.gradient_accumulation_steps")
+
+
+def comparison_view(comparison: Comparison) -> RenderableType:
+    """The choice, a row for each GPU by time, and what does not fit."""
+    fitting = sorted((row for row in comparison.rows if row.fits), key=lambda row: row.run_seconds or 0.0)
+    others = [row for row in comparison.rows if not row.fits]
+    table = Table(title=f"{comparison.name} by GPU", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("", "gpu", "micro", "step", "run", "needs / has", "cost", "with"):
+        table.add_column(column, justify="left" if column in ("", "gpu", "with") else "right", no_wrap=column != "with")
+    for row in fitting:
+        table.add_row(
+            _mark(row, comparison), row.gpu, str(row.micro_batch_size), format_seconds(row.step_seconds or 0.0),
+            f"{'' if row.is_full_forecast else '~'}{format_seconds(row.run_seconds or 0.0)}",
+            f"{_number(row.device_bytes or 0.0)} / {format_bytes(row.capacity_bytes)}",
+            "–" if row.cost is None else f"${row.cost:,.2f}", _said(row),
+            style="" if row.keeps_limits else FAINT,
+        )  # fmt: skip
+    parts: list[RenderableType] = [_verdict(comparison), *([table] if fitting else [])]
+    if fitting:
+        note = "▶ chosen · ◆ no other is both faster and cheaper · ~ beside its steps taken over from another GPU"
+        parts.append(Text(note, style=FAINT))
+    parts += [Text(f"{row.gpu}: does not fit, {row.why_not}", style=BAD) for row in others]
+    parts.append(Text(f"{comparison.traces} steps traced in {format_seconds(comparison.search_seconds)}", style=FAINT))
+    return Group(*parts)
+
+
+def _verdict(comparison: Comparison) -> Text:
+    chosen = next((row for row in comparison.rows if row.gpu == comparison.chosen), None)
+    if chosen is not None:
+        how = "cheapest in time" if comparison.deadline_seconds and comparison.budget is None else "fastest"
+        said = f"{chosen.gpu}, the {how}: {format_seconds(chosen.run_seconds or 0.0)}, {cost_text(chosen.cost)}"
+        return Text(said, style=f"bold {GOOD}")
+    found = "No GPU keeps the limits" if any(row.fits for row in comparison.rows) else "It fits none of these GPUs"
+    return Text(f"{found}; `forerun plan` says what would help.", style=f"bold {BAD}")
+
+
+def _mark(row: ComparisonRow, comparison: Comparison) -> str:
+    return "▶" if row.gpu == comparison.chosen else "◆" if row.is_on_front else ""
+
+
+def _said(row: ComparisonRow) -> str:
+    return " ".join(f"{change.path}={change.new}" for change in row.changes if change.path not in SIZES)
+
+
+def _number(size: float) -> str:
+    return format_bytes(size).split(" ")[0]
