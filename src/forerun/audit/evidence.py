@@ -1,0 +1,242 @@
+"""Claims that only a run or a source can decide: measurements, speed-ups, outcomes, whether a feature does anything."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from forerun.audit.arithmetic import Unit, Written, compared, read, shown
+from forerun.audit.context import Context
+from forerun.audit.findings import Check, Finding, Verdict, finding
+from forerun.audit.quantities import Number, agreement, show_number
+from forerun.errors import nearest
+from forerun.hardware.catalogue import device
+from forerun.settings.schema import Count
+from forerun.units import TERA, format_percent
+
+NO_EFFECT = 1e-6
+"""A relative size below which something changes nothing in fp32 (2^-23 is 1.2e-7)."""
+FIXED = {
+    "precision": "changes time, not what is learned: the study's scores cannot rank it",
+    "seed": "is luck", "metric": "is what the study is judged by",
+}  # fmt: skip
+
+
+class Measurement(Check):
+    """A number or a statement that only a measurement can support."""
+
+    kind: Literal["measurement"]
+    claimed: str
+    evidence: str | None = None
+    """The run's id, or the source, that it was measured by."""
+
+
+def check_measurement(claim: Measurement, context: Context) -> Finding:
+    """R25: unmeasured without a run or a source."""
+    if claim.evidence is None:
+        said = "unmeasured: no run and no source is named"
+        return finding("R25", "unsupported", right="–", formula=claim.claimed, said=said)
+    return finding("R25", "consistent", right=claim.claimed, formula="as recorded", source=claim.evidence)
+
+
+class SpeedUp(Check):
+    """A gain in speed by a change of precision, of device, or of the program."""
+
+    kind: Literal["speed-up"]
+    claimed: Number
+    """As a factor: 1.15-1.3 for 15 to 30 %."""
+    by: Literal["precision", "device", "program"] = "program"
+    before: str = ""
+    """Number format, or catalogue name of the device."""
+    after: str = ""
+    share_of_time: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of the step that the change can make faster."""
+    evidence: str | None = None
+
+
+def check_speed_up(claim: SpeedUp, context: Context) -> Finding:
+    """R14: below the ratio of peaks, by Amdahl's law over the share of time; R25: measured."""
+    ratio, formula = _bound(claim, context)
+    bound = None if ratio is None else 1 / (1 - claim.share_of_time + claim.share_of_time / ratio)
+    if ratio is None and claim.share_of_time < 1:
+        bound, formula = 1 / (1 - claim.share_of_time), f"1 / (1 - {claim.share_of_time:g})"
+    right = "–" if bound is None else f"at most {show_number(bound)}x"
+    if bound is not None and claim.claimed.low > bound * (1 + claim.claimed.tolerance):
+        return finding("R14", "impossible", right=right, formula=formula, said=f"{claim.claimed.text} is beyond it")
+    if claim.evidence is None:
+        return finding("R25", "unsupported", right=right, formula=formula, said="possible; unmeasured")
+    return finding("R14", "consistent", right=right, formula=formula, source=claim.evidence)
+
+
+def _bound(claim: SpeedUp, context: Context) -> tuple[float | None, str]:
+    if claim.by == "precision":
+        over, under = context.peak(claim.after), context.peak(claim.before)
+        return over / under, f"{claim.after} {over / TERA:g} / {claim.before} {under / TERA:g} TFLOP/s"
+    if claim.by == "device":
+        rates = [max(device(name).peak_flops_per_second.values()) for name in (claim.after, claim.before)]
+        return rates[0] / rates[1], f"best peaks {rates[0] / TERA:g} / {rates[1] / TERA:g} TFLOP/s"
+    return None, "no bound is known for a change of the program"
+
+
+class Outcome(Check):
+    """A forecast whose outcome is recorded."""
+
+    kind: Literal["outcome"]
+    claimed: Written
+    recorded: Written
+    unit: Unit = "number"
+    source: str
+    """Where the outcome is recorded."""
+
+
+def check_outcome(claim: Outcome, context: Context) -> Finding:
+    """Missed where the outcome lies outside what was claimed."""
+    try:
+        said, was = read(claim.claimed, claim.unit, "claimed"), read(claim.recorded, claim.unit, "recorded")
+    except ValueError:
+        same = str(claim.claimed).strip().lower() == str(claim.recorded).strip().lower()
+        verdict: Verdict = "consistent" if same else "wrong"
+        why = "" if same else f"not {claim.claimed}"
+        return finding(
+            "recorded", verdict, right=str(claim.recorded), formula="recorded", said=why, source=claim.source
+        )
+    found = compared(said, was.low, was.high, claim.unit)
+    right = shown(was.low, was.high, claim.unit)
+    if found != "apart":
+        is_wider = said.high > said.low and was.high - was.low > (said.high - said.low) * (1 + said.tolerance)
+        partly = found == "partly" or is_wider
+        why = f"only part of it lies in {claim.claimed}" if partly else ""
+        verdict = "unsupported" if partly else "consistent"
+        return finding("recorded", verdict, right=right, formula="recorded", said=why, source=claim.source)
+    off = f", {was.middle / said.middle:.2f} times the claim" if said.middle and said.low > 0 else ""
+    why = f"missed: {claim.claimed} was claimed{off}"
+    return finding("recorded", "wrong", right=right, formula="recorded", said=why, source=claim.source)
+
+
+class RunFigure(Check):
+    """A figure that is said to be of a run in the ledger."""
+
+    kind: Literal["run-figure"]
+    run: str
+    """The run's id, a unique beginning of it, or `last`."""
+    quantity: str
+    """A metric, or a field of the measurement such as step.seconds or memory.peak_allocated_bytes."""
+    claimed: Written
+    unit: Unit = "number"
+
+
+def check_run_figure(claim: RunFigure, context: Context) -> Finding:
+    """R25: what the ledger says of that run."""
+    measured = context.measured(claim.run)
+    fields = _figures(measured.model_dump())
+    figures = {**{name: value for name, value in fields.items() if "." in name}, **measured.metrics}
+    if claim.quantity not in figures:
+        close = nearest(claim.quantity, sorted(figures))
+        raise ValueError(f"quantity: run {claim.run} has no {claim.quantity!r}. Nearest: {close}")
+    value = figures[claim.quantity]
+    found = compared(read(claim.claimed, claim.unit, "claimed"), value, value, claim.unit)
+    verdict: Verdict = "consistent" if found == "agree" else "wrong"
+    said = "" if found == "agree" else f"not {claim.claimed}"
+    right = shown(value, value, claim.unit)
+    return finding("R25", verdict, right=right, formula=claim.quantity, said=said, source=f"ledger, run {claim.run}")
+
+
+def _figures(document: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Numbers of a nested document by their dotted path."""
+    found: dict[str, float] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            found |= _figures(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+class Alive(Check):
+    """A mechanism said to be active, and the size of its effect where somebody measured it."""
+
+    kind: Literal["alive"]
+    mechanism: str
+    effect: float | None = None
+    """Relative: output over input, 1 - cosine of gradients with and without it, share of rows that change."""
+    source: str
+
+
+def check_alive(claim: Alive, context: Context) -> Finding:
+    """R21: an effect of zero is none."""
+    formula = f"effect of {claim.mechanism}"
+    if claim.effect is None:
+        return finding("R21", "unsupported", right="–", formula=formula, said="nobody measured an effect")
+    right = f"{claim.effect:.3g}"
+    if abs(claim.effect) < NO_EFFECT:
+        said = f"{claim.mechanism} does nothing"
+        return finding("R21", "wrong", right=right, formula=formula, said=said, source=claim.source)
+    return finding("R21", "consistent", right=right, formula=formula, source=claim.source)
+
+
+class SearchSpace(Check):
+    """Parameters that a study searches over."""
+
+    kind: Literal["search-space"]
+    parameters: dict[str, Literal["live", "dead", "precision", "seed", "metric"]]
+    """What each is; dead where nothing reads it."""
+
+
+def check_search_space(claim: SearchSpace, context: Context) -> Finding:
+    """R19: every parameter is live, and none is the seed, the precision or the objective."""
+    said = [
+        f"{name} {FIXED.get(what, 'is read by nothing')}" for name, what in claim.parameters.items() if what != "live"
+    ]
+    live = sum(what == "live" for what in claim.parameters.values())
+    right = f"{live} of {len(claim.parameters)} belong in the search"
+    verdict: Verdict = "wrong" if said else "consistent"
+    return finding("R19", verdict, right=right, formula=", ".join(claim.parameters), said="; ".join(said))
+
+
+class Coverage(Check):
+    """How much of something was checked of what is said to be."""
+
+    kind: Literal["coverage"]
+    claimed: Count
+    checked: Annotated[int, Field(ge=0)]
+    source: str
+    """Where the check is read."""
+
+
+def check_coverage(claim: Coverage, context: Context) -> Finding:
+    """R25: as many as claimed."""
+    right = f"{claim.checked} of {claim.claimed} ({format_percent(claim.checked / claim.claimed)})"
+    said = f"{claim.claimed - claim.checked} were not" if claim.checked < claim.claimed else ""
+    verdict: Verdict = "wrong" if said else "consistent"
+    return finding("R25", verdict, right=right, formula="checked / claimed", said=said, source=claim.source)
+
+
+class Rate(Check):
+    """FLOP done in a time, as a run reports both."""
+
+    kind: Literal["rate"]
+    flops: float
+    seconds: float
+    peak_flops_per_second: float
+    claimed: Number | None = None
+    """Model FLOP utilisation, where it is stated."""
+
+
+def check_rate(claim: Rate, context: Context) -> Finding:
+    """R01: FLOP / seconds / peak."""
+    share = claim.flops / claim.seconds / claim.peak_flops_per_second
+    right = format_percent(share)
+    formula = (
+        f"{claim.flops / TERA:.4g} TFLOP in {claim.seconds:.4g} s at {claim.peak_flops_per_second / TERA:.4g} TFLOP/s"
+    )
+    if share > 1:
+        return finding("R01", "impossible", right=right, formula=formula, said="above the peak")
+    found = "agree" if claim.claimed is None else agreement(claim.claimed, share)
+    said = "" if found == "agree" or claim.claimed is None else f"not {claim.claimed.text}"
+    return finding("R01", "consistent" if found == "agree" else "wrong", right=right, formula=formula, said=said)
+
+
+CHECKS = {
+    Measurement: check_measurement, SpeedUp: check_speed_up, Outcome: check_outcome, RunFigure: check_run_figure,
+    Alive: check_alive, SearchSpace: check_search_space, Coverage: check_coverage, Rate: check_rate,
+}  # fmt: skip

@@ -1,0 +1,130 @@
+"""`forerun audit`: hold what a document, or a run of ours, says of itself against arithmetic, physics and records."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli.options import JsonOption, ledger_url, print_json
+from forerun.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from forerun.audit.claims import ClaimsFile
+    from forerun.audit.findings import AuditReport
+    from forerun.records import Measurement
+
+EXIT_CRITERION_FAILED = 4
+AUDITS_SCHEMA = "forerun.audits/1"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command(name="audit")(audit)
+
+
+def audit(
+    claims: Annotated[
+        list[str] | None, typer.Argument(metavar="CLAIMS", help="YAML files of claims, or origins: the five that ship.")
+    ] = None,
+    from_run: Annotated[
+        str | None, typer.Option("--from-run", metavar="RUN", help="Audit what this run reports; an id, or `last`.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show consistent claims too.")] = False,
+    kinds: Annotated[bool, typer.Option("--kinds", help="List the kinds of checks and the rules.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the claims of a document about a training run. Exit code 4: a claim is wrong."""
+    if kinds:
+        _show_kinds(as_json)
+        return
+    if (from_run is None) == (not claims):
+        raise InvalidSettings(
+            "Give one or more files of claims, or --from-run RUN. `forerun audit --kinds` helps write one."
+        )
+    reports = _audited([_of_run(from_run)] if from_run is not None else _files(claims or []))
+    if as_json:
+        print_json(_documents(reports))
+    else:
+        _show(reports, everything)
+    if not all(report.passed for report in reports):
+        raise typer.Exit(EXIT_CRITERION_FAILED)
+
+
+def _files(names: list[str]) -> "list[ClaimsFile]":
+    from forerun.audit.claims import load_claims
+    from forerun.audit.shipped import claims_path, shipped
+
+    paths = [path for name in names for path in (shipped().values() if name == "origins" else [claims_path(name)])]
+    return [load_claims(path) for path in paths]
+
+
+def _of_run(run_id: str) -> "ClaimsFile":
+    from forerun.audit.from_run import claims_of_run
+    from forerun.ledger.store import open_ledger
+    from forerun.recipes.catalogue import criteria_of
+    from forerun.settings.load import settings_from
+
+    with open_ledger(ledger_url()) as ledger:
+        row = ledger.run(run_id)
+        return claims_of_run(ledger, row.id, criteria_of(row.workload, settings_from(row.settings)))
+
+
+def _audited(files: "list[ClaimsFile]") -> "list[AuditReport]":
+    from rich.console import Console
+
+    from forerun.api import find_device, forecast_settings
+    from forerun.audit.check import audit as hold_against
+
+    with Console(stderr=True).status("") as status:
+        return [
+            hold_against(
+                file, lambda settings, gpu: forecast_settings(settings, find_device(gpu)), _measured,
+                told=lambda what: status.update(f"checking {what}"),
+            )
+            for file in files
+        ]  # fmt: skip
+
+
+def _measured(run_id: str) -> "Measurement":
+    from forerun.ledger.store import open_ledger
+
+    with open_ledger(ledger_url()) as ledger:
+        row = ledger.run(run_id)
+        found = ledger.measurement(row.id)
+    if found is None:
+        raise InvalidSettings(f"Run {row.id} is {row.state} and has no measurement. Finish it with --resume {row.id}.")
+    return found
+
+
+def _documents(reports: "list[AuditReport]") -> dict[str, object]:
+    from forerun.audit.findings import AUDIT_SCHEMA
+
+    documents = [
+        {"schema": AUDIT_SCHEMA, "passed": r.passed, "counts": r.counts, **r.model_dump(mode="json")} for r in reports
+    ]
+    return documents[0] if len(documents) == 1 else {"schema": AUDITS_SCHEMA, "audits": documents}
+
+
+def _show(reports: "list[AuditReport]", everything: bool) -> None:
+    from rich.console import Console
+
+    from forerun.report.audit import audit_view, audits_table
+
+    for report in reports:
+        Console().print(audit_view(report, everything))
+    if len(reports) > 1:
+        Console().print(audits_table(reports))
+
+
+def _show_kinds(as_json: bool) -> None:
+    from rich.console import Console
+
+    from forerun.audit.findings import RULES
+    from forerun.audit.kinds import described
+    from forerun.report.audit import kinds_table
+
+    if as_json:
+        rows = [{"kind": kind, "checks": what, "fields": fields} for kind, what, fields in described()]
+        rules = [{"rule": name, **rule.model_dump()} for name, rule in RULES.items()]
+        print_json({"schema": "forerun.audit-kinds/1", "kinds": rows, "rules": rules})
+    else:
+        Console().print(kinds_table(described()))
