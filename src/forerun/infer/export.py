@@ -79,9 +79,11 @@ def load_exported(folder: Path, workload: Workload) -> tuple[Settings, nn.Module
         own = plain.model_copy(update={"model": plain.model.model_copy(update={"name": str(folder), "config": {}})})
         return plain, prepare_model(own, workload, pretrained=True)
     model = prepare_model(plain, workload, pretrained=False)
-    wrong = model.load_state_dict(load_file(folder / WEIGHTS), strict=False)
-    shared = set(getattr(model, "_tied_weights_keys", None) or ())
-    other = [*wrong.unexpected_keys, *(set(wrong.missing_keys) - shared)]
+    stored = load_file(folder / WEIGHTS)
+    wrong = model.load_state_dict(stored, strict=False)
+    filled = {id(tensor) for name, tensor in model.state_dict(keep_vars=True).items() if name in stored}
+    missing = [n for n, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in filled]
+    other = [*wrong.unexpected_keys, *missing]
     if other:
         raise BadData(f"{folder / WEIGHTS}: other tensors than the model's: {other[:3]}. Export the run again.")
     return plain, model

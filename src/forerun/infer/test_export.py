@@ -138,6 +138,22 @@ def test_what_is_no_model_of_transformers_is_read_back_too(tmp_path):
     assert weights_hash(model) == weights_hash(training.step.model)
 
 
+def test_tensors_that_a_model_shares_need_be_stored_once(tmp_path, device):
+    """transformers names its own; a recipe's model ties them without telling."""
+    from forerun.recipes.okadfa import SETTINGS, open_recipe
+
+    made = open_recipe(settings_from(SETTINGS.model_dump(), ["recipe.corpus=markov", "batch.micro_batch_size=1"]))
+    training = start_training(made, device, tmp_path / "run")
+    write_export(training.step.model, made.settings, tmp_path / "out", "model")
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert "head.weight" not in stored
+    _, model = load_exported(tmp_path / "out", made.workload)
+    assert torch.equal(model.head.weight, training.step.model.head.weight)
+    save_file({n: t for n, t in stored.items() if "embedding" not in n}, tmp_path / "out" / "model.safetensors")
+    with pytest.raises(BadData, match="other tensors than the model's"):
+        load_exported(tmp_path / "out", made.workload)
+
+
 def test_an_empty_adapter_is_refused(tmp_path, device):
     recipe = opened("lora")
     model = start_training(recipe, device, tmp_path).step.model

@@ -216,6 +216,8 @@ def curve_chart(curve: ResultCurve) -> str:
                 intervals=list(zip(series.low or [], series.high or [], strict=True)) if both else [],
             )
         )
+    if not any(line.points for line in lines):
+        return _figure(curve.title, f"{curve.up} over {curve.across}: no points. {curve.note}", "")
     said = f"{curve.up} over {curve.across}: {', '.join(series.name for series in curve.series)}."
     view = line_view(curve.title, said, lines)
     drawn = draw_lines(view, lambda value: f"{value:g}", lambda value: f"{value:g}")

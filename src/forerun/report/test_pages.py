@@ -198,6 +198,9 @@ def test_a_curve_has_its_lines_intervals_and_axes():
     ]
     curve = ResultCurve(title="Dose <and> response", across="rate", up="exact match", series=series)
     drawn = curve_chart(curve)
+    empty = curve_chart(curve.model_copy(update={"series": [Series(name="none", x=[], y=[])]}))
+    assert "no points" in empty
+    assert "<svg" not in empty
     assert drawn.count("<polygon") == 1
     assert drawn.count("<polyline") == 2
     assert "Dose &lt;and&gt; response" in drawn
