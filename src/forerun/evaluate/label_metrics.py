@@ -71,15 +71,16 @@ def tune_decision(answers: Answers) -> Decision:
     """
     count = answers.targets.shape[1]
     if answers.is_multi_label:
-        best = [
-            max(GRID, key=lambda level, k=k: (_f1(answers.targets[:, k], answers.probabilities[:, k] > level), -abs(level - 0.5)))
-            for k in range(count)
-        ]  # fmt: skip
-        return Decision(tuple(float(level) for level in best))
+        return Decision(tuple(_best_level(answers.targets[:, k], answers.probabilities[:, k]) for k in range(count)))
     if count != 2:
         return plain_decision(count)
     options = [Decision((1 - float(level), float(level))) for level in GRID]
     return max(options, key=lambda d: (macro_f1(answers.targets, d.labels(answers)), -abs(d.levels[1] - 0.5)))
+
+
+def _best_level(targets: Cells, chances: Floats) -> float:
+    """Threshold with the highest F1 of one label, the nearest to one half of several."""
+    return float(max(GRID, key=lambda level: (_f1(targets, chances > level), -abs(level - 0.5))))
 
 
 def figures(answers: Answers, decision: Decision) -> dict[str, float]:
@@ -164,13 +165,13 @@ def paired_gap(
     second: Answers,
     metric: str,
     decisions: tuple[Decision, Decision],
+    *,
     draws: int = DRAWS,
-    seed: int = 0,
 ) -> tuple[float, float, float]:
     """`first`'s figure minus `second`'s on the same rows, with its 95 % interval over rows drawn with replacement."""
     if not np.array_equal(first.targets, second.targets):
         raise ValueError("a paired comparison needs answers to the same rows")
-    drawn = _resampled([first, second], metric, decisions, draws, seed)
+    drawn = _resampled([first, second], metric, decisions, draws, 0)
     low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
     value = figures(first, decisions[0])[metric] - figures(second, decisions[1])[metric]
     return float(value), float(low), float(high)

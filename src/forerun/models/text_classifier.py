@@ -73,9 +73,8 @@ class TransformerBackbone(nn.Module):
         if types is not None and self.takes_types:
             inputs["token_type_ids"] = types
         if self.is_local:  # the first token sees all, as its authors do for classification
-            inputs["global_attention_mask"] = torch.cat(
-                [torch.ones_like(mask[:, :1]), torch.zeros_like(mask[:, 1:])], 1
-            )
+            first = torch.arange(mask.shape[1], device=mask.device) == 0
+            inputs["global_attention_mask"] = first.to(mask.dtype).expand_as(mask)
         return self.model(attention_mask=mask, **inputs).last_hidden_state
 
     def bag(self, ids: Tensor, mask: Tensor) -> None:

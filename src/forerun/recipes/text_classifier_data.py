@@ -16,7 +16,16 @@ from pydantic import Field
 from torch import Tensor
 
 from forerun.data.augmentation import IN_STEP, STEP_STREAM, AugmentationOptions, Augmenter, oversampled
-from forerun.data.labelled_text import Fields, LabelledText, Part, TextCorpus, read_corpus, shipped_corpus, with_folds
+from forerun.data.labelled_text import (
+    PARTS,
+    Fields,
+    LabelledText,
+    Part,
+    TextCorpus,
+    read_corpus,
+    shipped_corpus,
+    with_folds,
+)
 from forerun.data.plan import BatchPlan
 from forerun.data.sampler import COMPILED_MULTIPLE, LENGTH_MULTIPLE, LengthBucketSampler
 from forerun.data.text_tokens import Encoded, TextTokens
@@ -295,9 +304,9 @@ def open_corpus(settings: Settings, options: TextClassifierOptions) -> TextCorpu
 
 def chosen_rows(corpus: TextCorpus, examples: int | None) -> dict[Part, tuple[LabelledText, ...]]:
     """Rows by part; of the training rows the first `examples`."""
-    parts: tuple[Part, ...] = ("train", "selection", "threshold", "test")
-    rows = {part: corpus.part(part) for part in parts}
-    return {**rows, "train": rows["train"][:examples]}
+    rows: dict[Part, tuple[LabelledText, ...]] = {part: corpus.part(part) for part in PARTS}
+    rows["train"] = rows["train"][:examples]
+    return rows
 
 
 def positions_of(rows: Sequence[LabelledText], share: float) -> list[int]:

@@ -35,7 +35,9 @@ TUNED = ("length", "tf-idf")
 """Baselines whose threshold is tuned as the model's is; the others have nothing to tune."""
 SHOWN = ("macro_f1", "micro_f1", "mcc", "balanced_accuracy", "average_precision", "ece")
 CRITERIA = (
-    Criterion(name="beats the majority", quantity="macro_f1", comparison="above", bound="majority.macro_f1", margin=0.1),
+    Criterion(
+        name="beats the majority", quantity="macro_f1", comparison="above", bound="majority.macro_f1", margin=0.1,
+    ),
     Criterion(
         name="is not the all-negative answer", quantity="macro_f1", comparison="above", bound="all-negative.macro_f1",
         margin=0.1,
@@ -99,7 +101,7 @@ def judge_test(probabilities: Probabilities, data: TextData, options: TextClassi
         rows.append([name, *(their[figure] for figure in SHOWN)])
     note = (
         f"{len(here.targets):,} test rows, {len(data.rows['train']):,} to train on. Decisions were tuned on "
-        f"{len(data.rows['threshold']):,} other rows. ± {1.96 * metrics['test_standard_error']:.3f} on {options.metric} "
+        f"{len(data.rows['threshold']):,} other rows. {options.metric} ± {1.96 * metrics['test_standard_error']:.3f} "
         f"(95 %, rows drawn again). {data.corpus.repeated} training rows were dropped as repeats."
     )
     tables = [
