@@ -22,8 +22,8 @@ LEAST_LETTERS = 4
 """Shorter words are not misspelt: a changed letter makes another word of them."""
 NEGATIONS = frozenset(
     ("no", "not", "nor", "none", "never", "nothing", "nobody", "neither", "cannot", "without", "hardly", "barely",
-     "n't", "don't", "doesn't", "didn't", "isn't", "aren't", "wasn't", "weren't", "won't", "wouldn't", "can't", "couldn't",
-     "shouldn't", "hasn't", "haven't", "hadn't")
+     "n't", "don't", "doesn't", "didn't", "isn't", "aren't", "wasn't", "weren't", "won't", "wouldn't", "can't",
+     "couldn't", "shouldn't", "hasn't", "haven't", "hadn't")
 )  # fmt: skip
 """Always protected: the label of a sentence often hangs on them."""
 

@@ -187,11 +187,11 @@ def _resampled(
         chosen = random.integers(0, rows, rows)
         for number, (answers, decision) in enumerate(zip(several, decisions, strict=True)):
             part = Answers(answers.targets[chosen], answers.probabilities[chosen], answers.is_multi_label)
-            found[number, draw] = _one(part, metric, decision)
+            found[number, draw] = one_figure(part, metric, decision)
     return list(found)
 
 
-def _one(answers: Answers, metric: str, decision: Decision) -> float:
+def one_figure(answers: Answers, metric: str, decision: Decision) -> float:
     """One figure, without the others."""
     if metric == "average_precision":
         return mean_average_precision(answers)

@@ -23,7 +23,16 @@ from forerun.recipes.text_classifier_evaluation import (
     score_part,
     selection_figures,
 )
+from forerun.recipes.text_classifier_finals import baseline_scores, final_comparison, held_out_scores
 from forerun.recipes.text_classifier_opening import open_data
+from forerun.recipes.text_classifier_search import (
+    TRIAL,
+    search_overrides,
+    search_space,
+    search_start,
+    searched_score,
+    step_class,
+)
 from forerun.recipes.text_classifier_workload import TextClassifierWorkload
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Settings
@@ -31,6 +40,10 @@ from forerun.step.training_step import TrainingStep
 from forerun.train.alive import TrivialLoss, label_entropy
 from forerun.verify.compare import Criterion
 
+__all__ = [
+    "CRITERIA", "SETTINGS", "TRIAL", "baseline_scores", "criteria_for", "final_comparison", "held_out_scores",
+    "open_recipe", "search_overrides", "search_space", "search_start", "searched_score", "step_class",
+]  # fmt: skip
 SETTINGS = Settings.model_validate(
     {
         "name": "text-classifier",
