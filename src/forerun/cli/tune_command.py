@@ -216,8 +216,8 @@ def _price_first(search: "Search", as_json: bool) -> None:
     else:
         Console().print(
             f"A trial of these settings takes {format_seconds(price.seconds.expected)}; {runs} runs (trials, and "
-            f"finalists from each starting point) {format_seconds(whole['expected'])} ({format_seconds(whole['optimistic'])}"
-            f" to {format_seconds(whole['conservative'])}) where none is pruned."
+            f"finalists from each starting point) {format_seconds(whole['expected'])} ("
+            f"{format_seconds(whole['optimistic'])} to {format_seconds(whole['conservative'])}) where none is pruned."
         )
     if price.refusal is not None:
         raise typer.Exit(3)

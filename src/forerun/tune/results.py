@@ -197,7 +197,8 @@ def finalists_table(finalists: Sequence[Finalist], test: Mapping[str, Any] | Non
     return ResultTable(
         title="Finalists",
         note="Trained anew from several starting points; the winner is the highest mean on the selection rows. The "
-        "test rows were scored after that, once. Gap: mean over starting points minus the winner's, paired over rows, 95 %.",
+        "test rows were scored after that, once. Gap: mean over starting points minus the winner's, 95 %, "
+        "paired over rows.",
         columns=["trial", "in the search", "anew", "by start", *(["test", "gap to the winner"] if test else [])],
         rows=rows,
     )

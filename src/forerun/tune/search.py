@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 import optuna
 import psutil
@@ -51,15 +51,26 @@ class Limits:
     """Runs that must still fit after the last trial: finalists and their starting points."""
 
 
-@dataclass
-class Told:
-    """Told what happens; does nothing."""
+class Told(Protocol):
+    """Told what happens."""
 
     def priced(self, number: int, chosen: Mapping[str, Any], price: Price) -> None:
         """A trial is proposed and priced; nothing has run."""
+        ...
 
     def ended(self, trial: FrozenTrial, search: "Search") -> None:
         """A trial is over, or was refused."""
+        ...
+
+
+class Silence:
+    """Says nothing."""
+
+    def priced(self, number: int, chosen: Mapping[str, Any], price: Price) -> None:
+        """Nothing."""
+
+    def ended(self, trial: FrozenTrial, search: "Search") -> None:
+        """Nothing."""
 
 
 @dataclass
@@ -80,7 +91,7 @@ class Search:
     root: Path
     pruner: studies.PrunerName
     limits: Limits
-    told: Told = field(default_factory=Told)
+    told: Told = field(default_factory=Silence)
     clock: Callable[[], float] = time.monotonic
     stopped_by: str = ""
     """Why the search ended."""
