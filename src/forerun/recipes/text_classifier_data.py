@@ -24,6 +24,7 @@ from forerun.data.labelled_text import (
     TextCorpus,
     read_corpus,
     shipped_corpus,
+    uniform,
     with_folds,
 )
 from forerun.data.plan import BatchPlan
@@ -303,9 +304,9 @@ def open_corpus(settings: Settings, options: TextClassifierOptions) -> TextCorpu
 
 
 def chosen_rows(corpus: TextCorpus, examples: int | None) -> dict[Part, tuple[LabelledText, ...]]:
-    """Rows by part; of the training rows the first `examples`."""
+    """Rows by part; of the training rows `examples`, in an order that a hash of their texts gives: files are sorted."""
     rows: dict[Part, tuple[LabelledText, ...]] = {part: corpus.part(part) for part in PARTS}
-    rows["train"] = rows["train"][:examples]
+    rows["train"] = tuple(sorted(rows["train"], key=lambda row: uniform("order", row.key)))[:examples]
     return rows
 
 
