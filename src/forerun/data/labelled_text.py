@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 from forerun.data.table_rows import Rows, read_table
@@ -82,6 +83,7 @@ class Fields:
     """Between the labels of one row where they are text."""
 
 
+@cache
 def shipped_corpus(name: str) -> TextCorpus:
     """`sentence_polarity` or `movie_reviews`: English, negative 0 or positive 1 (CC BY 4.0)."""
     rows = [

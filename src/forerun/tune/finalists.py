@@ -95,10 +95,8 @@ def _run(search: Search, trial: FrozenTrial, settings: Settings) -> str:
     key = f"{trial.number}:{settings.seed}"
     if key not in known:
         price = search.pricer.price(settings, overheads=search.overheads())
-        module: Any = search.recipe
-        opened = module.open_recipe(settings, lengths_only=True)
-        known[key] = enter_run(opened, search.device, search.ledger, search.root)
-        forecast = price.forecast.model_copy(update={"settings_hash": opened.settings.hash})
+        known[key] = enter_run(price.settings, search.device, search.ledger, search.root)
+        forecast = price.forecast.model_copy(update={"settings_hash": price.settings.hash})
         search.ledger.record_forecast(known[key], forecast)
         search.study.set_user_attr(RUNS, known)
     if search.ledger.measurement(known[key]) is None:

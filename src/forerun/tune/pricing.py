@@ -17,6 +17,7 @@ from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.recipes.searched import Searchable
 from forerun.records import Forecast, Range
 from forerun.settings.schema import Settings
+from forerun.trace import Call
 from forerun.units import format_bytes
 
 PROCESS_SECONDS = 10.0
@@ -27,6 +28,8 @@ PROCESS_SECONDS = 10.0
 class Price:
     """One trial's forecast."""
 
+    settings: Settings
+    """With the data's sizes filled in."""
     forecast: Forecast
     seconds: Range
     """All folds, with the processes around them."""
@@ -52,6 +55,8 @@ class Pricer:
     recipe: Searchable
     folds: int = 1
     known_steps: dict[str, StepModel] = field(default_factory=dict)
+    timed_calls: dict[Call, float] = field(default_factory=dict)
+    """Operators that were timed on this machine, shared by all steps."""
 
     def price(self, settings: Settings, *, overheads: list[float], limit_bytes: float | None = None) -> Price:
         """Forecast a trial. `overheads` are seconds that trials took beside their runs; `limit_bytes` is what one
@@ -62,13 +67,13 @@ class Pricer:
         is_new = key not in self.known_steps
         if is_new:
             alike = self.recipe.step_class(request.settings)
-            self.known_steps[key] = model_steps(replace(self.ask(alike), plan=request.plan))
+            self.known_steps[key] = model_steps(replace(self.ask(alike), plan=request.plan), self.timed_calls)
         forecast = make_forecast(request, self.known_steps[key])
         around = median(overheads) if overheads else PROCESS_SECONDS
         run = forecast.run.seconds
         seconds = Range(**{name: (value + around) * self.folds for name, value in run.model_dump().items()})
         refusal = _refusal(forecast, limit_bytes)
-        return Price(forecast, seconds, is_new, time.perf_counter() - start, refusal)
+        return Price(request.settings, forecast, seconds, is_new, time.perf_counter() - start, refusal)
 
     def key(self, request: ForecastRequest) -> str:
         """What trials with one step have in common: settings of the step, and the lengths of its batches."""

@@ -238,17 +238,14 @@ class Search:
         """The run of a fold, entered in the ledger with its forecast before it starts."""
         runs = self._runs(trial)
         if str(fold) not in runs:
-            opened = self._opened(settings)
-            run_id = enter_run(opened, self.device, self.ledger, self.root)
-            forecast = price.forecast.model_copy(update={"settings_hash": opened.settings.hash})
+            is_cut = self.pricer.folds > 1  # then sizes differ from fold to fold
+            settings = self.pricer.ask(settings).settings if is_cut else price.settings
+            run_id = enter_run(settings, self.device, self.ledger, self.root)
+            forecast = price.forecast.model_copy(update={"settings_hash": settings.hash})
             self.ledger.record_forecast(run_id, forecast)
             runs[str(fold)] = run_id
             trial.set_user_attr("runs", runs)
         return runs[str(fold)]
-
-    def _opened(self, settings: Settings) -> OpenedRecipe:
-        module: Any = self.recipe
-        return module.open_recipe(settings, lengths_only=True)
 
     def _finish_run(self, trial: optuna.Trial, run_id: str, epochs_before: int, scores: list[float]) -> int:
         """Run or resume one fold to its end; how it ended."""
