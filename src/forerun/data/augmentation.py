@@ -6,6 +6,7 @@ and `pgd` leave the text alone and tell the training step what to do with the sa
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -207,7 +208,7 @@ def oversampled(labels: Sequence[tuple[int, ...]], share: float) -> list[int]:
         for label in own:
             members.setdefault(label, []).append(number)
     counts = {label: len(numbers) for label, numbers in members.items()}
-    wanted = int(share * max(counts.values(), default=0))
+    wanted = math.ceil(share * max(counts.values(), default=0))
     for label in sorted(members, key=lambda each: counts[each]):
         turn = 0
         while counts[label] < wanted:

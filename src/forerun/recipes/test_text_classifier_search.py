@@ -13,7 +13,24 @@ from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.train.loop import Training, seed_everything
 
-WORDS = "good bad film plot actor scene story music fine dull great poor warm cold long short".split()
+WORDS = [
+    "good",
+    "bad",
+    "film",
+    "plot",
+    "actor",
+    "scene",
+    "story",
+    "music",
+    "fine",
+    "dull",
+    "great",
+    "poor",
+    "warm",
+    "cold",
+    "long",
+    "short",
+]
 SMALL = {
     "vocabulary_size": 300,
     "orders": 2,
