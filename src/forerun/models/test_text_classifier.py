@@ -79,6 +79,8 @@ def test_vectors_are_mixed_before_the_head(name):
 
 def test_frozen_layers_count_from_the_input():
     model = classifier("tiny-bert")
+    model.freeze_layers(0)
+    assert all(p.requires_grad for p in model.parameters())
     model.freeze_layers(1)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert not any("embeddings" in name or "layer.0." in name for name in trained)

@@ -174,7 +174,7 @@ class TextClassifier(nn.Module):
             return torch.zeros_like(self.backbone.embed(input_ids), dtype=torch.float32)
 
     def freeze_layers(self, count: int) -> None:
-        """Never train the embeddings and the first `count` layers; all layers are the whole encoder.
+        """Never train the embeddings and the first `count` layers, nothing for 0; all layers are the whole encoder.
 
         Raises:
             InvalidSettings: it has fewer.
@@ -184,6 +184,8 @@ class TextClassifier(nn.Module):
             raise InvalidSettings(
                 f"recipe.frozen_layers: at most the {len(layers)} layers of the encoder; found {count}. Lower it."
             )
+        if count == 0:
+            return
         whole: list[nn.Module] = [self.backbone] if count == len(layers) and self.backbone.bag_width == 0 else []
         for module in whole or [self.backbone.embeddings(), *layers[:count]]:
             module.requires_grad_(False)
