@@ -21,7 +21,7 @@ STEPS = 400
 WIDTH = 8.0
 LEAST_TRIALS = 8
 """For importances; with fewer nothing can be told."""
-FORESTS, TREES = 40, 40
+FORESTS, TREES = 30, 20
 INTERVAL = (0.05, 0.95)
 
 

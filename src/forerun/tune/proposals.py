@@ -5,12 +5,14 @@ So a study that is killed, at any moment and as often as one likes, proposes wha
 that share a study need not share a random generator. Trial 0 is the settings as they are.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
@@ -59,7 +61,9 @@ class NumberedProposals(BaseSampler):
     def _sampler(self, seed: int) -> BaseSampler:
         if self.kind == "random":
             return RandomSampler(seed=seed)
-        return TPESampler(seed=seed, multivariate=True, group=True, n_startup_trials=STARTUP_TRIALS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # of the argument `group`, optuna 5
+            return TPESampler(seed=seed, multivariate=True, group=True, n_startup_trials=STARTUP_TRIALS)
 
 
 def suggest(trial: optuna.Trial, space: Sequence[Dimension]) -> dict[str, Value]:
