@@ -52,12 +52,13 @@ def trials_table(study: optuna.Study) -> ResultTable:
 
 
 def price_errors(study: optuna.Study) -> list[float]:
-    """(price - seconds taken) / taken of every trial that ran to its end."""
-    return [
-        t.user_attrs["price"]["expected"] / t.user_attrs["wall_seconds"] - 1
-        for t in completed(study)
-        if t.user_attrs.get("wall_seconds")
-    ]
+    """(price - seconds taken) / taken of every trial that ran to its end in one go."""
+    return [t.user_attrs["price"]["expected"] / t.user_attrs["wall_seconds"] - 1 for t in _in_one_go(study)]
+
+
+def _in_one_go(study: optuna.Study) -> list[FrozenTrial]:
+    """Trials with a score that no worker was killed in: their time is known."""
+    return [t for t in completed(study) if t.user_attrs.get("wall_seconds") and t.user_attrs.get("attempts", 1) == 1]
 
 
 def price_table(study: optuna.Study) -> ResultTable:
@@ -69,11 +70,10 @@ def price_table(study: optuna.Study) -> ResultTable:
     again = [t.user_attrs["pricing_seconds"] for t in trials if t.user_attrs.get("traced") is False]
     inside = [
         t.user_attrs["price"]["optimistic"] <= t.user_attrs["wall_seconds"] <= t.user_attrs["price"]["conservative"]
-        for t in completed(study)
-        if t.user_attrs.get("wall_seconds")
+        for t in _in_one_go(study)
     ]
     rows: list[list[Cell]] = [
-        ["trials that ran to their end", len(errors)],
+        ["trials that ran to their end in one go", len(errors)],
         ["median error of the price", format_percent(median(abs(e) for e in errors)) if errors else None],
         ["bias of the price", format_percent(median(errors), signed=True) if errors else None],
         ["inside the range", f"{sum(inside)} of {len(inside)}" if inside else None],

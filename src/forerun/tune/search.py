@@ -147,8 +147,7 @@ class Search:
         overrides = [*self.recipe.TRIAL, *self.recipe.search_overrides(chosen, self.opened)]
         settings = settings_from(self.base.model_dump(), overrides)
         price = self.pricer.price(settings, overheads=self.overheads(), limit_bytes=self.memory_limit())
-        notes = self.study.get_trials(deepcopy=False)[trial.number].user_attrs
-        if "price" not in notes:
+        if "price" not in self._notes(trial):
             trial.set_user_attr("memory_bytes", price.forecast.memory.device_bytes.expected)
             trial.set_user_attr("traced", price.is_traced)
             trial.set_user_attr("pricing_seconds", price.made_in_seconds)
@@ -208,11 +207,16 @@ class Search:
         """Every fold of a trial, then its score."""
         scores: list[tuple[float, float]] = []
         start = time.monotonic()
+        trial.set_user_attr("attempts", self._notes(trial).get("attempts", 0) + 1)
         epochs = max(1, round(self._settings(trial, 0).schedule.epochs))
         for fold in range(self.pricer.folds):
             settings = self._settings(trial, fold)
             run_id = self._run_id(trial, settings, fold, price)
-            code = self._finish_run(trial, run_id, fold * epochs, [score for score, _ in scores])
+            try:
+                code = self._finish_run(trial, run_id, fold * epochs, [score for score, _ in scores])
+            except KeyboardInterrupt:
+                self._took(trial, time.monotonic() - start)
+                raise
             if code != FINISHED:
                 self._end_badly(trial, code, run_id, time.monotonic() - start)
                 return
@@ -227,12 +231,15 @@ class Search:
         self._say_ended(trial.number)
 
     def _settings(self, trial: optuna.Trial, fold: int) -> Settings:
-        overrides = self.study.get_trials(deepcopy=False)[trial.number].user_attrs["overrides"]
+        overrides = self._notes(trial)["overrides"]
         folds = [f"recipe.fold={fold}"] if self.pricer.folds > 1 else []
         return settings_from(self.base.model_dump(), [*overrides, *folds])
 
     def _runs(self, trial: optuna.Trial) -> dict[str, str]:
-        return dict(self.study.get_trials(deepcopy=False)[trial.number].user_attrs.get("runs", {}))
+        return dict(self._notes(trial).get("runs", {}))
+
+    def _notes(self, trial: optuna.Trial) -> dict[str, Any]:
+        return self.study.get_trials(deepcopy=False)[trial.number].user_attrs
 
     def _run_id(self, trial: optuna.Trial, settings: Settings, fold: int, price: Price) -> str:
         """The run of a fold, entered in the ledger with its forecast before it starts."""
@@ -286,7 +293,7 @@ class Search:
 
     def _took(self, trial: optuna.Trial, seconds: float) -> float:
         """Add to what a trial took, over all attempts."""
-        before = self.study.get_trials(deepcopy=False)[trial.number].user_attrs.get("wall_seconds", 0.0)
+        before = self._notes(trial).get("wall_seconds", 0.0)
         trial.set_user_attr("wall_seconds", before + seconds)
         return before + seconds
 
