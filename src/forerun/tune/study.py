@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
 from forerun.errors import InvalidSettings
 
@@ -33,6 +33,7 @@ GRACE_SECONDS = 120.0
 SETTLING_SECONDS = 5.0
 FIXED = "fixed"
 BUSY_SECONDS = 60
+TABLE_ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def open_study(
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        storage = optuna.storages.RDBStorage(_with_folder(url), engine_kwargs=_arguments(url))
+        storage = _storage(url)
         if fixed is None:
             return optuna.load_study(study_name=name, storage=storage, sampler=sampler, pruner=make_pruner(pruner))
         study = optuna.create_study(
@@ -98,6 +99,18 @@ def make_pruner(name: PrunerName) -> BasePruner:
     if name == "median":
         return MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=WARMUP_EPOCHS)
     return HyperbandPruner(min_resource=1, max_resource="auto") if name == "hyperband" else NopPruner()
+
+
+def _storage(url: str) -> optuna.storages.RDBStorage:
+    """The database, its tables made; another worker may make them in the same moment, and then one of both fails."""
+    for attempt in range(TABLE_ATTEMPTS):
+        try:
+            return optuna.storages.RDBStorage(_with_folder(url), engine_kwargs=_arguments(url))
+        except (IntegrityError, ProgrammingError):
+            if attempt == TABLE_ATTEMPTS - 1:
+                raise
+            time.sleep(1.0 + attempt)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _with_folder(url: str) -> str:
