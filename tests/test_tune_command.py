@@ -115,6 +115,20 @@ def test_killed_three_times_it_ends_with_the_trials_of_a_search_that_ran_through
     assert len(trials_of(killed)) == 4
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_trial_over_folds_is_a_run_for_each_and_their_mean(settings_file, tmp_path):
+    arguments = ["--study", "one", "--trials", "2", "--finalists", "0", "--set", "recipe.folds=2", "--json"]
+    result = tune(settings_file, tmp_path, *arguments)
+    assert result.returncode == 0, result.stderr
+    for trial in trials_of(tmp_path):
+        assert sorted(trial.user_attrs["runs"]) == ["0", "1"]
+        assert max(trial.intermediate_values) == 2 * max(1, max(trial.intermediate_values) // 2)
+    changed = tune(settings_file, tmp_path, *arguments[:-3], "--set", "recipe.folds=3")
+    assert changed.returncode == 2
+    assert "folds (was 2)" in " ".join(changed.stderr.split())
+
+
 def wait_until_trial_runs(folder: Path, number: int) -> None:
     until = time.time() + 200
     while time.time() < until:

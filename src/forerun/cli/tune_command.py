@@ -207,7 +207,7 @@ def _price_first(search: "Search", as_json: bool) -> None:
     from forerun.units import format_seconds
 
     settings = settings_from(search.base.model_dump(), search.recipe.TRIAL)
-    price = search.pricer.price(settings, overheads=search.overheads(), limit_bytes=search.memory_limit())
+    price = search.pricer.price(settings, search.paid(), limit_bytes=search.memory_limit())
     runs = search.limits.trials + search.limits.reserved_trials
     whole = {name: value * runs for name, value in price.seconds.model_dump().items()}
     if as_json:

@@ -94,7 +94,7 @@ def _run(search: Search, trial: FrozenTrial, settings: Settings) -> str:
     known: dict[str, str] = dict(search.study.user_attrs.get(RUNS, {}))
     key = f"{trial.number}:{settings.seed}"
     if key not in known:
-        price = search.pricer.price(settings, overheads=search.overheads())
+        price = search.pricer.price(settings, search.paid())
         known[key] = enter_run(price.settings, search.device, search.ledger, search.root)
         forecast = price.forecast.model_copy(update={"settings_hash": price.settings.hash})
         search.ledger.record_forecast(known[key], forecast)

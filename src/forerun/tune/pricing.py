@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median, quantiles
 
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest
@@ -22,6 +22,8 @@ from forerun.units import format_bytes
 
 PROCESS_SECONDS = 10.0
 """Starting a process and ending it, beside the run, until a trial of the study has been measured; stated."""
+LEAST_RATIOS = 5
+"""Trials from which on the study's own prices widen the range."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,31 @@ class Price:
         return memory.device_bytes.conservative / memory.capacity_bytes - 1
 
 
+@dataclass(frozen=True)
+class Paid:
+    """What finished trials of a study took."""
+
+    overheads: tuple[float, ...] = ()
+    """Seconds beside their runs."""
+    ratios: tuple[float, ...] = ()
+    """Seconds taken over seconds priced."""
+
+    def around(self) -> float:
+        """Seconds of the processes around a run."""
+        return median(self.overheads) if self.overheads else PROCESS_SECONDS
+
+    def widened(self, seconds: Range) -> Range:
+        """A range that also covers 80 % of what earlier prices missed by, once there are enough of them."""
+        if len(self.ratios) < LEAST_RATIOS:
+            return seconds
+        low, *_, high = quantiles(self.ratios, n=10, method="inclusive")
+        return Range(
+            optimistic=min(seconds.optimistic, low * seconds.expected),
+            expected=seconds.expected,
+            conservative=max(seconds.conservative, high * seconds.expected),
+        )
+
+
 @dataclass
 class Pricer:
     """Prices the trials of one study."""
@@ -58,9 +85,8 @@ class Pricer:
     timed_calls: dict[Call, float] = field(default_factory=dict)
     """Operators that were timed on this machine, shared by all steps."""
 
-    def price(self, settings: Settings, *, overheads: list[float], limit_bytes: float | None = None) -> Price:
-        """Forecast a trial. `overheads` are seconds that trials took beside their runs; `limit_bytes` is what one
-        needed that ran out of memory."""
+    def price(self, settings: Settings, paid: Paid, *, limit_bytes: float | None = None) -> Price:
+        """Forecast a trial; `limit_bytes` is what one needed that ran out of memory."""
         start = time.perf_counter()
         request = self.ask(settings)
         key = self.key(request)
@@ -69,9 +95,8 @@ class Pricer:
             alike = self.recipe.step_class(request.settings)
             self.known_steps[key] = model_steps(replace(self.ask(alike), plan=request.plan), self.timed_calls)
         forecast = make_forecast(request, self.known_steps[key])
-        around = median(overheads) if overheads else PROCESS_SECONDS
-        run = forecast.run.seconds
-        seconds = Range(**{name: (value + around) * self.folds for name, value in run.model_dump().items()})
+        run, around = forecast.run.seconds.model_dump(), paid.around()
+        seconds = paid.widened(Range(**{name: (value + around) * self.folds for name, value in run.items()}))
         refusal = _refusal(forecast, limit_bytes)
         return Price(request.settings, forecast, seconds, is_new, time.perf_counter() - start, refusal)
 

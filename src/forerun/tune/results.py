@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 from forerun.tune.finalists import Finalist
 from forerun.tune.luck import Importance, best_so_far, expected_gain, importances, noise_band, pooled_noise
-from forerun.tune.study import completed, finished
+from forerun.tune.study import completed, finished, in_one_go
 from forerun.units import MINUTE, format_percent, format_seconds
 
 SHOWN_IMPORTANCES = 16
@@ -53,12 +53,7 @@ def trials_table(study: optuna.Study) -> ResultTable:
 
 def price_errors(study: optuna.Study) -> list[float]:
     """(price - seconds taken) / taken of every trial that ran to its end in one go."""
-    return [t.user_attrs["price"]["expected"] / t.user_attrs["wall_seconds"] - 1 for t in _in_one_go(study)]
-
-
-def _in_one_go(study: optuna.Study) -> list[FrozenTrial]:
-    """Trials with a score that no worker was killed in: their time is known."""
-    return [t for t in completed(study) if t.user_attrs.get("wall_seconds") and t.user_attrs.get("attempts", 1) == 1]
+    return [t.user_attrs["price"]["expected"] / t.user_attrs["wall_seconds"] - 1 for t in in_one_go(study)]
 
 
 def price_table(study: optuna.Study) -> ResultTable:
@@ -70,7 +65,7 @@ def price_table(study: optuna.Study) -> ResultTable:
     again = [t.user_attrs["pricing_seconds"] for t in trials if t.user_attrs.get("traced") is False]
     inside = [
         t.user_attrs["price"]["optimistic"] <= t.user_attrs["wall_seconds"] <= t.user_attrs["price"]["conservative"]
-        for t in _in_one_go(study)
+        for t in in_one_go(study)
     ]
     rows: list[list[Cell]] = [
         ["trials that ran to their end in one go", len(errors)],

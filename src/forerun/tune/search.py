@@ -26,7 +26,7 @@ from forerun.records import Range
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.tune import study as studies
-from forerun.tune.pricing import Price, Pricer
+from forerun.tune.pricing import Paid, Price, Pricer
 from forerun.tune.proposals import suggest
 from forerun.tune.trial import FINISHED, INTERRUPTED, OUT_OF_MEMORY, PRUNED, PRUNED_EVENT, TrialOrder
 from forerun.units import HOUR
@@ -146,7 +146,7 @@ class Search:
         chosen = suggest(trial, self.space)
         overrides = [*self.recipe.TRIAL, *self.recipe.search_overrides(chosen, self.opened)]
         settings = settings_from(self.base.model_dump(), overrides)
-        price = self.pricer.price(settings, overheads=self.overheads(), limit_bytes=self.memory_limit())
+        price = self.pricer.price(settings, self.paid(), limit_bytes=self.memory_limit())
         if "price" not in self._notes(trial):
             trial.set_user_attr("memory_bytes", price.forecast.memory.device_bytes.expected)
             trial.set_user_attr("traced", price.is_traced)
@@ -162,13 +162,13 @@ class Search:
         known = [t.user_attrs for t in self.study.get_trials(deepcopy=False)]
         return min((n["memory_bytes"] for n in known if n.get("outcome") == "out of memory"), default=None)
 
-    def overheads(self) -> list[float]:
-        """Seconds that trials took beside their runs."""
-        return [
-            t.user_attrs["overhead_seconds"]
-            for t in self.study.get_trials(deepcopy=False)
-            if "overhead_seconds" in t.user_attrs
-        ]
+    def paid(self) -> Paid:
+        """What trials took that ran to their end in one go."""
+        known = [t.user_attrs for t in studies.in_one_go(self.study)]
+        return Paid(
+            tuple(notes["overhead_seconds"] for notes in known if "overhead_seconds" in notes),
+            tuple(notes["wall_seconds"] / notes["price"]["expected"] for notes in known),
+        )
 
     def expected_price(self) -> float:
         """Seconds of a trial yet unknown: the mean of those priced so far, pruned ones by what they took."""

@@ -185,6 +185,11 @@ def completed(study: optuna.Study) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
 
+def in_one_go(study: optuna.Study) -> list[FrozenTrial]:
+    """Trials with a score whose worker was not stopped meanwhile: what they took is known."""
+    return [t for t in completed(study) if t.user_attrs.get("wall_seconds") and t.user_attrs.get("attempts", 1) == 1]
+
+
 def tell(study: optuna.Study, trial: optuna.Trial, score: float | None, outcome: str, reason: str = "") -> None:
     """End a trial: with a score, or as pruned (`pruned`, `refused`, `out of memory`), or as failed."""
     trial.set_user_attr("outcome", outcome)

@@ -5,8 +5,9 @@ import pytest
 from forerun.api import request_of
 from forerun.hardware.catalogue import device
 from forerun.recipes import text_classifier
+from forerun.records import Range
 from forerun.settings.load import settings_from
-from forerun.tune.pricing import PROCESS_SECONDS, Pricer
+from forerun.tune.pricing import PROCESS_SECONDS, Paid, Pricer
 
 SMALL = {
     "vocabulary_size": 300,
@@ -38,7 +39,7 @@ def pricer():
 
 
 def price(pricer, base, *overrides, **more):
-    return pricer.price(settings_from(base.model_dump(), overrides), overheads=[], **more)
+    return pricer.price(settings_from(base.model_dump(), overrides), Paid(), **more)
 
 
 def test_a_step_is_traced_once_and_everything_else_is_forecast_anew(pricer, base):
@@ -67,6 +68,15 @@ def test_processes_and_folds_are_paid_for(pricer, base):
     folded = Pricer(pricer.ask, text_classifier, folds=4, known_steps=pricer.known_steps)
     assert one.seconds.expected == pytest.approx(one.forecast.run.seconds.expected + PROCESS_SECONDS)
     assert price(folded, base).seconds.expected == pytest.approx(4 * one.seconds.expected)
+
+
+def test_a_range_is_earned():
+    stated = Range(optimistic=90, expected=100, conservative=110)
+    assert Paid(ratios=(2.0,) * 4).widened(stated) == stated
+    wide = Paid(ratios=(0.5, 0.9, 1.0, 1.1, 1.2, 2.0)).widened(stated)
+    assert (wide.optimistic, wide.expected, wide.conservative) == pytest.approx((70, 100, 160))
+    assert Paid(ratios=(1.0,) * 9).widened(stated) == stated
+    assert Paid(overheads=(3.0, 5.0, 9.0)).around() == 5
 
 
 def test_what_needs_as_much_as_a_trial_that_ran_out_of_memory_is_refused(pricer, base):

@@ -30,7 +30,7 @@ class Prices:
     def __init__(self, capacity=1000):
         self.capacity = capacity
 
-    def price(self, settings, *, overheads, limit_bytes=None):
+    def price(self, settings, paid, *, limit_bytes=None):
         length = settings.batch.sequence_length
         wanted = SimpleNamespace(expected=length, conservative=length)
         forecast = SimpleNamespace(memory=SimpleNamespace(device_bytes=wanted, capacity_bytes=self.capacity))
