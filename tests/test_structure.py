@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
     "errors", "units", "settings", "records", "experience", "trace", "hardware", "data", "models", "step", "virtual",
-    "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "tune", "infer", "report",
-    "recipes", "api", "hf", "cli", "__main__",
+    "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer", "report",
+    "recipes", "tune", "api", "hf", "cli", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",

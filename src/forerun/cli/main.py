@@ -16,6 +16,7 @@ from forerun.cli import (
     plan_command,
     run_commands,
     sweep_command,
+    tune_command,
 )
 from forerun.errors import ForerunError, NothingFits
 
@@ -34,6 +35,7 @@ compare_command.add_to(app)
 audit_command.add_to(app)
 run_commands.add_to(app)
 sweep_command.add_to(app)
+tune_command.add_to(app)
 look_commands.add_to(app)
 
 

@@ -5,6 +5,7 @@ Three scenarios of time: `ranges.py`.
 
 import math
 import platform
+from dataclasses import replace
 from importlib.metadata import version
 
 import psutil
@@ -48,9 +49,9 @@ NOT_MODELLED = {
 }
 
 
-def make_forecast(request: ForecastRequest) -> Forecast:
-    """The forecast that answers `request`."""
-    model = model_steps(request)
+def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> Forecast:
+    """The forecast that answers `request`; `steps` may be those of another request with the same step."""
+    model = model_steps(request) if steps is None else replace(steps, request=request)
     memory = _memory(request, model)
     run, factors = _run(request, model)
     corrected_by = {**model.corrected_by, **factors} if request.correction is not None else {}

@@ -147,8 +147,8 @@ class StepModel:
         return whole / self.traced[0].trace.accumulation / plan.steps / self.request.settings.parallel.world_size
 
 
-def model_steps(request: ForecastRequest) -> StepModel:
-    """Trace and replay the steps of `request`."""
+def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None = None) -> StepModel:
+    """Trace and replay the steps of `request`; calls timed on the CPU are looked up in, and added to, `timed_calls`."""
     settings, device = request.settings, request.device
     shapes = shapes_to_trace(request.plan, settings.batch.micro_batch_size)
     if shapes[-1].length < request.plan.longest.length:
@@ -163,7 +163,7 @@ def model_steps(request: ForecastRequest) -> StepModel:
     evaluation = evaluation_traces(request) if evaluates else {}
     generation = evaluation.get("generation")
     timed = [*traces, *frozen, *scoring, *([generation] if generation else [])]
-    costs = choose_costs(device, timed, request.calibration)
+    costs = choose_costs(device, timed, request.calibration, timed_calls)
     card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
     memory = card.memory if card else replay_memory(traces[-1], is_host=True)
     return StepModel(
@@ -207,7 +207,12 @@ def evaluation_peaks(
     return found
 
 
-def choose_costs(device: Device, traces: list[Trace], calibration: Calibration | None = None) -> Costs:
+def choose_costs(
+    device: Device,
+    traces: list[Trace],
+    calibration: Calibration | None = None,
+    timed_calls: dict[Call, float] | None = None,
+) -> Costs:
     """Operators timed here for the device at hand (the CPU), priors for every other; calibration goes before both."""
     if device.kind != "cpu":
         return PriorCosts(
@@ -215,11 +220,13 @@ def choose_costs(device: Device, traces: list[Trace], calibration: Calibration |
         )  # fmt: skip
     here, processors = torch.device("cpu"), ProcessorTime()
     with freed_memory_held():
-        seconds: dict[Call, float] = {}
+        seconds: dict[Call, float] = dict(timed_calls or {})
         for trace in traces:
             seconds = time_calls(trace, here, known=seconds, is_crowded=lambda: crowd(processors) > 0)
         taken = crowd(processors)
         beside = f" beside other work that took {taken:.0%} of the processors" if taken else ""
+        if timed_calls is not None:
+            timed_calls.update(seconds)
         if calibration is None:
             return MeasuredCosts(
                 description=f"operators timed on this device{beside}",

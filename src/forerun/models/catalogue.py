@@ -74,6 +74,12 @@ def architecture(name: str) -> Architecture:
     return _rows()[found]
 
 
+def hub_id(name: str) -> str:
+    """The Hugging Face id under which the weights of a catalogue name are; any other name as it is."""
+    row = _rows().get(_names().get(name.lower(), ""))
+    return next((alias for alias in row.aliases if "/" in alias), name) if row is not None else name
+
+
 def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any:
     """The Hugging Face configuration of a catalogue name, local directory or hub id, with `overrides` applied.
 

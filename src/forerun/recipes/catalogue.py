@@ -13,12 +13,14 @@ MODULES = {
     "code-lora": "forerun.recipes.code_lora",
     "arithmetic": "forerun.recipes.arithmetic",
     "okadfa": "forerun.recipes.okadfa",
+    "text-classifier": "forerun.recipes.text_classifier",
 }
 SUMMARIES = {
     "code-detector": "AI-written code detection: classification and supervised contrastive learning",
     "code-lora": "Python code generation: LoRA and QLoRA adapters, syntax, CodeBLEU and pass@k in a sandbox",
     "arithmetic": "Learning to add from rows with wrong answers: dose and response, and which rows are wrong",
     "okadfa": "language model with orthogonalised kernel attention and direct feedback alignment, judged",
+    "text-classifier": "texts to labels: losses, pooling, augmentation, and a search (tune) that can be trusted",
 }
 
 

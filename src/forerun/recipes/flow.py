@@ -19,6 +19,7 @@ from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.recipes.remaining import Remaining
 from forerun.recipes.trackers import tracking
 from forerun.records import Forecast, Measurement, Range, StepReport, Verdict
+from forerun.settings.schema import Settings
 from forerun.step.build import build_step
 from forerun.train.interrupt import Interrupted
 from forerun.train.launch import note_run
@@ -90,7 +91,7 @@ def run_recipe(
         forecast = make_forecast(with_experience(request, ledger))
         heard.forecast_made(forecast)
         forecast.require_fit()
-        run_id = enter_run(opened, device, ledger, root)
+        run_id = enter_run(opened.settings, device, ledger, root)
         note_run(run_id)
         ledger.record_forecast(run_id, forecast)
     else:
@@ -105,9 +106,8 @@ def run_recipe(
     return RunOutcome(run_id, forecast, measurement, judgement, verdict)
 
 
-def enter_run(opened: OpenedRecipe, device: Device, ledger: Ledger, root: Path) -> str:
-    """Enter a new run in the ledger; returns its id."""
-    settings = opened.settings
+def enter_run(settings: Settings, device: Device, ledger: Ledger, root: Path) -> str:
+    """Enter a new run of an opened recipe's settings in the ledger; returns its id."""
     return ledger.start_run(
         name=settings.name,
         workload=settings.workload,

@@ -211,7 +211,8 @@ def curve_chart(curve: ResultCurve) -> str:
         lines.append(
             Line(
                 name=series.name,
-                style="line one" if number == 0 else f"line part{(number - 1) % STYLES}",
+                style="dot" if series.is_scattered else _style(number),
+                dots=series.is_scattered,
                 points=list(zip(series.x, series.y, strict=True)),
                 intervals=list(zip(series.low or [], series.high or [], strict=True)) if both else [],
             )
@@ -222,6 +223,11 @@ def curve_chart(curve: ResultCurve) -> str:
     view = line_view(curve.title, said, lines)
     drawn = draw_lines(view, lambda value: f"{value:g}", lambda value: f"{value:g}")
     return _figure(curve.title, f"{curve.up} over {curve.across}. {curve.note}", _legend(lines) + drawn)
+
+
+def _style(number: int) -> str:
+    """CSS class of the line of that number."""
+    return "line one" if number == 0 else f"line part{(number - 1) % STYLES}"
 
 
 def _legend(lines: Sequence[Line]) -> str:

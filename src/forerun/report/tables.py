@@ -22,6 +22,8 @@ class Series(Record):
     y: list[float]
     low: list[float] | None = None
     high: list[float] | None = None
+    is_scattered: bool = False
+    """Drawn as dots."""
 
 
 class ResultCurve(Record):

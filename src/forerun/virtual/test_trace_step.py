@@ -51,3 +51,11 @@ def test_the_run_peaks_where_most_is_alive(tokens, highest):
 def test_an_encoder_does_not_generate():
     settings = settings_from({**BASE, "workload": "masked-lm", "model": {"name": "tiny-bert"}})
     assert trace_generation(settings, generic_workload("masked-lm"), A100, BatchShape(2, 16)) is None
+
+
+def test_scoring_leaves_on_the_host_what_a_model_makes_there():
+    """DeBERTa takes the logarithm of a tensor that it makes without naming a device, as it does in training."""
+    settings = settings_from({**BASE, "workload": "sequence-classification", "model": {"name": "tiny-deberta-v2"},
+                              "batch": {"micro_batch_size": 8, "sequence_length": 64}})  # fmt: skip
+    trace = trace_scoring(settings, generic_workload("sequence-classification"), A100, BatchShape(8, 64))
+    assert trace.calls

@@ -87,8 +87,10 @@ def trace_step(
 def trace_scoring(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
     """The trace of scoring one batch: the forward pass in evaluation mode, without gradients."""
 
-    def score(model: nn.Module, recorder: Recorder) -> None:
-        workload.loss(model, workload.example_batch(settings, shape.size, shape.length))
+    def score(model: nn.Module, recorder: Recorder, here: torch.device) -> None:
+        with here:
+            batch = workload.example_batch(settings, shape.size, shape.length)
+        workload.loss(model, batch)  # what a model makes without naming a device is on the host, as in training
 
     return _trace_evaluation(settings, workload, device, score)
 
@@ -101,8 +103,8 @@ def trace_generation(settings: Settings, workload: Workload, device: Device, sha
     """
     new = settings.evaluation.new_tokens
 
-    def generate(model: nn.Module, recorder: Recorder) -> None:
-        ids = torch.zeros(shape.size, shape.length + new, dtype=torch.long)
+    def generate(model: nn.Module, recorder: Recorder, here: torch.device) -> None:
+        ids = torch.zeros(shape.size, shape.length + new, dtype=torch.long, device=here)
         filled = model(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
         with recorder.phase(Phase.FORWARD, 1):
             model(input_ids=ids[:, -1:], past_key_values=filled.past_key_values, use_cache=True, logits_to_keep=1)
@@ -115,7 +117,7 @@ def trace_generation(settings: Settings, workload: Workload, device: Device, sha
 
 
 def _trace_evaluation(
-    settings: Settings, workload: Workload, device: Device, work: Callable[[nn.Module, Recorder], None]
+    settings: Settings, workload: Workload, device: Device, work: Callable[[nn.Module, Recorder, torch.device], None]
 ) -> Trace:
     with torch.device("meta"):
         model = prepare_model(settings, workload, pretrained=False).eval()
@@ -128,8 +130,8 @@ def _trace_evaluation(
         recorder.own(quantization_scales(model), Category.PARAMETER)
         recorder.trace.warm_from = len(recorder.trace.events)
         autocast, here = policy.autocast(session.torch_device.type), torch.device(session.torch_device)
-        with recorder.phase(Phase.FORWARD, 0), torch.no_grad(), autocast, here:
-            work(model, recorder)
+        with recorder.phase(Phase.FORWARD, 0), torch.no_grad(), autocast:
+            work(model, recorder, here)
         recorder.is_closed = True
     recorder.trace.tf32 = policy.tf32
     return recorder.trace

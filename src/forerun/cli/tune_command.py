@@ -1,0 +1,236 @@
+"""`forerun tune`: search a recipe's settings, price every trial before it runs, and end with a model to be trusted."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from forerun.cli.options import JsonOption, SetOption, TargetArgument, ledger_url, print_json
+from forerun.errors import InvalidSettings, NotSupported
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from forerun.ledger.store import Ledger
+    from forerun.report.tables import ResultTable
+    from forerun.settings.schema import Settings
+    from forerun.tune.pricing import Price
+    from forerun.tune.search import Limits, Search
+    from forerun.tune.whole import Plan
+
+EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 4, 130
+TRIALS = 20
+STORAGE = "sqlite:///runs/tune.sqlite"
+Storage = Annotated[str, typer.Option("--storage", metavar="URL", help="Database of the study; postgresql+psycopg://…")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(tune)
+
+
+def tune(
+    target: TargetArgument,
+    overrides: SetOption = None,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of the whole study.")] = TRIALS,
+    study: Annotated[str | None, typer.Option("--study", help="Its name; default: the target's.")] = None,
+    storage: Storage = STORAGE,
+    sampler: Annotated[Literal["tpe", "random"], typer.Option("--sampler", help="Who proposes.")] = "tpe",
+    pruner: Annotated[
+        Literal["median", "hyperband", "none"], typer.Option("--pruner", help="Who stops trials that lag.")
+    ] = "median",
+    finalists: Annotated[int, typer.Option("--finalists", min=0, help="Best trials trained anew.")] = 3,
+    starts: Annotated[int, typer.Option("--starts", min=1, help="Starting points of each finalist.")] = 3,
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Be done in 90s, 30min, 2h or 1h30m.")] = None,
+    budget: Annotated[float | None, typer.Option("--budget", help="Dollars at most, over the whole study.")] = None,
+    price: Annotated[float | None, typer.Option("--price", help="Dollars an hour of the device here.")] = None,
+    dry: Annotated[bool, typer.Option("--forecast-only", help="Price the first trial and stop.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search a recipe's settings; the same command goes on with a study. Exit code 4: the winner misses a criterion."""
+    from forerun.tune.whole import Plan
+
+    plan = Plan(
+        target=target, overrides=tuple(overrides or ()), sampler=sampler, pruner=pruner, finalists=finalists,
+        starts=starts,
+    )  # fmt: skip
+    limits = _limits(trials, deadline, budget, price, finalists * starts)
+    from forerun.ledger.store import open_ledger
+
+    with open_ledger(ledger_url()) as ledger:
+        search = _open(plan, limits, ledger, study or target.replace("/", "-"), storage)
+        if dry:
+            _price_first(search, as_json)
+            return
+        _search(search, plan, as_json)
+
+
+def _search(search: "Search", plan: "Plan", as_json: bool) -> None:
+    from rich.console import Console
+
+    from forerun.tune.whole import finish, write_study_page
+
+    err = Console(stderr=True)
+    try:
+        search.run()
+        err.print(f"Search ended by {search.stopped_by}.", highlight=False)
+        outcome = finish(search, plan, lambda what: err.print(what, highlight=False))
+    except KeyboardInterrupt:
+        err.print("Stopped. The same command goes on from there.", highlight=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    page = write_study_page(outcome, search)
+    if as_json:
+        print_json(outcome.document)
+    else:
+        _show(outcome.tables)
+        if outcome.document["reproduce"]:
+            Console().print(f"Reproduce the winner:\n{outcome.document['reproduce']}", soft_wrap=True, highlight=False)
+    err.print(f"Page: {page}", soft_wrap=True, highlight=False)
+    if outcome.failed:
+        raise typer.Exit(EXIT_CRITERION_FAILED)
+
+
+def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: str) -> "Search":
+    """Everything a worker needs."""
+    from forerun.api import request_of, resolve
+    from forerun.hardware.detect import detect
+    from forerun.recipes.catalogue import MODULES, recipe
+    from forerun.recipes.here import RUNS_FOLDER
+    from forerun.tune.pricing import Pricer
+    from forerun.tune.proposals import NumberedProposals, without_fixed
+    from forerun.tune.search import Search
+    from forerun.tune.study import open_study
+    from forerun.tune.whole import BASELINES, fixed_facts, fold_options
+    from forerun.verify.recalibrate import with_experience
+
+    base = resolve(plan.target, plan.overrides)
+    module: Any = recipe(base.workload) if base.workload in MODULES else None
+    if not hasattr(module, "search_space"):
+        known = [each for each in MODULES if hasattr(recipe(each), "search_space")]
+        raise NotSupported(
+            f"TARGET: tune needs a recipe that says what can be searched; found workload={base.workload!r}. "
+            f"Recipes: {', '.join(known)}."
+        )
+    device = detect().device
+    opened = module.open_recipe(base)
+    space = without_fixed(module.search_space(opened), plan.overrides)
+    if not space:
+        raise InvalidSettings("--set: every setting that could be searched is fixed. Leave one out.")
+    first = module.search_start(opened)
+    start = {d.name: first[d.name] for d in space if d.name in first}
+    split = opened.data.corpus.split_hash if hasattr(opened.data, "corpus") else ""
+    proposals = NumberedProposals(space, start, plan.sampler, base.seed)
+    study = open_study(storage, name, fixed_facts(base, plan, split, device.name), proposals, plan.pruner)
+    if BASELINES not in study.user_attrs:
+        study.set_user_attr(BASELINES, dict(module.baseline_scores(opened)))
+
+    def ask(settings: "Settings") -> Any:
+        return with_experience(request_of(settings, device, None), ledger)
+
+    return Search(
+        study=study, recipe=module, opened=opened, base=base, space=space,
+        pricer=Pricer(ask, module, fold_options(base).folds), device=device, ledger=ledger, ledger_url=ledger_url(),
+        storage=storage, root=Path(RUNS_FOLDER), pruner=plan.pruner, limits=limits, told=_Screen(),
+    )  # fmt: skip
+
+
+def _limits(trials: int, deadline: str | None, budget: float | None, price: float | None, reserved: int) -> "Limits":
+    from forerun.hardware.detect import detect
+    from forerun.plan.limits import budget_of, seconds_of
+    from forerun.tune.search import Limits
+
+    hourly = price if price is not None or budget is None else detect().device.price_per_hour
+    if budget is not None and hourly is None:
+        raise InvalidSettings(
+            "--budget: dollars need a price, and the device here has none. Add --price with dollars an hour."
+        )
+    return Limits(
+        trials=trials,
+        deadline_seconds=None if deadline is None else seconds_of(deadline),
+        budget=None if budget is None else budget_of(budget),
+        price_per_hour=hourly,
+        reserved_trials=reserved,
+    )
+
+
+class _Screen:
+    """Says each trial's price before it runs and its score after, with what is left."""
+
+    def priced(self, number: int, chosen: Mapping[str, Any], price: "Price") -> None:
+        """Before a trial."""
+        from forerun.units import format_bytes, format_seconds
+
+        seconds, memory = price.seconds, price.forecast.memory.device_bytes
+        settings = ", ".join(f"{n.rpartition('.')[2]}={_short(v)}" for n, v in chosen.items())
+        known = "" if price.is_traced else ", step known"
+        self._say(
+            f"[bold]Trial {number}[/bold]: {format_seconds(seconds.expected)} ({format_seconds(seconds.optimistic)} to "
+            f"{format_seconds(seconds.conservative)}), {format_bytes(memory.expected)}; priced in "
+            f"{format_seconds(price.made_in_seconds)}{known}. {settings}"
+        )
+
+    def ended(self, trial: "FrozenTrial", search: "Search") -> None:
+        """After a trial."""
+        from forerun.tune.luck import expected_gain
+        from forerun.tune.results import noise_of
+        from forerun.tune.study import completed, finished
+        from forerun.units import format_seconds
+
+        notes = trial.user_attrs
+        scores = [float(t.value or 0.0) for t in completed(search.study)]
+        more = max(0, search.limits.trials - len(finished(search.study)))
+        gain = expected_gain(scores, more, noise_of(search.study, ())[0])
+        result = (
+            f"score {trial.value:.4f}" if trial.value is not None else f"{notes['outcome']} {notes.get('reason', '')}"
+        )
+        took = f" in {format_seconds(notes['wall_seconds'])}" if "wall_seconds" in notes else ""
+        best = f"best {max(scores):.4f}, " if scores else ""
+        left = search.remaining()
+        self._say(
+            f"  {result}{took}. {best}{more} to go: {format_seconds(left.expected)} "
+            f"({format_seconds(left.optimistic)} to {format_seconds(left.conservative)}), expected gain {gain:.4f}"
+        )
+
+    @staticmethod
+    def _say(text: str) -> None:
+        from rich.console import Console
+
+        Console(stderr=True).print(text, soft_wrap=True, highlight=False)
+
+
+def _price_first(search: "Search", as_json: bool) -> None:
+    """Forecast of the settings as they are, and of as many trials."""
+    from rich.console import Console
+
+    from forerun.settings.load import settings_from
+    from forerun.units import format_seconds
+
+    settings = settings_from(search.base.model_dump(), search.recipe.TRIAL)
+    price = search.pricer.price(settings, search.paid(), limit_bytes=search.memory_limit())
+    runs = search.limits.trials + search.limits.reserved_trials
+    whole = {name: value * runs for name, value in price.seconds.model_dump().items()}
+    if as_json:
+        print_json({"schema": "forerun.tune-forecast/1", "trial_seconds": price.seconds.model_dump(), "runs": runs,
+                    "seconds": whole, "fits": price.refusal is None})  # fmt: skip
+    else:
+        Console().print(
+            f"A trial of these settings takes {format_seconds(price.seconds.expected)}; {runs} runs (trials, and "
+            f"finalists from each starting point) {format_seconds(whole['expected'])} ("
+            f"{format_seconds(whole['optimistic'])} to {format_seconds(whole['conservative'])}) where none is pruned."
+        )
+    if price.refusal is not None:
+        raise typer.Exit(3)
+
+
+def _show(tables: "list[ResultTable]") -> None:
+    from rich.console import Console
+
+    from forerun.report.terminal import result_table
+
+    for table in tables:
+        Console().print(result_table(table))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

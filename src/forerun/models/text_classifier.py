@@ -1,0 +1,210 @@
+"""A classifier of texts: an encoder, a way to make one vector of its hidden states, and a linear head.
+
+The encoder is one of transformers' or a small one that is trained from scratch (`CodeEncoder`'s blocks and hashed
+n-grams over a text vocabulary). Pooling: `cls` takes the first token, `mean` averages, `attention` weighs tokens by a
+learned query. For augmentation the embeddings can be shifted (`shift`, adversarial) or dropped (`kept`, cutoff), and
+pooled vectors mixed (`partner`, `share`).
+"""
+
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from forerun.errors import InvalidSettings
+from forerun.models.code_encoder import CodeEncoder, CodeEncoderConfig
+
+Pooling = Literal["cls", "mean", "attention"]
+NEGLIGIBLE = -1e4
+"""Logit of padding in attention pooling; finite in 16 bits."""
+
+
+class Backbone(Protocol):
+    """What a `TextClassifier` needs of its encoder."""
+
+    width: int
+    """Of hidden states."""
+    bag_width: int
+    """Of the part of the vector that no pooling makes; 0 without one."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Token embeddings (B, T, E) of ids (B, T)."""
+        ...
+
+    def hidden(self, ids: Tensor, mask: Tensor, types: Tensor | None, embedded: Tensor | None) -> Tensor:
+        """Hidden states (B, T, width) of ids, or of `embedded` in their place."""
+        ...
+
+    def bag(self, ids: Tensor, mask: Tensor) -> Tensor | None:
+        """Vector (B, bag_width) of the text's n-grams."""
+        ...
+
+    def layers(self) -> list[nn.Module]:
+        """What `frozen_layers` counts, from the input on: the embeddings come before the first."""
+        ...
+
+    def embeddings(self) -> nn.Module:
+        """What is below the first layer."""
+        ...
+
+
+class TransformerBackbone(nn.Module):
+    """An encoder of transformers; its own pooler, which nothing would train, is dropped."""
+
+    bag_width = 0
+
+    def __init__(self, model: Any):
+        super().__init__()
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None
+        self.model = model
+        config = model.config
+        self.width = int(config.hidden_size)
+        self.takes_types = (getattr(config, "type_vocab_size", None) or 0) > 1
+        self.is_local = config.model_type == "longformer"
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The table of tokens alone; the model adds positions."""
+        return self.model.get_input_embeddings()(ids)
+
+    def hidden(self, ids: Tensor, mask: Tensor, types: Tensor | None, embedded: Tensor | None) -> Tensor:
+        """The model's last hidden states."""
+        inputs: dict[str, Tensor] = {"input_ids": ids} if embedded is None else {"inputs_embeds": embedded}
+        if types is not None and self.takes_types:
+            inputs["token_type_ids"] = types
+        if self.is_local:  # the first token sees all, as its authors do for classification
+            first = torch.arange(mask.shape[1], device=mask.device) == 0
+            inputs["global_attention_mask"] = first.to(mask.dtype).expand_as(mask)
+        return self.model(attention_mask=mask, **inputs).last_hidden_state
+
+    def bag(self, ids: Tensor, mask: Tensor) -> None:
+        """None."""
+
+    def layers(self) -> list[nn.Module]:
+        """Blocks of the model."""
+        lists = [module for module in self.model.modules() if isinstance(module, nn.ModuleList)]
+        return list(max(lists, key=len)) if lists else []
+
+    def embeddings(self) -> nn.Module:
+        """Token, position and type tables."""
+        return getattr(self.model, "embeddings", self.model.get_input_embeddings())
+
+    def gradient_checkpointing_enable(self, **kwargs: object) -> None:
+        """Recompute blocks in the backward pass."""
+        self.model.gradient_checkpointing_enable(**kwargs)
+
+
+class SmallBackbone(nn.Module):
+    """`CodeEncoder`'s parts without its pooling."""
+
+    def __init__(self, config: CodeEncoderConfig):
+        super().__init__()
+        self.encoder = CodeEncoder(config)
+        self.width, self.bag_width = config.width, config.orders * config.ngram_width
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The table of tokens."""
+        return self.encoder.tokens(ids)
+
+    def hidden(self, ids: Tensor, mask: Tensor, types: Tensor | None, embedded: Tensor | None) -> Tensor:
+        """After the last block; types of texts are not used: an end mark parts two texts."""
+        own, inside = self.encoder, mask.bool()
+        hidden = own.dropout((self.embed(ids) if embedded is None else embedded) + own.positions.weight[: ids.shape[1]])
+        for block in own.blocks:
+            hidden = block(hidden, inside)
+        return own.norm(hidden)
+
+    def bag(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Hashed n-grams."""
+        return self.encoder.ngrams(ids, mask.bool())
+
+    def layers(self) -> list[nn.Module]:
+        """Its blocks."""
+        return list(self.encoder.blocks)
+
+    def embeddings(self) -> nn.Module:
+        """The table of tokens."""
+        return self.encoder.tokens
+
+
+class TextClassifier(nn.Module):
+    """Ids to logits."""
+
+    def __init__(self, backbone: Any, labels: int, pooling: Pooling, dropout: float):
+        super().__init__()
+        self.backbone: Any = backbone
+        self.pooling: Pooling = pooling
+        self.query = nn.Linear(backbone.width, 1, bias=False) if pooling == "attention" else None
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(backbone.width + backbone.bag_width, labels)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        *,
+        shift: Tensor | None = None,
+        kept: Tensor | None = None,
+        partner: Tensor | None = None,
+        share: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B, labels) of ids and mask (B, T).
+
+        `shift` (B, T, E) is added to the token embeddings, `kept` (B, T) is 0 where a token is cut off; the vector of
+        sample i becomes share[i] of its own and 1 - share[i] of that of sample partner[i].
+        """
+        embedded = None
+        if shift is not None or kept is not None:
+            embedded = self.backbone.embed(input_ids)
+            embedded = embedded if shift is None else embedded + shift.to(embedded.dtype)
+            embedded = embedded if kept is None else embedded * kept.unsqueeze(-1).to(embedded.dtype)
+        hidden = self.backbone.hidden(input_ids, attention_mask, token_type_ids, embedded)
+        pooled = self._pooled(hidden, attention_mask)
+        bag = self.backbone.bag(input_ids, attention_mask if kept is None else attention_mask * kept.long())
+        vector = pooled if bag is None else torch.cat([bag.to(pooled.dtype), pooled], dim=1)
+        if partner is not None and share is not None:
+            own = share.unsqueeze(1).to(vector.dtype)
+            vector = own * vector + (1 - own) * vector[partner]
+        return self.classifier(self.dropout(vector))
+
+    def embedding_shift(self, input_ids: Tensor) -> Tensor:
+        """Zeros in the shape of the embeddings, to be given as `shift`."""
+        with torch.no_grad():
+            return torch.zeros_like(self.backbone.embed(input_ids), dtype=torch.float32)
+
+    def freeze_layers(self, count: int) -> None:
+        """Never train the embeddings and the first `count` layers, nothing for 0; all layers are the whole encoder.
+
+        Raises:
+            InvalidSettings: it has fewer.
+        """
+        layers = self.backbone.layers()
+        if count > len(layers):
+            raise InvalidSettings(
+                f"recipe.frozen_layers: at most the {len(layers)} layers of the encoder; found {count}. Lower it."
+            )
+        if count == 0:
+            return
+        whole: list[nn.Module] = [self.backbone] if count == len(layers) and self.backbone.bag_width == 0 else []
+        for module in whole or [self.backbone.embeddings(), *layers[:count]]:
+            module.requires_grad_(False)
+
+    def gradient_checkpointing_enable(self, **kwargs: object) -> None:
+        """Recompute the encoder's blocks in the backward pass.
+
+        Raises:
+            InvalidSettings: the small encoder has none worth it.
+        """
+        if not isinstance(self.backbone, TransformerBackbone):
+            raise InvalidSettings("activation_checkpointing: text-encoder has no blocks to recompute. Set it to none.")
+        self.backbone.gradient_checkpointing_enable(**kwargs)
+
+    def _pooled(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        if self.pooling == "cls":
+            return hidden[:, 0]
+        if self.query is not None:
+            weights = self.query(hidden).squeeze(-1).float().masked_fill(~mask.bool(), NEGLIGIBLE).softmax(dim=1)
+        else:
+            weights = mask / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        return (hidden * weights.unsqueeze(-1).to(hidden.dtype)).sum(dim=1)

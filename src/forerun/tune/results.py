@@ -1,0 +1,239 @@
+"""A study as tables and curves: history beside luck, prices beside costs, what mattered, finalists, the test."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
+
+from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
+from forerun.tune.finalists import Finalist
+from forerun.tune.luck import Importance, best_so_far, expected_gain, importances, noise_band, pooled_noise
+from forerun.tune.study import completed, finished, in_one_go
+from forerun.units import MINUTE, format_percent, format_seconds
+
+SHOWN_IMPORTANCES = 16
+SHOWN_BASELINES = ("all-negative", "tf-idf")
+NOTES = ("outcome", "reason", "price", "wall_seconds", "overrides", "runs")
+"""Of a trial, that its document has."""
+
+
+def noise_of(study: optuna.Study, finalists: Sequence[Finalist]) -> tuple[float, str]:
+    """Standard deviation of one trial's score for no reason, and where it comes from."""
+    found = pooled_noise([[start.score for start in finalist.starts] for finalist in finalists])
+    if found is not None:
+        starts = sum(len(finalist.starts) for finalist in finalists)
+        return found, f"spread over starting points of the finalists ({starts} runs)"
+    errors = [t.user_attrs["standard_error"] for t in completed(study) if "standard_error" in t.user_attrs]
+    return (fmean(errors) if errors else 0.0), "standard error over the selection rows, which is at least as large"
+
+
+def trials_table(study: optuna.Study) -> ResultTable:
+    """Every trial: what it tried, what it was to cost and cost, what came of it."""
+    rows: list[list[Cell]] = []
+    for trial in study.get_trials(deepcopy=False):
+        notes = trial.user_attrs
+        price = notes.get("price", {}).get("expected")
+        took = notes.get("wall_seconds")
+        rows.append(
+            [
+                trial.number, notes.get("outcome", trial.state.name.lower()), trial.value,
+                None if price is None else format_seconds(price), None if took is None else format_seconds(took),
+                ", ".join(f"{name.rpartition('.')[2]}={_short(value)}" for name, value in trial.params.items()),
+            ]
+        )  # fmt: skip
+    return ResultTable(
+        title="Trials",
+        note="Price: forecast before the trial started, its process included.",
+        columns=["trial", "outcome", "score", "price", "took", "settings"],
+        rows=rows,
+    )
+
+
+def price_errors(study: optuna.Study) -> list[float]:
+    """(price - seconds taken) / taken of every trial that ran to its end in one go."""
+    return [t.user_attrs["price"]["expected"] / t.user_attrs["wall_seconds"] - 1 for t in in_one_go(study)]
+
+
+def price_table(study: optuna.Study) -> ResultTable:
+    """How good the prices were, and what pricing cost."""
+    errors = price_errors(study)
+    trials = study.get_trials(deepcopy=False)
+    pricing = [t.user_attrs["pricing_seconds"] for t in trials if "pricing_seconds" in t.user_attrs]
+    traced = [t for t in trials if t.user_attrs.get("traced")]
+    again = [t.user_attrs["pricing_seconds"] for t in trials if t.user_attrs.get("traced") is False]
+    inside = [
+        t.user_attrs["price"]["optimistic"] <= t.user_attrs["wall_seconds"] <= t.user_attrs["price"]["conservative"]
+        for t in in_one_go(study)
+    ]
+    rows: list[list[Cell]] = [
+        ["trials that ran to their end in one go", len(errors)],
+        ["median error of the price", format_percent(median(abs(e) for e in errors)) if errors else None],
+        ["bias of the price", format_percent(median(errors), signed=True) if errors else None],
+        ["inside the range", f"{sum(inside)} of {len(inside)}" if inside else None],
+        ["trials whose step was traced", f"{len(traced)} of {len(pricing)}"],
+        ["median time to price, traced", _median_seconds([t.user_attrs["pricing_seconds"] for t in traced])],
+        ["median time to price, known step", _median_seconds(again)],
+        ["refused before they ran", sum(t.user_attrs.get("outcome") == "refused" for t in trials)],
+        ["ran out of memory", sum(t.user_attrs.get("outcome") == "out of memory" for t in trials)],
+    ]
+    return ResultTable(
+        title="Prices beside what was paid", note="Error = (price − taken) ÷ taken.", columns=["", "value"], rows=rows
+    )
+
+
+def history_curve(study: optuna.Study, noise: float, source: str, baselines: Mapping[str, float]) -> ResultCurve:
+    """Best-so-far beside what the best of as many equal trials would show, and the baselines."""
+    trials = completed(study)
+    scores = [float(t.value or 0.0) for t in trials]
+    across = [float(number) for number in range(1, len(scores) + 1)]
+    band = noise_band(scores, noise)
+    best = best_so_far(scores)
+    series = [
+        Series(name="best so far", x=across, y=best),
+        Series(
+            name="luck alone", x=across, y=[p.middle for p in band], low=[p.low for p in band],
+            high=[p.high for p in band],
+        ),
+        Series(name="trial", x=across, y=scores, is_scattered=True),
+    ]  # fmt: skip
+    series += [
+        Series(name=name, x=[across[0], across[-1]], y=[baselines[name]] * 2)
+        for name in SHOWN_BASELINES
+        if name in baselines
+    ]
+    said = "above" if best[-1] > band[-1].high else "inside"
+    note = (
+        f"Luck alone: the best of so many trials that are all as good as the median one, 10 to 90 %; noise of one "
+        f"score {noise:.4f} ({source}). The best score is {said} that band."
+    )
+    return ResultCurve(title="Search history", note=note, across="finished trial", up="selection score", series=series)
+
+
+def pareto_curve(study: optuna.Study) -> ResultCurve:
+    """Score against minutes: all finished trials, and those that no other one beats in both."""
+    points = sorted(
+        (t.user_attrs["wall_seconds"] / MINUTE, float(t.value or 0.0))
+        for t in completed(study)
+        if "wall_seconds" in t.user_attrs
+    )
+    front: list[tuple[float, float]] = []
+    for minutes, score in points:
+        if not front or score > front[-1][1]:
+            front.append((minutes, score))
+    return ResultCurve(
+        title="Score against minutes",
+        note="The line: trials that none is both faster and better than.",
+        across="minutes",
+        up="selection score",
+        series=[
+            Series(name="front", x=[m for m, _ in front], y=[s for _, s in front]),
+            Series(name="trial", x=[m for m, _ in points], y=[s for _, s in points], is_scattered=True),
+        ],
+    )
+
+
+def importance_table(found: Sequence[Importance], trials: int) -> ResultTable:
+    """Which settings mattered."""
+    rows: list[list[Cell]] = [
+        [i.name, i.value, f"{i.low:.3f} to {i.high:.3f}", i.by_chance, "yes" if i.is_above_chance else "no"]
+        for i in found[:SHOWN_IMPORTANCES]
+    ]
+    return ResultTable(
+        title="Which settings mattered",
+        note=f"Share of the variance of {trials} scores that a random forest gives to each, 90 % interval over trials "
+        f"drawn again; by chance: what 95 % of settings that do nothing stay under.",
+        columns=["setting", "share", "90 %", "by chance", "above chance"],
+        rows=rows,
+    )
+
+
+def study_importances(study: optuna.Study, names: Sequence[str]) -> list[Importance]:
+    """Of the trials that ran to their end."""
+    trials = completed(study)
+    return importances([t.params for t in trials], [float(t.value or 0.0) for t in trials], names)
+
+
+def progress_table(study: optuna.Study, wanted: int, left_seconds: float, noise: float) -> ResultTable:
+    """What is left and what it may bring."""
+    scores = [float(t.value or 0.0) for t in completed(study)]
+    more = max(0, wanted - len(finished(study)))
+    rows: list[list[Cell]] = [
+        ["trials finished", f"{len(finished(study))} of {wanted}"],
+        ["best score so far", max(scores, default=None)],
+        ["remaining", format_seconds(left_seconds)],
+        ["expected gain of the rest", expected_gain(scores, more, noise)],
+        ["expected gain of 10 more", expected_gain(scores, 10, noise)],
+        ["noise of one score", noise],
+    ]
+    return ResultTable(
+        title="Study",
+        note="Expected gain: of the best true score, were further trials like those so far; a guide, not a promise.",
+        columns=["", "value"],
+        rows=rows,
+    )
+
+
+def finalists_table(finalists: Sequence[Finalist], test: Mapping[str, Any] | None) -> ResultTable:
+    """Each finalist: what the search saw, what new starting points gave, and the test."""
+    rows: list[list[Cell]] = []
+    for finalist in finalists:
+        row: list[Cell] = [
+            finalist.trial, finalist.searched_score, finalist.score,
+            " ".join(f"{start.score:.3f}" for start in finalist.starts),
+        ]  # fmt: skip
+        if test is not None:
+            own = test["finalists"][str(finalist.trial)]
+            value, low, high = own["below_winner"]
+            gap = "winner" if value == low == high == 0 else f"{-value:+.3f} ({-high:+.3f} to {-low:+.3f})"
+            row += [fmean(own["scores"]), gap]
+        rows.append(row)
+    return ResultTable(
+        title="Finalists",
+        note="Trained anew from several starting points; the winner is the highest mean on the selection rows. The "
+        "test rows were scored after that, once. Gap: mean over starting points minus the winner's, 95 %, "
+        "paired over rows.",
+        columns=["trial", "in the search", "anew", "by start", *(["test", "gap to the winner"] if test else [])],
+        rows=rows,
+    )
+
+
+def test_table(test: Mapping[str, Any]) -> ResultTable:
+    """The winner on the test rows beside the baselines."""
+    figures = [name for name in test["metrics"] if "." not in name]
+    rows: list[list[Cell]] = [["winner", *(test["metrics"][name] for name in figures), "–"]]
+    for baseline, (value, low, high) in test["over_baselines"].items():
+        rows.append(
+            [baseline, *(test["metrics"][f"{baseline}.{name}"] for name in figures),
+             f"{value:+.3f} ({low:+.3f} to {high:+.3f})"]
+        )  # fmt: skip
+    return ResultTable(
+        title="Test, touched once",
+        note=f"{test['rows']:,} rows that no trial, threshold or choice has seen. Last column: the winner's "
+        f"{test['metric']} minus the baseline's, 95 %, paired over rows.",
+        columns=["", *figures, "winner's lead"],
+        rows=rows,
+    )
+
+
+test_table.__test__ = False  # type: ignore[attr-defined]
+
+
+def trials_document(trials: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
+    """Trials as JSON."""
+    return [
+        {
+            "number": t.number, "state": t.state.name.lower(), "score": t.value, "params": t.params,
+            **{name: t.user_attrs[name] for name in NOTES if name in t.user_attrs},
+        }
+        for t in trials
+    ]  # fmt: skip
+
+
+def _median_seconds(values: Sequence[float]) -> str | None:
+    return format_seconds(median(values)) if values else None
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

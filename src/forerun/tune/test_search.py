@@ -1,0 +1,137 @@
+"""The loop of a worker, with trials that take no time."""
+
+from types import SimpleNamespace
+
+import optuna
+import pytest
+
+from forerun.errors import NothingFits
+from forerun.recipes.searched import Dimension
+from forerun.records import Range
+from forerun.settings.load import settings_from
+from forerun.tune import study as studies
+from forerun.tune.pricing import Price
+from forerun.tune.proposals import NumberedProposals
+from forerun.tune.search import Limits, Search, Silence
+from forerun.tune.trial import OUT_OF_MEMORY
+
+BASE = settings_from({"name": "t", "workload": "masked-lm", "model": {"name": "tiny-bert"}, "data": {"examples": 8}})
+SPACE = [Dimension(name="batch.sequence_length", values=(8, 16, 32, 64))]
+RECIPE = SimpleNamespace(
+    TRIAL=(), search_overrides=lambda chosen, opened: [f"{name}={value}" for name, value in chosen.items()]
+)
+
+
+class Prices:
+    """A trial takes as many seconds and bytes as its texts are long."""
+
+    folds = 1
+
+    def __init__(self, capacity=1000):
+        self.capacity = capacity
+
+    def price(self, settings, paid, *, limit_bytes=None):
+        length = settings.batch.sequence_length
+        wanted = SimpleNamespace(expected=length, conservative=length)
+        forecast = SimpleNamespace(memory=SimpleNamespace(device_bytes=wanted, capacity_bytes=self.capacity))
+        refusal = "too long" if length > self.capacity or (limit_bytes is not None and length >= limit_bytes) else None
+        seconds = Range(optimistic=length, expected=length, conservative=length)
+        return Price(settings, forecast, seconds, False, 0.0, refusal)
+
+
+class Quick(Search):
+    """Trials that run out of memory at 64, else score by their length and take as long on a clock that is made up."""
+
+    now = 0.0
+
+    def _run(self, trial, price):
+        length = price.settings.batch.sequence_length
+        self.now += length
+        if length == 64:
+            self._end_badly(trial, OUT_OF_MEMORY, "run", length)
+            return
+        self._took(trial, length)
+        studies.tell(self.study, trial, length / 100, "finished")
+        self._say_ended(trial.number)
+
+
+def search(capacity=1000, space=SPACE, start=8, **limits):
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler = NumberedProposals(space, {space[0].name: start}, "random", 0)
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    found = Quick(
+        study=study, recipe=RECIPE, opened=None, base=BASE, space=space, pricer=Prices(capacity),
+        device=SimpleNamespace(name="card"), ledger=None, ledger_url="", storage="", root=None, pruner="none",
+        limits=Limits(**{"trials": 6, **limits}), told=Silence(),
+    )  # fmt: skip
+    found.clock = lambda: found.now
+    found.began = 0.0
+    return found
+
+
+def outcomes(found):
+    return [t.user_attrs.get("outcome") for t in found.study.trials]
+
+
+def test_trials_are_run_until_there_are_enough_and_a_second_start_adds_none():
+    found = search(trials=4, space=[Dimension(name="batch.sequence_length", values=(8, 16))])
+    found.run()
+    assert outcomes(found) == ["finished"] * 4
+    found.run()
+    assert len(found.study.trials) == 4
+    assert found.remaining().expected == 0
+
+
+def test_what_does_not_fit_is_refused_before_it_runs_and_does_not_count():
+    found = search(capacity=20)
+    found.run()
+    lengths = {t.params["batch.sequence_length"] for t in studies.finished(found.study)}
+    assert lengths <= {8, 16}
+    assert outcomes(found).count("finished") == 6
+    assert "refused" in outcomes(found)
+    refused = next(t for t in found.study.trials if t.user_attrs["outcome"] == "refused")
+    assert refused.constraints["memory"] > 0
+    assert "wall_seconds" not in refused.user_attrs
+
+
+def test_running_out_of_memory_is_a_pruned_trial_and_teaches():
+    found = search(trials=25)
+    found.run()
+    said = outcomes(found)
+    assert said.count("out of memory") == 1
+    assert found.memory_limit() == 64
+    assert "refused" in said[said.index("out of memory") :]
+
+
+def test_a_space_in_which_nothing_fits_is_an_error():
+    with pytest.raises(NothingFits, match="do not fit card"):
+        search(capacity=1).run()
+
+
+def test_a_deadline_keeps_time_for_the_finalists():
+    found = search(trials=100, deadline_seconds=120, reserved_trials=2)
+    found.run()
+    assert "deadline" in found.stopped_by
+    last = found.study.trials[-1]
+    assert last.state == optuna.trial.TrialState.RUNNING, "the trial that was priced is the next one"
+    assert found.now + 3 * last.user_attrs["price"]["expected"] > 120
+    assert found.now <= 120
+
+
+def test_a_budget_is_for_all_workers_of_a_study():
+    found = search(trials=100, budget=1.0, price_per_hour=36.0)  # a cent a second
+    found.run()
+    assert "budget" in found.stopped_by
+    assert found.spent_seconds() <= 100
+    again = search(trials=100, budget=1.0, price_per_hour=36.0)
+    again.study = found.study
+    again.run()
+    assert again.spent_seconds() == found.spent_seconds()
+
+
+def test_what_is_left_is_priced_by_what_trials_took():
+    found = search(trials=3, space=[Dimension(name="batch.sequence_length", values=(8, 16))])
+    found.run()
+    found.limits = Limits(trials=5)
+    assert found.remaining().expected == pytest.approx(2 * found.expected_price())
+    assert 8 <= found.expected_price() <= 16

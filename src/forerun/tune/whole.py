@@ -1,0 +1,168 @@
+"""A search from beginning to end: search, finalists, the test once, the report, and the command of the winner."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forerun.report.html import render_results
+from forerun.report.tables import ResultCurve, ResultTable
+from forerun.settings.load import recipe_options
+from forerun.settings.schema import Section, Settings
+from forerun.tune import results
+from forerun.tune.finalists import Finalist, test_once, train_finalists, winner
+from forerun.tune.proposals import SamplerName
+from forerun.tune.search import Search
+from forerun.tune.study import PrunerName, completed, finished
+from forerun.verify.compare import Criterion
+
+BASELINES = "baselines"
+SCHEMA = "forerun.tune/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a command asks of a search, beside its limits."""
+
+    target: str
+    overrides: tuple[str, ...]
+    sampler: SamplerName = "tpe"
+    pruner: PrunerName = "median"
+    finalists: int = 3
+    starts: int = 3
+
+
+@dataclass
+class Outcome:
+    """Everything a search has found so far."""
+
+    tables: list[ResultTable]
+    curves: list[ResultCurve]
+    document: dict[str, Any]
+    failed: list[str] = field(default_factory=list)
+    """Criteria that the winner misses on the test rows."""
+
+
+class FoldOptions(Section):
+    """Options of a recipe that a search reads."""
+
+    model_config = {**Section.model_config, "extra": "ignore"}
+    folds: int = 1
+    metric: str = ""
+
+
+def fold_options(settings: Settings) -> FoldOptions:
+    """Folds and metric of a recipe's options."""
+    return recipe_options(settings, FoldOptions)
+
+
+def fixed_facts(settings: Settings, plan: Plan, split: str, gpu: str) -> dict[str, Any]:
+    """What must be the same for every trial and every worker of a study."""
+    options = fold_options(settings)
+    return {
+        "target": plan.target,
+        "settings": settings.hash,
+        "seed": settings.seed,
+        "precision": settings.precision,
+        "metric": options.metric or "the recipe's own",
+        "folds": options.folds,
+        "split": split,
+        "sampler": plan.sampler,
+        "pruner": plan.pruner,
+        "device": gpu,
+        "set": list(plan.overrides),
+    }
+
+
+def finish(search: Search, plan: Plan, said: Callable[[str], None]) -> Outcome:
+    """Finalists and test after the search, as far as there are scores, and all that can be said."""
+    finalists: list[Finalist] = []
+    test: Mapping[str, Any] | None = None
+    if plan.finalists and completed(search.study):
+        finalists = train_finalists(search, plan.finalists, plan.starts, said)
+        test = test_once(search, finalists)
+    return describe(search, plan, finalists, test)
+
+
+def describe(search: Search, plan: Plan, finalists: Sequence[Finalist], test: Mapping[str, Any] | None) -> Outcome:
+    """Tables, curves and document of a study as it is."""
+    study = search.study
+    noise, source = results.noise_of(study, finalists)
+    baselines = study.user_attrs.get(BASELINES, {})
+    found = results.study_importances(study, [d.name for d in search.space])
+    scored = bool(completed(study))
+    tables = [
+        results.progress_table(study, search.limits.trials, search.remaining().expected, noise),
+        results.trials_table(study),
+        results.price_table(study),
+        *([results.importance_table(found, len(completed(study)))] if found else []),
+        *([results.finalists_table(finalists, test)] if finalists else []),
+        *([results.test_table(test)] if test is not None else []),
+    ]
+    curves = [results.history_curve(study, noise, source, baselines), results.pareto_curve(study)] if scored else []
+    command = reproduce(plan, winner(finalists)) if finalists else None
+    checked = _criteria(search, test)
+    document = {
+        "schema": SCHEMA,
+        "study": study.study_name,
+        "storage": search.storage,
+        "fixed": study.user_attrs["fixed"],
+        "stopped_by": search.stopped_by,
+        "trials": results.trials_document(study.get_trials(deepcopy=False)),
+        "finished": len(finished(study)),
+        "seconds_left": search.remaining().model_dump(),
+        "noise": {"value": noise, "source": source},
+        "baselines": baselines,
+        "importances": [vars(importance) for importance in found],
+        "finalists": [
+            {"trial": f.trial, "searched": f.searched_score, "score": f.score, "starts": [vars(s) for s in f.starts]}
+            for f in finalists
+        ],
+        "test": test,
+        "criteria": checked,
+        "reproduce": command,
+        "tables": [table.model_dump(mode="json") for table in tables],
+        "curves": [curve.model_dump(mode="json") for curve in curves],
+    }
+    return Outcome(tables, curves, document, [c["name"] for c in checked if not c["passed"]])
+
+
+def reproduce(plan: Plan, best: Finalist) -> str:
+    """The command that trains the winner again, from its best starting point, and judges it on the test rows."""
+    words = ["forerun", "run", plan.target]
+    own = [text for text in best.overrides if not text.startswith("recipe.judged_on=")]
+    for text in (*plan.overrides, *own, f"seed={best.best_start.seed}"):
+        words += ["--set", text]
+    return shlex.join(words)
+
+
+def write_study_page(outcome: Outcome, search: Search) -> Path:
+    """Write the page of a study under its root; returns the file."""
+    path = search.root / f"study-{search.study.study_name}" / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = outcome.document["reproduce"]
+    note = f"Study {search.study.study_name}. Reproduce the winner: {command}" if command else "No winner yet."
+    title = f"Search of {outcome.document['fixed']['target']}"
+    path.write_text(render_results(title, note, outcome.tables, outcome.curves), encoding="utf-8")
+    return path
+
+
+def _criteria(search: Search, test: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The recipe's criteria on scores, by the winner's figures on the test rows."""
+    if test is None:
+        return []
+    metrics, found = test["metrics"], []
+    for criterion in search.recipe.criteria_for(search.base):
+        if criterion.comparison == "error within":
+            continue
+        bound = _bound(criterion, metrics)
+        value = metrics[criterion.quantity]
+        passed = value > bound if criterion.comparison == "above" else value < bound
+        found.append({"name": criterion.name, "value": value, "bound": bound, "passed": passed})
+    return found
+
+
+def _bound(criterion: Criterion, metrics: Mapping[str, float]) -> float:
+    bound = metrics[criterion.bound] if isinstance(criterion.bound, str) else criterion.bound
+    return bound + criterion.margin
