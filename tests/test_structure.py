@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "settings", "records", "experience", "trace", "hardware", "data", "models", "step", "virtual",
+    "errors", "units", "settings", "records", "experience", "trace", "hardware", "data", "similarity", "models", "step", "virtual",
     "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "tune", "infer", "report",
     "recipes", "api", "hf", "cli", "__main__",
 ]  # fmt: skip
@@ -27,6 +27,7 @@ TORCH_FREE = [
     "clock",
     "ledger",
     "report",
+    "similarity",
 ]
 APART = {"train": {"virtual", "memory", "clock", "forecasting", "plan"}}
 """The trainer knows nothing of the virtual GPU: both meet in `step` and `records`."""
