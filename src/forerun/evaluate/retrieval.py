@@ -35,8 +35,17 @@ class RetrievalReport(Record):
     mrr: float
 
 
-def retrieval(similarity: Matrix, groups: Sequence[str], *, seed: int = 0, orders: int = ORDERS) -> RetrievalReport:
+def retrieval(
+    similarity: Matrix,
+    groups: Sequence[str],
+    *,
+    kinds: Sequence[str] | None = None,
+    seed: int = 0,
+    orders: int = ORDERS,
+) -> RetrievalReport:
     """Figures of a square `similarity` (n, n) of items with `groups` (n,); its diagonal is not looked at.
+
+    With `kinds` (languages, say) only items of another kind than the query's are its candidates.
 
     Raises:
         ValueError: shapes differ, or no group has two members.
@@ -45,8 +54,12 @@ def retrieval(similarity: Matrix, groups: Sequence[str], *, seed: int = 0, order
     if similarity.shape != (number, number):
         raise ValueError(f"one row and column an item; found {similarity.shape} for {number} groups")
     _, group = np.unique(np.asarray(groups), return_inverse=True)
-    sizes = np.bincount(group)
-    queries = np.flatnonzero(sizes[group] > 1)
+    if kinds is None:
+        allowed = ~np.eye(number, dtype=np.bool_)
+    else:
+        allowed = np.asarray(kinds)[:, None] != np.asarray(kinds)[None, :]
+    members = ((group[:, None] == group[None, :]) & allowed).sum(axis=1)
+    queries = np.flatnonzero(members)
     if not len(queries):
         raise ValueError("retrieval needs a group with two members")
     random = np.random.default_rng(seed)
@@ -54,14 +67,18 @@ def retrieval(similarity: Matrix, groups: Sequence[str], *, seed: int = 0, order
     for _ in range(orders):
         shuffled = random.permutation(number)
         for query in queries:
-            others = shuffled[shuffled != query]
+            others = shuffled[allowed[query, shuffled]]
             ranked = others[np.argsort(-similarity[query, others], kind="stable")]
-            figures += _of_query(group[ranked] == group[query], int(sizes[group[query]]) - 1)
+            figures += _of_query(group[ranked] == group[query], int(members[query]))
     map_at_r, recall_1, recall_10, mrr = (figures / (orders * len(queries))).tolist()
     return RetrievalReport(
-        queries=len(queries), candidates=number - 1, map_at_r=map_at_r, recall_at_1=recall_1, recall_at_10=recall_10,
+        queries=len(queries),
+        candidates=int(allowed.sum(axis=1).max()),
+        map_at_r=map_at_r,
+        recall_at_1=recall_1,
+        recall_at_10=recall_10,
         mrr=mrr,
-    )  # fmt: skip
+    )
 
 
 def _of_query(hits: NDArray[np.bool_], members: int) -> Matrix:

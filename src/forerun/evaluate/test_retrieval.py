@@ -35,6 +35,14 @@ def test_no_similarity_gets_what_chance_gets():
     assert found.map_at_r == pytest.approx(1 / 99, abs=0.006)
 
 
+def test_only_other_kinds_are_candidates():
+    """A same-language copy is not what a search across languages is asked for."""
+    similarity = np.asarray([[9, 8, 1, 2], [8, 9, 2, 1], [1, 2, 9, 8], [2, 1, 8, 9.0]])
+    found = retrieval(similarity, ["a", "a", "b", "a"], kinds=["python", "python", "java", "java"])
+    assert (found.queries, found.candidates) == (3, 2)
+    assert found.recall_at_1 == pytest.approx(2 / 3)  # the second prefers the Java file of another task
+
+
 def test_bad_input_is_explained():
     with pytest.raises(ValueError, match="two members"):
         retrieval(np.zeros((2, 2)), ["a", "b"])

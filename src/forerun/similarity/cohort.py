@@ -119,7 +119,7 @@ def compare_all(
 def pair_scores(prepared: Sequence[PreparedFile], sizes: Sizes) -> PairScores:
     """Shared words and cover of all pairs; files that are too small score 0."""
     small = np.asarray([file.is_too_small for file in prepared])
-    words, cover = _shared_words(prepared), _cover(prepared, sizes.minimum_tile)
+    words, cover = shared_words(prepared), cover_of(prepared, sizes.minimum_tile)
     for matrix in (words, cover):
         matrix[small, :] = matrix[:, small] = 0
         np.fill_diagonal(matrix, 0)
@@ -143,7 +143,7 @@ def _prepared(
     return list(map(work, files) if pool is None else pool.map(work, files, chunksize=CHUNK))
 
 
-def _shared_words(prepared: Sequence[PreparedFile]) -> Matrix:
+def shared_words(prepared: Sequence[PreparedFile]) -> Matrix:
     """2 · shared / all fingerprints, for all pairs."""
     from scipy.sparse import csr_matrix
 
@@ -157,7 +157,7 @@ def _shared_words(prepared: Sequence[PreparedFile]) -> Matrix:
     return 2 * shared / np.maximum(sizes[:, None] + sizes[None, :], 1)
 
 
-def _cover(prepared: Sequence[PreparedFile], k: int) -> Matrix:
+def cover_of(prepared: Sequence[PreparedFile], k: int) -> Matrix:
     """2 · min(marks of i in runs that j has, marks of j in runs that i has) / all marks, for all pairs."""
     runs = [_own_runs(file, k) for file in prepared]
     number, places = len(prepared), [place for _, place in runs]
