@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from forerun.cli import forecast_command, look_commands, plan_command, run_commands, sweep_command
+from forerun.cli import forecast_command, look_commands, plan_command, run_commands, serve_command, sweep_command
 from forerun.errors import ForerunError, NothingFits
 
 EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 2, 3, 4, 130
@@ -24,6 +24,7 @@ forecast_command.add_to(app)
 plan_command.add_to(app)
 run_commands.add_to(app)
 sweep_command.add_to(app)
+serve_command.add_to(app)
 look_commands.add_to(app)
 
 

@@ -97,7 +97,7 @@ def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
-    opened = _open_settings(settings_from(row.settings))
+    opened = open_settings(settings_from(row.settings))
     training = start_training(opened, detect().device, run_folder(row))
     if load_newest(training.folder, training.step) is None:
         raise InvalidSettings(f"Run {row.id} has no checkpoint in {training.folder}. Resume it, or start a new run.")
@@ -181,7 +181,7 @@ def export(
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
-    opened = _open_settings(settings_from(row.settings))
+    opened = open_settings(settings_from(row.settings))
     folder = run_folder(row)
     found = export_run(row.id, opened, detect().device, folder, to or folder / "export", merge=merge)
     if as_json:
@@ -194,10 +194,11 @@ def export(
 def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":
     from forerun.api import resolve
 
-    return _open_settings(resolve(target, overrides or ()))
+    return open_settings(resolve(target, overrides or ()))
 
 
-def _open_settings(settings: object) -> "OpenedRecipe":
+def open_settings(settings: object) -> "OpenedRecipe":
+    """A recipe with its data, for settings that name one."""
     from forerun.recipes.catalogue import recipe
     from forerun.train.interrupt import Interrupted
 

@@ -87,6 +87,8 @@ def export_run(run_id: str, opened: OpenedRecipe, device: Device, run: Path, to:
                 f"export: the exported model does not score as the run's model: {said}. Nothing was written to {to}. "
                 f"Export the adapter without --merge, or train in a wider precision."
             )
+        if opened.write_card is not None:
+            opened.write_card(opened.judge(again), partial)
         partial.rename(to)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

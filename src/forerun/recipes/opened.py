@@ -55,6 +55,8 @@ class OpenedRecipe:
     criteria: tuple[Criterion, ...]
     save_beside: Callable[[Path], None] | None = None
     """Writes what a model's users need beside its weights (a tokeniser) into a folder."""
+    write_card: Callable[[Any, Path], None] | None = None
+    """From the scores of `judge`: writes what is known of an exported model's quality into its folder."""
     trivial: TrivialLoss | None = None
     """What the training loss must fall below for the run to count as alive."""
     watch: Watch | None = None
