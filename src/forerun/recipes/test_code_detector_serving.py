@@ -28,7 +28,8 @@ LONG = "".join(f"def f{n}(value):\n    return value * {n} + {n % 7}\n\n" for n i
 @pytest.fixture(scope="module")
 def opened():
     return open_recipe(
-        settings_of(schedule={"epochs": 1, "max_steps": 8}, checkpoints={"every_steps": 100, "keep_last": 1}), corpus(2400)
+        settings_of(schedule={"epochs": 1, "max_steps": 8}, checkpoints={"every_steps": 100, "keep_last": 1}),
+        corpus(2400),
     )
 
 
