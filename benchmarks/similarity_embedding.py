@@ -3,8 +3,8 @@
     python benchmarks/similarity_embedding.py --data FOLDER --to FILE.npz [--minilm TRAIN.npz VAL.npz TEST.npz]
 
 Supervised contrast over the tasks of the training split; the epoch with the best mean MAP@R over the validation sets
-is kept; test rows are embedded once, at the end. With --minilm the frozen vectors of MiniLM (`similarity.py --minilm`) are a
-third part of the input. Method version 1: batches of 64 tasks x 4 files, AdamW 1e-3, half of the batches in one
+is kept; test rows are embedded once, at the end. With --minilm the frozen vectors of MiniLM (`similarity.py --minilm`)
+are a third part of the input. Method version 1: batches of 64 tasks x 4 files, AdamW 1e-3, half of the batches in one
 language.
 """
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,7 +255,9 @@ def _cosine(first: Answer, second: Answer) -> float:
 
 
 def _add_refusals(app: FastAPI) -> None:
-    def refuse(status: int, problem: str, where: list[str] | None = None, **headers: str) -> JSONResponse:
+    def refuse(
+        status: int, problem: str, *, where: list[str] | None = None, headers: Mapping[str, str] | None = None
+    ) -> JSONResponse:
         return JSONResponse({"problem": problem, "where": where or []}, status, headers)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
@@ -267,17 +269,19 @@ def _add_refusals(app: FastAPI) -> None:
             place = ".".join(str(part) if isinstance(part, int) or part in known else "?" for part in each["loc"])
             where.append(place)
             said.append(f"{place}: {each['type'].replace('_', ' ')}")
-        return refuse(422, f"The request does not fit its description: {'; '.join(said)}. See /openapi.json.", where)
+        return refuse(
+            422, f"The request does not fit its description: {'; '.join(said)}. See /openapi.json.", where=where
+        )
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return refuse(error.status_code, str(error.detail), **(dict(error.headers) if error.headers else {}))
+        return refuse(error.status_code, str(error.detail), headers=error.headers)
 
     async def full(request: Request, error: Exception) -> JSONResponse:
-        return refuse(429, "Too many files are waiting. Try again in a second.", **{"Retry-After": "1"})
+        return refuse(429, "Too many files are waiting. Try again in a second.", headers={"Retry-After": "1"})
 
     async def slow(request: Request, error: Exception) -> JSONResponse:
-        return refuse(503, "This took longer than is allowed. Send less code at once.", **{"Retry-After": "5"})
+        return refuse(503, "This took longer than is allowed. Send less code at once.", headers={"Retry-After": "5"})
 
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

@@ -1,7 +1,7 @@
 """A source file as two hashed vectors, the input of the third tier's embedding (`models.file_embedding`).
 
-- *vocabulary*: parts of its names, in lower case (`moveLeft` gives move, left), and the words in its texts: what the file
-  is about; languages share it.
+- *vocabulary*: parts of its names, in lower case (`moveLeft` gives move, left), and the words in its texts: what the
+  file is about; languages share it.
 - *structure*: runs of one to four marks of the syntax stream: how it goes about it, names apart.
 
 Each part is counted as 1 + log(count), hashed into one of so many places with a sign, and the vector has length 1
