@@ -167,6 +167,7 @@ def export(
     run_id: RunArgument,
     to: Annotated[Path | None, typer.Option("--to", help="Folder to make; default: export in the run's own.")] = None,
     merge: Annotated[bool, typer.Option("--merge", help="Add an adapter to its base: one plain model.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write model.onnx too, scored before it counts.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's model for transformers or peft, read it back, score it, and refuse what moved."""
@@ -183,7 +184,7 @@ def export(
         row = ledger.run(run_id)
     opened = open_settings(settings_from(row.settings))
     folder = run_folder(row)
-    found = export_run(row.id, opened, detect().device, folder, to or folder / "export", merge=merge)
+    found = export_run(row.id, opened, detect().device, folder, to or folder / "export", merge=merge, onnx=onnx)
     if as_json:
         print_json({"schema": EXPORT_SCHEMA, **found.model_dump(mode="json")})
     else:

@@ -33,6 +33,7 @@ from forerun.recipes.code_detector_evaluation import (
     score_split,
     task_pair_auc,
 )
+from forerun.recipes.code_detector_onnx import write_onnx
 from forerun.recipes.code_detector_options import VARIANTS, options_of, part_of
 from forerun.recipes.code_detector_workload import SHIPPED_WEIGHTS, CodeDetectorWorkload
 from forerun.recipes.opened import Judgement, OpenedRecipe
@@ -114,6 +115,7 @@ def open_recipe(settings: Settings, corpus: CodeCorpus | None = None, *, lengths
         write_card=lambda scores, folder: write_card(make_card(scores, data, settings), folder),
         criteria=criteria_for(settings),
         save_beside=data.save_tokeniser,
+        write_onnx=lambda step, folder: write_onnx(step.model, data, folder),
         trivial=TrivialLoss(
             label_entropy((int(s.is_ai) for s in data.samples["train"]), SHIPPED_WEIGHTS.label_smoothing),
             "always answering with the share of each kind of author",
