@@ -37,7 +37,7 @@ STATEMENT = (
     "This score is no evidence against a person. It says how much a file resembles the AI-written files that this "
     "detector was trained on, by style as much as by substance.",
     "It was trained and judged on contest-like files. Another language, generator, formatter or course moves it, and "
-    "then the rates below do not hold.",
+    "then the stated rates do not hold.",
     "Whoever edits, translates or reformats code can move the score either way; a low score does not show that a "
     "person wrote the file.",
     "Use it, if at all, to decide whether to talk to a person, together with what else is known, and never alone.",
