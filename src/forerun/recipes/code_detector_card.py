@@ -162,7 +162,7 @@ def card_tables(card: DetectorCard) -> list[ResultTable]:
         ResultTable(
             title="Of the flagged files, how many are AI-written",
             note="At the share of AI-written files in the heading, with the upper end of the measured FPR. "
-            + card.statement[0],
+            + " ".join(card.statement),
             columns=["budget", *(f"{float(share):.0%}" for share in prevalences)],
             rows=right,
         ),
