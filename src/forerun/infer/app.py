@@ -100,8 +100,12 @@ class Service:
         self.answered += len(answers)
         return answers
 
+    def until(self) -> float:
+        """When work that begins now must give up, by `time.monotonic`."""
+        return time.monotonic() + self.limits.seconds
+
     async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Something that takes a while, with a limit; the thread itself goes on to its end."""
+        """Something that takes a while, with a limit; the thread goes on until it looks at `until`."""
         loop = asyncio.get_running_loop()
         return await asyncio.wait_for(loop.run_in_executor(self._threads, work), self.limits.seconds)
 
@@ -208,7 +212,7 @@ def _add_detection(app: FastAPI, service: Service) -> None:
     @app.post("/v1/batch")
     async def batch(request: BatchRequest) -> BatchAnswer:
         """Verdicts on the files of an assignment, and its most similar pairs."""
-        pairs = await service.in_thread(lambda: compare_batch(request))
+        pairs = await service.in_thread(lambda: compare_batch(request, service.until()))
         files = await service.detect(request.files, "batch")
         statement = [*service.detector.card.statement, *STATEMENT]
         return BatchAnswer(files=files, pairs=pairs, guarantee=Winnowing().guarantee, statement=statement)
@@ -241,7 +245,7 @@ def _add_similarity(app: FastAPI, service: Service) -> None:
     @app.post("/v1/find-similar")
     async def find_similar(request: SearchRequest) -> SearchAnswer:
         """The candidates most like a file; candidates come with the request and are not kept."""
-        found = await service.in_thread(lambda: search(request))
+        found = await service.in_thread(lambda: search(request, service.until()))
         query, *others = await service.ask([request.query, *(request.candidates[place] for place, _ in found)])
         files = [
             FoundFile(index=place, comparison=comparison, embedding=_cosine(query, answer))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from forerun.infer.messages import BatchRequest, CodeFile, PairAnswer, SearchRequest, SimilarityRequest
-from forerun.similarity.cohort import compare_all
+from forerun.similarity.cohort import compare_all, require_time
 from forerun.similarity.compare import Comparison, Sizes, SourceFile, base_code, compare, prepare
 
 SIZES = Sizes()
@@ -27,21 +27,27 @@ def compare_two(request: SimilarityRequest) -> Comparison:
     return compare(a, b, SIZES)
 
 
-def compare_batch(request: BatchRequest) -> list[PairAnswer]:
-    """The most similar pairs; none for a single file."""
+def compare_batch(request: BatchRequest, until: float | None = None) -> list[PairAnswer]:
+    """The most similar pairs; none for a single file. Given up when it is later than `until` (`time.monotonic`)."""
     if len(request.files) < 2:
         return []
-    found = compare_all(source_files(request.files), sizes=SIZES, base=source_files(request.base), shown=request.shown)
+    found = compare_all(
+        source_files(request.files), sizes=SIZES, base=source_files(request.base), shown=request.shown, until=until
+    )
     return [PairAnswer(comparison=pair.comparison, standing=pair.standing) for pair in found.best]
 
 
-def search(request: SearchRequest) -> list[tuple[int, Comparison]]:
-    """The candidates most like the query with their places, best first: by syntax, then words."""
+def search(request: SearchRequest, until: float | None = None) -> list[tuple[int, Comparison]]:
+    """The candidates most like the query with their places, best first: by syntax, then words.
+
+    Raises:
+        TimeoutError: it is later than `until`, by `time.monotonic`; looked at between files.
+    """
     base = base_code(source_files(request.base), SIZES)
     query = prepare(source_files([request.query], "query")[0], SIZES, base)
-    found = [
-        (place, compare(query, prepare(file, SIZES, base), SIZES))
-        for place, file in enumerate(source_files(request.candidates, "candidate"))
-    ]
+    found: list[tuple[int, Comparison]] = []
+    for place, file in enumerate(source_files(request.candidates, "candidate")):
+        require_time(until)
+        found.append((place, compare(query, prepare(file, SIZES, base), SIZES)))
     found.sort(key=lambda each: (-each[1].syntax.score, -each[1].words.score, each[0]))
     return found[: request.shown]

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-OPEN_PATHS = {"/", "/page.js", "/page.css", "/health"}
+OPEN_PATHS = {"/", "/page.js", "/page.css"}
 """Need no token: the page itself holds nothing."""
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),

@@ -223,6 +223,19 @@ def test_a_full_queue_refuses_and_slow_work_is_given_up(detector):
         assert "longer than is allowed" in slow.json()["problem"]
 
 
+def test_long_comparisons_give_their_thread_back(detector):
+    """Forty files against one, with no time at all: refused, and the next request is answered."""
+    with TestClient(make_app(detector, limits=Limits(seconds=0.02, comparing_threads=1))) as client:
+        body = {"query": file(LONG * 20), "candidates": [file(LONG * 20)] * 40}
+        assert client.post("/v1/find-similar", json=body).status_code == 503
+        many = {"files": [file(LONG * 20)] * 40}
+        assert client.post("/v1/batch", json=many).status_code == 503
+        for _ in range(100):
+            if client.post("/v1/similarity", json={"a": file("x"), "b": file("x")}).status_code == 200:
+                return
+    raise AssertionError("the thread never came back")
+
+
 def test_a_bug_tells_nothing(detector):
     def broken(questions):
         raise RuntimeError(SECRET)

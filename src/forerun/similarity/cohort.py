@@ -9,6 +9,7 @@ with one obvious solution have high scores everywhere, and then a high score is 
 """
 
 import heapq
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import nullcontext
@@ -81,12 +82,14 @@ def compare_all(
     base: Sequence[SourceFile] = (),
     shown: int = 50,
     workers: int = 1,
+    until: float | None = None,
 ) -> CohortReport:
     """The best `shown` pairs by their tiled share of syntax; ties by the share of words.
 
     Raises:
         NotSupported: a language without a grammar.
         InvalidSettings: fewer than two files, or `shown` or `workers` below 1.
+        TimeoutError: it is later than `until`, by `time.monotonic`; looked at between pairs.
     """
     if len(files) < 2 or shown < 1 or workers < 1:
         raise InvalidSettings(
@@ -97,7 +100,7 @@ def compare_all(
     with ProcessPoolExecutor(workers, get_context("spawn")) if workers > 1 else nullcontext() as pool:
         prepared = _prepared(files, sizes, base_code(base, sizes), pool)
         scores = pair_scores(prepared, sizes)
-        best, tiled = _best_pairs(prepared, scores, sizes, shown, pool)
+        best, tiled = _best_pairs(prepared, scores, sizes, shown, pool, until)
     standing = standings(scores.cover)
     above = np.triu_indices(len(files), k=1)
     return CohortReport(
@@ -189,7 +192,12 @@ def _own_runs(file: PreparedFile, k: int) -> tuple[NDArray[np.uint64], NDArray[n
 
 
 def _best_pairs(
-    prepared: Sequence[PreparedFile], scores: PairScores, sizes: Sizes, shown: int, pool: Executor | None
+    prepared: Sequence[PreparedFile],
+    scores: PairScores,
+    sizes: Sizes,
+    shown: int,
+    pool: Executor | None,
+    until: float | None,
 ) -> tuple[list[tuple[int, int]], int]:
     """The pairs of the highest tiled share, best first, and how many were tiled."""
     above = np.triu_indices(len(prepared), k=1)
@@ -204,11 +212,22 @@ def _best_pairs(
             break
         pairs = [(int(above[0][n]), int(above[1][n])) for n in chosen]
         for (i, j), score in zip(pairs, _tiled(prepared, pairs, sizes, pool), strict=True):
+            require_time(until)
             heapq.heappush(best, (score, float(scores.words[i, j]), i, j))
             if len(best) > shown:
                 heapq.heappop(best)
         tiled += len(chosen)
     return [(i, j) for _, _, i, j in sorted(best, reverse=True)], tiled
+
+
+def require_time(until: float | None) -> None:
+    """Give up where it is later than `until`.
+
+    Raises:
+        TimeoutError: it is.
+    """
+    if until is not None and time.monotonic() > until:
+        raise TimeoutError("comparing these files takes longer than is allowed")
 
 
 def _tiled(
