@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "settings", "records", "experience", "trace", "hardware", "data", "models", "step", "virtual",
-    "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer", "report",
-    "recipes", "tune", "api", "hf", "cli", "__main__",
+    "errors", "units", "settings", "records", "experience", "trace", "hardware", "data", "similarity", "models", "step",
+    "virtual", "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
+    "report", "recipes", "tune", "api", "hf", "cli", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",
@@ -27,6 +27,7 @@ TORCH_FREE = [
     "clock",
     "ledger",
     "report",
+    "similarity",
 ]
 APART = {"train": {"virtual", "memory", "clock", "forecasting", "plan"}}
 """The trainer knows nothing of the virtual GPU: both meet in `step` and `records`."""

@@ -15,6 +15,7 @@ from forerun.cli import (
     look_commands,
     plan_command,
     run_commands,
+    serve_command,
     sweep_command,
     tune_command,
 )
@@ -36,6 +37,7 @@ audit_command.add_to(app)
 run_commands.add_to(app)
 sweep_command.add_to(app)
 tune_command.add_to(app)
+serve_command.add_to(app)
 look_commands.add_to(app)
 
 

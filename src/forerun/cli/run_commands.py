@@ -98,7 +98,7 @@ def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
-    opened = _open_settings(settings_from(row.settings))
+    opened = open_settings(settings_from(row.settings))
     training = start_training(opened, detect().device, run_folder(row))
     if load_newest(training.folder, training.step) is None:
         raise InvalidSettings(f"Run {row.id} has no checkpoint in {training.folder}. Resume it, or start a new run.")
@@ -168,6 +168,7 @@ def export(
     run_id: RunArgument,
     to: Annotated[Path | None, typer.Option("--to", help="Folder to make; default: export in the run's own.")] = None,
     merge: Annotated[bool, typer.Option("--merge", help="Add an adapter to its base: one plain model.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write model.onnx too, scored before it counts.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's model for transformers or peft, read it back, score it, and refuse what moved."""
@@ -182,9 +183,9 @@ def export(
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
-    opened = _open_settings(settings_from(row.settings))
+    opened = open_settings(settings_from(row.settings))
     folder = run_folder(row)
-    found = export_run(row.id, opened, detect().device, folder, to or folder / "export", merge=merge)
+    found = export_run(row.id, opened, detect().device, folder, to or folder / "export", merge=merge, onnx=onnx)
     if as_json:
         print_json({"schema": EXPORT_SCHEMA, **found.model_dump(mode="json")})
     else:
@@ -195,10 +196,11 @@ def export(
 def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":
     from forerun.api import resolve
 
-    return _open_settings(resolve(target, overrides or ()))
+    return open_settings(resolve(target, overrides or ()))
 
 
-def _open_settings(settings: object) -> "OpenedRecipe":
+def open_settings(settings: object) -> "OpenedRecipe":
+    """A recipe with its data, for settings that name one."""
     from forerun.recipes.catalogue import recipe
     from forerun.train.interrupt import Interrupted
 

@@ -7,6 +7,7 @@ Letter case is kept; every byte has an id, so no text is out of vocabulary.
 Training on 7,153 files takes about 1 s and encoding 10,115 about 1.5 s on two cores (tokenizers 0.23).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -68,6 +69,12 @@ class CodeTokeniser:
     def encode(self, codes: Sequence[str], sequence_length: int) -> list[Ids]:
         """Ids of each file between start and end marks; of a longer file, head and tail (`sequence_length` in all)."""
         return [cut(encoding.ids, sequence_length) for encoding in self._tokenizer.encode_batch(list(codes))]
+
+    def with_lines(self, code: str) -> tuple[list[int], list[int]]:
+        """Ids of a whole file, uncut and without marks, and the line (from 1) that each token ends on."""
+        encoding = self._tokenizer.encode(code)
+        breaks = [place for place, letter in enumerate(code) if letter == "\n"]
+        return encoding.ids, [bisect_left(breaks, max(start, end - 1)) + 1 for start, end in encoding.offsets]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special marks left out; exact for ids that were not cut."""

@@ -1,7 +1,10 @@
 """Is this code written by a person or by a language model? Trained and judged on real files in Python, Java and C++.
 
     forerun run code-detector              forecast, train, judge beside the baselines, verify
-    forerun forecast code-detector --gpu t4,a100-40gb --set model.name=codebert --set batch.sequence_length=512
+    forerun run code-detector --set recipe.form=normalised                trained on code without its formatting
+    forerun run code-detector --set recipe.hold_out=source:codeaid_63     judged on a source that it has not seen
+    forerun sweep code-detector                                           these and unseen generators side by side
+    forerun forecast code-detector-full --gpu a100-40gb                   CodeBERT, 128 x 2
 
 A small encoder of code tokens learns from scratch by classification and supervised contrast
 (`code_detector_workload.py`) on the Apache-2.0 rows of the SemEval-2026 Task 13 trial set that ship with the package
@@ -19,8 +22,19 @@ from forerun.data.code_authorship import CodeCorpus, Split, embedded
 from forerun.data.code_tokens import CodeTokeniser
 from forerun.evaluate.classification import ClassificationReport, Scored, auc_difference, report, roc_auc
 from forerun.evaluate.code_baselines import BaselineResult, labels_of, run_baselines, scored, slices_of
+from forerun.recipes.code_detector_card import card_tables, make_card, write_card
+from forerun.recipes.code_detector_comparison import comparison
 from forerun.recipes.code_detector_data import FROM_SCRATCH, CodeDetectorData, open_data
-from forerun.recipes.code_detector_evaluation import CRITERIA, SplitScores, all_metrics, score_split, task_pair_auc
+from forerun.recipes.code_detector_evaluation import (
+    CRITERIA,
+    SplitScores,
+    all_metrics,
+    criteria_for,
+    score_split,
+    task_pair_auc,
+)
+from forerun.recipes.code_detector_onnx import write_onnx
+from forerun.recipes.code_detector_options import VARIANTS, options_of, part_of
 from forerun.recipes.code_detector_workload import SHIPPED_WEIGHTS, CodeDetectorWorkload
 from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.report.tables import Cell, ResultTable
@@ -42,6 +56,7 @@ SETTINGS = Settings.model_validate(
         "evaluation": {"every_epochs": 1, "examples": 1},
     }
 )
+__all__ = ["CRITERIA", "SETTINGS", "VARIANTS", "comparison", "criteria_for", "open_recipe"]
 Scores = dict[Split, SplitScores]
 COLUMNS = ["model", "code", "AUC", "AP", "acc", "F1", "TPR1", "FPR1", "TPR5", "FPR5"]
 
@@ -69,14 +84,15 @@ class DetectorTrainingData:
 def open_recipe(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_only: bool = False) -> OpenedRecipe:
     """Load, split and tokenise the data; fill the sizes into the settings. A forecast needs lengths only."""
     start = time.perf_counter()
-    corpus = embedded() if corpus is None else corpus
+    corpus = part_of(embedded() if corpus is None else corpus, options_of(settings))
     data = open_data(settings, corpus, lengths_only=lengths_only)
     plan = data.plan()
     if settings.model.name != FROM_SCRATCH and isinstance(data.tokeniser, CodeTokeniser):
-        plan = replace(
-            plan, assumptions=(f"tokens are those of the recipe's own tokeniser; {settings.model.name}'s is not here.",)
-        )
-    validation = len(data.samples["val"])
+        said = f"tokens are those of the recipe's own tokeniser; {settings.model.name}'s is not here."
+        plan = replace(plan, assumptions=(*plan.assumptions, said))
+    validation, test = (len(data.samples[split]) for split in ("val", "test"))
+    if lengths_only and settings.evaluation.examples > validation:  # a forecast for more data than there is here
+        validation, test = settings.evaluation.examples, settings.evaluation.examples
     sizes = {
         "data": settings.data.model_copy(update={"examples": len(data.samples["train"])}),
         "evaluation": settings.evaluation.model_copy(update={"examples": validation}),
@@ -92,12 +108,14 @@ def open_recipe(settings: Settings, corpus: CodeCorpus | None = None, *, lengths
         data=DetectorTrainingData(data),
         plan=plan,
         load_seconds=time.perf_counter() - start,
-        final_examples=validation + len(data.samples["test"]),
+        final_examples=validation + test,
         evaluate=evaluate,
         judge=lambda step: judge(step, data),
-        baselines=lambda scores: with_baselines(scores, data, run_baselines(corpus)),
-        criteria=CRITERIA,
+        baselines=lambda scores: with_baselines(scores, data, run_baselines(corpus), settings),
+        write_card=lambda scores, folder: write_card(make_card(scores, data, settings), folder),
+        criteria=criteria_for(settings),
         save_beside=data.save_tokeniser,
+        write_onnx=lambda step, folder: write_onnx(step.model, data, folder),
         trivial=TrivialLoss(
             label_entropy((int(s.is_ai) for s in data.samples["train"]), SHIPPED_WEIGHTS.label_smoothing),
             "always answering with the share of each kind of author",
@@ -113,7 +131,9 @@ def judge(step: TrainingStep, data: CodeDetectorData) -> Scores:
     return {split: score_split(step.model, data, split, precision=precision) for split in splits}
 
 
-def with_baselines(scores: Scores, data: CodeDetectorData, baselines: Sequence[BaselineResult]) -> Judgement:
+def with_baselines(
+    scores: Scores, data: CodeDetectorData, baselines: Sequence[BaselineResult], settings: Settings
+) -> Judgement:
     """Every figure of the detector beside the mandatory baselines, thresholds from validation."""
     samples = data.samples["test"]
     test = scored(samples, scores["test"].probabilities)
@@ -129,7 +149,7 @@ def with_baselines(scores: Scores, data: CodeDetectorData, baselines: Sequence[B
     )
     tables = [
         ResultTable(title="Detector beside its baselines", note=note, columns=COLUMNS, rows=rows),
-        slices_table(detector),
+        *card_tables(make_card(scores, data, settings)),
     ]
     return Judgement(metrics, tables)
 
@@ -138,17 +158,6 @@ def _row(name: str, form: str, result: ClassificationReport) -> list[Cell]:
     low, high = result.operating_points[-2:]
     points: list[Cell] = [low.tpr, low.fpr, high.tpr, high.fpr]
     return [name, form, result.roc_auc, result.average_precision, result.accuracy, result.f1, *points]
-
-
-def slices_table(detector: ClassificationReport) -> ResultTable:
-    """The detector by language and source."""
-    rows: list[list[Cell]] = [
-        [name, part.samples, part.roc_auc, part.accuracy] for name, part in sorted(detector.slices.items())
-    ]
-    note = "AUC is missing where a slice has one class only. A new generator or source is harder than all of these."
-    return ResultTable(
-        title="By language and source", note=note, columns=["slice", "files", "AUC", "accuracy"], rows=rows
-    )
 
 
 def standing(test: Scored, baselines: Sequence[BaselineResult]) -> str:

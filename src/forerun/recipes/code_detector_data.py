@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from forerun.data.code_authorship import CodeCorpus, CodeSample, Split, embedded
 from forerun.data.code_tokens import PAD_ID, CodeTokeniser
+from forerun.data.normalise_code import normalise_code
 from forerun.data.plan import BatchPlan
 from forerun.data.sampler import COMPILED_MULTIPLE, LENGTH_MULTIPLE, Indices, LengthBucketSampler
 from forerun.errors import InvalidSettings, MissingExtra, NotSupported, UnknownModel
 from forerun.models.code_encoder import CodeEncoderConfig
 from forerun.models.minilm import minilm_directory
+from forerun.recipes.code_detector_options import options_of
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch
 
@@ -97,7 +99,8 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_o
     """Load, split and tokenise `corpus` (the shipped rows unless given).
 
     `data.examples` below the size of the training split keeps that many of its first samples. With `lengths_only`,
-    enough for a forecast, an encoder whose tokeniser is not on this machine is measured with the recipe's own.
+    enough for a forecast, an encoder whose tokeniser is not on this machine is measured with the recipe's own, and more
+    examples than there are here are taken to be like these.
 
     Raises:
         InvalidSettings: packed padding, which a file-level label does not allow.
@@ -110,7 +113,7 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_o
         )
     corpus = embedded() if corpus is None else corpus
     samples: dict[Split, tuple[CodeSample, ...]] = {
-        "train": corpus.split("train")[: settings.data.examples],
+        "train": _as_many(corpus.split("train"), settings.data.examples, repeat=lengths_only),
         "val": corpus.split("val"),
         "test": corpus.split("test"),
     }
@@ -134,11 +137,21 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_o
     return CodeDetectorData(samples, ids, sampler, groups, tokeniser, pad_id)
 
 
+def _as_many(samples: tuple[CodeSample, ...], wanted: int | None, *, repeat: bool) -> tuple[CodeSample, ...]:
+    """The first `wanted` samples; for a forecast of more data than there is here, these over and over."""
+    if repeat and wanted is not None and wanted > len(samples):
+        return tuple(samples[place % len(samples)] for place in range(wanted))
+    return samples[:wanted]
+
+
 def _tokenise(
     settings: Settings, samples: dict[Split, tuple[CodeSample, ...]], lengths_only: bool
 ) -> tuple[Any, int, dict[Split, list[Ids]]]:
     length = settings.batch.sequence_length
-    codes: dict[Split, list[str]] = {split: [sample.code for sample in rows] for split, rows in samples.items()}
+    form = options_of(settings).form
+    codes: dict[Split, list[str]] = {
+        split: [text_of(sample.code, sample.language, form) for sample in rows] for split, rows in samples.items()
+    }
     if settings.model.name == FROM_SCRATCH:
         return _own(codes, CodeEncoderConfig.from_overrides(settings.model.config).vocabulary_size, length)
     try:
@@ -148,6 +161,11 @@ def _tokenise(
             raise
         return _own(codes, CodeEncoderConfig().vocabulary_size, length)
     return borrowed, borrowed.pad_token_id, {split: _encode(borrowed, rows, length) for split, rows in codes.items()}
+
+
+def text_of(code: str, language: str, form: str) -> str:
+    """What a detector trained on that form of code is given."""
+    return normalise_code(code, language) if form == "normalised" else code
 
 
 def _own(

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from forerun.errors import ExportMoved, InvalidSettings
+from forerun.errors import ExportMoved, InvalidSettings, NotSupported
 from forerun.hardware.catalogue import Device
 from forerun.infer.export import Kind, load_exported, write_export
 from forerun.recipes.flow import start_training
@@ -28,6 +28,8 @@ COMPARED_STEPS = 8
 SAME, MERGED, ROUNDED = 1e-5, 1e-3, 2e-2
 """Relative tolerance of the loss: same numbers read back; an update added to its weight in fp32; weights rounded to 16
 bits or dequantised."""
+ONNX_TOLERANCE = 1e-4
+"""Of any score: fp32 sums in another order."""
 METRIC_TOLERANCE = 0.01
 """Of any metric of the evaluation, absolute, beside that of the loss."""
 
@@ -57,15 +59,20 @@ class ExportReport(Record):
     compared: list[Moved]
 
 
-def export_run(run_id: str, opened: OpenedRecipe, device: Device, run: Path, to: Path, *, merge: bool) -> ExportReport:
+def export_run(
+    run_id: str, opened: OpenedRecipe, device: Device, run: Path, to: Path, *, merge: bool, onnx: bool = False
+) -> ExportReport:
     """Export the newest checkpoint of a run under `run` into the new folder `to`.
 
     Raises:
         InvalidSettings: there is no checkpoint, or `to` is there already.
+        NotSupported: `onnx` for a recipe that has no such export.
         ExportMoved: the exported model scores otherwise; nothing is left in `to`.
     """
     if to.exists():
         raise InvalidSettings(f"--to: {to} exists, and exporting would overwrite it. Name another folder.")
+    if onnx and opened.write_onnx is None:
+        raise NotSupported(f"--onnx: models of {opened.settings.workload} are not exported to ONNX. Leave it out.")
     settings = opened.settings
     kind: Kind = "model" if settings.adapter.kind == "none" else "merged" if merge else "adapter"
     training = start_training(opened, device, run)
@@ -80,6 +87,9 @@ def export_run(run_id: str, opened: OpenedRecipe, device: Device, run: Path, to:
         plain, model = load_exported(partial, opened.workload)
         again = bind_step(plain, opened.workload, model.to(training.step.device_type), training.step.device_type)
         found = compare(opened, training.step, again, loss_tolerance(opened, kind))
+        if onnx and opened.write_onnx is not None:
+            gap = opened.write_onnx(again, partial)
+            found.append(Moved(name="ONNX, largest gap", original=0.0, exported=gap, tolerance=ONNX_TOLERANCE))
         wrong = [moved for moved in found if not moved.is_within]
         if wrong:
             said = ", ".join(f"{m.name} {m.original:.6g} -> {m.exported:.6g} (within {m.tolerance:.2g})" for m in wrong)
@@ -87,6 +97,8 @@ def export_run(run_id: str, opened: OpenedRecipe, device: Device, run: Path, to:
                 f"export: the exported model does not score as the run's model: {said}. Nothing was written to {to}. "
                 f"Export the adapter without --merge, or train in a wider precision."
             )
+        if opened.write_card is not None:
+            opened.write_card(opened.judge(again), partial)
         partial.rename(to)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -168,7 +168,7 @@ def train_and_judge(
     measured = training.measurement(device.name, ledger.steps(run_id), {}, seconds)  # before baselines raise the peaks
     judgement = opened.baselines(scores)
     evidence = measured.evidence.model_copy(update={"half_way_error": remaining.half_way_error})
-    metrics = judgement.metrics | last_epoch_means(training.reports)
+    metrics = judgement.metrics | last_epoch_means(ledger.steps(run_id))
     measured = measured.model_copy(update={"metrics": metrics, "evidence": evidence})
     ledger.record_measurement(run_id, measured)
     shown = {"tables": judgement.tables, "curves": judgement.curves}
@@ -188,7 +188,7 @@ def follow(opened: OpenedRecipe, device: Device) -> None:
 
 
 def last_epoch_means(reports: Sequence[StepReport]) -> dict[str, float]:
-    """Means of the loss and its details over the last epoch of this process."""
+    """Means of the loss and its details over the last epoch, in whichever process its steps were done."""
     last = [r for r in reports if r.epoch > reports[-1].epoch - 1] if reports else []
     means = {name: sum(r.details[name] for r in last) / len(last) for name in (last[0].details if last else ())}
     return means | ({"training_loss": sum(r.loss for r in last) / len(last)} if last else {})

@@ -55,6 +55,10 @@ class OpenedRecipe:
     criteria: tuple[Criterion, ...]
     save_beside: Callable[[Path], None] | None = None
     """Writes what a model's users need beside its weights (a tokeniser) into a folder."""
+    write_card: Callable[[Any, Path], None] | None = None
+    """From the scores of `judge`: writes what is known of an exported model's quality into its folder."""
+    write_onnx: Callable[[TrainingStep, Path], float] | None = None
+    """Writes the model for ONNX Runtime, too, and returns how far its scores lie from the model's, at most."""
     trivial: TrivialLoss | None = None
     """What the training loss must fall below for the run to count as alive."""
     watch: Watch | None = None

@@ -1,0 +1,99 @@
+"""What every request passes before anything reads it: its token, its size; and what every answer carries.
+
+Plain ASGI, so that a body that is too large is refused before it is collected.
+"""
+
+import contextlib
+import hmac
+import json
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+OPEN_PATHS = {"/", "/page.js", "/page.css"}
+"""Need no token: the page itself holds nothing."""
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"x-frame-options", b"DENY"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+)
+
+
+class BodyTooLarge(Exception):
+    """More bytes came than are allowed."""
+
+
+class Gate:
+    """ASGI middleware: token, size of the body, headers."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int, token: str | None = None):
+        self.app, self.most_bytes = app, most_bytes
+        self.token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or answer 401, 400 or 413."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        refusal = self._refusal(scope["path"], headers)
+        started = too_large = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if too_large and not started:  # whoever reads the body may have made another answer of it
+                return
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await send(message)
+
+        if refusal is not None:
+            await _say(sending, *refusal)
+            return
+        read = 0
+
+        async def receiving() -> Message:
+            nonlocal read, too_large
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.most_bytes:
+                too_large = True
+                raise BodyTooLarge
+            return message
+
+        with contextlib.suppress(BodyTooLarge):
+            await self.app(scope, receiving, sending)
+        if too_large and not started:
+            too_large = False
+            await _say(sending, 413, self._too_large())
+
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        if self.token is not None and path not in OPEN_PATHS:
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, b"Bearer " + self.token):
+                return 401, "This service wants a token: send the header Authorization: Bearer TOKEN."
+        length = headers.get(b"content-length")
+        if length is not None and not length.isdigit():
+            return 400, "Content-Length must be a number of bytes."
+        if length is not None and int(length[:20]) > self.most_bytes:
+            return 413, self._too_large()
+        return None
+
+    def _too_large(self) -> str:
+        return f"The body may have {self.most_bytes:,} bytes. Send fewer or smaller files."
+
+
+async def _say(send: Send, status: int, problem: str) -> None:
+    body = json.dumps({"problem": problem, "where": []}).encode()
+    headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,95 @@
+"""Old and new detector side by side, before the new one is served: on the shipped test rows and on what was kept."""
+
+from collections.abc import Sequence
+from typing import cast, get_args
+
+import numpy as np
+
+from forerun.data.code_authorship import embedded
+from forerun.evaluate.classification import auc_difference
+from forerun.evaluate.code_baselines import scored
+from forerun.infer.messages import Language
+from forerun.infer.scoring import Question, verdict_of
+from forerun.infer.store import Prediction
+from forerun.recipes.code_detector_serving import ServedDetector
+from forerun.report.tables import Cell, ResultTable
+
+FLAG = "worth-a-conversation"
+
+
+def side_by_side(
+    old: ServedDetector, new: ServedDetector, predictions: Sequence[Prediction]
+) -> tuple[ResultTable, dict[str, float | int | bool]]:
+    """AUC with the paired difference, flags of people's files and of AI's, and verdicts that would change.
+
+    The new one is promotable when its AUC is not told to be lower and it flags no more of people's files.
+    """
+    samples = embedded().split("test")
+    questions = [Question(sample.code, sample.language) for sample in samples]
+    answers = [detector.answer(questions) for detector in (old, new)]
+    scores = [np.asarray([answer.probability for answer in found]) for found in answers]
+    flags = [
+        np.asarray([
+            verdict_of(answer, detector.card, question.language)[0] == FLAG
+            for answer, question in zip(found, questions, strict=True)
+        ])
+        for detector, found in zip((old, new), answers, strict=True)
+    ]  # fmt: skip
+    test, human = scored(samples, scores[1]), np.asarray([not sample.is_ai for sample in samples])
+    difference = auc_difference(test, scores[0])
+    kept = [p for p in predictions if p.code is not None and p.language in get_args(Language)]
+    fpr, tpr = ([float(flagged[part].mean()) for flagged in flags] for part in (human, ~human))
+    figures: dict[str, float | int | bool] = {
+        "auc_difference": difference.value,
+        "auc_difference_low": difference.low,
+        "auc_difference_high": difference.high,
+        "old_fpr": fpr[0],
+        "new_fpr": fpr[1],
+        "old_tpr": tpr[0],
+        "new_tpr": tpr[1],
+        "changed": int((flags[0] != flags[1]).sum()),
+        "kept": len(kept),
+        "kept_changed": _changed(old, new, kept),
+        "promotable": bool(difference.high >= 0 and fpr[1] <= fpr[0]),
+    }
+    return _table(figures, len(samples)), figures
+
+
+def _table(figures: dict[str, float | int | bool], rows: int) -> ResultTable:
+    rates: list[list[Cell]] = [
+        [words, figures[f"old_{name}"], figures[f"new_{name}"], figures[f"new_{name}"] - figures[f"old_{name}"]]
+        for words, name in (("people's files flagged", "fpr"), ("AI-written files flagged", "tpr"))
+    ]
+    names = {
+        "changed": "test verdicts that change",
+        "auc_difference": "AUC, new minus old",
+        "auc_difference_low": "  95 % from",
+        "auc_difference_high": "  to",
+        "kept": "kept files",
+        "kept_changed": "their verdicts that change",
+    }
+    rates += [[words, None, None, figures[name]] for name, words in names.items()]
+    word = "" if figures["promotable"] else "not "
+    return ResultTable(
+        title="Old and new side by side",
+        note=f"{rows:,} test rows that neither trained on. The new one is {word}promotable.",
+        columns=["what", "old", "new", "difference"],
+        rows=rates,
+    )
+
+
+def _changed(old: ServedDetector, new: ServedDetector, kept: Sequence[Prediction]) -> int:
+    """Kept files whose verdict differs."""
+    questions = [Question(p.code or "", cast(Language, p.language)) for p in kept]
+    if not questions:
+        return 0
+    said = [_verdicts(detector, questions) for detector in (old, new)]
+    return sum(first != second for first, second in zip(*said, strict=True))
+
+
+def _verdicts(detector: ServedDetector, questions: Sequence[Question]) -> list[str]:
+    answers = detector.answer(questions)
+    return [
+        verdict_of(answer, detector.card, question.language)[0]
+        for answer, question in zip(answers, questions, strict=True)
+    ]

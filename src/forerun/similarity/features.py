@@ -1,0 +1,59 @@
+"""A source file as two hashed vectors, the input of the third tier's embedding (`models.file_embedding`).
+
+- *vocabulary*: parts of its names, in lower case (`moveLeft` gives move, left), and the words in its texts: what the
+  file is about; languages share it.
+- *structure*: runs of one to four marks of the syntax stream: how it goes about it, names apart.
+
+Each part is counted as 1 + log(count), hashed into one of so many places with a sign, and the vector has length 1
+(Weinberger et al. 2009, arXiv 0902.2206).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.similarity.grams import grams
+from forerun.similarity.streams import streams_of, token
+from forerun.similarity.winnowing import mixed
+
+VOCABULARY, STRUCTURE = 4096, 4096
+LONGEST_RUN = 4
+NAME_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+Vector = NDArray[np.float32]
+
+
+def features(code: str, language: str) -> Vector:
+    """Vocabulary and structure side by side (VOCABULARY + STRUCTURE,), each of length 1 or 0.
+
+    Raises:
+        NotSupported: no grammar for `language`.
+    """
+    marks = streams_of(code, language).syntax.tokens
+    runs = np.concatenate([mixed(grams(marks, k) + np.uint64(k)) for k in range(1, LONGEST_RUN + 1)])
+    return np.concatenate([hashed(name_parts(code), VOCABULARY), _placed(runs, STRUCTURE)])
+
+
+def features_of(files: Iterable[tuple[str, str]]) -> NDArray[np.float32]:
+    """One row a (code, language)."""
+    return np.stack([features(code, language) for code, language in files])
+
+
+def name_parts(code: str) -> list[str]:
+    """Parts of the words in a text, in lower case."""
+    return [part.lower() for part in NAME_PARTS.findall(code)]
+
+
+def hashed(words: Sequence[str], places: int) -> Vector:
+    """Words in a vector of `places`."""
+    return _placed(np.asarray([token(word) for word in words], dtype=np.uint64), places)
+
+
+def _placed(numbers: NDArray[np.uint64], places: int) -> Vector:
+    distinct, counts = np.unique(numbers, return_counts=True)
+    vector = np.zeros(places, dtype=np.float32)
+    signs = np.where(distinct >> np.uint64(63), 1.0, -1.0)
+    np.add.at(vector, (distinct % np.uint64(places)).astype(np.int64), signs * (1 + np.log(counts)))
+    length = float(np.linalg.norm(vector))
+    return vector / length if length else vector

@@ -1,0 +1,63 @@
+"""The page of the service in a real browser: it checks, compares and highlights; nothing of a file becomes markup."""
+
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+import uvicorn
+
+from forerun.infer.app import make_app
+from forerun.infer.test_app import FakeDetector
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+
+
+@pytest.fixture(scope="module")
+def address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(make_app(FakeDetector()), port=port, log_level="critical"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(10)
+
+
+def shown(url: str, profile) -> str:
+    """The page's document after its scripts have run."""
+    command = [
+        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+        "--virtual-time-budget=8000", "--dump-dom", url,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_an_example_is_checked(address, tmp_path):
+    page = shown(f"{address}/#example-detect", tmp_path)
+    assert "Model fake (0123456789abcdef)" in page
+    assert "Worth a conversation" in page or "No finding" in page
+    assert "It proves nothing." in page
+    assert "What this does not prove" in page
+
+
+def test_copies_are_highlighted_on_both_sides(address, tmp_path):
+    page = shown(f"{address}/#example-compare", tmp_path)
+    assert "stretches in common" in page
+    assert len(re.findall(r'class="e\d"', page)) > 30
+    assert page.count('class="code"') == 2
+    own, disguised = page.split('class="code"')[1:]
+    for side, line in ((own, "means.append(total / width)"), (disguised, "result.append(acc / n)")):
+        assert re.search(
+            r'<div class="e\d"><span class="number">\d+</span><span class="text"> *' + re.escape(line), side
+        )
