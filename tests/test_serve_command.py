@@ -30,7 +30,7 @@ def run(tmp_path_factory):
     )
     device = detect_cpu().device
     with open_ledger(url) as ledger:
-        run_id = enter_run(opened, device, ledger, folder)
+        run_id = enter_run(opened.settings, device, ledger, folder)
     training = start_training(opened, device, folder / run_id)
     for _ in training.steps():
         pass

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -230,7 +231,8 @@ def test_long_comparisons_give_their_thread_back(detector):
         assert client.post("/v1/find-similar", json=body).status_code == 503
         many = {"files": [file(LONG * 20)] * 40}
         assert client.post("/v1/batch", json=many).status_code == 503
-        for _ in range(100):
+        until = time.monotonic() + 60  # a machine that is busy needs several tries for one that is quick enough
+        while time.monotonic() < until:
             if client.post("/v1/similarity", json={"a": file("x"), "b": file("x")}).status_code == 200:
                 return
     raise AssertionError("the thread never came back")
