@@ -57,13 +57,17 @@ def tune(
     )  # fmt: skip
     limits = _limits(trials, deadline, budget, price, finalists * starts)
     from forerun.ledger.store import open_ledger
+    from forerun.tune.study import close_study
 
     with open_ledger(ledger_url()) as ledger:
         search = _open(plan, limits, ledger, study or target.replace("/", "-"), storage)
-        if dry:
-            _price_first(search, as_json)
-            return
-        _search(search, plan, as_json)
+        try:
+            if dry:
+                _price_first(search, as_json)
+            else:
+                _search(search, plan, as_json)
+        finally:
+            close_study(search.study)
 
 
 def _search(search: "Search", plan: "Plan", as_json: bool) -> None:
