@@ -93,6 +93,7 @@ def main() -> None:
                 known.append(run(arguments.target, overrides, method, seed))
                 with arguments.to.open("a") as lines:
                     lines.write(json.dumps(known[-1]) + "\n")
+    known = [row for row in known if row["seed"] < arguments.starts]
     data: Any = open_recipe(settings_from(resolve(arguments.target, overrides).model_dump())).data
     targets = np.concatenate([data.targets("selection"), data.targets("threshold")])
     table = {}

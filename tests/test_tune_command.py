@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.tune.study import open_study, same_trials
+from forerun.tune.study import close_study, open_study, same_trials
 
 FORERUN = [sys.executable, "-c", "from forerun.cli.main import main; main()"]
 SMALL = {
@@ -62,7 +62,14 @@ def tune(settings, folder, *arguments, timeout=400):
 
 
 def trials_of(folder, name="one"):
-    return open_study(f"sqlite:///{folder}/runs/tune.sqlite", name, None, None).trials
+    return trials_at(f"sqlite:///{folder}/runs/tune.sqlite", name)
+
+
+def trials_at(url, name):
+    study = open_study(url, name, None, None)
+    trials = study.trials
+    close_study(study)
+    return trials
 
 
 @pytest.mark.slow
@@ -186,7 +193,7 @@ def test_two_workers_share_a_study_over_postgresql(settings_file, tmp_path, post
         )  # fmt: skip
     errors = [worker.communicate(timeout=400)[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], errors
-    trials = open_study(postgres, "shared", None, None).trials
+    trials = trials_at(postgres, "shared")
     assert len(trials) == 6
     assert all(t.state.is_finished() for t in trials)
     assert len({t.user_attrs["owner"]["pid"] for t in trials}) == 2, "both worked"

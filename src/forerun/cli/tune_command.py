@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from forerun.cli.options import JsonOption, SetOption, TargetArgument, ledger_url, print_json
-from forerun.errors import InvalidSettings, NotSupported
+from forerun.errors import InvalidSettings, NothingFits, NotSupported
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forerun.tune.search import Limits, Search
     from forerun.tune.whole import Plan
 
-EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 4, 130
+EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 3, 4, 130
 TRIALS = 20
 STORAGE = "sqlite:///runs/tune.sqlite"
 Storage = Annotated[str, typer.Option("--storage", metavar="URL", help="Database of the study; postgresql+psycopg://…")]
@@ -57,19 +57,23 @@ def tune(
     )  # fmt: skip
     limits = _limits(trials, deadline, budget, price, finalists * starts)
     from forerun.ledger.store import open_ledger
+    from forerun.tune.study import close_study
 
     with open_ledger(ledger_url()) as ledger:
         search = _open(plan, limits, ledger, study or target.replace("/", "-"), storage)
-        if dry:
-            _price_first(search, as_json)
-            return
-        _search(search, plan, as_json)
+        try:
+            if dry:
+                _price_first(search, as_json)
+            else:
+                _search(search, plan, as_json)
+        finally:
+            close_study(search.study)
 
 
 def _search(search: "Search", plan: "Plan", as_json: bool) -> None:
     from rich.console import Console
 
-    from forerun.tune.whole import finish, write_study_page
+    from forerun.tune.whole import describe, finish, write_study_page
 
     err = Console(stderr=True)
     try:
@@ -79,6 +83,11 @@ def _search(search: "Search", plan: "Plan", as_json: bool) -> None:
     except KeyboardInterrupt:
         err.print("Stopped. The same command goes on from there.", highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    except NothingFits as error:
+        err.print(str(error), style="red", soft_wrap=True, highlight=False, markup=False)
+        if as_json:
+            print_json(describe(search, plan, [], None).document)
+        raise typer.Exit(EXIT_DOES_NOT_FIT) from None
     page = write_study_page(outcome, search)
     if as_json:
         print_json(outcome.document)
@@ -220,7 +229,7 @@ def _price_first(search: "Search", as_json: bool) -> None:
             f"{format_seconds(whole['optimistic'])} to {format_seconds(whole['conservative'])}) where none is pruned."
         )
     if price.refusal is not None:
-        raise typer.Exit(3)
+        raise typer.Exit(EXIT_DOES_NOT_FIT)
 
 
 def _show(tables: "list[ResultTable]") -> None:

@@ -94,6 +94,13 @@ def open_study(
     return study
 
 
+def close_study(study: optuna.Study) -> None:
+    """Let go of the study's database."""
+    storage: Any = study._storage
+    storage.remove_session()
+    getattr(storage, "_backend", storage).engine.dispose()
+
+
 def make_pruner(name: PrunerName) -> BasePruner:
     """Stops trials that lag behind, never the first ones and never before an epoch."""
     if name == "median":
