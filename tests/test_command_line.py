@@ -173,7 +173,7 @@ def test_a_sweep_forecasts_all_runs_each_and_compares(tmp_path):
 
 
 def test_a_sweep_of_nothing_is_refused(tmp_path):
-    result = forerun("sweep", "code-detector", "--set", "seed=1", folder=tmp_path)
+    result = forerun("sweep", "text-classifier", "--set", "seed=1", folder=tmp_path)
     assert result.returncode == 2
     assert "several values" in result.stderr
 
