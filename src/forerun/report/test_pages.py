@@ -28,7 +28,7 @@ from forerun.records import (
     VerdictRow,
 )  # fmt: skip
 from forerun.report import terminal
-from forerun.report.html import PageContent, curve_chart, phase_bars, render_page
+from forerun.report.html import PageContent, curve_chart, phase_bars, render_page, render_results
 from forerun.report.tables import ResultCurve, ResultTable, Series
 from forerun.units import GIB
 
@@ -206,3 +206,9 @@ def test_a_curve_has_its_lines_intervals_and_axes():
     assert "Dose &lt;and&gt; response" in drawn
     assert "exact match over rate" in drawn
     assert drawn in render_page(content(curves=[curve]))
+
+
+def test_long_words_of_a_table_are_wrapped():
+    table = ResultTable(title="Trials", note="", columns=["trial", "with"], rows=[["1", "learning_rate=0.001, " * 9]])
+    page = render_results("Search", "", [table], [])
+    assert page.count('<td class="long">') == 1
