@@ -14,7 +14,7 @@ from forerun.verify.confirm import NOISE, _chosen, confirm, spread_shapes, step_
 SETTINGS = settings_from({
     "name": "small", "workload": "causal-lm", "precision": "fp32",
     "model": {"name": "tiny-gpt2", "config": {"n_layer": 1, "n_positions": 64}},
-    "batch": {"micro_batch_size": 1, "gradient_accumulation_steps": 4, "sequence_length": 64},
+    "batch": {"micro_batch_size": 1, "gradient_accumulation_steps": 2, "sequence_length": 32},
     "data": {"examples": 4000}, "schedule": {"warmup_steps": 10},
 })  # fmt: skip
 
@@ -94,7 +94,7 @@ def test_a_plan_for_another_device_is_refused(plan, here):
 
 def test_a_longer_step_takes_longer(here, monkeypatch):
     monkeypatch.setattr(confirming, "ROUND_SECONDS", 0.05)
-    short = settings_from(SETTINGS.model_dump(), ["batch.sequence_length=8"])
+    short = settings_from(SETTINGS.model_dump(), ["batch.sequence_length=4"])
     assert step_seconds(ask(short, here), here) < step_seconds(ask(SETTINGS, here), here)
 
 
