@@ -2,16 +2,15 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from command_driver import run_command
 from forerun.audit.findings import RULES
 from forerun.audit.kinds import KINDS
 from forerun.audit.shipped import shipped
-from forerun.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 GOOD = {
@@ -29,13 +28,7 @@ def forerun(tmp_path, monkeypatch, capfd):
     Path("good.yaml").write_text(yaml.safe_dump(GOOD))
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["forerun", "audit", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capfd.readouterr()
+        code, out, err = run_command(monkeypatch, capfd, "audit", *arguments)
         return code, out, " ".join(err.split())
 
     return run

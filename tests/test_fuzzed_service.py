@@ -5,20 +5,17 @@ detector that is written out here.
 """
 
 import os
-import socket
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import requests
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 
 from forerun.infer.app import make_app
 from forerun.infer.store import PredictionStore
 from forerun.infer.test_app import FakeDetector
+from service_driver import serving
 
 REQUESTS = int(os.environ.get("FORERUN_FUZZ_REQUESTS", "600"))
 EXPORT = os.environ.get("FORERUN_FUZZ_EXPORT")
@@ -37,17 +34,8 @@ def detector():
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     store = PredictionStore(f"sqlite:///{tmp_path_factory.mktemp('s')}/p.sqlite", keep_code=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(make_app(detector(), store=store), port=port, log_level="critical"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(10)
+    with serving(make_app(detector(), store=store)) as found:
+        yield found
 
 
 @pytest.mark.slow

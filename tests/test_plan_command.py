@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from forerun.cli.main import main
+from command_driver import run_command as forerun
 from forerun.plan import choose
 from forerun.settings.load import settings_from
 
@@ -26,18 +26,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(choose.make_plan, "__kwdefaults__", {**choose.make_plan.__kwdefaults__, "seconds": 0.0})
     return tmp_path
-
-
-def forerun(monkeypatch, capfd, *arguments):
-    """Exit code, stdout and stderr of one command in this process."""
-    monkeypatch.setattr("sys.argv", ["forerun", *map(str, arguments)])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = stop.code or 0
-    out, err = capfd.readouterr()
-    return code, out, err
 
 
 def test_the_document_and_the_file_that_forecast_takes(here, monkeypatch, capfd):

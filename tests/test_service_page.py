@@ -2,16 +2,13 @@
 
 import re
 import shutil
-import socket
 import subprocess
-import threading
-import time
 
 import pytest
-import uvicorn
 
 from forerun.infer.app import make_app
 from forerun.infer.test_app import FakeDetector
+from service_driver import serving
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -21,17 +18,8 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 @pytest.fixture(scope="module")
 def address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(make_app(FakeDetector()), port=port, log_level="critical"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(10)
+    with serving(make_app(FakeDetector())) as found:
+        yield found
 
 
 def shown(url: str, profile) -> str:

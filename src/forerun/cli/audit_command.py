@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forerun.cli.options import JsonOption, ledger_url, print_json
+from forerun.cli.options import EXIT_CRITERION_FAILED, JsonOption, ledger_url, print_json
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from forerun.audit.findings import AuditReport
     from forerun.records import Measurement
 
-EXIT_CRITERION_FAILED = 4
 AUDITS_SCHEMA = "forerun.audits/1"
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from forerun.cli.options import (
+    EXIT_DOES_NOT_FIT,
     BudgetOption,
     DeadlineOption,
     GpuOption,
@@ -17,7 +18,6 @@ from forerun.cli.options import (
     print_json,
 )
 
-EXIT_DOES_NOT_FIT = 3
 PriceOption = Annotated[
     list[str] | None, typer.Option("--price", metavar="GPU=DOLLARS", help="Price per hour of a GPU; repeat.")
 ]

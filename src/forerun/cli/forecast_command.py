@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from forerun.cli.options import (
+    EXIT_DOES_NOT_FIT,
     GpuOption,
     JsonOption,
     SetOption,
@@ -71,4 +72,4 @@ def forecast(
         for device, found in zip(devices, lines, strict=False):
             Console().print(Group(Text(f"\n{device.name}"), *what_if_lines(found)))
     if not any(f.fits for f in forecasts):
-        raise typer.Exit(3)
+        raise typer.Exit(EXIT_DOES_NOT_FIT)

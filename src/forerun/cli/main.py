@@ -19,9 +19,8 @@ from forerun.cli import (
     sweep_command,
     tune_command,
 )
+from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT
 from forerun.errors import ForerunError, NothingFits
-
-EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 2, 3, 4, 130
 
 app = typer.Typer(
     name="forerun",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
     from forerun.plan.choose import Limits
 
+EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 2, 3, 4, 130
 TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="A recipe's name or a YAML file of settings.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a setting by its dotted path; repeat.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forerun.cli.options import (
+    EXIT_DOES_NOT_FIT,
     BudgetOption,
     DeadlineOption,
     GpuOption,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 AllowOption = Annotated[
     list[str] | None, typer.Option("--allow", metavar="WHAT", help="method, global-batch: may change too.")
 ]
-EXIT_DOES_NOT_FIT = 3
 DEFAULT_GPU = "a100-40gb"
 
 
@@ -90,7 +90,7 @@ def plan(
         if what_if:
             document = _with_lines(document, ledger, told)
     planned = document if isinstance(document, Plan) else document.after
-    path = write or Path(f"{_file_name(planned.name)}.plan.yaml")
+    path = write or _default_path(planned)
     job = _job(planned, script, path)
     where = _write(planned, path)
     if as_json:
@@ -197,8 +197,10 @@ def _write(planned: "Plan", path: Path) -> str | None:
     return f"Settings: {path}{replaced}. {how}"
 
 
-def _file_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip(".") or "run"
+def _default_path(planned: "Plan") -> Path:
+    from forerun.plan.written import file_name
+
+    return Path(f"{file_name(planned.name)}.plan.yaml")
 
 
 def _without_detail(document: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forerun.cli.options import JsonOption, SetOption, TargetArgument, ledger_url, print_json
+from forerun.cli.options import (
+    EXIT_CRITERION_FAILED,
+    EXIT_INTERRUPTED,
+    JsonOption,
+    SetOption,
+    TargetArgument,
+    ledger_url,
+    print_json,
+)
 from forerun.errors import InvalidSettings, NotSupported
 
 if TYPE_CHECKING:
@@ -13,7 +21,6 @@ if TYPE_CHECKING:
     from forerun.recipes.opened import OpenedRecipe
     from forerun.settings.schema import Settings
 
-EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 4, 130
 RUN_SCHEMA, RUNS_SCHEMA, EXPORT_SCHEMA = "forerun.run/1", "forerun.runs/1", "forerun.exported/1"
 
 ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run, or `last`.")]

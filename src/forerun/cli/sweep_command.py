@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forerun.cli.options import JsonOption, TargetArgument, ledger_url, print_json
+from forerun.cli.options import EXIT_DOES_NOT_FIT, EXIT_INTERRUPTED, JsonOption, TargetArgument, ledger_url, print_json
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from forerun.report.tables import ResultCurve, ResultTable
 
 SCHEMA = "forerun.sweep/1"
-EXIT_DOES_NOT_FIT, EXIT_NOT_ALL_FINISHED, EXIT_INTERRUPTED = 3, 4, 130
+EXIT_NOT_ALL_FINISHED = 4
 
 ListSetOption = Annotated[
     list[str] | None,

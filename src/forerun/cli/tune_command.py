@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from forerun.cli.options import JsonOption, SetOption, TargetArgument, ledger_url, print_json
+from forerun.cli.options import (
+    EXIT_CRITERION_FAILED,
+    EXIT_DOES_NOT_FIT,
+    EXIT_INTERRUPTED,
+    JsonOption,
+    SetOption,
+    TargetArgument,
+    ledger_url,
+    print_json,
+)
 from forerun.errors import InvalidSettings, NothingFits, NotSupported
 
 if TYPE_CHECKING:
@@ -19,7 +28,6 @@ if TYPE_CHECKING:
     from forerun.tune.search import Limits, Search
     from forerun.tune.whole import Plan
 
-EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 3, 4, 130
 TRIALS = 20
 STORAGE = "sqlite:///runs/tune.sqlite"
 Storage = Annotated[str, typer.Option("--storage", metavar="URL", help="Database of the study; postgresql+psycopg://…")]

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forerun.data.hub_rows import load_from_hub
 from forerun.data.json_rows import SUFFIXES, read_rows
-from forerun.errors import BadData, MissingExtra
+from forerun.errors import BadData
 
 FIELDS = ("instruction", "output")
 
@@ -59,17 +60,7 @@ def read_instructions(source: str) -> list[Instruction]:
 
 
 def _from_hub(source: str) -> Sequence[Mapping[str, Any]]:
-    try:
-        from datasets import load_dataset  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise MissingExtra(
-            f"data.source: {source} is on the Hugging Face hub, which needs the package datasets. "
-            f"Install it with pip install 'forerun[hub]', or give a local file."
-        ) from error
-    try:
-        rows = list(load_dataset(source, split="train"))
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BadData(f"data.source: the hub could not give {source}: {str(error).splitlines()[0]}") from error
+    rows = list(load_from_hub(source, split="train"))
     if not rows:
         raise BadData(f"data.source: {source} must hold at least one row; found none.")
     return rows

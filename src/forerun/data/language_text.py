@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from forerun.data.hub_rows import load_from_hub
 from forerun.data.json_rows import read_rows
-from forerun.errors import BadData, InvalidSettings, MissingExtra
+from forerun.errors import BadData, InvalidSettings
 
 Split = Literal["train", "val", "test"]
 EMBEDDED = "state-of-the-union"
@@ -107,22 +108,15 @@ def _cut(name: str, documents: list[str]) -> LanguageText:
 
 
 def _from_hub(name: str, configuration: str) -> LanguageText:
+    loaded = load_from_hub(name, configuration)
     try:
-        import datasets  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise MissingExtra(
-            f"data.source: {name} comes from the hub through the package datasets, which is not installed. "
-            f"pip install 'forerun[hub]', or give a local file."
-        ) from error
-    try:
-        loaded: Any = datasets.load_dataset(name, configuration)
         documents: dict[Split, list[str]] = {
             split: _articles(loaded[there]["text"]) for split, there in HUB_SPLITS.items()
         }
-    except (OSError, ValueError, KeyError, ConnectionError) as error:
+    except KeyError as error:
         raise BadData(
-            f"data.source: {name}:{configuration} could not be loaded: {str(error).splitlines()[0]} "
-            f"Go online, or give a local file."
+            f"data.source: {name}:{configuration} needs the splits {', '.join(HUB_SPLITS.values())} with `text`; "
+            f"{error} is missing. Give a local file."
         ) from error
     return LanguageText(configuration, documents)
 

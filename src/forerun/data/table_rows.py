@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from forerun.data.hub_rows import load_from_hub
 from forerun.data.json_rows import SUFFIXES as JSON_SUFFIXES
 from forerun.data.json_rows import read_rows
 from forerun.errors import BadData, MissingExtra
@@ -67,18 +68,8 @@ def _parquet(path: Path) -> Rows:
 
 
 def _hub(source: str, split_field: str) -> Rows:
-    try:
-        from datasets import load_dataset  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise MissingExtra(
-            f"data.source: {source} is on the Hugging Face hub, which needs the package datasets. "
-            f"Install it with pip install 'forerun[hub]', or give a local file."
-        ) from error
-    try:
-        loaded: Any = load_dataset(source)
-        rows = [{**_named(row, part.features), split_field: name} for name, part in loaded.items() for row in part]
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BadData(f"data.source: the hub could not give {source}: {str(error).splitlines()[0]}") from error
+    loaded = load_from_hub(source)
+    rows = [{**_named(row, part.features), split_field: name} for name, part in loaded.items() for row in part]
     return _not_empty(rows, source)
 
 

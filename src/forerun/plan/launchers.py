@@ -13,6 +13,7 @@ import yaml
 
 from forerun.errors import InvalidSettings
 from forerun.plan.outcome import Plan
+from forerun.plan.written import file_name
 from forerun.settings.schema import Settings
 from forerun.units import HOUR, MINUTE, format_bytes, format_seconds
 
@@ -86,7 +87,7 @@ def _slurm(plan: Plan, settings_file: Path) -> str:
         "#SBATCH --output=%x-%j.log",
         "set -euo pipefail",
         "# A job that is put back in the queue keeps its number, and so goes on with its run.",
-        f'export {NOTE}="$PWD/{_safe(plan.name)}-$SLURM_JOB_ID.run"',
+        f'export {NOTE}="$PWD/{file_name(plan.name)}-$SLURM_JOB_ID.run"',
         f"srun {train_command(plan, settings_file)}",
         "",
     ])  # fmt: skip
@@ -104,7 +105,7 @@ def _skypilot(plan: Plan, settings_file: Path) -> str:
             f"Name it by a path below this folder, with --write."
         )
     task = {
-        "name": _safe(plan.name).lower(),
+        "name": file_name(plan.name).lower(),
         "workdir": ".",
         "resources": {
             "accelerators": f"{SKYPILOT_NAMES[plan.gpu]}:{plan.forecast.world_size}",
@@ -138,7 +139,3 @@ def slurm_time(seconds: float) -> str:
     hours, minutes = divmod(minutes, round(HOUR / MINUTE))
     days, hours = divmod(hours, 24)
     return f"{days}-{hours:02d}:{minutes:02d}:00"
-
-
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name).strip("-") or "run"

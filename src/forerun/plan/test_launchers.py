@@ -12,6 +12,7 @@ from forerun.plan.launchers import KINDS, SKYPILOT_NAMES, require_job, script, s
 from forerun.plan.outcome import Plan
 from forerun.records import Forecast
 from forerun.settings.load import settings_from
+from forerun.train import launch as train_launch
 
 HERE = Path("my run.plan.yaml")
 
@@ -44,7 +45,7 @@ def test_a_slurm_script_is_a_shell_script_with_the_time_of_the_forecast(forecast
     assert "#SBATCH --gpus-per-node=2\n" in text
     assert f"#SBATCH --time={slurm_time(forecast.run.seconds.conservative * 1.1)}\n" in text
     assert "srun forerun train 'my run.plan.yaml' --nproc 2\n" in text
-    assert 'FORERUN_ELASTIC_NOTE="$PWD/my-run-$SLURM_JOB_ID.run"' in text
+    assert f'{train_launch.NOTE}="$PWD/my-run-$SLURM_JOB_ID.run"' in text
 
 
 def test_a_skypilot_task_is_yaml(forecast):

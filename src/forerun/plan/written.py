@@ -45,6 +45,11 @@ def settings_text(plan: Plan, command: str) -> str:
     return "\n".join(lines) + "\n" + yaml.safe_dump(plan.settings, sort_keys=False, allow_unicode=True)
 
 
+def file_name(name: str) -> str:
+    """A run's name as the name of a file or a job."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip(".") or "run"
+
+
 def _is_a_plan(path: Path) -> bool:
     try:
         return path.read_text(encoding="utf-8").startswith(MARK)

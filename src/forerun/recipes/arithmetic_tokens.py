@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 from forerun.data.arithmetic_text import LLAMA_ASSUMPTION, DigitTokeniser, llama_tokens
 from forerun.errors import UnknownModel
+from forerun.models.pretrained_tokenizer import load_tokenizer
 
 
 class Tokeniser(Protocol):
@@ -107,17 +108,13 @@ def tokeniser_for(
     """
     if tokens == "digits":
         return DigitTokens(), ()
-    from transformers import AutoTokenizer
-
-    from forerun.models.catalogue import hub_is_reachable
-
     try:
-        local = may_count or not hub_is_reachable()
-        return ModelTokens(AutoTokenizer.from_pretrained(name, local_files_only=local)), ()
-    except (OSError, ValueError) as error:
+        made = load_tokenizer(
+            name, local_only=may_count, wanted=f"{name} is needed with recipe.tokens=model",
+            instead="Give a local directory, go online, or set recipe.tokens to digits.",
+        )  # fmt: skip
+    except UnknownModel:
         if may_count:
             return CountedTokens(), (LLAMA_ASSUMPTION,)
-        raise UnknownModel(
-            f"model.name: the tokeniser of {name} is needed with recipe.tokens=model; loading it failed: "
-            f"{str(error).splitlines()[0]} Give a local directory, go online, or set recipe.tokens to digits."
-        ) from error
+        raise
+    return ModelTokens(made), ()

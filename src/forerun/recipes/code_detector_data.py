@@ -21,6 +21,7 @@ from forerun.data.sampler import COMPILED_MULTIPLE, LENGTH_MULTIPLE, Indices, Le
 from forerun.errors import InvalidSettings, MissingExtra, NotSupported, UnknownModel
 from forerun.models.code_encoder import CodeEncoderConfig
 from forerun.models.minilm import minilm_directory
+from forerun.models.pretrained_tokenizer import load_tokenizer
 from forerun.recipes.code_detector_options import options_of
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch
@@ -176,18 +177,11 @@ def _own(
 
 
 def _pretrained_tokeniser(name: str, *, local_only: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    from forerun.models.catalogue import hub_is_reachable
-
-    source = minilm_directory() if name == "minilm" else HUB_NAMES.get(name, name)
-    try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=local_only or not hub_is_reachable())
-    except (OSError, ValueError) as error:
-        raise UnknownModel(
-            f"model.name: the tokeniser of {name} is needed to train on code; loading it from {source} failed: "
-            f"{str(error).splitlines()[0]} Give a local directory, or use code-encoder or minilm."
-        ) from error
+    return load_tokenizer(
+        minilm_directory() if name == "minilm" else HUB_NAMES.get(name, name), local_only=local_only,
+        wanted=f"{name} is needed to train on code",
+        instead="Give a local directory, or use code-encoder or minilm.",
+    )  # fmt: skip
 
 
 def _encode(tokeniser: Any, codes: Sequence[str], sequence_length: int) -> list[Ids]:

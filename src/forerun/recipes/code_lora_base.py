@@ -21,10 +21,10 @@ from transformers.utils import logging as hf_logging
 from forerun.data.chat_tokens import ChatTokens, small_tokenizer
 from forerun.data.code_templates import FILE, draw_documents, draw_rows
 from forerun.data.token_data import IGNORED, TokenData, TokenSample
-from forerun.errors import InvalidSettings, UnknownModel
+from forerun.errors import InvalidSettings
 from forerun.hardware.detect import detect
 from forerun.models.build import config_of
-from forerun.models.catalogue import hub_is_reachable
+from forerun.models.pretrained_tokenizer import load_tokenizer
 from forerun.models.smollm2 import is_smollm2, load_smollm2, smollm2_tokenizer
 from forerun.recipes.code_lora_data import CodeLoraOptions
 from forerun.settings.schema import Settings
@@ -84,7 +84,10 @@ def tokens_of(settings: Settings, *, local_only: bool) -> ChatTokens:
         texts = [before + after for before, after in draw_documents(TOKENIZER_DOCUMENTS, 0)]
         texts += [f"{row['instruction']}\n{row['output']}" for row in draw_rows(TOKENIZER_ROWS, 0)]
         return ChatTokens.around(_small_tokenizer(texts, settings), name)
-    tokenizer = smollm2_tokenizer() if is_smollm2(name) else _from_hub(name, local_only)
+    tokenizer = smollm2_tokenizer() if is_smollm2(name) else load_tokenizer(
+        name, local_only=local_only, wanted=f"{name} is needed to train on code",
+        instead="Give a directory with one, or go online.",
+    )  # fmt: skip
     return ChatTokens.around(tokenizer, name)
 
 
@@ -97,19 +100,6 @@ def _small_tokenizer(texts: list[str], settings: Settings) -> Any:
             f"{len(made)} or more."
         )
     return made
-
-
-def _from_hub(name: str, local_only: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    local = local_only or Path(name).is_dir() or not hub_is_reachable()
-    try:
-        return AutoTokenizer.from_pretrained(name, local_files_only=local)
-    except (OSError, ValueError) as error:
-        raise UnknownModel(
-            f"model.name: the tokenizer of {name} cannot be loaded: {str(error).splitlines()[0]} Give a directory "
-            f"with one, or go online."
-        ) from error
 
 
 def base_directory(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) -> Path:

@@ -24,5 +24,5 @@ def test_counted_tokens_have_a_beginning_and_an_end():
 
 
 def test_counting_is_not_enough_to_train():
-    with pytest.raises(UnknownModel, match="the tokeniser of llama-7b is needed"):
+    with pytest.raises(UnknownModel, match="the tokenizer of llama-7b is needed"):
         tokeniser_for("llama-7b", "model", may_count=False)

@@ -4,21 +4,12 @@ import numpy as np
 import pytest
 
 from forerun.recipes.opened import Judgement
+from forerun.recipes.test_text_classifier_search import SMALL
 from forerun.recipes.text_classifier import CRITERIA, criteria_for, open_recipe
 from forerun.recipes.text_classifier_evaluation import SHOWN
 from forerun.recipes.text_classifier_finals import baseline_scores, final_comparison, held_out_scores
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
-
-SMALL = {
-    "vocabulary_size": 300,
-    "orders": 2,
-    "buckets": 64,
-    "ngram_width": 4,
-    "width": 16,
-    "feed_forward": 16,
-    "heads": 2,
-}
 
 
 @pytest.fixture(scope="module")

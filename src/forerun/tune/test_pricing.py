@@ -5,19 +5,10 @@ import pytest
 from forerun.api import request_of
 from forerun.hardware.catalogue import device
 from forerun.recipes import text_classifier
+from forerun.recipes.test_text_classifier_search import SMALL
 from forerun.records import Range
 from forerun.settings.load import settings_from
 from forerun.tune.pricing import PROCESS_SECONDS, Paid, Pricer
-
-SMALL = {
-    "vocabulary_size": 300,
-    "orders": 2,
-    "buckets": 64,
-    "ngram_width": 4,
-    "width": 16,
-    "feed_forward": 16,
-    "heads": 2,
-}
 
 
 @pytest.fixture(scope="module")

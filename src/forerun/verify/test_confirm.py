@@ -1,6 +1,9 @@
 """Plans confirmed by real steps on this CPU, and what is made of measurements."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from forerun.api import find_device, forecast_settings, request_of
 from forerun.data.plan import BatchPlan, BatchShape
@@ -9,7 +12,7 @@ from forerun.plan.choose import make_plan
 from forerun.plan.outcome import Confirmation
 from forerun.settings.load import settings_from
 from forerun.verify import confirm as confirming
-from forerun.verify.confirm import NOISE, _chosen, confirm, spread_shapes, step_seconds
+from forerun.verify.confirm import NOISE, _chosen, _timed, confirm, spread_shapes, step_seconds
 
 SETTINGS = settings_from({
     "name": "small", "workload": "causal-lm", "precision": "fp32",
@@ -92,10 +95,30 @@ def test_a_plan_for_another_device_is_refused(plan, here):
         confirm(plan.model_copy(update={"gpu": "t4"}), SETTINGS, here, ask, lambda s: forecast_settings(s, here))
 
 
-def test_a_longer_step_takes_longer(here, monkeypatch):
+class ClockedStep:
+    """A training step that takes the seconds its batches say; every third run of a batch takes ten times as long."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.runs = 0
+
+    def run(self, batches, observer):
+        self.runs += 1
+        self.now += sum(batches) * (10 if self.runs % 3 == 0 else 1)
+        return SimpleNamespace(loss=torch.zeros(()))
+
+
+def test_a_step_is_the_mean_over_shapes_of_each_ones_median(monkeypatch):
+    step = ClockedStep()
+    monkeypatch.setattr(confirming, "time", SimpleNamespace(perf_counter=lambda: step.now))
+    assert _timed(step, [[1.0, 1.0]]) == pytest.approx(2.0)
+    assert _timed(step, [[1.0], [3.0]]) == pytest.approx(2.0)
+    assert step.now >= 2 * confirming.ROUND_SECONDS
+
+
+def test_a_real_step_is_timed(here, monkeypatch):
     monkeypatch.setattr(confirming, "ROUND_SECONDS", 0.05)
-    short = settings_from(SETTINGS.model_dump(), ["batch.sequence_length=4"])
-    assert step_seconds(ask(short, here), here) < step_seconds(ask(SETTINGS, here), here)
+    assert 0 < step_seconds(ask(SETTINGS, here), here) < 10
 
 
 def test_shapes_are_spread_over_the_epoch():

@@ -1,0 +1,29 @@
+"""Data sets of the Hugging Face hub, through the package datasets."""
+
+from typing import Any
+
+from forerun.errors import BadData, MissingExtra
+
+
+def load_from_hub(name: str, *configuration: str, **options: Any) -> Any:
+    """What `datasets.load_dataset` gives for a data set and perhaps its configuration.
+
+    Raises:
+        MissingExtra: the package datasets is not installed.
+        BadData: the hub could not give it.
+    """
+    try:
+        from datasets import load_dataset  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise MissingExtra(
+            f"data.source: {name} is on the Hugging Face hub, which needs the package datasets. "
+            f"Install it with pip install 'forerun[hub]', or give a local file."
+        ) from error
+    try:
+        return load_dataset(name, *configuration, **options)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadData(
+            f"data.source: the hub could not give {':'.join((name, *configuration))}: {reason} "
+            f"Go online, or give a local file."
+        ) from error

@@ -1,0 +1,25 @@
+"""Tokenizers of pretrained models: a local directory, the hub's cache, or the hub where it can be reached."""
+
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import UnknownModel
+from forerun.models.catalogue import hub_is_reachable
+
+
+def load_tokenizer(source: str | Path, *, wanted: str, instead: str, local_only: bool = False) -> Any:
+    """The Hugging Face tokenizer at `source`, a directory or hub id.
+
+    Raises:
+        UnknownModel: it cannot be loaded; `wanted` says whose it is and what it is for, `instead` what would work.
+    """
+    from transformers import AutoTokenizer
+
+    local = local_only or Path(source).is_dir() or not hub_is_reachable()
+    try:
+        return AutoTokenizer.from_pretrained(source, local_files_only=local)
+    except (OSError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UnknownModel(
+            f"model.name: the tokenizer of {wanted}; loading it from {source} failed: {reason} {instead}"
+        ) from error
