@@ -4,7 +4,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forerun.data.plan import plan_from_settings
 from forerun.errors import InvalidSettings, nearest
@@ -12,7 +12,6 @@ from forerun.forecasting.explain import explain_memory
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.hardware.catalogue import Device
-from forerun.ledger.store import Ledger, open_ledger
 from forerun.plan.choose import Limits, make_plan
 from forerun.plan.compare import compare_gpus
 from forerun.plan.migrate import make_migration
@@ -25,6 +24,9 @@ from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
 from forerun.verify.confirm import confirm
 from forerun.verify.recalibrate import with_experience
+
+if TYPE_CHECKING:
+    from forerun.ledger.store import Ledger
 
 Target = Settings | Mapping[str, Any] | str | Path
 
@@ -43,6 +45,8 @@ def forecast(
     device, settings = find_device(gpu), resolve(target, overrides)
     if ledger is None:
         return forecast_settings(settings, device)
+    from forerun.ledger.store import open_ledger
+
     with open_ledger(ledger) as opened:
         return forecast_settings(settings, device, ledger=opened)
 
@@ -85,7 +89,7 @@ def find_device(gpu: str) -> Device:
 
 
 def forecast_settings(
-    settings: Settings, device: Device, price_per_hour: float | None = None, ledger: Ledger | None = None
+    settings: Settings, device: Device, price_per_hour: float | None = None, ledger: "Ledger | None" = None
 ) -> Forecast:
     """The forecast of checked settings on a device; a ledger adds what was measured there before."""
     with _no_cycle_collection():
@@ -104,7 +108,7 @@ def explain_settings(
 def plan_settings(
     settings: Settings,
     devices: Sequence[Device],
-    ledger: Ledger | None = None,
+    ledger: "Ledger | None" = None,
     *,
     limits: Limits | None = None,
     allow: Sequence[str] = (),
@@ -119,7 +123,7 @@ def migrate_settings(
     settings: Settings,
     before: Device,
     after: Device,
-    ledger: Ledger | None = None,
+    ledger: "Ledger | None" = None,
     *,
     limits: Limits | None = None,
     allow: Sequence[str] = (),
@@ -133,7 +137,7 @@ def migrate_settings(
 def compare_settings(
     settings: Settings,
     devices: Sequence[Device],
-    ledger: Ledger | None = None,
+    ledger: "Ledger | None" = None,
     *,
     limits: Limits | None = None,
     told: Callable[[str], None] = lambda what: None,
@@ -147,7 +151,7 @@ def confirm_plan(
     plan: Plan,
     given: Settings,
     device: Device,
-    ledger: Ledger | None = None,
+    ledger: "Ledger | None" = None,
     *,
     told: Callable[[str], None] = lambda what: None,
 ) -> Plan:
@@ -160,14 +164,14 @@ def confirm_plan(
 
 
 def what_if_settings(
-    settings: Settings, device: Device, ledger: Ledger | None = None, told: Callable[[str], None] = lambda what: None
+    settings: Settings, device: Device, ledger: "Ledger | None" = None, told: Callable[[str], None] = lambda what: None
 ) -> list[WhatIf]:
     """What each single change of checked settings would do to memory and time on a device."""
     with _no_cycle_collection():
         return what_if(settings, device, _asking(ledger), told)
 
 
-def _asking(ledger: Ledger | None) -> Callable[[Settings, Device], ForecastRequest]:
+def _asking(ledger: "Ledger | None") -> Callable[[Settings, Device], ForecastRequest]:
     def ask(settings: Settings, device: Device) -> ForecastRequest:
         request = request_of(settings, device, None)
         return request if ledger is None else with_experience(request, ledger)

@@ -9,6 +9,7 @@ import contextlib
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -19,7 +20,6 @@ from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, require_precision
 from forerun.hardware.catalogue import Device
 from forerun.hardware.host_memory import freed_memory_held
-from forerun.ledger.store import Ledger
 from forerun.models.catalogue import architecture
 from forerun.records import Forecast, Record, StepPhases
 from forerun.settings.schema import Precision, Settings
@@ -30,6 +30,9 @@ from forerun.step.workload import Batch
 from forerun.trace import Phase
 from forerun.train import measure
 from forerun.verify.recalibrate import with_experience
+
+if TYPE_CHECKING:
+    from forerun.ledger.store import Ledger
 
 BENCHMARKED: tuple[Precision, ...] = ("fp32", "tf32", "fp16-mixed", "bf16-mixed")
 WORKLOADS = {"encoder": "sequence-classification", "causal-lm": "causal-lm", "seq2seq-lm": "seq2seq-lm"}
@@ -81,7 +84,7 @@ class PrecisionBenchmark(Record):
 def benchmark_precisions(
     model: str,
     device: Device,
-    ledger: Ledger | None = None,
+    ledger: "Ledger | None" = None,
     *,
     micro_batch_size: int = 8,
     lengths: Sequence[int] = (128,),
@@ -165,7 +168,7 @@ class _Watch(measure.PhaseTimer):
             yield
 
 
-def _row(settings: Settings, device: Device, ledger: Ledger | None) -> PrecisionRow:
+def _row(settings: Settings, device: Device, ledger: "Ledger | None") -> PrecisionRow:
     workload = generic_workload(settings.workload)
     request = ForecastRequest(settings, workload, plan_from_settings(settings), device)
     forecast = make_forecast(request if ledger is None else with_experience(request, ledger))

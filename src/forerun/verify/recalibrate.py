@@ -8,14 +8,16 @@ precision; before any run the ratio is 1, give or take what forecasts of such ru
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forerun.experience import Correction, CorrectionTerm
 from forerun.forecasting.ranges import TERM_SPREAD
 from forerun.forecasting.request import ForecastRequest
-from forerun.ledger.store import Ledger, Outcome
 from forerun.records import Forecast, Measurement
 from forerun.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from forerun.ledger.store import Ledger, Outcome
 
 PRIOR_SPREAD = {"step": 0.12, **TERM_SPREAD}
 """Standard deviation of the logarithm before any run: of steps from this project's CPU (docs/log.md), of the others
@@ -42,14 +44,14 @@ NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
 """Settings that a step's time does not depend on: whole sections, or fields of one."""
 
 
-def with_experience(request: ForecastRequest, ledger: Ledger) -> ForecastRequest:
+def with_experience(request: ForecastRequest, ledger: "Ledger") -> ForecastRequest:
     """The request with what the ledger knows of its device, and of runs like it there."""
     gpu = request.device.name
     correction = recalibrate(request.settings, ledger.outcomes(gpu))
     return replace(request, calibration=ledger.calibration(gpu), correction=correction if correction.terms else None)
 
 
-def recalibrate(settings: Settings, history: Sequence[Outcome]) -> Correction:
+def recalibrate(settings: Settings, history: "Sequence[Outcome]") -> Correction:
     """The correction of the next forecast for `settings`, from runs on the same device."""
     wanted = settings.model_dump(mode="json")
     terms, same = {}, 0
@@ -87,7 +89,7 @@ def _term(name: str, seen: Sequence[tuple[tuple[float, float], float]]) -> Corre
     )
 
 
-def _distance(wanted: Mapping[str, Any], digest: str, outcome: Outcome, *, of_a_step: bool) -> float:
+def _distance(wanted: Mapping[str, Any], digest: str, outcome: "Outcome", *, of_a_step: bool) -> float:
     """Standard deviation to add for not being the same run, or not the same step."""
     if outcome.forecast.settings_hash == digest:
         return 0.0
