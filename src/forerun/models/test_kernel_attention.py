@@ -4,15 +4,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from forerun.models.kernel_attention import causal_kernel_attention, features, orthogonal_projection
+from forerun.models.kernel_attention import (
+    SPAN,
+    _through_features,
+    causal_kernel_attention,
+    features,
+    largest_exponent,
+    orthogonal_projection,
+)
 
 KERNELS = ["elu", "favor", "unscaled"]
 
 
 def dense(query, key, value, kernel, projection):
-    weights = (
-        features(query, kernel, projection, is_query=True) @ features(key, kernel, projection, is_query=False).mT
-    ).tril()
+    largest = largest_exponent(key.detach(), kernel, projection)
+    weights = (features(query, kernel, projection) @ features(key, kernel, projection, largest).mT).tril()
     return weights @ value / (weights.sum(-1, keepdim=True) + (1e-6 if kernel == "unscaled" else 0))
 
 
@@ -35,13 +41,16 @@ def test_chunks_are_the_dense_sum_forward_and_backward(parts, kernel, chunk):
         assert torch.allclose(got, wanted, atol=2e-5)
 
 
-def test_gradients_by_finite_differences():
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_slopes_through_features_are_autograds(kernel):
     torch.manual_seed(1)
-    tensors = [torch.randn(1, 1, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    from forerun.models.kernel_attention import _ChunkedSums
-
-    # the state is fp32, which finite differences in fp64 would see: one chunk has none
-    assert torch.autograd.gradcheck(lambda q, k, v: _ChunkedSums.apply(q, k, v, 6), tensors)
+    vectors = torch.randn(2, 3, 11, 8, requires_grad=True)
+    projection = orthogonal_projection(24, 8)
+    found = features(vectors, kernel, projection)
+    slopes = torch.randn_like(found)
+    wanted = torch.autograd.grad(found, vectors, slopes)[0]
+    ours = _through_features(vectors.detach(), found.detach(), slopes, kernel, projection)
+    assert torch.allclose(ours, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", ["elu", "favor"])
@@ -80,7 +89,8 @@ def test_features_estimate_the_softmax_kernel():
     sums = torch.zeros(2)
     for _ in range(50):
         projection = orthogonal_projection(64, 8)
-        q, k = features(query, "favor", projection, is_query=True), features(key, "favor", projection, is_query=False)
+        q = features(query, "favor", projection)
+        k = features(key, "favor", projection, largest_exponent(key, "favor", projection))
         pair = (q @ k.mT).flatten()
         sums += pair / pair.sum()
     assert torch.allclose(sums / 50, wanted / wanted.sum(), atol=0.01)
@@ -125,15 +135,23 @@ def test_bf16_autocast_is_near_fp32(parts, kernel):
 
 
 @pytest.mark.parametrize("kernel", ["elu", "favor"])
-def test_what_is_kept_grows_with_features_not_with_states(kernel):
-    """Bytes saved for the backward pass, per token: fewer than the M·d of one state."""
-    query, key, value = (torch.randn(1, 1, 512, 32, requires_grad=True) for _ in range(3))
-    saved: dict[int, int] = {}
+def test_what_is_kept_grows_with_neither_features_nor_states(kernel):
+    """Numbers saved for the backward pass, per token: queries, keys, values, sums and a little of the states."""
 
-    def note(tensor):
-        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
+    def kept(length, count):
+        query, key, value = (torch.randn(1, 1, length, 32, requires_grad=True) for _ in range(3))
+        saved: dict[int, int] = {}
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        causal_kernel_attention(query, key, value, kernel, orthogonal_projection(128, 32), 64)
-    assert sum(saved.values()) / 512 < 4 * 128 * 32 / 4
+        def note(tensor):
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            causal_kernel_attention(query, key, value, kernel, orthogonal_projection(count, 32), 64)
+        return sum(saved.values()) / 4
+
+    per_token = (kept(2048, 512) - kept(1024, 512)) / 1024
+    state = 512 * 40 / (64 * SPAN)  # one for every span
+    assert per_token < 6 * 40 + state
+    few = (kept(2048, 64) - kept(1024, 64)) / 1024
+    assert per_token - few <= state
