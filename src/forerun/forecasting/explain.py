@@ -18,7 +18,7 @@ from forerun.records import Explanation, Lever
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
-from forerun.virtual.trace_step import trace_step
+from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
 LARGEST, MODULES = 10, 12
 Change = dict[str, Any]
@@ -46,7 +46,7 @@ def _largest(request: ForecastRequest, told: Callable[[str], None]) -> int | Non
     length = request.plan.longest.length
 
     def trace(size: int) -> Trace:
-        return trace_step(request.settings, request.workload, request.device, BatchShape(size, length))
+        return trace_step_by_blocks(request.settings, request.workload, request.device, BatchShape(size, length))
 
     return largest_that_fits(trace, request.device)
 
@@ -93,7 +93,7 @@ def candidate_changes(settings: Settings) -> list[tuple[str, list[str], bool]]:
 
 def _replay(request: ForecastRequest, *, keep_lines: bool = False) -> tuple[Trace, MemoryReplay]:
     size, length = request.settings.batch.micro_batch_size, request.plan.longest.length
-    trace = trace_step(
+    trace = trace_step_by_blocks(
         request.settings, request.workload, request.device, BatchShape(size, length), keep_lines=keep_lines
     )
     if request.device.kind == "cpu":

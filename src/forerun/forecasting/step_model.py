@@ -28,7 +28,8 @@ from forerun.records import MemoryBreakdown
 from forerun.trace import Call, Category, Trace
 from forerun.units import GIGA
 from forerun.virtual.operator_timing import time_calls
-from forerun.virtual.trace_step import trace_generation, trace_scoring, trace_step
+from forerun.virtual.repeated_blocks import trace_step_by_blocks
+from forerun.virtual.trace_step import trace_generation, trace_scoring
 
 DATA = "data_seconds"
 CROWDED = 0.1
@@ -153,10 +154,12 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
     shapes = shapes_to_trace(request.plan, settings.batch.micro_batch_size)
     if shapes[-1].length < request.plan.longest.length:
         shapes.append(BatchShape(settings.batch.micro_batch_size, request.plan.longest.length))
-    traces = [trace_step(settings, request.workload, device, shape) for shape in shapes]
+    traces = [trace_step_by_blocks(settings, request.workload, device, shape) for shape in shapes]
     frozen = []
     if settings.schedule.frozen_encoder_epochs > 0:
-        frozen = [trace_step(settings, request.workload, device, shape, frozen_encoder=True) for shape in shapes]
+        frozen = [
+            trace_step_by_blocks(settings, request.workload, device, shape, frozen_encoder=True) for shape in shapes
+        ]
     middle = shapes[len(shapes) // 2]
     evaluates = settings.evaluation.examples or request.known.final_evaluation_examples
     scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []

@@ -25,7 +25,7 @@ from forerun.plan.space import changed, with_batch
 from forerun.records import MemoryBreakdown
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
-from forerun.virtual.trace_step import trace_step
+from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
 Ask = Callable[[Settings, Device], ForecastRequest]
 """What opens settings: workload, batch plan and experience."""
@@ -200,7 +200,7 @@ class StepClass:
         key = self._key, shape, is_whole
         if key not in self.bench.traces:
             settings = with_batch(request.settings, 1, 1 if is_whole else 2)
-            self.bench.traces[key] = trace_step(settings, request.workload, self.device, shape)
+            self.bench.traces[key] = trace_step_by_blocks(settings, request.workload, self.device, shape)
             give_back_memory()
         return self.bench.traces[key]
 
