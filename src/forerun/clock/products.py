@@ -25,11 +25,13 @@ WAVE_TILES = ((256, 128), (128, 128), (64, 64))
 LAYERS_IN_CACHE = 6
 """The source measured six layers in turn, whose weights may stay in L2; a training step's do not."""
 TYPICAL_HERTZ = 1.9e9
+"""A clock to state cycles in."""
 ANALYTIC = (
     "start microseconds", "share of FLOP/s", "bytes per cycle from L2", "tile microseconds", "share of bandwidth",
     "share of L2", "sharpness", "share of bandwidth of splits", "cost of small tiles",
 )  # fmt: skip
-"""What starts a kernel or a tile takes cycles, and L2 gives each multiprocessor bytes per cycle: both go with the clock."""
+"""What starts a kernel or a tile takes cycles (microseconds at `TYPICAL_HERTZ`), and L2 gives each multiprocessor bytes
+per cycle: a faster clock makes both faster."""
 OWN = 6
 """So many of them, the first, each GPU may have its own."""
 LEANINGS = (*ANALYTIC[:OWN], "network", "constant", "intensity", "duration")
