@@ -35,7 +35,7 @@ from forerun.units import MIB
 
 TARGET = Path(forerun.clock.__file__).with_name("priors.json")
 ROWS_PER_GPU, ANALYTIC_ROWS, TEST_ROWS, MEASURED, DRAWS, LARGE = 6000, 400, 3000, 20, 5, 512
-START = np.log([2.5, 0.85, 40.0, 0.5, 0.85, 0.5, 3.0, 0.5, 0.1])
+START: Array = np.log([2.5, 0.85, 40.0, 0.5, 0.85, 0.5, 3.0, 0.5, 0.1])
 ANALYTIC_STEPS, DAMPING, PULL = 30, 1e-3, 0.008
 """Of the least-error fit; what a GPU adds of its own is pulled to nothing."""
 WIDTH, EPOCHS = 32, 30
@@ -130,7 +130,8 @@ def fit_analytic(
     few: dict[str, Array], chips: dict[str, Chip], weights: dict[str, float], width: float
 ) -> tuple[Array, dict[str, Array]]:
     """Coefficients of all GPUs and what each adds, by least absolute logarithmic error; the middle adds nothing."""
-    x, own, size = START, {name: np.zeros(OWN) for name in few}, len(START)
+    x: Array = START
+    own, size = {name: np.zeros(OWN) for name in few}, len(START)
     total = sum(weights[name] * len(r) for name, r in few.items())
     for _ in range(ANALYTIC_STEPS):
         normal, right = np.eye(size + OWN * len(few)) * DAMPING, np.zeros(size + OWN * len(few))
@@ -148,7 +149,7 @@ def fit_analytic(
             right += columns.T @ (weight * wanted)
             normal[mine, mine] += PULL * np.eye(OWN)
             right[mine] -= PULL * own[name]
-        step = np.clip(np.linalg.solve(normal, right), -0.3, 0.3)
+        step: Array = np.asarray(np.clip(np.linalg.solve(normal, right), -0.3, 0.3), dtype=np.float64)
         x = x + step[:size]
         own = {n: own[n] + step[size + OWN * i : size + OWN * (i + 1)] for i, n in enumerate(few)}
     middle = np.average(list(own.values()), axis=0, weights=[weights[name] for name in few])
