@@ -197,16 +197,19 @@ class PriorCosts:
         return float(prior.seconds(chip, Products(*shape, width=width), self._lean(prior, dtype))[0])
 
     def _chip(self, dtype: str) -> Chip:
-        return Chip(self.device.peak(dtype), self._bandwidth(), self.device.sm_count or 1, self.device.l2_bytes or 1)
+        gpu = self.device
+        count, l2, clock = gpu.sm_count or 1, gpu.l2_bytes or 1, gpu.boost_clock_hertz
+        return Chip(gpu.peak(dtype), self._bandwidth(), count, l2, clock)
 
     def _lean(self, prior: ProductPrior, dtype: str) -> NDArray[np.float64] | None:
         timed = [p for p in self.calibration.products if p.dtype == dtype] if self.calibration is not None else []
+        like = prior.lean.get(measured_like(self.device, list(prior.lean)) or "")
         if not timed:
-            return prior.lean.get(measured_like(self.device, list(prior.lean)) or "")
+            return like
         if dtype not in self._leans:
             columns = (np.array([float(getattr(p, name)) for p in timed]) for name in ("batch", "m", "n", "k"))
             products = Products(*columns, width=4.0 if dtype == "float32" else 2.0)
-            self._leans[dtype] = prior.learn(self._chip(dtype), products, np.array([p.seconds for p in timed]))
+            self._leans[dtype] = prior.learn(self._chip(dtype), products, np.array([p.seconds for p in timed]), like)
         return self._leans[dtype]
 
     def _attention(self, call: Call) -> float:

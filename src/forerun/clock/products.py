@@ -2,9 +2,9 @@
 
 The analytic part follows how cuBLAS works: the result is cut into tiles, each computed by one streaming multiprocessor;
 whole waves of tiles cost time, the last one whether it is full or not; a long inner dimension may be split; operands
-come through L2. A small network, fitted to measured products, corrects what that leaves, from the same quantities
-relative to the GPU, so that it carries over to GPUs never measured. Coefficients and errors: `priors.json`, made by
-`benchmarks/priors/fit.py`.
+come through L2. GPUs share its coefficients, but each measured one adds a little of its own. A small network corrects
+what that leaves, from quantities relative to the GPU, so that it carries over to GPUs never measured. From 20 products
+measured on a GPU follows what it adds. Coefficients and errors: `priors.json`, made by `benchmarks/priors/fit.py`.
 """
 
 from dataclasses import dataclass
@@ -24,18 +24,37 @@ SPLITS = np.array([1, 2, 3, 4, 6, 8, 16], dtype=float)
 WAVE_TILES = ((256, 128), (128, 128), (64, 64))
 LAYERS_IN_CACHE = 6
 """The source measured six layers in turn, whose weights may stay in L2; a training step's do not."""
+TYPICAL_HERTZ = 1.9e9
+"""A clock to state cycles in."""
+ANALYTIC = (
+    "start microseconds", "share of FLOP/s", "bytes per cycle from L2", "tile microseconds", "share of bandwidth",
+    "share of L2", "sharpness", "share of bandwidth of splits", "cost of small tiles",
+)  # fmt: skip
+"""What starts a kernel or a tile takes cycles (microseconds at `TYPICAL_HERTZ`), and L2 gives each multiprocessor bytes
+per cycle: a faster clock makes both faster."""
+OWN = 6
+"""So many of them, the first, each GPU may have its own."""
+LEANINGS = (*ANALYTIC[:OWN], "network", "constant", "intensity", "duration")
+SPREAD = np.array([0.4, 0.15, 0.25, 0.4, 0.15, 0.4, 0.4, 0.08, 0.06, 0.06])
+"""How far GPUs differ in each, one standard deviation of the logarithm."""
+NOISE = 0.12
+"""What the model leaves of a product's time on a GPU that it knows."""
+INTENSITY, DURATION = 11, 13
+"""Places among the features."""
+NUDGE, LEARNING_STEPS = 0.05, 3
 LIMIT = 0.7
 """The learned correction is at most a factor of e to this, either way: outside the data it may not run away."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """What of a GPU a product depends on: FLOP/s, bytes/s, multiprocessors, bytes of L2."""
+    """What of a GPU a product depends on: FLOP/s, bytes/s, multiprocessors, bytes of L2, cycles per second."""
 
     flops_per_second: float
     bytes_per_second: float
     multiprocessors: float
     l2_bytes: float
+    clock_hertz: float
 
 
 @dataclass(frozen=True)
@@ -62,52 +81,58 @@ class Products:
 
 
 def analytic_seconds(coefficients: Array, chip: Chip, p: Products) -> Array:
-    """Seconds by tiles and waves; the nine coefficients are logarithms of positive numbers."""
-    start, compute, l2, tile, memory, sharpness, split, cache, small = np.exp(coefficients)
-    per_sm = chip.flops_per_second / chip.multiprocessors * compute
+    """Seconds by tiles and waves; the coefficients are logarithms of positive numbers, in the order of `ANALYTIC`."""
+    start, compute, l2, tile, memory, cache, sharpness, split, small = np.exp(coefficients)
+    count, cycle = chip.multiprocessors, TYPICAL_HERTZ / chip.clock_hertz
     rows, columns = TILES[:, 0][:, None, None], TILES[:, 1][:, None, None]
     splits = SPLITS[None, :, None]
-    waves = np.ceil(p.batch * np.ceil(p.m / rows) * np.ceil(p.n / columns) * splits / chip.multiprocessors)
-    arithmetic = 2 * rows * columns / per_sm * (1 + small * 4096 / (rows * columns))
-    loading = p.width * (rows + columns) / (chip.bytes_per_second / chip.multiprocessors * l2)
+    waves = np.ceil(p.batch * np.ceil(p.m / rows) * np.ceil(p.n / columns) * splits / count)
+    arithmetic = 2 * rows * columns / (chip.flops_per_second / count * compute) * (1 + small * 4096 / (rows * columns))
+    loading = p.width * (rows + columns) / (chip.clock_hertz * l2)
     adding = (splits > 1) * (2 * p.width * p.batch * p.m * p.n * splits / (chip.bytes_per_second * split) + MICRO / 2)
-    computing = (waves * ((p.k / splits) * np.maximum(arithmetic, loading) + tile * MICRO) + adding).min((0, 1))
+    per_wave = (p.k / splits) * np.maximum(arithmetic, loading) + tile * cycle * MICRO
+    computing = (waves * per_wave + adding).min((0, 1))
     slow = 1 / (chip.bytes_per_second * memory)
     per_byte = np.full_like(computing, slow)
     if p.is_cached:
         held = p.width * (LAYERS_IN_CACHE * p.n * p.k + p.m * p.k + p.m * p.n)
         resident = 1 / (1 + (held / (chip.l2_bytes * cache)) ** 3)
-        per_byte = (1 - resident) * slow + resident / (chip.bytes_per_second * max(l2, memory))
+        per_byte = (1 - resident) * slow + resident * min(slow, 1 / (chip.clock_hertz * l2 * count))
     moving = p.bytes * per_byte
-    return start * MICRO + (computing**sharpness + moving**sharpness) ** (1 / sharpness)
+    more, less = np.maximum(computing, moving), np.minimum(computing, moving)
+    return start * cycle * MICRO + more * (1 + (less / more) ** sharpness) ** (1 / sharpness)
 
 
-def features(chip: Chip, p: Products, seconds: Array) -> Array:
-    """What the correction looks at, (products, 14): logarithms relative to the GPU."""
+def features(chip: Chip, p: Products, coefficients: Array, seconds: Array) -> Array:
+    """What the network looks at, (products, 14): shapes as far as they matter, all else relative to the GPU."""
     found = []
     for rows, columns in WAVE_TILES:
         waves = p.batch * np.ceil(p.m / rows) * np.ceil(p.n / columns) / chip.multiprocessors
-        found += [np.log(waves), np.clip(np.log(np.ceil(waves) / waves), 0, 4)]
-    balance = chip.flops_per_second / chip.bytes_per_second
+        found += [np.clip(np.log(np.ceil(waves) / waves), 0, 4), np.clip(np.log(waves), -6, 5)]
+    start, compute, _, _, memory = np.exp(coefficients[:5])
+    starting = start * MICRO * TYPICAL_HERTZ / chip.clock_hertz
+    computing = p.flops / (chip.flops_per_second * compute)
+    moving = p.bytes / (chip.bytes_per_second * memory)
     held = p.width * p.batch * (LAYERS_IN_CACHE * p.n * p.k + p.m * p.k + p.m * p.n) / chip.l2_bytes
     found += [
-        np.log(p.k), np.log(p.m / p.n), np.log(np.minimum(p.m, p.n)), np.log(p.flops / p.bytes / balance),
-        np.log(held), np.log(p.flops / chip.flops_per_second / MICRO), np.log(p.bytes / chip.bytes_per_second / MICRO),
-        np.log(seconds / MICRO),
+        np.log((computing + moving + starting) / seconds),
+        np.clip(np.log(p.k), 3, 9.5), np.clip(np.log(p.m), 0, 7), np.clip(np.log(p.n), 3, 9),
+        np.clip(np.log(p.m / p.n), -4, 4), np.clip(np.log(computing / moving), -5, 3), np.clip(np.log(held), -4, 4),
+        np.clip(np.log(seconds / starting), 0, 6),
     ]  # fmt: skip
     return np.stack(found, axis=1)
 
 
 @dataclass(frozen=True)
 class ProductPrior:
-    """Fitted coefficients: analytic part, network, and for each measured GPU how its residual leans."""
+    """Fitted coefficients: analytic part, network, and for each measured GPU how it leans."""
 
     analytic: Array
     mean: Array
     scale: Array
     layers: tuple[tuple[Array, Array], ...]
     lean: dict[str, Array]
-    """By GPU: coefficients on (1, arithmetic intensity, estimated seconds), standardised."""
+    """By GPU: what it adds to each of `LEANINGS`."""
 
     @classmethod
     def read(cls, table: dict[str, Any]) -> "ProductPrior":
@@ -118,18 +143,34 @@ class ProductPrior:
 
     def seconds(self, chip: Chip, p: Products, lean: Array | None = None) -> Array:
         """Seconds of each product; `lean` is that of the GPU that it runs on, or is like."""
-        base, z = self._standard(chip, p)
-        own = 0.0 if lean is None else leaning(z) @ lean
-        return base * np.exp(np.clip(self.correction(z) + own, -LIMIT, LIMIT))
+        own = np.zeros(len(LEANINGS)) if lean is None else lean
+        base, z = self.standard(chip, p, own)
+        correction = self.correction(z)
+        beyond = own[OWN:] @ np.stack([correction, np.ones(len(z)), z[:, INTENSITY], z[:, DURATION]])
+        return base * np.exp(np.clip(correction + beyond, -LIMIT, LIMIT))
 
-    def learn(self, chip: Chip, p: Products, seconds: Array) -> Array:
-        """The lean of a GPU on which these products took so long; about 20 are enough."""
-        base, z = self._standard(chip, p)
-        return fit_lean(z, np.log(seconds / base) - self.correction(z))
+    def learn(self, chip: Chip, p: Products, seconds: Array, start: Array | None = None) -> Array:
+        """The lean of a GPU on which these products took so long: the likeliest, by Gauss and Newton; 20 are enough.
 
-    def _standard(self, chip: Chip, p: Products) -> tuple[Array, Array]:
-        base = analytic_seconds(self.analytic, chip, p)
-        return base, (features(chip, p, base) - self.mean) / self.scale
+        `start` is the lean of the GPUs that it is like; few products say little, and what they leave open stays there.
+        """
+        first = np.zeros(len(LEANINGS)) if start is None else start
+        own = first
+        for _ in range(LEARNING_STEPS):
+            now = np.log(self.seconds(chip, p, own))
+            nudges = NUDGE * np.eye(len(LEANINGS))
+            slopes = np.stack([np.log(self.seconds(chip, p, own + n)) - now for n in nudges], axis=1) / NUDGE
+            wanted = np.log(seconds) - now + slopes @ (own - first)
+            own = first + bayes(slopes, wanted)
+        return own
+
+    def standard(self, chip: Chip, p: Products, own: Array) -> tuple[Array, Array]:
+        """Analytic seconds, and the network's standardised inputs."""
+        coefficients = self.analytic.copy()
+        coefficients[:OWN] += own[:OWN]
+        base = analytic_seconds(coefficients, chip, p)
+        z = (features(chip, p, coefficients, base) - self.mean) / self.scale
+        return base, np.clip(z, -3, 3)
 
     def correction(self, z: Array) -> Array:
         """Logarithm of what the network adds."""
@@ -138,17 +179,14 @@ class ProductPrior:
             value = value @ weight.T + bias
             if number < len(self.layers) - 1:
                 value = np.tanh(value)
-        return value[:, 0]
+        return np.clip(value[:, 0], -LIMIT, LIMIT)
 
 
-def leaning(z: Array) -> Array:
-    """Columns that a GPU's own correction is linear in."""
-    return np.stack([np.ones(len(z)), z[:, 9], z[:, 13]], axis=1)
-
-
-def fit_lean(z: Array, residual: Array, *, weight: float = 1.0) -> Array:
-    """The correction of one GPU from measured products, pulled towards none: 20 products are enough."""
-    columns = leaning(z)
-    pull = weight * np.diag([0.3, 2.0, 2.0])
-    found = np.linalg.solve(columns.T @ columns + pull, columns.T @ np.clip(residual, -0.5, 0.5))
+def bayes(slopes: Array, wanted: Array) -> Array:
+    """Coefficients of a linear model with prior spread `SPREAD`; values far off, which kernels choose, weigh less."""
+    weight, found = np.ones(len(wanted)), np.zeros(slopes.shape[1])
+    for _ in range(8):
+        precision = slopes.T @ (weight[:, None] * slopes) / NOISE**2 + np.diag(1 / SPREAD**2)
+        found = np.linalg.solve(precision, slopes.T @ (weight * wanted) / NOISE**2)
+        weight = np.minimum(1, NOISE / np.maximum(np.abs(wanted - slopes @ found), 1e-9))
     return np.asarray(found, dtype=np.float64)

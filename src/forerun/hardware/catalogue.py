@@ -78,6 +78,12 @@ class Device(Record):
         raise MissingPeak(f"No dense peak for {dtype} on {self.name}. {remedy}")
 
     @property
+    def boost_clock_hertz(self) -> float:
+        """Cycles per second behind the stated peaks: each FP32 lane multiplies and adds once per cycle."""
+        lanes = 64 if (self.compute_capability or (0, 0)) <= (8, 0) else 128
+        return self.peak("float32") / (2 * lanes * (self.sm_count or 1))
+
+    @property
     def has_bf16(self) -> bool:
         """Whether bfloat16 runs in hardware. PyTorch's own check also says yes to emulation, as on a T4."""
         if self.compute_capability is not None:
