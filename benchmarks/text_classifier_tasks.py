@@ -72,7 +72,7 @@ def _recursion(nodes: list[ast.AST]) -> list[str]:
 
 def main() -> None:
     """Write the rows and say what they are."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("task", choices=("clones", "constructs"))
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--beside", type=Path)

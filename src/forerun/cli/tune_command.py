@@ -114,6 +114,7 @@ def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: 
     from forerun.hardware.detect import detect
     from forerun.recipes.catalogue import MODULES, recipe
     from forerun.recipes.here import RUNS_FOLDER
+    from forerun.settings.load import settings_from
     from forerun.tune.pricing import Pricer
     from forerun.tune.proposals import NumberedProposals, without_fixed
     from forerun.tune.search import Search
@@ -130,7 +131,7 @@ def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: 
             f"Recipes: {', '.join(known)}."
         )
     device = detect().device
-    opened = module.open_recipe(base)
+    opened = module.open_recipe(settings_from(base.model_dump(), module.TRIAL))
     space = without_fixed(module.search_space(opened), plan.overrides)
     if not space:
         raise InvalidSettings("--set: every setting that could be searched is fixed. Leave one out.")

@@ -145,6 +145,14 @@ def test_the_list_is_complete(bases):
     assert found == {name for _, name in all_dimensions()}
 
 
+def test_kept_states_are_not_searched_away(bases):
+    kept = settings_from(bases["transformer"].model_dump(), ["recipe.keep_frozen=true"])
+    found = {d.name: d for d in search_space(open_recipe(kept, lengths_only=True))}
+    assert set(found[METHOD].values) == {NONE, *EDITS, "mixup", "r-drop"}
+    assert "augmentation.fgm_strength" not in found
+    assert "recipe.frozen_layers" in found
+
+
 @pytest.mark.parametrize(("task", "name"), all_dimensions(), ids=lambda value: value)
 def test_is_alive(task, name, bases, tmp_path, known):
     opened = open_recipe(bases[task], lengths_only=True)

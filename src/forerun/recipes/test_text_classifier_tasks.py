@@ -62,7 +62,7 @@ def test_pairs_of_texts_are_learnt_from_both(tmp_path):
     assert set(opened.data.collate(opened.data.epoch_steps(0)[0][0])) >= {"token_type_ids", "labels"}
     assert metrics["macro_f1"] > 0.9, "the first text alone says nothing"
     assert metrics["majority.macro_f1"] < 0.4
-    checked = {check.name: check.passed for check in outcome.verdict.checks}
+    checked = {criterion.name: criterion.passed for criterion in outcome.verdict.criteria}
     assert checked["beats the majority"]
     assert checked["is not the all-negative answer"]
 

@@ -12,7 +12,7 @@ from forerun.data.augmentation import IN_STEP
 from forerun.data.sampler import padded_length
 from forerun.recipes.opened import OpenedRecipe
 from forerun.recipes.searched import Dimension, Value
-from forerun.recipes.text_classifier_data import TextClassifierOptions, TextData
+from forerun.recipes.text_classifier_data import BELOW_FROZEN, TextClassifierOptions, TextData, keeps_frozen
 from forerun.recipes.text_classifier_workload import FROM_SCRATCH
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Settings
@@ -58,7 +58,7 @@ def search_space(opened: OpenedRecipe) -> Sequence[Dimension]:
         *_choice("batch.sequence_length", _lengths(data)),
         *_choice("schedule.epochs", tuple(range(max(1, epochs - 1), epochs + 2))),
         *([] if is_small or not options.frozen_layers else [_frozen(options.frozen_layers)]),
-        *_augmentation(),
+        *_augmentation(BELOW_FROZEN if keeps_frozen(options) else ()),
     ]
     counts = data.label_counts
     if max(counts) > IMBALANCED * max(1, min(counts)):
@@ -121,10 +121,12 @@ def searched_score(metrics: Mapping[str, float], settings: Settings) -> tuple[fl
     return metrics[f"selection_{options.metric}"], metrics.get("selection_standard_error", 0.0)
 
 
-def _augmentation() -> list[Dimension]:
-    methods = (NONE, *EDITS, *(name for name in STRENGTHS if name != "edit"))
+def _augmentation(without: Sequence[str]) -> list[Dimension]:
+    """Methods and their strengths; those below kept states are left out, since a trial of them computes everything."""
+    strengths = {name: found for name, found in STRENGTHS.items() if name not in without}
+    methods = (NONE, *EDITS, *(name for name in strengths if name != "edit"))
     found = [Dimension(name=METHOD, values=methods)]
-    for name, (low, high, is_logarithmic) in STRENGTHS.items():
+    for name, (low, high, is_logarithmic) in strengths.items():
         for_methods = EDITS if name == "edit" else (name,)
         found.append(
             Dimension(
