@@ -1,6 +1,7 @@
 """`forerun tune`: search a recipe's settings, price every trial before it runs, and end with a model to be trusted."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -144,7 +145,10 @@ def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: 
         study.set_user_attr(BASELINES, dict(module.baseline_scores(opened)))
 
     def ask(settings: "Settings") -> Any:
-        return with_experience(request_of(settings, device, None), ledger)
+        request = request_of(settings, device, None)  # all that is imported once is here; a trial starts afresh
+        startup = max(opened.load_seconds, request.known.startup_seconds or 0.0)
+        request = replace(request, known=replace(request.known, startup_seconds=startup))
+        return with_experience(request, ledger)
 
     return Search(
         study=study, recipe=module, opened=opened, base=base, space=space,

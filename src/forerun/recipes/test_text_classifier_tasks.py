@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from forerun.hardware.detect import detect
 from forerun.ledger.store import open_ledger
 from forerun.recipes.flow import run_recipe
@@ -55,7 +53,6 @@ def run(tmp_path, rows, *overrides):
     return opened, outcome
 
 
-@pytest.mark.slow
 def test_pairs_of_texts_are_learnt_from_both(tmp_path):
     opened, outcome = run(tmp_path, pairs(), "recipe.pair_field=other")
     metrics = outcome.measurement.metrics
@@ -67,7 +64,6 @@ def test_pairs_of_texts_are_learnt_from_both(tmp_path):
     assert checked["is not the all-negative answer"]
 
 
-@pytest.mark.slow
 def test_several_labels_a_text_are_learnt_each(tmp_path):
     opened, outcome = run(tmp_path, several(), "recipe.task=multi-label")
     assert opened.data.corpus.label_names == tuple(sorted(LABELS))

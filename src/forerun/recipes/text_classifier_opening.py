@@ -58,17 +58,18 @@ def open_data(settings: Settings, corpus: TextCorpus | None = None, *, lengths_o
 
 
 def keep_states(data: TextData, parts: Sequence[Part]) -> tuple[float, float]:
-    """Compute and keep the states of these parts' texts; returns what a forecast must add, where it only pretends.
+    """Compute and keep the states of these parts' texts; returns the seconds it took, and 0.
 
-    That is seconds of start-up, for texts that are in no file yet, and seconds of data a step, for those that
-    augmentation will make.
+    Where it only pretends, it returns the seconds that it would take, and seconds of data a step that texts made by
+    augmentation will take.
     """
     if data.frozen is None:
         return 0.0, 0.0
     samples = [sample for part in parts for sample in data.encoded(part)]
+    start = time.perf_counter()
     data.frozen.fill(samples)
     if not data.frozen.is_pretended:
-        return 0.0, 0.0
+        return time.perf_counter() - start, 0.0
     share = sum(policy.probability for policy in data.augmenter.options.policies if not _is_of_the_step(policy))
     steps = data.epoch_steps(0)
     made = share * sum(data.tokens(indices)[0] for step in steps for indices in step) / len(steps)
