@@ -1,6 +1,7 @@
 """Does augmentation help a text classifier? Each method against none, same starting points, paired, with an interval.
 
-    python benchmarks/augmentation_effect.py text-classifier --examples 500 --starts 4 --to FILE [--set PATH=VALUE]
+    python benchmarks/augmentation_effect.py text-classifier --examples 500 --starts 4 --to FILE \\
+        [--methods METHOD …] [--set PATH=VALUE]
 
 Trains `TARGET` on `--examples` rows without and with each method (one policy, the strength below, probability 0.5) from
 the same starting points, and scores the selection and threshold rows together (never the test rows). The gap is the
@@ -31,8 +32,10 @@ from forerun.train.loop import Training, seed_everything
 
 STRENGTHS = {
     "none": 0.0, "swap": 0.1, "deletion": 0.1, "aeda": 0.3, "keyboard": 0.1, "character-swap": 0.1, "mixup": 0.4,
-    "cutoff": 0.15, "r-drop": 1.0, "fgm": 0.1,
+    "cutoff": 0.15, "r-drop": 1.0, "fgm": 0.1, "synonym": 0.1, "insertion": 0.1,
 }  # fmt: skip
+WITH_LEXICON = ("synonym", "insertion")
+"""Only where --set recipe.augmentation.lexicon=… gives one."""
 DRAWS = 2000
 
 
@@ -78,17 +81,21 @@ def gap(method: list[np.ndarray], none: list[np.ndarray], targets: np.ndarray) -
 
 def main() -> None:
     """Run what is not in the file yet, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("target")
     parser.add_argument("--examples", type=int, default=500)
     parser.add_argument("--starts", type=int, default=4)
     parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--methods", nargs="+", choices=STRENGTHS, help="beside none; default: all that can be run")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     arguments = parser.parse_args()
     overrides = [*arguments.overrides, f"data.examples={arguments.examples}"]
     known = [json.loads(line) for line in arguments.to.read_text().splitlines()] if arguments.to.exists() else []
+    has_lexicon = any(text.startswith("recipe.augmentation.lexicon=") for text in overrides)
+    methods = arguments.methods or [m for m in STRENGTHS if has_lexicon or m not in WITH_LEXICON]
+    methods = ["none", *(method for method in methods if method != "none")]
     for seed in range(arguments.starts):
-        for method in STRENGTHS:
+        for method in methods:
             if not any(row["method"] == method and row["seed"] == seed for row in known):
                 known.append(run(arguments.target, overrides, method, seed))
                 with arguments.to.open("a") as lines:
@@ -99,7 +106,7 @@ def main() -> None:
     table = {}
     by = {
         m: [np.asarray(r["chances"]) for r in sorted(known, key=lambda r: r["seed"]) if r["method"] == m]
-        for m in STRENGTHS
+        for m in methods
     }
     plain = plain_decision(targets.shape[1])
     for method, chances in by.items():

@@ -1,12 +1,18 @@
 """From request to forecast: what each setting does to the numbers, the public Python interface, and timing the CPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import forerun
+from forerun.api import find_device, request_of
 from forerun.data.plan import BatchShape
 from forerun.errors import UnknownDevice, UntraceableOp
+from forerun.experience import Correction, CorrectionTerm
+from forerun.forecasting.forecast import make_forecast
+from forerun.forecasting.request import KnownTimes
 from forerun.hardware.detect import detect_cpu
 from forerun.hardware.micro_benchmarks import matmul_peak, step_overhead_seconds
 from forerun.settings.load import settings_from
@@ -155,3 +161,16 @@ def test_checkpoints_in_the_background_are_waited_for_only_where_the_disk_is_slo
     each = whole / 10
     wanted = each + 99 * max(0.0, each - busy.step.seconds.expected)
     assert busy.run.phases.checkpoint_seconds == pytest.approx(wanted)
+
+
+def test_work_that_is_kept_for_later_runs_is_not_corrected_by_runs_that_found_it_done():
+    settings = settings_from(BASE)
+    request = request_of(settings, find_device("a100-40gb"), None)
+    experience = Correction(terms={"startup": CorrectionTerm(factor=4.0, spread=0.1)})
+    known = KnownTimes(startup_seconds=1.0, once_seconds=5.0)
+    made = make_forecast(replace(request, known=known, correction=experience))
+    assert made.run.phases.startup_seconds == pytest.approx(4 * 1.0 + 5.0)
+    assert made.detail.corrected_by["startup"] == pytest.approx(9.0 / 6.0)
+    later = make_forecast(replace(request, known=replace(known, once_seconds=0.0), correction=experience))
+    assert later.run.phases.startup_seconds == pytest.approx(4.0)
+    assert later.detail.corrected_by["startup"] == pytest.approx(4.0)

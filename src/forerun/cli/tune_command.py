@@ -1,6 +1,7 @@
 """`forerun tune`: search a recipe's settings, price every trial before it runs, and end with a model to be trusted."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -114,6 +115,7 @@ def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: 
     from forerun.hardware.detect import detect
     from forerun.recipes.catalogue import MODULES, recipe
     from forerun.recipes.here import RUNS_FOLDER
+    from forerun.settings.load import settings_from
     from forerun.tune.pricing import Pricer
     from forerun.tune.proposals import NumberedProposals, without_fixed
     from forerun.tune.search import Search
@@ -130,7 +132,7 @@ def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: 
             f"Recipes: {', '.join(known)}."
         )
     device = detect().device
-    opened = module.open_recipe(base)
+    opened = module.open_recipe(settings_from(base.model_dump(), module.TRIAL))
     space = without_fixed(module.search_space(opened), plan.overrides)
     if not space:
         raise InvalidSettings("--set: every setting that could be searched is fixed. Leave one out.")
@@ -143,7 +145,10 @@ def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: 
         study.set_user_attr(BASELINES, dict(module.baseline_scores(opened)))
 
     def ask(settings: "Settings") -> Any:
-        return with_experience(request_of(settings, device, None), ledger)
+        request = request_of(settings, device, None)  # all that is imported once is here; a trial starts afresh
+        startup = max(opened.load_seconds, request.known.startup_seconds or 0.0)
+        request = replace(request, known=replace(request.known, startup_seconds=startup))
+        return with_experience(request, ledger)
 
     return Search(
         study=study, recipe=module, opened=opened, base=base, space=space,

@@ -5,19 +5,18 @@ workers, and in any order, the same. Methods that change text run before tokenis
 and `pgd` leave the text alone and tell the training step what to do with the sample. `Augmenter.cost` is measured.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from forerun.data.lexicon import open_lexicon
 from forerun.data.word_edits import EDITS, NEED_SYNONYMS, NEGATIONS, Edits
-from forerun.errors import BadData, InvalidSettings, NotSupported
+from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Section
 
 Method = Literal[
@@ -56,7 +55,7 @@ class AugmentationOptions(Section):
     protect_strongest: Annotated[int, Field(ge=0)] = 0
     """Protect so many words that tell labels apart most, by a logistic model of the training texts."""
     lexicon: str | None = None
-    """A JSON file of synonyms: {word: [synonym, …], …}."""
+    """`moby` (extra `lexicon`), or a JSON file of synonyms: {word: [synonym, …], …}."""
     masked_lm: str | None = None
     """Directory or hub id of a masked language model, for `contextual`."""
     translators: list[str] = []
@@ -155,15 +154,17 @@ def make_augmenter(
         InvalidSettings: a method lacks its lexicon or model.
         NotSupported: back-translation without translators, which nothing can stand in for.
         BadData: the lexicon is no such file.
+        MissingExtra: the lexicon's package is not installed.
     """
     rewrites = rewrites or {}
-    synonyms = read_lexicon(Path(options.lexicon)) if options.lexicon is not None else {}
+    synonyms = open_lexicon(options.lexicon) if options.lexicon is not None else {}
     for policy in options.policies:
         method = policy.method
         if method in NEED_SYNONYMS and not synonyms:
             raise InvalidSettings(
-                f"recipe.augmentation: {method} needs synonyms; found no recipe.augmentation.lexicon. Give a JSON file "
-                f"of them, or take swap, deletion, aeda, keyboard or character-swap."
+                f"recipe.augmentation: {method} needs synonyms; found no recipe.augmentation.lexicon. Set it to moby "
+                f"(pip install 'forerun[lexicon]') or a JSON file of them, or take swap, deletion, aeda, keyboard or "
+                f"character-swap."
             )
         if method == "back-translation" and method not in rewrites:
             raise NotSupported(
@@ -178,23 +179,6 @@ def make_augmenter(
             )
     protected = NEGATIONS | {word.lower() for word in (*options.protected, *strongest)}
     return Augmenter(options, seed, Edits(frozenset(protected), synonyms), rewrites, teacher)
-
-
-def read_lexicon(path: Path) -> dict[str, list[str]]:
-    """Synonyms of a JSON file.
-
-    Raises:
-        BadData: it is not of the form {word: [synonym, …], …}.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadData(f"recipe.augmentation.lexicon: {path} cannot be read as JSON: {error}.") from error
-    if not isinstance(content, dict) or not all(
-        isinstance(words, list) and all(isinstance(word, str) for word in words) for words in content.values()
-    ):
-        raise BadData(f"recipe.augmentation.lexicon: {path} must be {{word: [synonym, …], …}}; found something else.")
-    return {word.lower(): words for word, words in content.items()}
 
 
 def oversampled(labels: Sequence[tuple[int, ...]], share: float) -> list[int]:

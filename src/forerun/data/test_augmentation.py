@@ -1,12 +1,11 @@
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from forerun.data.augmentation import AugmentationOptions, Policy, make_augmenter, oversampled, read_lexicon
-from forerun.errors import BadData, InvalidSettings, NotSupported
+from forerun.data.augmentation import AugmentationOptions, Policy, make_augmenter, oversampled
+from forerun.errors import InvalidSettings, NotSupported
 
 TWO = AugmentationOptions(
     policies=[Policy(method="aeda", probability=0.3), Policy(method="mixup", strength=0.4, probability=0.5)]
@@ -74,15 +73,6 @@ def test_protected_words_reach_the_edits():
     )
     augmenter = make_augmenter(options, 0, strongest=["good"])
     assert all({"good", "film", "not"} <= set(augmenter.text("not a good film", 0, n).split()) for n in range(20))
-
-
-def test_a_lexicon(tmp_path):
-    path = tmp_path / "words.json"
-    path.write_text(json.dumps({"Good": ["fine"]}))
-    assert read_lexicon(path) == {"good": ["fine"]}
-    path.write_text(json.dumps(["good"]))
-    with pytest.raises(BadData, match="word"):
-        read_lexicon(path)
 
 
 def test_oversampling_repeats_rare_labels_until_their_share():

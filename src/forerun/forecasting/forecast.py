@@ -136,6 +136,10 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     }
     correction = request.correction or Correction()
     factors = {name: correction.factor(name, seconds) for name, seconds in modelled.items()}
+    startup = modelled["startup"] * factors["startup"] + known.once_seconds
+    modelled["startup"] += known.once_seconds
+    if known.once_seconds:
+        factors["startup"] = startup / modelled["startup"]
     phases = RunPhases(
         compile_seconds=model.compile_seconds,
         training_seconds=training,

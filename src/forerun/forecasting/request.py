@@ -19,6 +19,8 @@ class KnownTimes:
 
     startup_seconds: float | None = None
     """Loading data and building the model."""
+    once_seconds: float = 0.0
+    """Work at start-up whose result is kept for later runs, timed by itself: no past run corrects it."""
     data_seconds_per_step: float = 0.0
     """Collating one optimizer step's batches, when nothing hides it."""
     final_evaluation_examples: int = 0

@@ -17,6 +17,8 @@ from forerun.models.code_encoder import CodeEncoder, CodeEncoderConfig
 Pooling = Literal["cls", "mean", "attention"]
 NEGLIGIBLE = -1e4
 """Logit of padding in attention pooling; finite in 16 bits."""
+SPLIT = ("bert", "roberta", "xlm-roberta")
+"""Families whose layers are all that lies between embeddings and hidden states, each a function of states and mask."""
 
 
 class Backbone(Protocol):
@@ -62,6 +64,8 @@ class TransformerBackbone(nn.Module):
         self.width = int(config.hidden_size)
         self.takes_types = (getattr(config, "type_vocab_size", None) or 0) > 1
         self.is_local = config.model_type == "longformer"
+        self.can_split = config.model_type in SPLIT
+        """Whether layers can be run without those below them."""
 
     def embed(self, ids: Tensor) -> Tensor:
         """The table of tokens alone; the model adds positions."""
@@ -76,6 +80,23 @@ class TransformerBackbone(nn.Module):
             first = torch.arange(mask.shape[1], device=mask.device) == 0
             inputs["global_attention_mask"] = first.to(mask.dtype).expand_as(mask)
         return self.model(attention_mask=mask, **inputs).last_hidden_state
+
+    def below(self, ids: Tensor, mask: Tensor, types: Tensor | None, layers: int) -> Tensor:
+        """States (B, T, width) after the embeddings and the first `layers` layers."""
+        given = {} if types is None or not self.takes_types else {"token_type_ids": types}
+        return self._through(self.layers()[:layers], self.embeddings()(input_ids=ids, **given), mask)
+
+    def above(self, states: Tensor, mask: Tensor, layers: int) -> Tensor:
+        """Hidden states of what `below` gives with as many layers."""
+        return self._through(self.layers()[layers:], states, mask)
+
+    def _through(self, layers: list[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
+        from transformers.masking_utils import create_bidirectional_mask
+
+        seen = create_bidirectional_mask(config=self.model.config, inputs_embeds=states, attention_mask=mask)
+        for layer in layers:
+            states = layer(states, seen)
+        return states
 
     def bag(self, ids: Tensor, mask: Tensor) -> None:
         """None."""
@@ -134,6 +155,8 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.backbone: Any = backbone
         self.pooling: Pooling = pooling
+        self.frozen_layers = 0
+        self._frozen: list[nn.Module] = []
         self.query = nn.Linear(backbone.width, 1, bias=False) if pooling == "attention" else None
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(backbone.width + backbone.bag_width, labels)
@@ -148,9 +171,11 @@ class TextClassifier(nn.Module):
         kept: Tensor | None = None,
         partner: Tensor | None = None,
         share: Tensor | None = None,
+        states: Tensor | None = None,
     ) -> Tensor:
         """Logits (B, labels) of ids and mask (B, T).
 
+        `states` (B, T, width) are what the frozen layers make of the ids (`below`), which then are not run.
         `shift` (B, T, E) is added to the token embeddings, `kept` (B, T) is 0 where a token is cut off; the vector of
         sample i becomes share[i] of its own and 1 - share[i] of that of sample partner[i].
         """
@@ -159,7 +184,11 @@ class TextClassifier(nn.Module):
             embedded = self.backbone.embed(input_ids)
             embedded = embedded if shift is None else embedded + shift.to(embedded.dtype)
             embedded = embedded if kept is None else embedded * kept.unsqueeze(-1).to(embedded.dtype)
-        hidden = self.backbone.hidden(input_ids, attention_mask, token_type_ids, embedded)
+        if states is not None:
+            states = states.to(self.classifier.weight.dtype)
+            hidden = self.backbone.above(states, attention_mask, self.frozen_layers)
+        else:
+            hidden = self.backbone.hidden(input_ids, attention_mask, token_type_ids, embedded)
         pooled = self._pooled(hidden, attention_mask)
         bag = self.backbone.bag(input_ids, attention_mask if kept is None else attention_mask * kept.long())
         vector = pooled if bag is None else torch.cat([bag.to(pooled.dtype), pooled], dim=1)
@@ -176,6 +205,8 @@ class TextClassifier(nn.Module):
     def freeze_layers(self, count: int) -> None:
         """Never train the embeddings and the first `count` layers, nothing for 0; all layers are the whole encoder.
 
+        What is frozen has no dropout either: noise is there to be trained against.
+
         Raises:
             InvalidSettings: it has fewer.
         """
@@ -187,8 +218,18 @@ class TextClassifier(nn.Module):
         if count == 0:
             return
         whole: list[nn.Module] = [self.backbone] if count == len(layers) and self.backbone.bag_width == 0 else []
-        for module in whole or [self.backbone.embeddings(), *layers[:count]]:
+        self.frozen_layers = count
+        self._frozen = whole or [self.backbone.embeddings(), *layers[:count]]
+        for module in self._frozen:
             module.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "TextClassifier":
+        """Training mode, but for what is frozen."""
+        super().train(mode)
+        for module in self._frozen:
+            module.eval()
+        return self
 
     def gradient_checkpointing_enable(self, **kwargs: object) -> None:
         """Recompute the encoder's blocks in the backward pass.

@@ -199,7 +199,7 @@ def start_training(opened: OpenedRecipe, device: Device, folder: Path) -> Traini
     start = time.perf_counter()
     seed_everything(opened.settings.seed)
     step = build_step(opened.settings, opened.workload, device.kind, pretrained=True)
-    seconds = opened.load_seconds + time.perf_counter() - start
+    seconds = opened.load_seconds + opened.once_seconds + time.perf_counter() - start
     return Training(
         step,
         opened.data,

@@ -65,6 +65,10 @@ class OpenedRecipe:
     """Looks at every training step; may stop the run."""
     final_generated_examples: int = 0
     """Samples that `judge` generates for."""
+    once_seconds: float = 0.0
+    """What a run computes at its start and keeps for later ones; expected, when only lengths were read."""
+    more_data_seconds_per_step: float = 0.0
+    """What making batches will take beside what is timed here, when only lengths were read."""
 
     def known_times(self, device: Device) -> KnownTimes:
         """What is known before the run: loading is done, and where the run will be here, collation can be timed."""
@@ -79,7 +83,8 @@ class OpenedRecipe:
                 self.data.collate(indices)
         return KnownTimes(
             startup_seconds=self.load_seconds,
-            data_seconds_per_step=(time.perf_counter() - start) / len(steps),
+            once_seconds=self.once_seconds,
+            data_seconds_per_step=self.more_data_seconds_per_step + (time.perf_counter() - start) / len(steps),
             final_evaluation_examples=self.final_examples,
             final_generated_examples=self.final_generated_examples,
         )

