@@ -8,9 +8,11 @@ import typer
 
 from forerun.cli.options import JsonOption, ledger_url, print_json
 from forerun.cli.run_commands import RunArgument, open_settings
+from forerun.cli.similar_command import EmbeddingOption
 from forerun.errors import InvalidSettings, MissingExtra
 
 if TYPE_CHECKING:
+    from forerun.infer.embedding import FileVectors
     from forerun.infer.store import PredictionStore
     from forerun.ledger.store import RunRow
     from forerun.recipes.code_detector_serving import ServedDetector
@@ -37,12 +39,14 @@ def serve(
         float, typer.Option("--keep-days", min=0, help="Older predictions are deleted at the start.")
     ] = 90,
     no_store: Annotated[bool, typer.Option("--no-store", help="Remember nothing.")] = False,
+    embedding: EmbeddingOption = None,
 ) -> None:
     """Serve a detector: web page, detection, similarity. A token in FORERUN_SERVE_TOKEN is then asked of everybody."""
     from rich.console import Console
 
     row = _row(run_id)
     detector = _detector(row)
+    trained = _embedding(row, embedding)
     store = None if no_store else _store(row, keep_code=keep_code)
     err = Console(stderr=True)
     if store is not None:
@@ -55,11 +59,17 @@ def serve(
         )
     for sentence in detector.card.statement:
         err.print(f"- {sentence}")
-    _listen(detector, host, port, token, store)
+    _listen(host, port, detector=detector, token=token, store=store, embedding=trained)
 
 
 def _listen(
-    detector: "ServedDetector", host: str, port: int, token: str | None, store: "PredictionStore | None"
+    host: str,
+    port: int,
+    *,
+    detector: "ServedDetector",
+    token: str | None,
+    store: "PredictionStore | None",
+    embedding: "FileVectors",
 ) -> None:
     try:
         import uvicorn
@@ -70,7 +80,8 @@ def _listen(
             f"serve: needs FastAPI and uvicorn; importing {error.name} failed. Install them with: pip install "
             f"'forerun[serve]'."
         ) from error
-    uvicorn.run(make_app(detector, token=token, store=store), host=host, port=port, log_level="warning")
+    app = make_app(detector, token=token, store=store, embedding=embedding)
+    uvicorn.run(app, host=host, port=port, log_level="warning")
 
 
 def monitor(
@@ -164,3 +175,18 @@ def _detector(row: "RunRow") -> "ServedDetector":
             row.id, open_settings(settings_from(row.settings)), detect().device, _folder(row), folder, merge=False
         )
     return open_detector(folder)
+
+
+def _embedding(row: "RunRow", given: Path | None) -> "FileVectors":
+    """The given one, or the run's, which is trained on the shipped rows where there is none."""
+    from rich.console import Console
+
+    from forerun.infer.embedding import read_embedding, write_embedding
+    from forerun.recipes.code_detector_embedding import SHIPPED_EPOCHS, make_embedding, task_files
+
+    folder = given or _folder(row) / "embedding"
+    if given is None and not folder.exists():
+        Console(stderr=True).print("Training the similarity embedding on the shipped rows, once. See forerun embed.")
+        made = make_embedding(task_files(None), "the shipped rows", epochs=SHIPPED_EPOCHS)
+        write_embedding(made.model, made.card, folder)
+    return read_embedding(folder)

@@ -86,21 +86,30 @@ async function detect() {
   return parts;
 }
 
-function scoreTable(comparison, embedding) {
+function scoreTable(comparison, embedding, unrelated) {
   const cell = (text, kind) => make("td", { textContent: text, className: kind || "" });
   const row = (name, tier) => make("tr", {}, cell(name), ...[tier.score, tier.of_a, tier.of_b].map((v) => cell(percent(v), "number")));
   const head = make("tr", {}, ...["In common", "of both", "of the first", "of the second"].map((text, n) =>
     make("th", { textContent: text, className: n ? "number" : "" })));
   const rows = [row("Words, without names", comparison.words), row("Syntax, loops made alike", comparison.syntax)];
   if (embedding !== undefined) {
-    rows.push(make("tr", {}, cell("Model's vectors, cosine"), cell(embedding.toFixed(3), "number"), cell(""), cell("")));
+    const said = typeof unrelated === "number" ? "reached by " + percent(unrelated) + " of unrelated pairs" : "";
+    rows.push(make("tr", {}, cell("Learned vectors, cosine"), cell(embedding.toFixed(3), "number"),
+      make("td", { textContent: said, className: "quiet", colSpan: 2 })));
   }
   return make("div", { className: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 
+function shownOf(evidence) {
+  for (const tier of ["syntax", "words", "embedding"]) {
+    const found = evidence.filter((e) => e.tier === tier);
+    if (found.length) return found;
+  }
+  return [];
+}
+
 function spans(evidence, side) {
-  const chosen = evidence.filter((e) => e.tier === "syntax");
-  const shown = chosen.length ? chosen : evidence;
+  const shown = shownOf(evidence);
   return (line) => {
     const place = shown.findIndex((e) => e[side + "_first_line"] <= line && line <= e[side + "_last_line"]);
     return place < 0 ? "" : "e" + (place % 6);
@@ -112,10 +121,14 @@ async function compare() {
   const answer = await ask("/v1/similarity", { a: sides[0], b: sides[1] });
   const found = answer.comparison;
   const note = found.too_small ? "One of the files is too small: such files look alike whoever wrote them."
-    : found.evidence.length + " stretches in common; equal colours belong together. " + answer.guarantee +
+    : shownOf(found.evidence).length + " stretches in common; equal colours belong together. " + answer.guarantee +
       " words in a row cannot be shared unnoticed.";
-  return [make("h2", { textContent: "In common" }), scoreTable(found, answer.embedding),
-    make("p", { className: "quiet", textContent: note }),
+  const pieces = found.evidence.filter((e) => e.tier === "embedding").map((e) => make("li", { textContent:
+    "Lines " + e.a_first_line + "–" + e.a_last_line + " and " + e.b_first_line + "–" + e.b_last_line + ": cosine " + e.cosine.toFixed(3) }));
+  const alike = pieces.length ? make("div", {}, make("p", { className: "quiet", textContent:
+    "Pieces that do much the same, closer than 99 % of unrelated pairs of files have:" }), make("ul", { className: "quiet" }, ...pieces)) : null;
+  return [make("h2", { textContent: "In common" }), scoreTable(found, answer.embedding, answer.unrelated),
+    make("p", { className: "quiet", textContent: note }), ...(alike ? [alike] : []),
     make("div", { className: "pair" }, ...["a", "b"].map((side, n) => codeView(sides[n].code, spans(found.evidence, side)))),
     statement(answer.statement)];
 }
