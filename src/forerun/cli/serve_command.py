@@ -104,7 +104,7 @@ def monitor(
     """What a served detector has answered: drift, feedback, edge cases; and deletion."""
     from rich.console import Console
 
-    from forerun.infer.drift import drift_report, write_edge_cases
+    from forerun.infer.drift import drift_report, releases, write_edge_cases
     from forerun.report.monitoring import drift_tables
     from forerun.report.terminal import result_table
 
@@ -116,16 +116,20 @@ def monitor(
     detector = _detector(row)
     predictions = store.predictions(days)
     report = drift_report(predictions, detector.card)
+    other = None if against is None else _row(against)
+    if other is not None and (_folder(other) / STORE_FILE).exists():  # what the other has answered, if it was served
+        more = releases(_store(other, keep_code=False).predictions(days))
+        report = report.model_copy(update={"releases": [*report.releases, *more]})
     written = write_edge_cases(predictions, detector.card, edge_cases) if edge_cases else None
     tables = drift_tables(report)
     document = {
         "schema": MONITOR_SCHEMA, "run_id": row.id, "deleted": deleted, "written": written,
         **report.model_dump(mode="json"),
     }  # fmt: skip
-    if against is not None:
+    if other is not None:
         from forerun.recipes.code_detector_promotion import side_by_side
 
-        table, figures = side_by_side(detector, _detector(_row(against)), predictions)
+        table, figures = side_by_side(detector, _detector(other), predictions)
         tables.append(table)
         document["against"] = figures
     if as_json:

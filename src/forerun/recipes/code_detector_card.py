@@ -12,7 +12,7 @@ import numpy as np
 
 from forerun.data.code_authorship import CodeSample, Split
 from forerun.evaluate.classification import Scored, bootstrap_auc, expected_calibration_error, roc_auc
-from forerun.evaluate.code_baselines import scored
+from forerun.evaluate.code_baselines import FORMATTING_COUNTS, formatting_counts, scored
 from forerun.evaluate.decision import (
     BUDGETS,
     budget_point,
@@ -20,7 +20,7 @@ from forerun.evaluate.decision import (
     by_size,
     fit_calibration,
 )
-from forerun.infer.detector_card import CARD, DetectorCard, Reference, SliceRow
+from forerun.infer.detector_card import CARD, DetectorCard, Distribution, Reference, SliceRow
 from forerun.recipes.code_detector_data import CodeDetectorData
 from forerun.recipes.code_detector_evaluation import SplitScores
 from forerun.recipes.code_detector_options import options_of
@@ -32,7 +32,7 @@ SERVED_BUDGET = 0.01
 SIZE_LIMITS = (0, 32, 64, 96, 128, 192)
 SIZE_BINS = (0, 64, 128, 192)
 LEAST_SHARE = 0.05
-HISTOGRAM_BINS = 10
+HISTOGRAM_BINS, ATOM = 10, 0.05
 STATEMENT = (
     "This score is no evidence against a person. It says how much a file resembles the AI-written files that this "
     "detector was trained on, by style as much as by substance.",
@@ -97,7 +97,23 @@ def _reference(validation: Scored, sizes: np.ndarray, samples: Sequence[CodeSamp
         probability_edges=probability_edges.tolist(),
         probability_shares=shares(validation.scores, probability_edges),
         languages={str(name): names.count(name) / len(names) for name in sorted(set(names))},
+        features=_features([sample.code for sample in samples], inner),
     )
+
+
+def _features(codes: Sequence[str], inner: np.ndarray) -> dict[str, Distribution]:
+    """Distribution of each count of the formatting."""
+    found = {}
+    for name, values in zip(FORMATTING_COUNTS, np.asarray([formatting_counts(code) for code in codes]).T, strict=True):
+        found[name] = distribution(values, inner)
+    return found
+
+
+def distribution(values: np.ndarray, ranks: np.ndarray) -> Distribution:
+    """Bins between the quantiles of these ranks; a value that many have (no tabs, say) is a bin of its own."""
+    edges = np.unique(np.quantile(values, ranks))
+    edges = np.unique([*edges, *(np.nextafter(e, np.inf) for e in edges if (values == e).mean() >= ATOM)])
+    return Distribution(edges=edges.tolist(), shares=shares(values, edges))
 
 
 def shares(values: np.ndarray, edges: np.ndarray) -> list[float]:
