@@ -68,7 +68,7 @@ def _with_edge_cases(corpus: CodeCorpus, path: Path) -> CodeCorpus:
     added = [replace(sample, split="train") for sample in from_path(path).samples if _bare(sample.code) not in frozen]
     if not added:
         raise BadData(f"recipe.edge_cases: {path} has no case that is not in validation or test already.")
-    return CodeCorpus((*corpus.samples, *added))
+    return CodeCorpus((*added, *corpus.samples))  # first, so that `data.examples` keeps them
 
 
 def _bare(code: str) -> str:
