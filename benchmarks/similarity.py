@@ -175,9 +175,12 @@ def retrieval_table(clones: Clones, methods: dict[str, Method]) -> tuple[ResultT
         languages = [row["language"] for row in members] if kind == "rosetta_crosslang" else None
         for name, method in methods.items():
             found = retrieval(method(members), groups, kinds=languages)
-            values = [found.map_at_r, found.recall_at_1, found.recall_at_10, found.mrr]
-            rows.append([kind, name, found.queries, found.candidates, *values])
-            figures |= {f"map_at_r.{name}.{kind}": found.map_at_r, f"mrr.{name}.{kind}": found.mrr}
+            values = {figure: float(getattr(found, figure)) for figure in found.intervals}
+            cells = [
+                f"{value:.3f} ({found.intervals[f][0]:.3f}–{found.intervals[f][1]:.3f})" for f, value in values.items()
+            ]
+            rows.append([kind, name, found.queries, found.candidates, *cells])
+            figures |= {f"{figure}.{name}.{kind}": value for figure, value in values.items()}
     columns = ["set", "method", "queries", "candidates", "MAP@R", "recall@1", "recall@10", "MRR"]
     return ResultTable(title="Retrieval over the full set", columns=columns, rows=rows), figures
 

@@ -62,7 +62,24 @@ function verdictBox(answer) {
   });
   return make("div", { className: "verdict " + kind },
     make("strong", { textContent: (answer.name ? answer.name + ": " : "") + title }), make("p", { textContent: answer.reason }),
-    score);
+    score, feedback(answer.prediction_id));
+}
+
+function feedback(prediction_id) {
+  const said = make("span", { className: "quiet", textContent: "Known since?" });
+  const button = (text, outcome) => {
+    const made = make("button", { type: "button", textContent: text });
+    made.addEventListener("click", async () => {
+      try {
+        await ask("/v1/feedback", { prediction_id, outcome });
+        said.textContent = "Noted: " + text.toLowerCase() + ".";
+      } catch (error) {
+        said.textContent = error.message;
+      }
+    });
+    return made;
+  };
+  return make("p", { className: "feedback" }, said, button("AI-written", "confirmed"), button("A person's", "refuted"));
 }
 
 function heat(windows) {
@@ -243,6 +260,12 @@ def smooth(xs, n):
 function example(name) {
   select(name);
   if (name === "detect") { find("detect-code").value = sample; find("detect-go").click(); }
+  if (name === "batch") {
+    chosen = [["first.py", sample], ["second.py", disguised], ["third.py", sample.split("\n\n\n").reverse().join("\n\n\n")]]
+      .map(([name, code]) => ({ name, code, language: "python" }));
+    find("batch-files").textContent = "3 files.";
+    find("batch-go").click();
+  }
   if (name === "compare") { find("a-code").value = sample; find("b-code").value = disguised; find("compare-go").click(); }
 }
 
@@ -254,7 +277,7 @@ async function start() {
   find("detect-go").addEventListener("click", () => showing(find("detect-go"), "detect-result", detect));
   find("compare-go").addEventListener("click", () => showing(find("compare-go"), "compare-result", compare));
   find("batch-go").addEventListener("click", () => showing(find("batch-go"), "batch-result", batch));
-  for (const name of ["detect", "compare"]) find(name + "-example").addEventListener("click", () => example(name));
+  for (const name of ["detect", "compare", "batch"]) find(name + "-example").addEventListener("click", () => example(name));
   for (const place of document.querySelectorAll("[data-drop]")) dropping(place, (files) => fill(files[0], place.dataset.drop));
   for (const button of document.querySelectorAll("[data-open]")) {
     button.addEventListener("click", () => {
@@ -275,6 +298,7 @@ async function start() {
   }
   if (location.hash === "#example-detect") example("detect");
   if (location.hash === "#example-compare") example("compare");
+  if (location.hash === "#example-batch") example("batch");
 }
 
 start();
