@@ -127,7 +127,7 @@ def _feature_drift(predictions: Sequence[Prediction], card: DetectorCard) -> lis
     if not rows or not expected:
         return []
     certainty = 1 - (1 - CERTAINTY) / len(expected)
-    columns = dict(zip(FORMATTING_COUNTS, np.asarray(rows).T, strict=True))
+    columns: dict[str, np.ndarray] = dict(zip(FORMATTING_COUNTS, np.asarray(rows).T, strict=True))
     return [
         drift_of(name, wanted.shares, _binned(columns[name], wanted.edges), certainty)
         for name, wanted in expected.items()

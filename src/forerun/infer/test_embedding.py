@@ -28,14 +28,19 @@ OTHER = "class Bank:\n    def __init__(self):\n        self.money = 0\n\n" + "".
 )
 
 
-@pytest.fixture(scope="module")
-def vectors() -> FileVectors:
+def untrained() -> FileVectors:
+    """Hashed features and a random projection."""
     torch.manual_seed(0)
     card = EmbeddingCard(
         data="nothing", files=0, tasks=0, parts=[VOCABULARY, STRUCTURE], encoder="none", width=256, epochs=0,
         map_at_r_before=0.5, map_at_r=0.5, unrelated=np.linspace(-0.2, 0.8, 101).tolist(), piece_cosine=0.6,
     )  # fmt: skip
     return FileVectors(FileEmbedding([VOCABULARY, STRUCTURE], width=256), card)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> FileVectors:
+    return untrained()
 
 
 def embedded(vectors, *codes, base=()):

@@ -22,7 +22,8 @@ from forerun.data.code_authorship import CodeCorpus, Split, embedded
 from forerun.data.code_tokens import CodeTokeniser
 from forerun.evaluate.classification import ClassificationReport, Scored, auc_difference, report, roc_auc
 from forerun.evaluate.code_baselines import BaselineResult, labels_of, run_baselines, scored, slices_of
-from forerun.recipes.code_detector_card import card_tables, make_card, write_card
+from forerun.ledger.store import Ledger
+from forerun.recipes.code_detector_card import card_metrics, card_tables, coverage_curve, make_card, write_card
 from forerun.recipes.code_detector_comparison import comparison
 from forerun.recipes.code_detector_data import FROM_SCRATCH, CodeDetectorData, open_data
 from forerun.recipes.code_detector_evaluation import (
@@ -35,6 +36,7 @@ from forerun.recipes.code_detector_evaluation import (
 )
 from forerun.recipes.code_detector_onnx import write_onnx
 from forerun.recipes.code_detector_options import VARIANTS, options_of, part_of
+from forerun.recipes.code_detector_unseen import unseen_table
 from forerun.recipes.code_detector_workload import SHIPPED_WEIGHTS, CodeDetectorWorkload
 from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.report.tables import Cell, ResultTable
@@ -56,7 +58,7 @@ SETTINGS = Settings.model_validate(
         "evaluation": {"every_epochs": 1, "examples": 1},
     }
 )
-__all__ = ["CRITERIA", "SETTINGS", "VARIANTS", "comparison", "criteria_for", "open_recipe"]
+__all__ = ["CRITERIA", "SETTINGS", "VARIANTS", "beside", "comparison", "criteria_for", "open_recipe"]
 Scores = dict[Split, SplitScores]
 COLUMNS = ["model", "code", "AUC", "AP", "acc", "F1", "TPR1", "FPR1", "TPR5", "FPR5"]
 
@@ -147,11 +149,17 @@ def with_baselines(
         f"TPR1 and TPR5: thresholds chosen on validation for 1 % and 5 % false positives; FPR1 and FPR5 are what they "
         f"gave on test. {standing(test, baselines)}"
     )
+    card = make_card(scores, data, settings)
     tables = [
         ResultTable(title="Detector beside its baselines", note=note, columns=COLUMNS, rows=rows),
-        *card_tables(make_card(scores, data, settings)),
+        *card_tables(card),
     ]
-    return Judgement(metrics, tables)
+    return Judgement(metrics | card_metrics(card), tables, [coverage_curve(card)])
+
+
+def beside(ledger: Ledger, run_id: str) -> list[ResultTable]:
+    """What other runs of the ledger say about a run: how such a detector does on what it has not seen."""
+    return [unseen_table(ledger, run_id)]
 
 
 def _row(name: str, form: str, result: ClassificationReport) -> list[Cell]:

@@ -24,7 +24,7 @@ from forerun.infer.detector_card import CARD, DetectorCard, Distribution, Refere
 from forerun.recipes.code_detector_data import CodeDetectorData
 from forerun.recipes.code_detector_evaluation import SplitScores
 from forerun.recipes.code_detector_options import options_of
-from forerun.report.tables import Cell, ResultTable
+from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 from forerun.settings.schema import Settings
 
 MARKDOWN = "MODEL_CARD.md"
@@ -196,6 +196,32 @@ def card_tables(card: DetectorCard) -> list[ResultTable]:
             rows=slices,
         ),
     ]
+
+
+def card_metrics(card: DetectorCard) -> dict[str, float]:
+    """The card's figures by name, for a run's JSON; what could not be measured has none."""
+    found: dict[str, float | None] = {"calibration_error": card.calibration_error}
+    for point in card.points:
+        name = f"budget_{100 * point.budget:g}_percent"
+        found |= {f"{name}.{rate}": getattr(point, rate) for rate in ("threshold", "tpr", "fpr", "fpr_low", "fpr_high")}
+        found |= {f"{name}.ppv_at_prevalence_{prevalence}": value for prevalence, value in point.ppv.items()}
+    found |= {f"coverage_{point.coverage:.1f}.error": point.error for point in card.by_certainty}
+    for part in card.slices:
+        found |= {f"slice.{part.name}.{rate}": getattr(part, rate) for rate in ("roc_auc", "tpr", "fpr")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def coverage_curve(card: DetectorCard) -> ResultCurve:
+    """Error of the files that are judged when the least certain, or the smallest, are left alone."""
+    series = [
+        Series(name=name, x=[p.coverage for p in points], y=[p.error for p in points])
+        for name, points in (("least certain left alone", card.by_certainty), ("smallest left alone", card.by_size))
+        if points
+    ]
+    return ResultCurve(
+        title="Coverage and risk", note="On test; a falling line says that leaving files alone buys fewer errors.",
+        across="share of files judged", up="share of those judged wrongly", series=series,
+    )  # fmt: skip
 
 
 def write_card(card: DetectorCard, folder: Path) -> None:
