@@ -30,6 +30,7 @@ from forerun.recipes.code_detector_evaluation import (
     CRITERIA,
     SplitScores,
     all_metrics,
+    baseline_forms,
     criteria_for,
     score_split,
     task_pair_auc,
@@ -113,7 +114,9 @@ def open_recipe(settings: Settings, corpus: CodeCorpus | None = None, *, lengths
         final_examples=validation + test,
         evaluate=evaluate,
         judge=lambda step: judge(step, data),
-        baselines=lambda scores: with_baselines(scores, data, run_baselines(corpus), settings),
+        baselines=lambda scores: with_baselines(
+            scores, data, run_baselines(corpus, baseline_forms(settings)), settings
+        ),
         write_card=lambda scores, folder: write_card(make_card(scores, data, settings), folder),
         criteria=criteria_for(settings),
         save_beside=data.save_tokeniser,
@@ -147,7 +150,7 @@ def with_baselines(
         f"{detector.samples:,} held-out files, {detector.prevalence:.0%} AI-written, no group shared with training. "
         f"95 % interval of the detector's AUC over groups: {detector.roc_auc_low:.3f} to {detector.roc_auc_high:.3f}. "
         f"TPR1 and TPR5: thresholds chosen on validation for 1 % and 5 % false positives; FPR1 and FPR5 are what they "
-        f"gave on test. {standing(test, baselines)}"
+        f"gave on test. {standing(test, baselines, options_of(settings).form)}"
     )
     card = make_card(scores, data, settings)
     tables = [
@@ -168,11 +171,11 @@ def _row(name: str, form: str, result: ClassificationReport) -> list[Cell]:
     return [name, form, result.roc_auc, result.average_precision, result.accuracy, result.f1, *points]
 
 
-def standing(test: Scored, baselines: Sequence[BaselineResult]) -> str:
-    """Plain words on the detector against each baseline that reads the code, by paired differences of the AUC."""
+def standing(test: Scored, baselines: Sequence[BaselineResult], form: str) -> str:
+    """Plain words on the detector against each baseline that reads this form, by paired differences of the AUC."""
     said = []
     for baseline in baselines:
-        if baseline.form == "raw":
+        if baseline.form == form:
             difference = auc_difference(test, baseline.test_scores)
             word = "above" if difference.low > 0 else "below" if difference.high < 0 else "not told apart from"
             interval = f"{difference.value:+.3f}, {difference.low:+.3f} to {difference.high:+.3f}"
