@@ -1,5 +1,6 @@
 """`similar`: which of these files are alike, with the lines; `embed`: train what finds solutions that share no code."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,7 +98,7 @@ def embed(
 
 
 def _sources(paths: list[Path]) -> "list[SourceFile]":
-    """Files of a known language; those of folders by their endings, each once.
+    """Files of a known language, named from the folder that holds them all; those of folders by their endings.
 
     Raises:
         BadData: a file cannot be read, or has an unknown ending.
@@ -105,17 +106,22 @@ def _sources(paths: list[Path]) -> "list[SourceFile]":
     from forerun.similarity.compare import SourceFile
 
     found: dict[Path, str] = {}
-    for path in paths:
+    for path in (each.resolve() for each in paths):
         if path.is_dir():
             found |= {each: ENDINGS[each.suffix] for each in sorted(path.rglob("*")) if each.suffix in ENDINGS}
         elif path.suffix.lower() not in ENDINGS:
             raise BadData(f"{path}: the ending says the language; found {path.suffix!r}. Known: {', '.join(ENDINGS)}.")
         else:
             found[path] = ENDINGS[path.suffix.lower()]
-    files = []
+    files, parents = [], [str(path.parent) for path in found]
+    root = Path(os.path.commonpath(parents)) if parents else Path()
     for path, language in found.items():
         try:
-            files.append(SourceFile(str(path), path.read_text(encoding="utf-8", errors="replace"), language))
+            files.append(
+                SourceFile(
+                    str(path.resolve().relative_to(root)), path.read_text(encoding="utf-8", errors="replace"), language
+                )
+            )
         except OSError as error:
             raise BadData(f"{path}: cannot be read: {error.strerror}. Check the path.") from error
     return files

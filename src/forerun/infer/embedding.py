@@ -102,10 +102,9 @@ class FileVectors:
                 )  # fmt: skip
         return sorted(found, key=lambda each: -(each.cosine or 0.0))
 
-    def closest_pieces(self, a: EmbeddedFile, b: EmbeddedFile) -> float:
-        """The highest cosine of a piece of one and a piece of the other."""
-        first, second = (self._of_pieces(each, pieces_of(each.code, each.file)) for each in (a, b))
-        return float((first @ second.T).max())
+    def piece_vectors(self, embedded: EmbeddedFile) -> Floats:
+        """Unit vectors (pieces, width) of a file's pieces."""
+        return self._of_pieces(embedded, pieces_of(embedded.code, embedded.file))
 
     def with_evidence(self, comparison: Comparison, a: EmbeddedFile, b: EmbeddedFile) -> Comparison:
         """A comparison with this tier's evidence at its end; none of files that are too small."""

@@ -276,7 +276,8 @@ def _with_pieces(vectors: FileVectors, files: Sequence[TaskFile]) -> FileVectors
     chosen = pairs[:PIECE_PAIRS] or list(zip(first, second, strict=True))[:PIECE_PAIRS]
     places = sorted({int(n) for pair in chosen for n in pair})
     sources = [SourceFile("", files[n].code, files[n].language) for n in places]
-    found = dict(zip(places, vectors.embed_sources(sources, Sizes()), strict=True))
-    closest = [vectors.closest_pieces(found[int(i)], found[int(j)]) for i, j in chosen]
+    pieces = [vectors.piece_vectors(each) for each in vectors.embed_sources(sources, Sizes())]
+    found = dict(zip(places, pieces, strict=True))
+    closest = [float((found[int(i)] @ found[int(j)].T).max()) for i, j in chosen]
     card = vectors.card.model_copy(update={"piece_cosine": float(np.quantile(closest, PIECE_RANK))})
     return FileVectors(vectors.model, card)
