@@ -30,6 +30,7 @@ from scipy.stats import spearmanr
 from forerun.data.json_rows import read_rows
 from forerun.evaluate.classification import Scored, bootstrap_auc, roc_auc
 from forerun.evaluate.retrieval import retrieval
+from forerun.models.minilm import minilm_vectors
 from forerun.report.tables import Cell, ResultTable
 from forerun.report.terminal import result_table
 from forerun.similarity.cohort import compare_all, cover_of, shared_words, standings, tiled_share
@@ -174,9 +175,12 @@ def retrieval_table(clones: Clones, methods: dict[str, Method]) -> tuple[ResultT
         languages = [row["language"] for row in members] if kind == "rosetta_crosslang" else None
         for name, method in methods.items():
             found = retrieval(method(members), groups, kinds=languages)
-            values = [found.map_at_r, found.recall_at_1, found.recall_at_10, found.mrr]
-            rows.append([kind, name, found.queries, found.candidates, *values])
-            figures |= {f"map_at_r.{name}.{kind}": found.map_at_r, f"mrr.{name}.{kind}": found.mrr}
+            values = {figure: float(getattr(found, figure)) for figure in found.intervals}
+            cells = [
+                f"{value:.3f} ({found.intervals[f][0]:.3f}–{found.intervals[f][1]:.3f})" for f, value in values.items()
+            ]
+            rows.append([kind, name, found.queries, found.candidates, *cells])
+            figures |= {f"{figure}.{name}.{kind}": value for figure, value in values.items()}
     columns = ["set", "method", "queries", "candidates", "MAP@R", "recall@1", "recall@10", "MRR"]
     return ResultTable(title="Retrieval over the full set", columns=columns, rows=rows), figures
 
@@ -230,28 +234,11 @@ def plain_methods() -> dict[str, Method]:
 
 
 def write_minilm(folder: Path, to: Path, split: str) -> None:
-    """Mean-pooled unit vectors of the first 256 tokens of each snippet of `split`, and of the scored pairs."""
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
-    from forerun.models.minilm import minilm_directory
-
-    rows = [row for row in read_rows(folder / "snippets.jsonl.gz") if row["split"] == split]
-    scored = read_rows(folder / "codeaid_scored_pairs.jsonl.gz")
-    texts = {row["id"]: row["code"] for row in rows}
+    """MiniLM's vectors of the first 256 tokens of each snippet of `split`; with those of test the scored pairs'."""
+    texts = {row["id"]: row["code"] for row in read_rows(folder / "snippets.jsonl.gz") if row["split"] == split}
+    scored = read_rows(folder / "codeaid_scored_pairs.jsonl.gz") if split == "test" else []
     texts |= {f"codeaid{n}{side}": row[f"{side}_code"] for n, row in enumerate(scored) for side in ("human", "ai")}
-    tokeniser = AutoTokenizer.from_pretrained(minilm_directory())
-    model = AutoModel.from_pretrained(minilm_directory()).eval()
-    names = sorted(texts, key=lambda name: len(texts[name]))
-    vectors = []
-    with torch.inference_mode():
-        for start in range(0, len(names), 16):
-            batch = [texts[name] for name in names[start : start + 16]]
-            inputs = tokeniser(batch, truncation=True, max_length=256, padding=True, return_tensors="pt")
-            mask = inputs["attention_mask"].unsqueeze(-1)
-            pooled = (model(**inputs).last_hidden_state * mask).sum(1) / mask.sum(1)
-            vectors.append(torch.nn.functional.normalize(pooled, dim=1).numpy())
-    np.savez(to, ids=np.asarray(names), vectors=np.concatenate(vectors))
+    np.savez(to, ids=np.asarray(list(texts)), vectors=minilm_vectors(list(texts.values())))
 
 
 def timing(folder: Path) -> dict[str, float]:

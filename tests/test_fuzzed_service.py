@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from forerun.infer.app import make_app
 from forerun.infer.store import PredictionStore
 from forerun.infer.test_app import FakeDetector
+from forerun.infer.test_embedding import untrained
 from service_driver import serving
 
 REQUESTS = int(os.environ.get("FORERUN_FUZZ_REQUESTS", "600"))
@@ -34,7 +35,7 @@ def detector():
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     store = PredictionStore(f"sqlite:///{tmp_path_factory.mktemp('s')}/p.sqlite", keep_code=True)
-    with serving(make_app(detector(), store=store)) as found:
+    with serving(make_app(detector(), store=store, embedding=untrained())) as found:
         yield found
 
 

@@ -1,11 +1,13 @@
 """`forerun serve` and `forerun monitor` as a user types them, on a run whose export is there."""
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import requests
@@ -38,37 +40,140 @@ def run(tmp_path_factory):
     return {**os.environ, "FORERUN_LEDGER": url, "OMP_NUM_THREADS": "1"}, run_id
 
 
-def forerun(environment, *words):
+def forerun(environment, *words, folder=None):
     command = [sys.executable, "-m", "forerun", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=folder)
 
 
-@pytest.mark.slow
-def test_a_run_is_served_and_watched(run, tmp_path):
-    environment, run_id = run
+@contextlib.contextmanager
+def served(environment, run_id, *words):
+    """The address of the service's API, its headers, and what it said on stderr when it is over."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "forerun", "serve", run_id[:8], "--port", str(port), "--keep-code"]
+    command = [sys.executable, "-m", "forerun", "serve", run_id, "--port", str(port), "--keep-code", *words]
     process = subprocess.Popen(
         command, env={**environment, "FORERUN_SERVE_TOKEN": "t"}, stderr=subprocess.PIPE, text=True
     )
-    headers, address = {"Authorization": "Bearer t"}, f"http://127.0.0.1:{port}/v1"
+    headers, address, said = {"Authorization": "Bearer t"}, f"http://127.0.0.1:{port}/v1", []
     try:
-        for _ in range(300):
+        for _ in range(600):
             try:
                 if requests.get(f"{address}/status", headers=headers, timeout=5).status_code == 200:
                     break
             except requests.ConnectionError:
+                assert process.poll() is None, "it has ended"
                 time.sleep(0.1)
+        yield address, headers, said
+    finally:
+        process.terminate()
+        said.append(process.communicate(timeout=30)[1])
+
+
+@pytest.fixture(scope="module")
+def embedding(run, tmp_path_factory):
+    """A folder that `forerun embed` made."""
+    folder = tmp_path_factory.mktemp("embedding")
+    rows = [
+        {"code": f"def {name}{n}(x):\n    return x + {n}\n" * 9, "language": "python", "task": name, "split": split}
+        for split, names in (("train", "abc"), ("val", "def"))
+        for name in names
+        for n in range(3)
+    ]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ("embed", "--data", str(folder / "rows.jsonl"), "--to", str(folder / "made"), "--epochs", "1", "--json")
+    made = forerun(run[0], *words)
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["tasks"] == 3
+    assert forerun(run[0], *words).returncode == 2  # it is there
+    return str(folder / "made")
+
+
+def test_files_are_compared_on_the_command_line(run, embedding, tmp_path):
+    for name, code in (("one", FILE["code"]), ("two", FILE["code"].replace("x", "y")), ("three", "import os\n" * 30)):
+        (tmp_path / f"{name}.py").write_text(code)
+    words = ("similar", str(tmp_path), "--embedding", embedding, "--query", str(tmp_path / "one.py"))
+    document = json.loads(forerun(run[0], *words, "--json").stdout)
+    assert (document["schema"], document["files"], document["pairs"]) == ("forerun.similar/1", 3, 3)
+    assert {document["nearest"][0]["a"], document["nearest"][0]["b"]} == {"one.py", "two.py"}
+    assert document["best"][0]["comparison"]["syntax"]["score"] == 1
+    assert all("one.py" in (p["comparison"]["a"], p["comparison"]["b"]) for p in document["best"])
+    assert "Nearest by the trained embedding" in forerun(run[0], *words).stdout
+    refused = forerun(run[0], "similar", str(tmp_path / "one.txt"))
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
+
+
+RETRAINED = """
+name: retrained
+workload: code-detector
+model: {{name: code-encoder, config: {config}}}
+batch: {{micro_batch_size: 16, sequence_length: 64, padding: bucketed}}
+data: {{examples: 400}}
+optimizer: {{name: adamw, learning_rate: 0.002}}
+schedule: {{epochs: 1, max_steps: 20, warmup_steps: 2}}
+checkpoints: {{every_steps: 20, keep_last: 1}}
+recipe: {{start: {start}, edge_cases: {edge}}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_the_service_got_wrong_is_learned_and_the_new_model_put_beside_the_old(run, embedding, tmp_path):
+    environment, run_id = run
+    with served(environment, run_id, "--embedding", embedding) as (address, headers, _):
+        for n in range(12):
+            file = {"code": f"def g{n}(value):\n\treturn value * {n}\n" * (5 + n), "language": "python"}
+            said = requests.post(f"{address}/detect", json=file, headers=headers, timeout=30).json()
+            outcome = "refuted" if said["verdict"] == "worth-a-conversation" else "confirmed"
+            body = {"prediction_id": said["prediction_id"], "outcome": outcome}
+            assert requests.post(f"{address}/feedback", json=body, headers=headers, timeout=5).status_code == 200
+    edge = tmp_path / "edge.jsonl"
+    document = json.loads(forerun(environment, "monitor", run_id, "--edge-cases", str(edge), "--json").stdout)
+    assert document["written"] == len(edge.read_text().splitlines()) == 12
+    assert (
+        document["releases"][0]["checked"] == document["releases"][0]["wrong_flags"] + document["releases"][0]["missed"]
+    )
+    url = environment["FORERUN_LEDGER"]
+    with open_ledger(url) as ledger:
+        row = ledger.run(run_id)
+    settings_file = tmp_path / "retrained.yaml"
+    export = Path(row.folder) / row.id / "export"
+    settings_file.write_text(
+        RETRAINED.format(config=json.dumps(row.settings["model"]["config"]), start=export, edge=edge)
+    )
+    trained = forerun(environment, "train", str(settings_file), folder=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    with open_ledger(url) as ledger:
+        new = ledger.run("last").id
+    assert new != run_id
+    beside = forerun(environment, "monitor", run_id, "--against", new, "--json")
+    assert beside.returncode == 0, beside.stderr
+    figures = json.loads(beside.stdout)["against"]
+    assert figures["kept_checked"] == figures["kept"] == 12
+    assert figures["old_kept_wrong"] >= 1
+    assert figures["changed"] > 0 or figures["auc_difference"] != 0  # they are two models
+    decision = figures["auc_difference_high"] >= 0 and figures["new_fpr"] <= figures["old_fpr"]
+    assert figures["promotable"] == decision
+    shown = " ".join(forerun(environment, "monitor", run_id, "--against", new).stdout.split())
+    assert ("is promotable" if decision else "is not promotable") in shown
+    kept = json.loads(forerun(environment, "monitor", run_id, "--forget-before", "1", "--json").stdout)
+    gone = json.loads(forerun(environment, "monitor", run_id, "--forget-before", "0", "--json").stdout)
+    assert (kept["deleted"], gone["deleted"], gone["predictions"]) == (0, 12, 0)
+
+
+@pytest.mark.slow
+def test_a_run_is_served_and_watched(run, embedding):
+    environment, run_id = run
+    with served(environment, run_id, "--embedding", embedding) as (address, headers, err):
         assert requests.post(f"{address}/detect", json=FILE, timeout=5).status_code == 401
         said = requests.post(f"{address}/detect", json=FILE, headers=headers, timeout=30).json()
         feedback = {"prediction_id": said["prediction_id"], "outcome": "refuted"}
         assert requests.post(f"{address}/feedback", json=feedback, headers=headers, timeout=5).status_code == 200
-    finally:
-        process.terminate()
-        _, err = process.communicate(timeout=30)
-    assert "no evidence against a person" in " ".join(err.split())
+        assert requests.get(f"{address}/status", headers=headers, timeout=5).json()["embedding"] == "rows.jsonl"
+        body = {"query": FILE, "candidates": [FILE, FILE], "by": "embedding"}
+        found = requests.post(f"{address}/find-similar", json=body, headers=headers, timeout=30).json()["found"]
+        assert [each["embedding"] for each in found] == pytest.approx([1, 1], abs=1e-5)
+    assert "no evidence against a person" in " ".join(err[0].split())
     watched = forerun(environment, "monitor", run_id, "--json")
     assert watched.returncode == 0, watched.stderr
     document = json.loads(watched.stdout)

@@ -49,3 +49,11 @@ def test_copies_are_highlighted_on_both_sides(address, tmp_path):
         assert re.search(
             r'<div class="e\d"><span class="number">\d+</span><span class="text"> *' + re.escape(line), side
         )
+
+
+def test_an_assignment_is_ranked_and_can_be_corrected(address, tmp_path):
+    page = shown(f"{address}/#example-batch", tmp_path)
+    assert "Most similar pairs" in page
+    first = page.split("<tbody>")[1].split("</tr>")[0]
+    assert {"first.py", "third.py"} == set(re.findall(r"\w+\.py", first))  # the same functions in another order
+    assert page.count("A person's") == 3

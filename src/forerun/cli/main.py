@@ -16,6 +16,7 @@ from forerun.cli import (
     plan_command,
     run_commands,
     serve_command,
+    similar_command,
     sweep_command,
     tune_command,
 )
@@ -37,6 +38,7 @@ run_commands.add_to(app)
 sweep_command.add_to(app)
 tune_command.add_to(app)
 serve_command.add_to(app)
+similar_command.add_to(app)
 look_commands.add_to(app)
 
 

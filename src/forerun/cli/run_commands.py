@@ -232,6 +232,9 @@ def _require_recipe(settings: object) -> "Settings":
 
 
 def _finish(outcome: "RunOutcome | None", as_json: bool) -> None:
+    from forerun.ledger.store import open_ledger
+    from forerun.recipes.here import tables_beside
+
     if outcome is None:  # one of several ranks, and not the first
         return
     if as_json:
@@ -242,6 +245,10 @@ def _finish(outcome: "RunOutcome | None", as_json: bool) -> None:
             "measurement": outcome.measurement.model_dump(mode="json", by_alias=True),
             "verdict": outcome.verdict.model_dump(mode="json", by_alias=True),
         }
+        with open_ledger(ledger_url()) as ledger:
+            beside = tables_beside(ledger, ledger.run(outcome.run_id))
+        if beside:
+            document["beside"] = [table.model_dump(mode="json") for table in beside]
         print_json(document)
     if not outcome.verdict.passed:
         raise typer.Exit(EXIT_CRITERION_FAILED)

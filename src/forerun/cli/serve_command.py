@@ -8,9 +8,11 @@ import typer
 
 from forerun.cli.options import JsonOption, ledger_url, print_json
 from forerun.cli.run_commands import RunArgument, open_settings
+from forerun.cli.similar_command import EmbeddingOption
 from forerun.errors import InvalidSettings, MissingExtra
 
 if TYPE_CHECKING:
+    from forerun.infer.embedding import FileVectors
     from forerun.infer.store import PredictionStore
     from forerun.ledger.store import RunRow
     from forerun.recipes.code_detector_serving import ServedDetector
@@ -37,12 +39,14 @@ def serve(
         float, typer.Option("--keep-days", min=0, help="Older predictions are deleted at the start.")
     ] = 90,
     no_store: Annotated[bool, typer.Option("--no-store", help="Remember nothing.")] = False,
+    embedding: EmbeddingOption = None,
 ) -> None:
     """Serve a detector: web page, detection, similarity. A token in FORERUN_SERVE_TOKEN is then asked of everybody."""
     from rich.console import Console
 
     row = _row(run_id)
     detector = _detector(row)
+    trained = _embedding(row, embedding)
     store = None if no_store else _store(row, keep_code=keep_code)
     err = Console(stderr=True)
     if store is not None:
@@ -55,11 +59,17 @@ def serve(
         )
     for sentence in detector.card.statement:
         err.print(f"- {sentence}")
-    _listen(detector, host, port, token, store)
+    _listen(host, port, detector=detector, token=token, store=store, embedding=trained)
 
 
 def _listen(
-    detector: "ServedDetector", host: str, port: int, token: str | None, store: "PredictionStore | None"
+    host: str,
+    port: int,
+    *,
+    detector: "ServedDetector",
+    token: str | None,
+    store: "PredictionStore | None",
+    embedding: "FileVectors",
 ) -> None:
     try:
         import uvicorn
@@ -70,7 +80,8 @@ def _listen(
             f"serve: needs FastAPI and uvicorn; importing {error.name} failed. Install them with: pip install "
             f"'forerun[serve]'."
         ) from error
-    uvicorn.run(make_app(detector, token=token, store=store), host=host, port=port, log_level="warning")
+    app = make_app(detector, token=token, store=store, embedding=embedding)
+    uvicorn.run(app, host=host, port=port, log_level="warning")
 
 
 def monitor(
@@ -93,7 +104,7 @@ def monitor(
     """What a served detector has answered: drift, feedback, edge cases; and deletion."""
     from rich.console import Console
 
-    from forerun.infer.drift import drift_report, write_edge_cases
+    from forerun.infer.drift import drift_report, releases, write_edge_cases
     from forerun.report.monitoring import drift_tables
     from forerun.report.terminal import result_table
 
@@ -105,16 +116,20 @@ def monitor(
     detector = _detector(row)
     predictions = store.predictions(days)
     report = drift_report(predictions, detector.card)
+    other = None if against is None else _row(against)
+    if other is not None and (_folder(other) / STORE_FILE).exists():  # what the other has answered, if it was served
+        more = releases(_store(other, keep_code=False).predictions(days))
+        report = report.model_copy(update={"releases": [*report.releases, *more]})
     written = write_edge_cases(predictions, detector.card, edge_cases) if edge_cases else None
     tables = drift_tables(report)
     document = {
         "schema": MONITOR_SCHEMA, "run_id": row.id, "deleted": deleted, "written": written,
         **report.model_dump(mode="json"),
     }  # fmt: skip
-    if against is not None:
+    if other is not None:
         from forerun.recipes.code_detector_promotion import side_by_side
 
-        table, figures = side_by_side(detector, _detector(_row(against)), predictions)
+        table, figures = side_by_side(detector, _detector(other), predictions)
         tables.append(table)
         document["against"] = figures
     if as_json:
@@ -164,3 +179,18 @@ def _detector(row: "RunRow") -> "ServedDetector":
             row.id, open_settings(settings_from(row.settings)), detect().device, _folder(row), folder, merge=False
         )
     return open_detector(folder)
+
+
+def _embedding(row: "RunRow", given: Path | None) -> "FileVectors":
+    """The given one, or the run's, which is trained on the shipped rows where there is none."""
+    from rich.console import Console
+
+    from forerun.infer.embedding import read_embedding, write_embedding
+    from forerun.recipes.code_detector_embedding import SHIPPED_EPOCHS, make_embedding, task_files
+
+    folder = given or _folder(row) / "embedding"
+    if given is None and not folder.exists():
+        Console(stderr=True).print("Training the similarity embedding on the shipped rows, once. See forerun embed.")
+        made = make_embedding(task_files(None), "the shipped rows", epochs=SHIPPED_EPOCHS)
+        write_embedding(made.model, made.card, folder)
+    return read_embedding(folder)

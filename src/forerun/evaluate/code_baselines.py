@@ -68,10 +68,9 @@ class BaselineResult:
     seconds: float
 
 
-def run_baselines(corpus: CodeCorpus) -> list[BaselineResult]:
-    """All five, the reading ones on both forms of the code."""
+def run_baselines(corpus: CodeCorpus, forms: Sequence[Form] = ("raw", "normalised")) -> list[BaselineResult]:
+    """All five, the reading ones on each of these forms of the code."""
     results = [_run(name, "none", corpus, {}, fit) for name, fit in BLIND.items()]
-    forms: tuple[Form, ...] = ("raw", "normalised")
     for form in forms:
         texts = code_texts(corpus.samples, form)
         results += [_run(name, form, corpus, texts, fit) for name, fit in READING.items()]

@@ -9,7 +9,8 @@ that a similarity of 0 for everything gets what chance would.
 - recall@k: share of queries with a member among the first k.
 - MRR: mean of 1 / rank of the first member.
 
-For expected values under ties a fixed number of random orders is averaged, seeded.
+For expected values under ties a fixed number of random orders is averaged, seeded. Intervals are 95 %, over groups that
+are resampled whole; over queries where there are fewer than LEAST_GROUPS groups, which says nothing about other groups.
 """
 
 from collections.abc import Sequence
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 from forerun.records import Record
 
 Matrix = NDArray[np.float64]
+Interval = tuple[float, float]
 ORDERS = 5
 """Random orders of ties."""
+DRAWS, LEAST_GROUPS = 400, 10
 
 
 class RetrievalReport(Record):
@@ -33,6 +36,8 @@ class RetrievalReport(Record):
     recall_at_1: float
     recall_at_10: float
     mrr: float
+    intervals: dict[str, Interval]
+    """Of each of the four, by its name."""
 
 
 def retrieval(
@@ -63,14 +68,14 @@ def retrieval(
     if not len(queries):
         raise ValueError("retrieval needs a group with two members")
     random = np.random.default_rng(seed)
-    figures = np.zeros(4)
+    figures = np.zeros((len(queries), 4))
     for _ in range(orders):
         shuffled = random.permutation(number)
-        for query in queries:
+        for row, query in enumerate(queries):
             others = shuffled[allowed[query, shuffled]]
             ranked = others[np.argsort(-similarity[query, others], kind="stable")]
-            figures += _of_query(group[ranked] == group[query], int(members[query]))
-    map_at_r, recall_1, recall_10, mrr = (figures / (orders * len(queries))).tolist()
+            figures[row] += _of_query(group[ranked] == group[query], int(members[query])) / orders
+    map_at_r, recall_1, recall_10, mrr = figures.mean(axis=0).tolist()
     return RetrievalReport(
         queries=len(queries),
         candidates=int(allowed.sum(axis=1).max()),
@@ -78,7 +83,23 @@ def retrieval(
         recall_at_1=recall_1,
         recall_at_10=recall_10,
         mrr=mrr,
+        intervals=_intervals(figures, group[queries], random),
     )
+
+
+def _intervals(figures: Matrix, group: NDArray[np.int64], random: np.random.Generator) -> dict[str, Interval]:
+    """Of the means of `figures` (queries, 4), by name."""
+    _, owner = np.unique(group, return_inverse=True)
+    if owner.max() + 1 < LEAST_GROUPS:
+        owner = np.arange(len(figures))
+    number = int(owner.max()) + 1
+    sums = np.stack([np.bincount(owner, weights=column, minlength=number) for column in figures.T], axis=1)
+    counts = np.bincount(owner, minlength=number)
+    drawn = random.integers(number, size=(DRAWS, number))
+    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)[:, None]
+    low, high = np.quantile(means, [0.025, 0.975], axis=0)
+    names = ("map_at_r", "recall_at_1", "recall_at_10", "mrr")
+    return {name: (float(low[n]), float(high[n])) for n, name in enumerate(names)}
 
 
 def _of_query(hits: NDArray[np.bool_], members: int) -> Matrix:

@@ -35,6 +35,20 @@ def test_no_similarity_gets_what_chance_gets():
     assert found.map_at_r == pytest.approx(1 / 99, abs=0.006)
 
 
+def test_intervals_are_those_of_groups():
+    """Half of 40 groups of two are found and half are not: a mean of 0.5 over 40 groups, so 0.5 ± 1.96 · 0.5 / √40."""
+    groups = [str(n // 2) for n in range(80)]
+    similarity = np.zeros((80, 80))
+    for n in range(80):
+        similarity[n, n ^ 1] = 1 if n < 40 else -1
+    found = retrieval(similarity, groups)
+    low, high = found.intervals["map_at_r"]
+    assert found.map_at_r == 0.5
+    assert (low, high) == (pytest.approx(0.345, abs=0.03), pytest.approx(0.655, abs=0.03))
+    same = retrieval(np.ones((4, 4)), ["a", "a", "a", "a"])  # too few groups: over queries, which are all alike
+    assert same.intervals["mrr"] == (1, 1)
+
+
 def test_only_other_kinds_are_candidates():
     """A same-language copy is not what a search across languages is asked for."""
     similarity = np.asarray([[9, 8, 1, 2], [8, 9, 2, 1], [1, 2, 9, 8], [2, 1, 8, 9.0]])

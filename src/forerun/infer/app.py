@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from forerun.infer.batching import Batcher, QueueFull
-from forerun.infer.comparing import STATEMENT, compare_batch, compare_two, search
+from forerun.infer.comparing import STATEMENT, Compared, compare_batch, compare_two, search
+from forerun.infer.embedding import FileVectors
 from forerun.infer.gate import Gate
 from forerun.infer.messages import (
     BatchAnswer,
@@ -67,8 +68,10 @@ class Limits:
 class Service:
     """The detector, its queue, and the threads that compare files; started and stopped with the application."""
 
-    def __init__(self, detector: Detector, limits: Limits, store: PredictionStore | None):
-        self.detector, self.limits, self.store = detector, limits, store
+    def __init__(
+        self, detector: Detector, limits: Limits, store: PredictionStore | None, embedding: FileVectors | None
+    ):
+        self.detector, self.limits, self.store, self.embedding = detector, limits, store, embedding
         self.began, self.answered = time.monotonic(), 0
         self._batcher: Batcher[Question, Answer] | None = None
         self._threads = ThreadPoolExecutor(limits.comparing_threads, thread_name_prefix="compare")
@@ -121,6 +124,17 @@ class Service:
             await self.in_thread(lambda: self.store.add(rows) if self.store is not None else None)
         return found
 
+    async def cosines(
+        self, first: CodeFile, others: Sequence[CodeFile], compared: Sequence[Compared]
+    ) -> list[tuple[float, float | None]]:
+        """Of one file and others, with the share of unrelated pairs; of the detector's head where nothing else is."""
+        if self.embedding is not None:
+            trained = self.embedding
+            values = [0.0 if each.embedding is None else each.embedding for each in compared]
+            return [(value, trained.unrelated_share(value)) for value in values]
+        answer, *more = await self.ask([first, *others])
+        return [(float(np.clip(answer.vector @ each.vector, -1, 1)), None) for each in more]
+
     def _detected(self, file: CodeFile, answer: Answer) -> DetectAnswer:
         card = self.detector.card
         verdict, reason = verdict_of(answer, card, file.language)
@@ -154,15 +168,21 @@ class Service:
             waiting=self.waiting,
             uptime_seconds=time.monotonic() - self.began,
             keeps_code=self.store is not None and self.store.keeps_code,
+            embedding="detector" if self.embedding is None else self.embedding.card.data,
         )
 
 
 def make_app(
-    detector: Detector, *, limits: Limits | None = None, token: str | None = None, store: PredictionStore | None = None
+    detector: Detector,
+    *,
+    limits: Limits | None = None,
+    token: str | None = None,
+    store: PredictionStore | None = None,
+    embedding: FileVectors | None = None,
 ) -> FastAPI:
     """The application; with `token` every request but those of the page must carry it."""
     limits = limits or Limits()
-    service = Service(detector, limits, store)
+    service = Service(detector, limits, store, embedding)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -233,11 +253,12 @@ def _add_similarity(app: FastAPI, service: Service) -> None:
     @app.post("/v1/similarity")
     async def similarity(request: SimilarityRequest) -> SimilarityAnswer:
         """What two files have in common, and on which lines."""
-        comparison = await service.in_thread(lambda: compare_two(request))
-        first, second = await service.ask([request.a, request.b])
+        compared = await service.in_thread(lambda: compare_two(request, service.embedding))
+        [(cosine, unrelated)] = await service.cosines(request.a, [request.b], [compared])
         return SimilarityAnswer(
-            comparison=comparison,
-            embedding=_cosine(first, second),
+            comparison=compared.comparison,
+            embedding=cosine,
+            unrelated=unrelated,
             guarantee=Winnowing().guarantee,
             statement=list(STATEMENT),
         )
@@ -245,17 +266,16 @@ def _add_similarity(app: FastAPI, service: Service) -> None:
     @app.post("/v1/find-similar")
     async def find_similar(request: SearchRequest) -> SearchAnswer:
         """The candidates most like a file; candidates come with the request and are not kept."""
-        found = await service.in_thread(lambda: search(request, service.until()))
-        query, *others = await service.ask([request.query, *(request.candidates[place] for place, _ in found)])
-        files = [
-            FoundFile(index=place, comparison=comparison, embedding=_cosine(query, answer))
-            for (place, comparison), answer in zip(found, others, strict=True)
+        if request.by == "embedding" and service.embedding is None:
+            raise HTTPException(404, "No trained embedding is served here. Rank by syntax, or start it with one.")
+        found = await service.in_thread(lambda: search(request, service.until(), service.embedding))
+        files = [request.candidates[place] for place, _ in found]
+        cosines = await service.cosines(request.query, files, [compared for _, compared in found])
+        answers = [
+            FoundFile(index=place, comparison=compared.comparison, embedding=cosine, unrelated=unrelated)
+            for (place, compared), (cosine, unrelated) in zip(found, cosines, strict=True)
         ]
-        return SearchAnswer(found=files, statement=list(STATEMENT))
-
-
-def _cosine(first: Answer, second: Answer) -> float:
-    return float(np.clip(first.vector @ second.vector, -1, 1))
+        return SearchAnswer(found=answers, statement=list(STATEMENT))
 
 
 def _add_refusals(app: FastAPI) -> None:

@@ -22,6 +22,13 @@ class SliceRow(Record):
     """At the served budget; nulls where there are no such files."""
 
 
+class Distribution(Record):
+    """Shares of bins and their inner edges."""
+
+    edges: list[float]
+    shares: list[float]
+
+
 class Reference(Record):
     """Distribution of the validation files, to see when others come: shares of bins and their inner edges."""
 
@@ -30,6 +37,8 @@ class Reference(Record):
     probability_edges: list[float]
     probability_shares: list[float]
     languages: dict[str, float]
+    features: dict[str, Distribution] = {}
+    """Counts of the formatting, by their names; none in cards of older exports."""
 
 
 class DetectorCard(Record):

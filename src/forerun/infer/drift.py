@@ -2,7 +2,8 @@
 
 Drift is the population stability index, Σ (p - q) · ln(p / q) over the bins of the card's reference, with half a file
 added to each bin; with few files chance alone makes it large, so it stands beside what 95 % of samples of as many
-validation files would stay under. Feedback gives the share of flags that were right, with its exact interval.
+validation files would stay under; the eleven counts of the formatting share one such chance. Feedback gives the share
+of flags that were right, and of checked verdicts that were wrong by release, with exact intervals.
 """
 
 import json
@@ -13,14 +14,15 @@ import numpy as np
 
 from forerun.errors import InvalidSettings
 from forerun.evaluate.classification import clopper_pearson
+from forerun.evaluate.code_baselines import FORMATTING_COUNTS
 from forerun.infer.detector_card import DetectorCard
 from forerun.infer.store import Prediction
 from forerun.records import Record
 
-FLAGGED = "worth-a-conversation"
+FLAGGED, CALM = "worth-a-conversation", "no-finding"
 NEAR = 0.15
 """Distance from the threshold, in probability, of a case that is worth a look."""
-DRAWS = 400
+DRAWS, CERTAINTY = 2000, 0.95
 Count = Callable[[Sequence[Prediction]], np.ndarray]
 
 
@@ -33,6 +35,22 @@ class Drift(Record):
     chance: float
     """That 95 % of samples of as many validation files stay under."""
     drifted: bool
+
+
+class Release(Record):
+    """One model that answered, and how often it was wrong among the verdicts that somebody checked."""
+
+    model: str
+    """Hash of the settings of its run."""
+    predictions: int
+    checked: int
+    wrong_flags: int
+    missed: int
+    """AI-written files without a finding."""
+    error: float | None
+    error_low: float | None
+    error_high: float | None
+    """Share of checked verdicts that were wrong, with its exact 95 % interval."""
 
 
 class DriftReport(Record):
@@ -48,6 +66,7 @@ class DriftReport(Record):
     precision_low: float | None
     precision_high: float | None
     near_threshold: int
+    releases: list[Release]
 
 
 def stability_index(shares: np.ndarray, counts: np.ndarray) -> float:
@@ -58,11 +77,11 @@ def stability_index(shares: np.ndarray, counts: np.ndarray) -> float:
     return float(((found - wanted) * np.log(found / wanted)).sum())
 
 
-def drift_of(quantity: str, shares: Sequence[float], counts: np.ndarray) -> Drift:
-    """The index beside what chance makes of it."""
+def drift_of(quantity: str, shares: Sequence[float], counts: np.ndarray, certainty: float = CERTAINTY) -> Drift:
+    """The index beside what `certainty` of chance draws stay under."""
     wanted = np.asarray(shares) / np.sum(shares)
     draws = np.random.default_rng(0).multinomial(int(counts.sum()), wanted, DRAWS)
-    chance = float(np.quantile([stability_index(wanted, draw) for draw in draws], 0.95))
+    chance = float(np.quantile([stability_index(wanted, draw) for draw in draws], certainty))
     index = stability_index(wanted, counts)
     return Drift(quantity=quantity, index=index, chance=chance, drifted=index > chance)
 
@@ -81,6 +100,7 @@ def drift_report(predictions: Sequence[Prediction], card: DetectorCard) -> Drift
                      _binned([p.probability for p in predictions], reference.probability_edges)),
             drift_of("language", [*reference.languages.values(), 0.0], np.asarray([names.count(n) for n in languages])),
         ]  # fmt: skip
+        found += _feature_drift(predictions, card)
     told = [p for p in predictions if p.outcome is not None]
     flags = [p for p in told if p.verdict == FLAGGED]
     confirmed = sum(p.outcome == "confirmed" for p in flags)
@@ -96,6 +116,45 @@ def drift_report(predictions: Sequence[Prediction], card: DetectorCard) -> Drift
         precision_low=low,
         precision_high=high,
         near_threshold=sum(_is_near(p, card) for p in predictions),
+        releases=releases(predictions),
+    )
+
+
+def _feature_drift(predictions: Sequence[Prediction], card: DetectorCard) -> list[Drift]:
+    """Of the counts of the formatting, which together raise a false alarm in 5 % of cases."""
+    rows = [prediction.features for prediction in predictions if prediction.features is not None]
+    expected = card.reference.features
+    if not rows or not expected:
+        return []
+    certainty = 1 - (1 - CERTAINTY) / len(expected)
+    columns: dict[str, np.ndarray] = dict(zip(FORMATTING_COUNTS, np.asarray(rows).T, strict=True))
+    return [
+        drift_of(name, wanted.shares, _binned(columns[name], wanted.edges), certainty)
+        for name, wanted in expected.items()
+    ]
+
+
+def releases(predictions: Sequence[Prediction]) -> list[Release]:
+    """Each model's error among the verdicts that were checked, in the order of their first answers."""
+    found: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        found.setdefault(prediction.model, []).append(prediction)
+    return [_release(model, rows) for model, rows in found.items()]
+
+
+def _release(model: str, rows: Sequence[Prediction]) -> Release:
+    checked = [p for p in rows if p.outcome is not None and p.verdict in (FLAGGED, CALM)]
+    wrong = [p for p in checked if _is_wrong(p)]
+    low, high = clopper_pearson(len(wrong), len(checked)) if checked else (None, None)
+    return Release(
+        model=model,
+        predictions=len(rows),
+        checked=len(checked),
+        wrong_flags=sum(p.verdict == FLAGGED for p in wrong),
+        missed=sum(p.verdict == CALM for p in wrong),
+        error=len(wrong) / len(checked) if checked else None,
+        error_low=low,
+        error_high=high,
     )
 
 

@@ -54,6 +54,8 @@ class SearchRequest(Message):
     candidates: Annotated[list[CodeFile], Field(min_length=1, max_length=MOST_FILES)]
     base: Annotated[list[CodeFile], Field(max_length=20)] = []
     shown: Annotated[int, Field(ge=1, le=50)] = 10
+    by: Literal["syntax", "embedding"] = "syntax"
+    """What ranks the candidates; `embedding` finds solutions of the same task that share no code."""
 
 
 class FeedbackRequest(Message):
@@ -97,7 +99,9 @@ class SimilarityAnswer(Message):
 
     comparison: Comparison
     embedding: float
-    """Cosine of the model's vectors, from -1 to 1; comparable only with other values of the same model."""
+    """Cosine of the files' vectors, from -1 to 1; comparable only with other values of the same model."""
+    unrelated: float | None = None
+    """Share of pairs of unrelated files that are as alike by that cosine; null where the embedding was not trained."""
     guarantee: int
     """Words in a row that cannot be shared unnoticed."""
     statement: list[str]
@@ -127,10 +131,11 @@ class FoundFile(Message):
     """Its place in the request."""
     comparison: Comparison
     embedding: float
+    unrelated: float | None = None
 
 
 class SearchAnswer(Message):
-    """The candidates most like the query, by syntax, then words."""
+    """The candidates most like the query, by what was asked for."""
 
     found: list[FoundFile]
     statement: list[str]
@@ -151,6 +156,9 @@ class StatusAnswer(Message):
     uptime_seconds: float
     keeps_code: bool
     """Whether the code of requests is stored."""
+    embedding: str = "detector"
+    """What the trained embedding of the third tier learned from; `detector` where there is none, and the cosine is that
+    of the detector's own head, which was not trained to find the like."""
 
 
 class FeedbackAnswer(Message):

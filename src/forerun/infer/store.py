@@ -1,6 +1,7 @@
 """What a service remembers: predictions, what became of them, and what came in; in a local SQLite file.
 
-Student code is private: by default only its SHA-256 and its size are kept, never its text. With `keep_code` the text is
+Student code is private: by default only its SHA-256, its size and eleven counts of its formatting (to see drift) are
+kept, never its text. With `keep_code` the text is
 kept too, which is what exporting edge cases for retraining needs. `forget_before` and `forget` delete for good.
 """
 
@@ -10,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import (
+    JSON,
     Column,
     DateTime,
     Float,
@@ -22,11 +24,14 @@ from sqlalchemy import (
     delete,
     event,
     insert,
+    inspect,
     select,
+    text,
 )
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
+from forerun.evaluate.code_baselines import formatting_counts
 from forerun.infer.messages import CodeFile, DetectAnswer
 from forerun.records import Record
 
@@ -46,6 +51,7 @@ _PREDICTIONS = Table(
     Column("verdict", String, nullable=False),
     Column("code_sha256", String, nullable=False, index=True),
     Column("code", Text),
+    Column("features", JSON),
 )
 _FEEDBACK = Table(
     "feedback",
@@ -71,6 +77,8 @@ class Prediction(Record):
     verdict: str
     code_sha256: str
     code: str | None
+    features: list[float] | None = None
+    """The counts of `evaluate.code_baselines.FORMATTING_COUNTS`; null in rows of older services."""
     outcome: Outcome | None = None
     """What became of it, if it was said."""
 
@@ -89,6 +97,7 @@ class Prediction(Record):
             verdict=said.verdict,
             code_sha256=hashlib.sha256(file.code.encode("utf-8", "replace")).hexdigest(),
             code=file.code,
+            features=formatting_counts(file.code),
         )
 
 
@@ -100,6 +109,9 @@ class PredictionStore:
         self._engine = create_engine(url, poolclass=NullPool)
         event.listen(self._engine, "connect", _set_pragmas)
         _METADATA.create_all(self._engine)
+        if "features" not in {column["name"] for column in inspect(self._engine).get_columns("predictions")}:
+            with self._engine.begin() as connection:  # a store of an older service
+                connection.execute(text("ALTER TABLE predictions ADD COLUMN features JSON"))
 
     @property
     def engine(self) -> Engine:
@@ -145,8 +157,8 @@ class PredictionStore:
 
     def forget(self, prediction_id: str) -> int:
         """Delete everything about the file of a prediction: all predictions on the same text, and their feedback."""
-        text = select(_PREDICTIONS.c.code_sha256).where(_PREDICTIONS.c.id == prediction_id)
-        return self._forget(select(_PREDICTIONS.c.id).where(_PREDICTIONS.c.code_sha256.in_(text)))
+        same = select(_PREDICTIONS.c.code_sha256).where(_PREDICTIONS.c.id == prediction_id)
+        return self._forget(select(_PREDICTIONS.c.id).where(_PREDICTIONS.c.code_sha256.in_(same)))
 
     def _forget(self, chosen: Any) -> int:
         with self._engine.begin() as connection:

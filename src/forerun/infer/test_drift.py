@@ -5,9 +5,11 @@ import pytest
 
 from forerun.data.code_authorship import from_path
 from forerun.errors import InvalidSettings
-from forerun.infer.drift import drift_of, drift_report, stability_index, write_edge_cases
+from forerun.evaluate.code_baselines import FORMATTING_COUNTS, formatting_counts
+from forerun.infer.drift import drift_of, drift_report, releases, stability_index, write_edge_cases
 from forerun.infer.test_scoring import card
 from forerun.infer.test_store import prediction
+from forerun.recipes.code_detector_card import distribution
 from forerun.report.monitoring import drift_tables
 
 FLAG = "worth-a-conversation"
@@ -56,7 +58,9 @@ def test_feedback_gives_the_share_of_right_flags():
     assert found.precision_low == pytest.approx(0.4439, abs=1e-4)  # Clopper-Pearson of 8 in 10
     assert found.near_threshold == 1
     assert found.verdicts == {"no-finding": 1, FLAG: 10}
-    assert [table.title for table in drift_tables(found)] == ["What was answered", "Drift against the validation files"]
+    assert [table.title for table in drift_tables(found)] == [
+        "What was answered", "Drift against the validation files", "Error by release",
+    ]  # fmt: skip
 
 
 def test_nothing_answered_is_no_drift():
@@ -83,3 +87,38 @@ def test_edge_cases_can_be_trained_on(tmp_path):
         write_edge_cases(cases, card(), to)
     with pytest.raises(InvalidSettings, match="--keep-code"):
         write_edge_cases([case.model_copy(update={"code": None}) for case in cases], card(), tmp_path / "other.jsonl")
+
+
+def test_formatting_drifts_where_tabs_come_in():
+    rows = [formatting_counts(f"def f{n}(x):\n    return x + {n}\n" * (1 + n % 5)) for n in range(200)]
+    inner = np.linspace(0, 1, 6)[1:-1]
+    columns = zip(FORMATTING_COUNTS, np.asarray(rows).T, strict=True)
+    features = {name: distribution(values, inner) for name, values in columns}
+    known = card().reference.model_copy(update={"features": features})
+
+    def drifted(rows):
+        told = [prediction(n, features=row) for n, row in enumerate(rows)]
+        report = drift_report(told, card(reference=known))
+        return {d.quantity for d in report.drift if d.drifted and d.quantity in FORMATTING_COUNTS}
+
+    assert drifted(rows[::2]) == set()
+    tabs = [formatting_counts(f"def f{n}(x):\n\treturn x + {n}\n" * (1 + n % 5)) for n in range(60)]
+    assert "tabs per character" in drifted(tabs)
+    assert "lines" not in drifted(tabs)
+    assert drift_report([prediction(1, features=None)], card(reference=known)).drift[-1].quantity == "language"
+
+
+def test_errors_are_counted_by_release():
+    told = [
+        prediction(1, model="old", verdict=FLAG, outcome="refuted"),
+        prediction(2, model="old", verdict="no-finding", outcome="confirmed"),
+        prediction(3, model="old", verdict="no-finding", outcome="refuted"),
+        prediction(4, model="old", verdict="not-enough-code", outcome="confirmed"),
+        prediction(5, model="new", verdict=FLAG, outcome="confirmed"),
+        prediction(6, model="new"),
+    ]
+    old, new = releases(told)
+    assert (old.model, old.predictions, old.checked, old.wrong_flags, old.missed) == ("old", 4, 3, 1, 1)
+    assert old.error == pytest.approx(2 / 3)
+    assert (new.checked, new.error, new.error_low) == (1, 0, 0)
+    assert releases(told[5:])[0].error is None

@@ -63,3 +63,18 @@ def test_forgetting_a_file_takes_every_prediction_on_it(tmp_path):
     assert [p.id for p in store.predictions()] == ["p3"]
     assert b"UNMISTAKABLE" not in (tmp_path / "p.sqlite").read_bytes()
     assert store.forget("nobody") == 0
+
+
+def test_a_store_of_an_older_service_is_read_on(tmp_path):
+    url = f"sqlite:///{tmp_path}/old.sqlite"
+    old = PredictionStore(url)
+    with old.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE predictions DROP COLUMN features"))
+        connection.execute(
+            text(
+                "INSERT INTO predictions VALUES ('p', '2026-01-01 00:00:00', 'e', 'm', 'l', 1, 1, 0.5, 'v', 'h', NULL)"
+            )
+        )
+    again = PredictionStore(url)
+    again.add([prediction(2, features=[1.0, 0.5])])
+    assert [row.features for row in again.predictions()] == [None, [1.0, 0.5]]

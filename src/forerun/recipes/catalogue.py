@@ -35,7 +35,10 @@ def shipped() -> list[str]:
 
 
 class Recipe(Protocol):
-    """What a recipe module offers; one that can be swept also has what `recipes.swept.Sweepable` says."""
+    """What a recipe module offers; one that can be swept also has what `recipes.swept.Sweepable` says.
+
+    It may have `beside(ledger, run_id)`: tables on a run from the ledger's other runs, for its page and JSON.
+    """
 
     SETTINGS: Settings
     CRITERIA: tuple[Criterion, ...]

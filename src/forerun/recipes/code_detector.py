@@ -22,19 +22,22 @@ from forerun.data.code_authorship import CodeCorpus, Split, embedded
 from forerun.data.code_tokens import CodeTokeniser
 from forerun.evaluate.classification import ClassificationReport, Scored, auc_difference, report, roc_auc
 from forerun.evaluate.code_baselines import BaselineResult, labels_of, run_baselines, scored, slices_of
-from forerun.recipes.code_detector_card import card_tables, make_card, write_card
+from forerun.ledger.store import Ledger
+from forerun.recipes.code_detector_card import card_metrics, card_tables, coverage_curve, make_card, write_card
 from forerun.recipes.code_detector_comparison import comparison
 from forerun.recipes.code_detector_data import FROM_SCRATCH, CodeDetectorData, open_data
 from forerun.recipes.code_detector_evaluation import (
     CRITERIA,
     SplitScores,
     all_metrics,
+    baseline_forms,
     criteria_for,
     score_split,
     task_pair_auc,
 )
 from forerun.recipes.code_detector_onnx import write_onnx
 from forerun.recipes.code_detector_options import VARIANTS, options_of, part_of
+from forerun.recipes.code_detector_unseen import unseen_table
 from forerun.recipes.code_detector_workload import SHIPPED_WEIGHTS, CodeDetectorWorkload
 from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.report.tables import Cell, ResultTable
@@ -56,7 +59,7 @@ SETTINGS = Settings.model_validate(
         "evaluation": {"every_epochs": 1, "examples": 1},
     }
 )
-__all__ = ["CRITERIA", "SETTINGS", "VARIANTS", "comparison", "criteria_for", "open_recipe"]
+__all__ = ["CRITERIA", "SETTINGS", "VARIANTS", "beside", "comparison", "criteria_for", "open_recipe"]
 Scores = dict[Split, SplitScores]
 COLUMNS = ["model", "code", "AUC", "AP", "acc", "F1", "TPR1", "FPR1", "TPR5", "FPR5"]
 
@@ -111,7 +114,9 @@ def open_recipe(settings: Settings, corpus: CodeCorpus | None = None, *, lengths
         final_examples=validation + test,
         evaluate=evaluate,
         judge=lambda step: judge(step, data),
-        baselines=lambda scores: with_baselines(scores, data, run_baselines(corpus), settings),
+        baselines=lambda scores: with_baselines(
+            scores, data, run_baselines(corpus, baseline_forms(settings)), settings
+        ),
         write_card=lambda scores, folder: write_card(make_card(scores, data, settings), folder),
         criteria=criteria_for(settings),
         save_beside=data.save_tokeniser,
@@ -145,13 +150,19 @@ def with_baselines(
         f"{detector.samples:,} held-out files, {detector.prevalence:.0%} AI-written, no group shared with training. "
         f"95 % interval of the detector's AUC over groups: {detector.roc_auc_low:.3f} to {detector.roc_auc_high:.3f}. "
         f"TPR1 and TPR5: thresholds chosen on validation for 1 % and 5 % false positives; FPR1 and FPR5 are what they "
-        f"gave on test. {standing(test, baselines)}"
+        f"gave on test. {standing(test, baselines, options_of(settings).form)}"
     )
+    card = make_card(scores, data, settings)
     tables = [
         ResultTable(title="Detector beside its baselines", note=note, columns=COLUMNS, rows=rows),
-        *card_tables(make_card(scores, data, settings)),
+        *card_tables(card),
     ]
-    return Judgement(metrics, tables)
+    return Judgement(metrics | card_metrics(card), tables, [coverage_curve(card)])
+
+
+def beside(ledger: Ledger, run_id: str) -> list[ResultTable]:
+    """What other runs of the ledger say about a run: how such a detector does on what it has not seen."""
+    return [unseen_table(ledger, run_id)]
 
 
 def _row(name: str, form: str, result: ClassificationReport) -> list[Cell]:
@@ -160,11 +171,11 @@ def _row(name: str, form: str, result: ClassificationReport) -> list[Cell]:
     return [name, form, result.roc_auc, result.average_precision, result.accuracy, result.f1, *points]
 
 
-def standing(test: Scored, baselines: Sequence[BaselineResult]) -> str:
-    """Plain words on the detector against each baseline that reads the code, by paired differences of the AUC."""
+def standing(test: Scored, baselines: Sequence[BaselineResult], form: str) -> str:
+    """Plain words on the detector against each baseline that reads this form, by paired differences of the AUC."""
     said = []
     for baseline in baselines:
-        if baseline.form == "raw":
+        if baseline.form == form:
             difference = auc_difference(test, baseline.test_scores)
             word = "above" if difference.low > 0 else "below" if difference.high < 0 else "not told apart from"
             interval = f"{difference.value:+.3f}, {difference.low:+.3f} to {difference.high:+.3f}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from forerun.data.code_authorship import CodeSample, Split
 from forerun.evaluate.classification import Scored, bootstrap_auc, expected_calibration_error, roc_auc
-from forerun.evaluate.code_baselines import scored
+from forerun.evaluate.code_baselines import FORMATTING_COUNTS, formatting_counts, scored
 from forerun.evaluate.decision import (
     BUDGETS,
     budget_point,
@@ -20,11 +20,11 @@ from forerun.evaluate.decision import (
     by_size,
     fit_calibration,
 )
-from forerun.infer.detector_card import CARD, DetectorCard, Reference, SliceRow
+from forerun.infer.detector_card import CARD, DetectorCard, Distribution, Reference, SliceRow
 from forerun.recipes.code_detector_data import CodeDetectorData
 from forerun.recipes.code_detector_evaluation import SplitScores
 from forerun.recipes.code_detector_options import options_of
-from forerun.report.tables import Cell, ResultTable
+from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 from forerun.settings.schema import Settings
 
 MARKDOWN = "MODEL_CARD.md"
@@ -32,7 +32,7 @@ SERVED_BUDGET = 0.01
 SIZE_LIMITS = (0, 32, 64, 96, 128, 192)
 SIZE_BINS = (0, 64, 128, 192)
 LEAST_SHARE = 0.05
-HISTOGRAM_BINS = 10
+HISTOGRAM_BINS, ATOM = 10, 0.05
 STATEMENT = (
     "This score is no evidence against a person. It says how much a file resembles the AI-written files that this "
     "detector was trained on, by style as much as by substance.",
@@ -97,7 +97,23 @@ def _reference(validation: Scored, sizes: np.ndarray, samples: Sequence[CodeSamp
         probability_edges=probability_edges.tolist(),
         probability_shares=shares(validation.scores, probability_edges),
         languages={str(name): names.count(name) / len(names) for name in sorted(set(names))},
+        features=_features([sample.code for sample in samples], inner),
     )
+
+
+def _features(codes: Sequence[str], inner: np.ndarray) -> dict[str, Distribution]:
+    """Distribution of each count of the formatting."""
+    found = {}
+    for name, values in zip(FORMATTING_COUNTS, np.asarray([formatting_counts(code) for code in codes]).T, strict=True):
+        found[name] = distribution(values, inner)
+    return found
+
+
+def distribution(values: np.ndarray, ranks: np.ndarray) -> Distribution:
+    """Bins between the quantiles of these ranks; a value that many have (no tabs, say) is a bin of its own."""
+    edges = np.unique(np.quantile(values, ranks))
+    edges = np.unique([*edges, *(np.nextafter(e, np.inf) for e in edges if (values == e).mean() >= ATOM)])
+    return Distribution(edges=edges.tolist(), shares=shares(values, edges))
 
 
 def shares(values: np.ndarray, edges: np.ndarray) -> list[float]:
@@ -180,6 +196,32 @@ def card_tables(card: DetectorCard) -> list[ResultTable]:
             rows=slices,
         ),
     ]
+
+
+def card_metrics(card: DetectorCard) -> dict[str, float]:
+    """The card's figures by name, for a run's JSON; what could not be measured has none."""
+    found: dict[str, float | None] = {"calibration_error": card.calibration_error}
+    for point in card.points:
+        name = f"budget_{100 * point.budget:g}_percent"
+        found |= {f"{name}.{rate}": getattr(point, rate) for rate in ("threshold", "tpr", "fpr", "fpr_low", "fpr_high")}
+        found |= {f"{name}.ppv_at_prevalence_{prevalence}": value for prevalence, value in point.ppv.items()}
+    found |= {f"coverage_{point.coverage:.1f}.error": point.error for point in card.by_certainty}
+    for part in card.slices:
+        found |= {f"slice.{part.name}.{rate}": getattr(part, rate) for rate in ("roc_auc", "tpr", "fpr")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def coverage_curve(card: DetectorCard) -> ResultCurve:
+    """Error of the files that are judged when the least certain, or the smallest, are left alone."""
+    series = [
+        Series(name=name, x=[p.coverage for p in points], y=[p.error for p in points])
+        for name, points in (("least certain left alone", card.by_certainty), ("smallest left alone", card.by_size))
+        if points
+    ]
+    return ResultCurve(
+        title="Coverage and risk", note="On test; a falling line says that leaving files alone buys fewer errors.",
+        across="share of files judged", up="share of those judged wrongly", series=series,
+    )  # fmt: skip
 
 
 def write_card(card: DetectorCard, folder: Path) -> None:

@@ -18,11 +18,11 @@ from forerun.data.code_tokens import PAD_ID, CodeTokeniser
 from forerun.data.normalise_code import normalise_code
 from forerun.data.plan import BatchPlan
 from forerun.data.sampler import COMPILED_MULTIPLE, LENGTH_MULTIPLE, Indices, LengthBucketSampler
-from forerun.errors import InvalidSettings, MissingExtra, NotSupported, UnknownModel
+from forerun.errors import BadData, InvalidSettings, MissingExtra, NotSupported, UnknownModel
 from forerun.models.code_encoder import CodeEncoderConfig
 from forerun.models.minilm import minilm_directory
 from forerun.models.pretrained_tokenizer import load_tokenizer
-from forerun.recipes.code_detector_options import options_of
+from forerun.recipes.code_detector_options import options_of, require_start
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch
 
@@ -153,6 +153,9 @@ def _tokenise(
     codes: dict[Split, list[str]] = {
         split: [text_of(sample.code, sample.language, form) for sample in rows] for split, rows in samples.items()
     }
+    start = require_start(settings)
+    if start is not None:
+        return _given(load_exported_tokeniser(start, settings), codes, length)
     if settings.model.name == FROM_SCRATCH:
         return _own(codes, CodeEncoderConfig.from_overrides(settings.model.config).vocabulary_size, length)
     try:
@@ -161,7 +164,7 @@ def _tokenise(
         if not lengths_only:
             raise
         return _own(codes, CodeEncoderConfig().vocabulary_size, length)
-    return borrowed, borrowed.pad_token_id, {split: _encode(borrowed, rows, length) for split, rows in codes.items()}
+    return _given(borrowed, codes, length)
 
 
 def text_of(code: str, language: str, form: str) -> str:
@@ -169,11 +172,31 @@ def text_of(code: str, language: str, form: str) -> str:
     return normalise_code(code, language) if form == "normalised" else code
 
 
-def _own(
-    codes: dict[Split, list[str]], vocabulary_size: int, length: int
-) -> tuple[CodeTokeniser, int, dict[Split, list[Ids]]]:
-    own = CodeTokeniser.train(codes["train"], vocabulary_size)
-    return own, PAD_ID, {split: own.encode(rows, length) for split, rows in codes.items()}
+def _own(codes: dict[Split, list[str]], vocabulary_size: int, length: int) -> tuple[Any, int, dict[Split, list[Ids]]]:
+    return _given(CodeTokeniser.train(codes["train"], vocabulary_size), codes, length)
+
+
+def _given(tokeniser: Any, codes: dict[Split, list[str]], length: int) -> tuple[Any, int, dict[Split, list[Ids]]]:
+    """Ids of a tokeniser that is there already."""
+    if isinstance(tokeniser, CodeTokeniser):
+        return tokeniser, PAD_ID, {split: tokeniser.encode(rows, length) for split, rows in codes.items()}
+    return tokeniser, tokeniser.pad_token_id, {split: _encode(tokeniser, rows, length) for split, rows in codes.items()}
+
+
+def load_exported_tokeniser(folder: Path, settings: Settings) -> Any:
+    """The tokeniser beside an exported model: a `CodeTokeniser`, or a Hugging Face one.
+
+    Raises:
+        BadData: it is not there, or cannot be read.
+    """
+    if settings.model.name == FROM_SCRATCH:
+        return CodeTokeniser.load(folder / "tokenizer.json")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise BadData(f"{folder}: the tokeniser cannot be read: {error}. Export the run again.") from error
 
 
 def _pretrained_tokeniser(name: str, *, local_only: bool) -> Any:

@@ -13,7 +13,7 @@ from torch import nn
 
 from forerun.data.code_authorship import Split
 from forerun.evaluate.classification import ClassificationReport, Floats, report, roc_auc
-from forerun.evaluate.code_baselines import BaselineResult, scored, slices_of
+from forerun.evaluate.code_baselines import BaselineResult, Form, scored, slices_of
 from forerun.recipes.code_detector_data import CodeDetectorData
 from forerun.recipes.code_detector_options import options_of
 from forerun.settings.schema import Precision, Settings
@@ -62,6 +62,12 @@ def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
     if options.hold_out or options.form != "raw":
         return tuple(c for c in CRITERIA if c.comparison == "error within" or c.quantity == "author_loss")
     return CRITERIA
+
+
+def baseline_forms(settings: Settings) -> tuple[Form, ...]:
+    """Forms of the code that the baselines read: both; the run's own where a part is held out, for half the time."""
+    options = options_of(settings)
+    return (options.form,) if options.hold_out else ("raw", "normalised")
 
 
 def score_split(

@@ -1,4 +1,7 @@
-"""Old and new detector side by side, before the new one is served: on the shipped test rows and on what was kept."""
+"""Old and new detector side by side, before the new one is served: on the shipped test rows and on what was kept.
+
+The test rows are frozen: edge cases whose text is among them are never trained on (`recipe.edge_cases`).
+"""
 
 from collections.abc import Sequence
 from typing import cast, get_args
@@ -38,6 +41,8 @@ def side_by_side(
     test, human = scored(samples, scores[1]), np.asarray([not sample.is_ai for sample in samples])
     difference = auc_difference(test, scores[0])
     kept = [p for p in predictions if p.code is not None and p.language in get_args(Language)]
+    said = _verdicts_of(old, kept), _verdicts_of(new, kept)
+    wrong = [sum(_is_wrong(p, verdict) for p, verdict in zip(kept, verdicts, strict=True)) for verdicts in said]
     fpr, tpr = ([float(flagged[part].mean()) for flagged in flags] for part in (human, ~human))
     figures: dict[str, float | int | bool] = {
         "auc_difference": difference.value,
@@ -49,7 +54,10 @@ def side_by_side(
         "new_tpr": tpr[1],
         "changed": int((flags[0] != flags[1]).sum()),
         "kept": len(kept),
-        "kept_changed": _changed(old, new, kept),
+        "kept_changed": sum(first != second for first, second in zip(*said, strict=True)),
+        "kept_checked": sum(p.outcome is not None for p in kept),
+        "old_kept_wrong": wrong[0],
+        "new_kept_wrong": wrong[1],
         "promotable": bool(difference.high >= 0 and fpr[1] <= fpr[0]),
     }
     return _table(figures, len(samples)), figures
@@ -67,24 +75,34 @@ def _table(figures: dict[str, float | int | bool], rows: int) -> ResultTable:
         "auc_difference_high": "  to",
         "kept": "kept files",
         "kept_changed": "their verdicts that change",
+        "kept_checked": "kept files that somebody checked",
     }
     rates += [[words, None, None, figures[name]] for name, words in names.items()]
+    before, after = figures["old_kept_wrong"], figures["new_kept_wrong"]
+    rates.append(["  wrong verdicts among them", before, after, after - before])
     word = "" if figures["promotable"] else "not "
+    said = "may be as high" if figures["auc_difference_high"] >= 0 else "is lower"
     return ResultTable(
         title="Old and new side by side",
-        note=f"{rows:,} test rows that neither trained on. The new one is {word}promotable.",
+        note=f"{rows:,} frozen test rows that neither trained on; kept files may have been trained on since. The new "
+        f"one is {word}promotable: its AUC {said}, and it flags {figures['new_fpr']:.2%} of people's files, the old "
+        f"one {figures['old_fpr']:.2%}.",
         columns=["what", "old", "new", "difference"],
         rows=rates,
     )
 
 
-def _changed(old: ServedDetector, new: ServedDetector, kept: Sequence[Prediction]) -> int:
-    """Kept files whose verdict differs."""
+def _verdicts_of(detector: ServedDetector, kept: Sequence[Prediction]) -> list[str]:
+    """What the detector says now of files that were kept."""
     questions = [Question(p.code or "", cast(Language, p.language)) for p in kept]
-    if not questions:
-        return 0
-    said = [_verdicts(detector, questions) for detector in (old, new)]
-    return sum(first != second for first, second in zip(*said, strict=True))
+    return _verdicts(detector, questions) if questions else []
+
+
+def _is_wrong(prediction: Prediction, verdict: str) -> bool:
+    """A person's file that is flagged, or an AI's without a finding; what nobody checked is not wrong."""
+    if prediction.outcome == "refuted":
+        return verdict == FLAG
+    return prediction.outcome == "confirmed" and verdict == "no-finding"
 
 
 def _verdicts(detector: ServedDetector, questions: Sequence[Question]) -> list[str]:

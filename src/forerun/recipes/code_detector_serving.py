@@ -23,7 +23,7 @@ from forerun.infer.detector_card import DetectorCard, read_card
 from forerun.infer.export import DESCRIPTION, load_exported
 from forerun.infer.messages import Window
 from forerun.infer.scoring import Answer, Question
-from forerun.recipes.code_detector_data import EVALUATION_BATCH_TOKENS, FROM_SCRATCH, text_of
+from forerun.recipes.code_detector_data import EVALUATION_BATCH_TOKENS, load_exported_tokeniser, text_of
 from forerun.recipes.code_detector_options import options_of
 from forerun.recipes.code_detector_workload import CodeDetectorWorkload
 from forerun.settings.load import settings_from
@@ -133,15 +133,4 @@ def open_detector(folder: Path) -> ServedDetector:
     if settings.workload != CodeDetectorWorkload.name:
         raise NotSupported(f"serve: a {CodeDetectorWorkload.name} can be served; {folder} holds a {settings.workload}.")
     settings, model = load_exported(folder, CodeDetectorWorkload(settings))
-    return ServedDetector(model, _tokeniser(folder, settings), settings, read_card(folder))
-
-
-def _tokeniser(folder: Path, settings: Settings) -> Any:
-    if settings.model.name == FROM_SCRATCH:
-        return CodeTokeniser.load(folder / "tokenizer.json")
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise BadData(f"{folder}: the tokeniser cannot be read: {error}. Export the run again.") from error
+    return ServedDetector(model, load_exported_tokeniser(folder, settings), settings, read_card(folder))

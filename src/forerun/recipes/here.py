@@ -7,7 +7,8 @@ from rich.console import Console
 
 from forerun.errors import InvalidSettings
 from forerun.hardware.detect import detect
-from forerun.ledger.store import Ledger, open_ledger
+from forerun.ledger.store import Ledger, RunRow, open_ledger
+from forerun.recipes.catalogue import MODULES, recipe
 from forerun.recipes.flow import RESULT, RunOutcome, follow, run_folder, run_recipe
 from forerun.recipes.opened import OpenedRecipe
 from forerun.recipes.screen import Screen
@@ -68,13 +69,19 @@ def write_page(ledger: Ledger, run_id: str, to: Path | None = None) -> Path:
         measurement=ledger.measurement(run_id),
         verdict=ledger.verdict(run_id),
         steps=ledger.steps(run_id),
-        tables=[ResultTable.model_validate(table) for table in results.get("tables", ())],
+        tables=[ResultTable.model_validate(table) for table in results.get("tables", ())] + tables_beside(ledger, row),
         curves=[ResultCurve.model_validate(curve) for curve in results.get("curves", ())],
     )
     path = to or run_folder(row) / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render_page(content), encoding="utf-8")
     return path
+
+
+def tables_beside(ledger: Ledger, row: RunRow) -> list[ResultTable]:
+    """What a run's recipe has to say about it from the ledger's other runs; most say nothing."""
+    chosen = getattr(recipe(row.workload), "beside", None) if row.workload in MODULES else None
+    return [] if chosen is None else chosen(ledger, row.id)
 
 
 def write_sweep_page(made: Sweep, tables: Sequence[ResultTable], curves: Sequence[ResultCurve]) -> Path:

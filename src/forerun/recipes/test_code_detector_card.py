@@ -59,6 +59,17 @@ def test_slices_hold_every_file_once_per_attribute(card):
     assert generator.roc_auc == pytest.approx(card.roc_auc)
 
 
+def test_its_figures_and_its_curve_go_into_the_run(card):
+    figures = c.card_metrics(card)
+    assert figures["budget_1_percent.ppv_at_prevalence_0.05"] == card.served.ppv["0.05"]
+    assert figures["coverage_0.8.error"] == card.by_certainty[2].error
+    assert figures["slice.language python.roc_auc"] == pytest.approx(card.roc_auc)
+    assert "budget_0.1_percent.tpr" not in figures  # cannot be promised
+    curve = c.coverage_curve(card)
+    assert [len(series.x) for series in curve.series] == [len(card.by_certainty), len(card.by_size)]
+    assert curve.series[0].x[0] == 1
+
+
 def test_reference_is_a_distribution(card):
     for shares in (card.reference.token_shares, card.reference.probability_shares, card.reference.languages.values()):
         assert sum(shares) == pytest.approx(1)

@@ -53,3 +53,9 @@ def test_every_criterion_is_answered_by_the_metrics(model, data):
         c.bound for c in e.CRITERIA if isinstance(c.bound, str)
     }
     assert wanted - set(metrics) == {"author_loss", "author_floor"}
+
+
+def test_baselines_read_what_the_detector_reads():
+    assert e.baseline_forms(settings()) == ("raw", "normalised")
+    assert e.baseline_forms(settings(recipe={"hold_out": "source:x"})) == ("raw",)
+    assert e.baseline_forms(settings(recipe={"hold_out": "source:x", "form": "normalised"})) == ("normalised",)

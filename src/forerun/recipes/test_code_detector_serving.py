@@ -1,17 +1,21 @@
 """From a trained run to what is served: exported, read back, and the same scores as in evaluation."""
 
+import copy
 import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from forerun.errors import BadData, NotSupported
+from forerun.errors import BadData, InvalidSettings, NotSupported
 from forerun.hardware.detect import detect_cpu
 from forerun.infer.app import make_app
+from forerun.infer.drift import write_edge_cases
 from forerun.infer.scoring import Question
+from forerun.infer.test_scoring import card
 from forerun.infer.test_store import prediction
 from forerun.recipes import code_detector_promotion
 from forerun.recipes.code_detector import open_recipe
@@ -101,6 +105,88 @@ def test_a_detector_beside_itself_changes_nothing(detector, monkeypatch):
     assert (figures["auc_difference"], figures["changed"], figures["kept_changed"]) == (0, 0, 0)
     assert (figures["kept"], figures["promotable"]) == (5, True)
     assert "is promotable" in table.note
+
+
+@pytest.fixture(scope="module")
+def edge_cases(tmp_path_factory):
+    """Files with blanks that turned out to be a person's, and one that is in test already."""
+    file = tmp_path_factory.mktemp("edge") / "edge.jsonl"
+    rows = [
+        prediction(n, f"    edge_{n} = {n}\n" * 9, verdict="worth-a-conversation", outcome="refuted") for n in range(9)
+    ]
+    known = next(sample for sample in corpus(2400).samples if sample.split == "test")
+    rows.append(prediction(99, known.code, verdict="worth-a-conversation", outcome="refuted"))
+    assert write_edge_cases(rows, card(), file) == 10
+    return file
+
+
+@pytest.fixture(scope="module")
+def continued(exported, edge_cases, tmp_path_factory):
+    """A run that went on from the export with the edge cases; its data, first loss and export."""
+    settings = settings_of(
+        schedule={"epochs": 1, "max_steps": 4},
+        checkpoints={"every_steps": 100, "keep_last": 1},
+        recipe={"start": str(exported[0]), "edge_cases": str(edge_cases)},
+    )
+    opened, folder, device = open_recipe(settings, corpus(2400)), tmp_path_factory.mktemp("next"), detect_cpu().device
+    training = start_training(opened, device, folder)
+    weights = {name: tensor.clone() for name, tensor in training.step.model.state_dict().items()}
+    for _ in training.steps():
+        pass
+    export_run("r2", opened, device, folder, folder / "export", merge=False)
+    return opened, weights, folder / "export"
+
+
+def test_training_goes_on_from_the_export_with_the_edge_cases(exported, continued):
+    opened, weights, folder = continued
+    for name, tensor in exported[1].step.model.state_dict().items():
+        assert torch.equal(tensor, weights[name]), name
+    before, after = (json.loads((each / "detector.json").read_text()) for each in (exported[0], folder))
+    assert after["training_files"] == before["training_files"] + 9  # the tenth is a test row
+    assert after["test_files"] == before["test_files"]
+    assert "served" in after["sources"]
+    assert (exported[0] / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    assert opened.settings.data.examples == after["training_files"]
+
+
+def test_old_and_new_are_put_side_by_side(detector, continued, monkeypatch):
+    monkeypatch.setattr(code_detector_promotion, "embedded", lambda: corpus(600))
+    new = open_detector(continued[2])
+    kept = [prediction(n, LONG[: 50 * n + 50], outcome=("refuted", "confirmed")[n % 2]) for n in range(4)]
+    table, figures = side_by_side(detector, new, kept)
+    assert figures["auc_difference_low"] <= figures["auc_difference"] <= figures["auc_difference_high"]
+    assert figures["promotable"] == (figures["auc_difference_high"] >= 0 and figures["new_fpr"] <= figures["old_fpr"])
+    assert ("not promotable" in table.note) != figures["promotable"]
+    assert figures["kept_checked"] == 4
+    worse = copy.deepcopy(new)
+    with torch.no_grad():
+        for parameter in worse.model.parameters():
+            parameter.zero_()
+    _, figures = side_by_side(detector, worse, kept)  # knows nothing
+    assert figures["auc_difference_high"] < 0
+    assert not figures["promotable"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "said"),
+    [
+        ({"start": "nowhere"}, {}, "forerun export RUN"),
+        ({"form": "normalised"}, {}, "Set recipe.form to 'raw'"),
+        ({}, {"model": {"name": "code-encoder"}}, "model.config"),
+        ({"edge_cases": "nowhere.jsonl"}, {}, "reading failed"),
+    ],
+)
+def test_what_cannot_be_gone_on_from_is_said(exported, recipe, changes, said):
+    wanted = settings_of(**changes, recipe={"start": str(exported[0])} | recipe)
+    with pytest.raises((BadData, InvalidSettings), match=said):
+        open_recipe(wanted, corpus(2400))
+
+
+def test_edge_cases_that_are_all_in_test_already_are_none(edge_cases, tmp_path):
+    last = tmp_path / "last.jsonl"
+    last.write_text(edge_cases.read_text().splitlines()[-1])
+    with pytest.raises(BadData, match="no case that is not in validation or test"):
+        open_recipe(settings_of(recipe={"edge_cases": str(last)}), corpus(2400))
 
 
 def test_other_folders_are_refused(exported, tmp_path):

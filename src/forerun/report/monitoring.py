@@ -19,6 +19,10 @@ def drift_tables(report: DriftReport) -> list[ResultTable]:
     drifts: list[list[Cell]] = [
         [each.quantity, each.index, each.chance, "yes" if each.drifted else "no"] for each in report.drift
     ]
+    releases: list[list[Cell]] = [
+        [r.model, r.predictions, r.checked, r.wrong_flags, r.missed, r.error, r.error_low, r.error_high]
+        for r in report.releases
+    ]
     return [
         ResultTable(
             title="What was answered",
@@ -28,9 +32,15 @@ def drift_tables(report: DriftReport) -> list[ResultTable]:
         ),
         ResultTable(
             title="Drift against the validation files",
-            note="Population stability index; by chance it stays under the second column in 95 % of cases. Where it "
-            "drifted, the card's error rates no longer hold.",
+            note="Population stability index; by chance it stays under the second column in 95 % of cases, the counts "
+            "of the formatting together. Where it drifted, the card's error rates no longer hold.",
             columns=["quantity", "index", "chance", "drifted"],
             rows=drifts,
+        ),
+        ResultTable(
+            title="Error by release",
+            note="Of the verdicts that somebody checked, with the exact 95 % interval.",
+            columns=["model", "answers", "checked", "wrong flags", "missed", "error", "low", "high"],
+            rows=releases,
         ),
     ]

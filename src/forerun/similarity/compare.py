@@ -2,6 +2,7 @@
 
 - *words*: shared winnowing fingerprints (`winnowing`); finds copies, renamed ones too.
 - *syntax*: tiles of the syntax tree's marks (`tiling`); finds copies with changed loops, order and spelling.
+- *embedding*: pieces whose learned vectors lie close (`infer.embedding`); needs a model, so it is not made here.
 
 A score is the share of both files that is in common, 2 · shared / (all of a + all of b), from 0 to 1. What given base
 code contains counts neither as shared nor as all. Evidence are line ranges on both sides.
@@ -23,7 +24,7 @@ from forerun.similarity.streams import FileStreams, TokenStream, streams_of
 from forerun.similarity.tiling import Tile, Used, tiles
 from forerun.similarity.winnowing import Fingerprints, Winnowing, base_runs, fingerprints
 
-Tier = Literal["words", "syntax"]
+Tier = Literal["words", "syntax", "embedding"]
 LEAST_MARKS = 20
 """A file with fewer marks of syntax (about ten short lines) is too small to compare: most such files look alike."""
 
@@ -93,6 +94,8 @@ class Evidence(Record):
     b_first_line: int
     b_last_line: int
     tokens: int
+    cosine: float | None = None
+    """Of the two pieces' vectors, on the tier of the embedding."""
 
 
 class TierScore(Record):

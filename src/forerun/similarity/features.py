@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.similarity.grams import grams
-from forerun.similarity.streams import streams_of, token
+from forerun.similarity.streams import FileStreams, streams_of, token
 from forerun.similarity.winnowing import mixed
 
 VOCABULARY, STRUCTURE = 4096, 4096
@@ -30,9 +30,24 @@ def features(code: str, language: str) -> Vector:
     Raises:
         NotSupported: no grammar for `language`.
     """
-    marks = streams_of(code, language).syntax.tokens
-    runs = np.concatenate([mixed(grams(marks, k) + np.uint64(k)) for k in range(1, LONGEST_RUN + 1)])
-    return np.concatenate([hashed(name_parts(code), VOCABULARY), _placed(runs, STRUCTURE)])
+    streams = streams_of(code, language)
+    return part_features(streams, code.split("\n"), np.zeros(len(streams.syntax), dtype=np.bool_))
+
+
+def part_features(
+    streams: FileStreams, lines: Sequence[str], used: NDArray[np.bool_], first: int = 1, last: int | None = None
+) -> Vector:
+    """Features of the lines `first` to `last`, without marks that are `used` and lines that are nothing else."""
+    marks, last = streams.syntax, len(lines) if last is None else last
+    free = (marks.first_lines >= first) & (marks.last_lines <= last) & ~used
+    total = np.concatenate(([0], np.cumsum(free)))
+    runs = []
+    for k in range(1, LONGEST_RUN + 1):
+        places = np.flatnonzero(total[k:] - total[:-k] == k) if len(free) >= k else np.zeros(0, dtype=np.int64)
+        runs.append(mixed(grams(marks.tokens, k)[places] + np.uint64(k)))
+    given = set(marks.first_lines[used].tolist()) - set(marks.first_lines[~used].tolist())
+    text = "\n".join(line for number, line in enumerate(lines[first - 1 : last], first) if number not in given)
+    return np.concatenate([hashed(name_parts(text), VOCABULARY), _placed(np.concatenate(runs), STRUCTURE)])
 
 
 def features_of(files: Iterable[tuple[str, str]]) -> NDArray[np.float32]:

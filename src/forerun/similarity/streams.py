@@ -17,7 +17,7 @@ import hashlib
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ IMPORTS = {"import_statement", "import_from_statement", "future_import_statement
            "package_declaration", "preproc_include", "using_declaration"}  # fmt: skip
 OPERATIONS = {"binary_expression", "binary_operator", "boolean_operator"}
 CHANGES = {"augmented_assignment", "assignment_expression", "update_expression"}
+KNOWN_TEXTS = 65_536
+"""Numbers that are remembered: names come from other people's files, and a service must not keep them all."""
 SAME_OPERATORS = {"and": "&&", "or": "||"}
 
 
@@ -94,7 +96,7 @@ def parse(code: str, language: str) -> Node:
     return _parser(language).parse(code.encode("utf-8", "replace")).root_node
 
 
-@cache
+@lru_cache(maxsize=KNOWN_TEXTS)
 def token(text: str) -> int:
     """The number of a token, by its text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -62,7 +62,24 @@ function verdictBox(answer) {
   });
   return make("div", { className: "verdict " + kind },
     make("strong", { textContent: (answer.name ? answer.name + ": " : "") + title }), make("p", { textContent: answer.reason }),
-    score);
+    score, feedback(answer.prediction_id));
+}
+
+function feedback(prediction_id) {
+  const said = make("span", { className: "quiet", textContent: "Known since?" });
+  const button = (text, outcome) => {
+    const made = make("button", { type: "button", textContent: text });
+    made.addEventListener("click", async () => {
+      try {
+        await ask("/v1/feedback", { prediction_id, outcome });
+        said.textContent = "Noted: " + text.toLowerCase() + ".";
+      } catch (error) {
+        said.textContent = error.message;
+      }
+    });
+    return made;
+  };
+  return make("p", { className: "feedback" }, said, button("AI-written", "confirmed"), button("A person's", "refuted"));
 }
 
 function heat(windows) {
@@ -86,21 +103,30 @@ async function detect() {
   return parts;
 }
 
-function scoreTable(comparison, embedding) {
+function scoreTable(comparison, embedding, unrelated) {
   const cell = (text, kind) => make("td", { textContent: text, className: kind || "" });
   const row = (name, tier) => make("tr", {}, cell(name), ...[tier.score, tier.of_a, tier.of_b].map((v) => cell(percent(v), "number")));
   const head = make("tr", {}, ...["In common", "of both", "of the first", "of the second"].map((text, n) =>
     make("th", { textContent: text, className: n ? "number" : "" })));
   const rows = [row("Words, without names", comparison.words), row("Syntax, loops made alike", comparison.syntax)];
   if (embedding !== undefined) {
-    rows.push(make("tr", {}, cell("Model's vectors, cosine"), cell(embedding.toFixed(3), "number"), cell(""), cell("")));
+    const said = typeof unrelated === "number" ? "reached by " + percent(unrelated) + " of unrelated pairs" : "";
+    rows.push(make("tr", {}, cell("Learned vectors, cosine"), cell(embedding.toFixed(3), "number"),
+      make("td", { textContent: said, className: "quiet", colSpan: 2 })));
   }
   return make("div", { className: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 
+function shownOf(evidence) {
+  for (const tier of ["syntax", "words", "embedding"]) {
+    const found = evidence.filter((e) => e.tier === tier);
+    if (found.length) return found;
+  }
+  return [];
+}
+
 function spans(evidence, side) {
-  const chosen = evidence.filter((e) => e.tier === "syntax");
-  const shown = chosen.length ? chosen : evidence;
+  const shown = shownOf(evidence);
   return (line) => {
     const place = shown.findIndex((e) => e[side + "_first_line"] <= line && line <= e[side + "_last_line"]);
     return place < 0 ? "" : "e" + (place % 6);
@@ -112,10 +138,14 @@ async function compare() {
   const answer = await ask("/v1/similarity", { a: sides[0], b: sides[1] });
   const found = answer.comparison;
   const note = found.too_small ? "One of the files is too small: such files look alike whoever wrote them."
-    : found.evidence.length + " stretches in common; equal colours belong together. " + answer.guarantee +
+    : shownOf(found.evidence).length + " stretches in common; equal colours belong together. " + answer.guarantee +
       " words in a row cannot be shared unnoticed.";
-  return [make("h2", { textContent: "In common" }), scoreTable(found, answer.embedding),
-    make("p", { className: "quiet", textContent: note }),
+  const pieces = found.evidence.filter((e) => e.tier === "embedding").map((e) => make("li", { textContent:
+    "Lines " + e.a_first_line + "–" + e.a_last_line + " and " + e.b_first_line + "–" + e.b_last_line + ": cosine " + e.cosine.toFixed(3) }));
+  const alike = pieces.length ? make("div", {}, make("p", { className: "quiet", textContent:
+    "Pieces that do much the same, closer than 99 % of unrelated pairs of files have:" }), make("ul", { className: "quiet" }, ...pieces)) : null;
+  return [make("h2", { textContent: "In common" }), scoreTable(found, answer.embedding, answer.unrelated),
+    make("p", { className: "quiet", textContent: note }), ...(alike ? [alike] : []),
     make("div", { className: "pair" }, ...["a", "b"].map((side, n) => codeView(sides[n].code, spans(found.evidence, side)))),
     statement(answer.statement)];
 }
@@ -230,6 +260,12 @@ def smooth(xs, n):
 function example(name) {
   select(name);
   if (name === "detect") { find("detect-code").value = sample; find("detect-go").click(); }
+  if (name === "batch") {
+    chosen = [["first.py", sample], ["second.py", disguised], ["third.py", sample.split("\n\n\n").reverse().join("\n\n\n")]]
+      .map(([name, code]) => ({ name, code, language: "python" }));
+    find("batch-files").textContent = "3 files.";
+    find("batch-go").click();
+  }
   if (name === "compare") { find("a-code").value = sample; find("b-code").value = disguised; find("compare-go").click(); }
 }
 
@@ -241,7 +277,7 @@ async function start() {
   find("detect-go").addEventListener("click", () => showing(find("detect-go"), "detect-result", detect));
   find("compare-go").addEventListener("click", () => showing(find("compare-go"), "compare-result", compare));
   find("batch-go").addEventListener("click", () => showing(find("batch-go"), "batch-result", batch));
-  for (const name of ["detect", "compare"]) find(name + "-example").addEventListener("click", () => example(name));
+  for (const name of ["detect", "compare", "batch"]) find(name + "-example").addEventListener("click", () => example(name));
   for (const place of document.querySelectorAll("[data-drop]")) dropping(place, (files) => fill(files[0], place.dataset.drop));
   for (const button of document.querySelectorAll("[data-open]")) {
     button.addEventListener("click", () => {
@@ -262,6 +298,7 @@ async function start() {
   }
   if (location.hash === "#example-detect") example("detect");
   if (location.hash === "#example-compare") example("compare");
+  if (location.hash === "#example-batch") example("batch");
 }
 
 start();
