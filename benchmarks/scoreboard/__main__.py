@@ -64,8 +64,8 @@ def run_worker(library: str, rows: list[Row]) -> list[dict[str, Any]]:
         folder = search_path(library)
     except RuntimeError as error:
         return [{"id": row.id, "error": str(error)} for row in rows]
-    paths = [str(folder)] if folder else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(ROOT / "src"), str(ROOT)]), "HF_HUB_OFFLINE": "1"}
+    paths = [*([str(folder)] if folder else []), str(ROOT / "src"), str(ROOT)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
     lines = "\n".join(json.dumps(asdict(row)) for row in rows)
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scoreboard.worker"]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, env=environment, check=False)

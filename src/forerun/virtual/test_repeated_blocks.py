@@ -81,28 +81,35 @@ def test_families(name, workload):
 LORA = {"kind": "lora", "rank": 4}
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"precision": "fp32"},
-        {"precision": "fp16-mixed"},
-        {"precision": "bf16-true", "adapter": LORA, "batch": {"gradient_accumulation_steps": 3}},
-        {"activation_checkpointing": "blocks"},
-        {"activation_checkpointing": "selective"},
-        {"activation_checkpointing": "blocks", "adapter": LORA, "batch": {"gradient_accumulation_steps": 2}},
-        {"adapter": LORA, "quantization": "nf4-double"},
-        {"adapter": LORA, "quantization": "int8"},
-        {"optimizer": {"implementation": "fused"}},
-        {"optimizer": {"implementation": "for-loop"}},
-        {"optimizer": {"name": "sgd"}},
-        {"optimizer": {"name": "adafactor"}},
-        {"optimizer": {"name": "lion"}},
-        {"optimizer": {"name": "adamw-8bit"}},
-        {"cross_entropy": "chunked"},
-    ],
-    ids=str,
-)
+SETTINGS = [
+    {"precision": "fp32"},
+    {"activation_checkpointing": "blocks", "adapter": LORA, "batch": {"gradient_accumulation_steps": 2}},
+    {"adapter": LORA, "quantization": "nf4-double"},
+    {"optimizer": {"implementation": "for-loop"}},
+    {"optimizer": {"name": "adafactor"}},
+]
+MORE_SETTINGS = [
+    {"precision": "fp16-mixed"},
+    {"precision": "bf16-true", "adapter": LORA, "batch": {"gradient_accumulation_steps": 3}},
+    {"activation_checkpointing": "blocks"},
+    {"activation_checkpointing": "selective"},
+    {"adapter": LORA, "quantization": "int8"},
+    {"optimizer": {"implementation": "fused"}},
+    {"optimizer": {"name": "sgd"}},
+    {"optimizer": {"name": "lion"}},
+    {"optimizer": {"name": "adamw-8bit"}},
+    {"cross_entropy": "chunked"},
+]
+
+
+@pytest.mark.parametrize("sections", SETTINGS, ids=str)
 def test_settings(sections):
+    require_equal(*both(settings_of("tiny-llama", "causal-lm", **sections)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sections", MORE_SETTINGS, ids=str)
+def test_more_settings(sections):
     require_equal(*both(settings_of("tiny-llama", "causal-lm", **sections)))
 
 
