@@ -23,7 +23,7 @@ class ProcessorTime:
             return None, None
         busy, stolen, whole, own = (after - before for after, before in zip(now, self._at_start, strict=True))
         whole = max(whole, 1e-9)
-        return max(0.0, busy - own) / whole, stolen / whole
+        return min(1.0, max(0.0, busy - own) / whole), stolen / whole  # differences of large sums: 1 and a rounding
 
 
 def _processor_seconds() -> tuple[float, float, float, float] | None:
