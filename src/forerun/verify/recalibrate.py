@@ -74,10 +74,14 @@ def _term(name: str, seen: Sequence[tuple[tuple[float, float], float]]) -> Corre
     """From (forecast, measured) seconds of runs and their distances: others by ratio, the same ones as measured."""
     noise = RUN_SPREAD[name]
     precision, weighted = PRIOR_SPREAD[name] ** -2, 0.0
+    ratios: dict[float, list[float]] = {}
     for (expected, measured), away in seen:
         if away:
-            precision += 1 / (noise**2 + away**2)
-            weighted += math.log(measured / expected) / (noise**2 + away**2)
+            ratios.setdefault(away, []).append(math.log(measured / expected))
+    for away, found in ratios.items():  # what runs so far away have in common does not average out
+        weight = 1 / (noise**2 / len(found) + away**2)
+        precision += weight
+        weighted += weight * sum(found) / len(found)
     same = [math.log(measured) for (_, measured), away in seen if not away]
     known = precision + len(same) / noise**2
     return CorrectionTerm(

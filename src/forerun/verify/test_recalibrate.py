@@ -71,6 +71,13 @@ def test_the_less_alike_the_less_it_counts():
     assert factors[-1] > 1
 
 
+def test_any_number_of_other_runs_outvotes_no_run_of_the_same_step_beyond_what_they_have_in_common():
+    batch = {**SETTINGS.batch.model_dump(), "micro_batch_size": 8}
+    others = [outcome(1.8, other(batch=batch))]
+    few, many = (recalibrate(SETTINGS, [*others * n, outcome(1.0)]).terms["step"].trust for n in (9, 900))
+    assert 0.25 < many < few
+
+
 def test_what_was_corrected_before_is_not_corrected_twice():
     for seen in (SETTINGS, other(batch={**SETTINGS.batch.model_dump(), "micro_batch_size": 8})):
         again, once = (recalibrate(SETTINGS, [outcome(1.3, seen, applied)]) for applied in (1.25, 1.0))
