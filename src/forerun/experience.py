@@ -91,7 +91,7 @@ class CorrectionTerm(Record):
 
 
 class Correction(Record):
-    """Experience with runs like this one, by term: step, data, evaluation, checkpoint, startup."""
+    """Experience with runs like this one, by term: step, data, startup, compile, evaluation, checkpoint."""
 
     terms: dict[str, CorrectionTerm] = {}
     said: str = ""

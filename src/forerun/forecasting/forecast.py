@@ -4,13 +4,12 @@ Three scenarios of time: `ranges.py`.
 """
 
 import math
-import platform
 from dataclasses import replace
-from importlib.metadata import version
 
 import psutil
 
 from forerun.experience import Correction
+from forerun.forecasting.made_with import made_with
 from forerun.forecasting.ranges import run_range, shares, spread
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
@@ -29,7 +28,7 @@ from forerun.records import (
     TimelinePoint,
 )
 from forerun.settings.schema import Settings
-from forerun.units import HOUR, format_percent
+from forerun.units import HOUR, format_percent, format_seconds
 
 STATED_STARTUP_SECONDS = 30.0
 """Imports, weights and tokenising on a machine that was not measured; stated."""
@@ -131,6 +130,7 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     evaluation += _generation_seconds(request, model, known.final_generated_examples)
     modelled = {
         "startup": STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
+        "compile": model.compile_seconds,
         "evaluation": evaluation,
         "checkpoint": _waited_seconds(settings, request.device.kind, written, writing, training / max(1, total)),
     }
@@ -141,7 +141,6 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     if known.once_seconds:
         factors["startup"] = startup / modelled["startup"]
     phases = RunPhases(
-        compile_seconds=model.compile_seconds,
         training_seconds=training,
         **{f"{name}_seconds": seconds * factors[name] for name, seconds in modelled.items()},
     )
@@ -203,6 +202,9 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         if breakdown.total_bytes > training:
             found.append(f"Memory peaks in {name}, {breakdown.total_bytes / training - 1:.0%} above training.")
     found.extend(f"Assumed: {assumption}" for assumption in request.plan.assumptions)
+    if request.device.kind == "cuda" and model.compile_seconds:
+        taken = format_seconds(model.compile_seconds)
+        found.append(f"Compiling is taken as {taken}: by the kernels, at the pace of compilations on a CPU.")
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
         found.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")
@@ -213,8 +215,6 @@ def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
     found = list(NOT_MODELLED[request.device.kind])
     if not getattr(model.costs, "knows_ranks", request.settings.parallel.world_size == 1):
         found.append("time of communication between ranks: not measured for such a GPU and so many ranks")
-    if request.settings.compile != "none" and request.device.kind == "cuda":
-        found.append("time of compiling")
     reads = len(model.longest.trace.assumed_values)
     if reads:
         found.append(f"{reads} reads of tensor values, answered with 0: {model.longest.trace.assumed_values[0]} …")
@@ -232,7 +232,7 @@ def _detail(request: ForecastRequest, model: StepModel, corrected_by: dict[str, 
         traced_lengths=[t.shape.length for t in model.traced],
         padded_tokens_per_step=request.plan.padded_tokens / request.plan.steps,
         device_name=request.device.name,
-        versions={"python": platform.python_version(), "torch": version("torch")},
+        versions=made_with(),
         corrected_by=corrected_by,
     )
 

@@ -20,11 +20,11 @@ TIME_SPREAD = {
 10 and 90 % quantiles of 50 published steps; 13 of 14 held out lie inside. Other GPUs: wider than the extremes of seven
 steps (0.85 to 1.18), which are few.
 Operators timed here: the same quantiles of the 30 steps in `benchmarks/cpu_steps.json`."""
-TERM_SPREAD = {"data": 0.5, "evaluation": 0.4, "checkpoint": 0.5, "startup": 0.5}
+TERM_SPREAD = {"data": 0.5, "evaluation": 0.4, "checkpoint": 0.5, "startup": 0.5, "compile": 0.4}
 """Standard deviation of the logarithm of measured over forecast before any run is known; stated."""
 NINTH_DECILE = 1.2816
 """Of the standard normal distribution."""
-PHASE_TERMS = {"startup_seconds": "startup", "evaluation_seconds": "evaluation", "checkpoint_seconds": "checkpoint"}
+PHASE_TERMS = {f"{name}_seconds": name for name in ("startup", "compile", "evaluation", "checkpoint")}
 
 
 def shares(evidence: str, correction: Correction | None = None, term: str = "step") -> tuple[float, float]:

@@ -1,16 +1,18 @@
 """What past runs teach the next forecast: a `Correction` per term, from forecast and measurement of finished runs.
 
 Runs of the same step (or, for what is not of a step, of the same settings) tell the time itself; others tell the ratio
-of measured to forecast, and count by how like they are. Logarithms are taken as normal: precisions add, means weigh by
-precision; before any run the ratio is 1, give or take what forecasts of such runs have missed by.
+of measured to forecast, and count by how like they are. What other code forecast, or other libraries ran, counts less.
+Logarithms are taken as normal: precisions add, means weigh by precision; before any run the ratio is 1, give or take
+what forecasts of such runs have missed by.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from forerun.experience import Correction, CorrectionTerm
+from forerun.forecasting.made_with import made_with
 from forerun.forecasting.ranges import TERM_SPREAD
 from forerun.forecasting.request import ForecastRequest
 from forerun.records import Forecast, Measurement
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 PRIOR_SPREAD = {"step": 0.12, **TERM_SPREAD}
 """Standard deviation of the logarithm before any run: of steps from this project's CPU (docs/log.md), of the others
 stated."""
-RUN_SPREAD = {"step": 0.08, "data": 0.2, "evaluation": 0.1, "checkpoint": 0.2, "startup": 0.15}
+RUN_SPREAD = {"step": 0.08, "data": 0.2, "evaluation": 0.1, "checkpoint": 0.2, "startup": 0.15, "compile": 0.2}
 """From one run to the next of the same settings; of steps on a machine whose processors others share."""
 LEAST_SECONDS = 1e-4
 """Shorter terms are noise."""
@@ -35,6 +37,9 @@ LIKENESS = (
 """Sections of the settings that agree, and the standard deviation that this adds to a run's."""
 FARTHEST = 0.3
 """Added when nothing agrees but the device."""
+OTHER_VERSION = 0.15
+"""Added for runs that were forecast by other code or other libraries; stated. Such forecasts were seen 84 % off beside
+others (docs/log.md, 2026-11-22)."""
 STEP_TERMS = ("step", "data")
 """Terms of one optimizer step: its length does not depend on how many there are."""
 NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
@@ -42,6 +47,17 @@ NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
     "optimizer": ("learning_rate", "weight_decay"),
 }  # fmt: skip
 """Settings that a step's time does not depend on: whole sections, or fields of one."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One term of a past run, in seconds: forecast before any correction, measured; and how far it is from this one."""
+
+    expected: float
+    measured: float
+    away: float
+    """Standard deviation of the logarithm, beside that from one run to the next."""
+    is_same: bool
 
 
 def with_experience(request: ForecastRequest, ledger: "Ledger") -> ForecastRequest:
@@ -56,41 +72,48 @@ def recalibrate(settings: Settings, history: "Sequence[Outcome]") -> Correction:
     wanted = settings.model_dump(mode="json")
     terms, same = {}, 0
     for name in PRIOR_SPREAD:
-        seen = []
-        for outcome in history:
-            pair = _seconds(name, outcome.forecast, outcome.measurement)
-            away = _distance(wanted, settings.hash, outcome, of_a_step=name in STEP_TERMS)
-            if min(pair) > LEAST_SECONDS:
-                seen.append((pair, away))
+        found = [_seen(name, wanted, settings.hash, outcome) for outcome in history]
+        seen = [run for run in found if min(run.expected, run.measured) > LEAST_SECONDS]
         if seen:
             terms[name] = _term(name, seen)
         if name == "step":
-            same = sum(away == 0 for _, away in seen)
+            same = sum(run.is_same for run in seen)
     said = f"{len(history)} earlier runs on this device, {same} with the same step" if history else ""
     return Correction(terms=terms, said=said)
 
 
-def _term(name: str, seen: Sequence[tuple[tuple[float, float], float]]) -> CorrectionTerm:
-    """From (forecast, measured) seconds of runs and their distances: others by ratio, the same ones as measured."""
+def _seen(name: str, wanted: Mapping[str, Any], digest: str, outcome: "Outcome") -> _Seen:
+    expected, measured = _seconds(name, outcome.forecast, outcome.measurement)
+    away = _distance(wanted, digest, outcome, of_a_step=name in STEP_TERMS)
+    other = 0.0 if outcome.forecast.detail.versions == made_with() else OTHER_VERSION
+    return _Seen(expected, measured, math.hypot(away, other), is_same=away == 0)
+
+
+def _term(name: str, seen: Sequence[_Seen]) -> CorrectionTerm:
+    """From runs and their distances: others by ratio, the same ones as measured."""
     noise = RUN_SPREAD[name]
-    precision, weighted = PRIOR_SPREAD[name] ** -2, 0.0
-    ratios: dict[float, list[float]] = {}
-    for (expected, measured), away in seen:
-        if away:
-            ratios.setdefault(away, []).append(math.log(measured / expected))
-    for away, found in ratios.items():  # what runs so far away have in common does not average out
-        weight = 1 / (noise**2 / len(found) + away**2)
-        precision += weight
-        weighted += weight * sum(found) / len(found)
-    same = [math.log(measured) for (_, measured), away in seen if not away]
-    known = precision + len(same) / noise**2
+    ratio, ratio_precision = _mean([r for r in seen if not r.is_same], lambda r: r.measured / r.expected, noise)
+    same, same_precision = _mean([r for r in seen if r.is_same], lambda r: r.measured, noise)
+    precision = PRIOR_SPREAD[name] ** -2 + ratio_precision
+    known = precision + same_precision
     return CorrectionTerm(
-        factor=math.exp(weighted / precision),
-        measured_seconds=math.exp(sum(same) / len(same)) if same else None,
-        trust=1 - precision / known,
+        factor=math.exp(ratio * ratio_precision / precision),
+        measured_seconds=math.exp(same) if same_precision else None,
+        trust=same_precision / known,
         spread=math.sqrt(1 / known + noise**2),
         runs=len(seen),
     )
+
+
+def _mean(seen: Sequence[_Seen], value: Callable[[_Seen], float], noise: float) -> tuple[float, float]:
+    """Mean logarithm of a value of runs, and its precision: what those at one distance share does not average out."""
+    by_distance: dict[float, list[float]] = {}
+    for run in seen:
+        by_distance.setdefault(run.away, []).append(math.log(value(run)))
+    weights = {away: 1 / (noise**2 / len(found) + away**2) for away, found in by_distance.items()}
+    precision = sum(weights.values())
+    weighted = sum(weights[away] * sum(found) / len(found) for away, found in by_distance.items())
+    return weighted / precision if precision else 0.0, precision
 
 
 def _distance(wanted: Mapping[str, Any], digest: str, outcome: "Outcome", *, of_a_step: bool) -> float:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.forecasting.made_with import made_with
 from forerun.ledger.store import Outcome
 from forerun.settings.load import settings_from
 from forerun.verify.recalibrate import PRIOR_SPREAD, RUN_SPREAD, recalibrate
@@ -19,10 +20,12 @@ EXPECTED = 3.0
 """Seconds of a step that the made-up forecasts say."""
 
 
-def outcome(ratio, settings=SETTINGS, applied=1.0):
+def outcome(ratio, settings=SETTINGS, applied=1.0, versions=None):
     """A run that took `ratio` times what was forecast before a correction of `applied`."""
     made = forecast(applied * 1.0, applied * 2.0)
-    detail = made.detail.model_copy(update={"corrected_by": {"step": applied}})
+    detail = made.detail.model_copy(
+        update={"corrected_by": {"step": applied}, "versions": made_with() if versions is None else versions}
+    )
     made = made.model_copy(update={"settings_hash": settings.hash, "detail": detail})
     return Outcome("run", settings.model_dump(mode="json"), made, measurement(ratio * 1.0, ratio * 2.0))
 
@@ -76,6 +79,18 @@ def test_any_number_of_other_runs_outvotes_no_run_of_the_same_step_beyond_what_t
     others = [outcome(1.8, other(batch=batch))]
     few, many = (recalibrate(SETTINGS, [*others * n, outcome(1.0)]).terms["step"].trust for n in (9, 900))
     assert 0.25 < many < few
+
+
+def test_what_other_code_forecast_or_another_pytorch_ran_counts_less():
+    batch = {**SETTINGS.batch.model_dump(), "micro_batch_size": 8}
+    for seen in (SETTINGS, other(batch=batch)):
+        for changed in ({"code": "0"}, {"torch": "2.0"}):
+            old = [outcome(1.5, seen, versions=made_with() | changed)]
+            new = [outcome(1.5, seen)]
+            before, now = (recalibrate(SETTINGS, runs).factor("step", EXPECTED) for runs in (old, new))
+            assert 1 < before < now
+    stale = [outcome(1.8, other(batch=batch), versions={})] * 9
+    assert recalibrate(SETTINGS, [*stale, outcome(1.0)]).factor("step", EXPECTED) < 1.15
 
 
 def test_what_was_corrected_before_is_not_corrected_twice():
