@@ -39,8 +39,12 @@ HOPPER_SHARE = 0.35 / 0.7
 """FlashAttention-2 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
 COLLECTIVES = {"allgather": "all_gather", "reduce_scatter": "reduce_scatter", "allreduce": "all_reduce"}
 """Parts of operator names, and what the coefficient file calls them."""
+CONVOLUTION_SHARE = {"simt": (0.56, 0.46), "tensor": (0.29, 0.2)}
+"""Of peak, forward and backward: the middle of 14,714 FP32 convolutions forward (NeuSight: A100 0.56, V100 0.60, T4
+0.51), and of DeepBench's on V100 and T4, FP32 backward (0.32 to 0.61) and FP16 (0.27 to 0.31; backward 0.15 to 0.23).
+Single ones are 40 to 50 % off: cuDNN chooses among algorithms that need different work."""
 OTHER_PRODUCT_SHARE = 0.6
-"""Of peak, for products that are neither of the above (grouped, int8 of bitsandbytes, convolution); stated."""
+"""Of peak, for products that are neither of the above (grouped, int8 of bitsandbytes); stated."""
 
 
 @cache
@@ -156,8 +160,10 @@ class PriorCosts:
         dtype = self._dtype(call)
         if dtype == "int8" and dtype not in self.device.peak_flops_per_second:  # before Turing: no such tensor cores
             dtype = "float16"
-        peak = self.device.peak(dtype)
-        return max(moving, KERNEL_SECONDS + call.flops / (peak * OTHER_PRODUCT_SHARE))
+        share = OTHER_PRODUCT_SHARE
+        if "convolution" in operator:
+            share = CONVOLUTION_SHARE["simt" if dtype == "float32" else "tensor"]["backward" in operator]
+        return max(moving, KERNEL_SECONDS + call.flops / (self.device.peak(dtype) * share))
 
     def _from_memory(self, call: Call) -> float:
         """Bytes that pass through memory: what a kernel reads was written shortly before, and is in L2 if small."""

@@ -178,3 +178,16 @@ def test_int8_products_take_their_peak_or_that_of_fp16_where_there_is_none():
         row = device(gpu)
         share = call.flops / PriorCosts(row).device_seconds(call) / row.peak(dtype)
         assert 0.5 < share < 0.6
+
+
+def test_convolutions_reach_a_smaller_share_of_tensor_cores_and_going_back_a_smaller_one_still():
+    def seconds(name, dtype):
+        spec = TensorSpec((64, 256, 56, 56), (), dtype, 64 * 256 * 56 * 56 * (4 if dtype == "float32" else 2))
+        call = Call(f"aten.{name}.default", (spec, spec), (), (spec, spec), (spec,), 10**12, 0, 0)
+        return PriorCosts(device("t4")).device_seconds(call) - KERNEL_SECONDS
+
+    for dtype in ("float32", "float16"):
+        forward, backward = seconds("convolution", dtype), seconds("convolution_backward", dtype)
+        assert forward < backward
+        assert 10**12 / forward < 0.6 * device("t4").peak(dtype)
+    assert seconds("convolution", "float16") < seconds("convolution", "float32")
