@@ -101,7 +101,7 @@ def compare(target: Target, *, compiled: bool) -> dict[str, Any]:
     best = best_seconds(everything)
     found = None
     if plan.settings is not None and plan.forecast is not None:
-        found = whole_seconds(settings_from(plan.settings), plan.forecast)
+        found = whole_seconds(plan.forecast)
     return {
         "model": target.model, "gpu": target.gpu, "room": target.room, "candidates": len(everything),
         "fitting": sum(forecast.fits for _, forecast in everything), "best_seconds": best, "plan_seconds": found,

@@ -15,6 +15,7 @@ from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
 from forerun.experience import Calibration, Correction
+from forerun.forecasting.compiling import compiling_seconds
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
@@ -34,11 +35,6 @@ from forerun.virtual.trace_step import trace_generation, trace_scoring
 DATA = "data_seconds"
 CROWDED = 0.1
 """Share of the processors that other work may take from our threads while operators are timed."""
-FIRST_COMPILE_SECONDS = 2.4
-COMPILER_SECONDS, COMPILED_KERNEL_SECONDS = 12.5, 0.15
-"""Capturing and compiling a training step on the CPU where a small function's first compilation takes
-`FIRST_COMPILE_SECONDS`: four models of 94 to 272 fused kernels took 24.6 to 50.7 s, within 12 % of this line
-(docs/log.md, 2026-11-21)."""
 STATED_DISK_BYTES_PER_SECOND = 1 * GIGA
 """Checkpoint writes on a rented machine; stated, not measured."""
 
@@ -118,15 +114,8 @@ class StepModel:
 
     @property
     def compile_seconds(self) -> float:
-        """Until the first compiled step runs, where nothing is cached; not known for GPUs."""
-        settings, calibration = self.request.settings, self.request.calibration
-        if settings.compile == "none" or self.request.device.kind != "cpu":
-            return 0.0
-        trace = self.longest.trace
-        kernels = sum(trace.calls[op.call].name.startswith("fused.") for op in trace.ops)
-        measured = None if calibration is None else calibration.compile_seconds
-        pace = 1.0 if measured is None else measured / FIRST_COMPILE_SECONDS
-        return pace * (COMPILER_SECONDS + kernels * COMPILED_KERNEL_SECONDS)
+        """Until the first compiled step runs, where nothing is cached."""
+        return compiling_seconds(self.request.settings, self.longest.trace, self.request.calibration)
 
     def scoring_seconds_per_sample(self) -> float:
         """Time to score one sample at the plan's mean padded length, batch as in training."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchPlan, BatchShape
+from forerun.forecasting.compiling import compiling_seconds
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.lengths import at_length
 from forerun.forecasting.request import ForecastRequest
@@ -54,6 +55,8 @@ class Estimate:
     """Of the step, in which the device waits for the host."""
     state_bytes: int
     """Of weights, gradients and optimizer state at the peak."""
+    compiling_seconds: float = 0.0
+    """Before the first step."""
     is_cramped: bool = False
     """It fits only because the allocator gives cached memory back, which takes time that is not in the forecast."""
 
@@ -144,6 +147,7 @@ class StepClass:
             device_bytes=found.memory.device_bytes.conservative,
             host_share=found.step.phases.host_seconds / seconds,
             state_bytes=_state_bytes(found.memory.breakdown),
+            compiling_seconds=found.run.phases.compile_seconds,
         )
 
     def _estimate(self, size: int, accumulation: int) -> Estimate:
@@ -170,6 +174,7 @@ class StepClass:
             device_bytes=card.device_bytes.conservative,
             host_share=nearest.phases.host_seconds / max(nearest.seconds, 1e-12),
             state_bytes=_state_bytes(card.memory.breakdown),
+            compiling_seconds=compiling_seconds(settings, trace, request.calibration),
             is_cramped=card.returns_cache,
         )
 

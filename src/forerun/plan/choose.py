@@ -18,7 +18,7 @@ from forerun.plan.front import Finalist, make_front
 from forerun.plan.outcome import Plan, Reason
 from forerun.plan.remedies import remedies
 from forerun.plan.scaling import rule_said
-from forerun.plan.search import COMPILING_SECONDS, NEGLIGIBLE, Found, run_seconds, search
+from forerun.plan.search import NEGLIGIBLE, Found, run_seconds, search
 from forerun.plan.space import can_run, changed, differences, method_ladder
 from forerun.records import Forecast
 from forerun.settings.schema import Settings
@@ -263,6 +263,4 @@ def _warnings(chosen: Finalist | None, limits: Limits, bench: Workbench) -> list
             "It fits because the allocator gives cached memory back, which takes time that is not in the forecast; "
             "the next smaller micro-batch of the front has more room."
         )
-    if chosen.estimate.settings.compile != "none":
-        found.append(f"Compiling is taken as {COMPILING_SECONDS:.0f} s (stated); it is not in the forecast's run.")
     return found

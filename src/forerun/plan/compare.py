@@ -18,7 +18,7 @@ from forerun.plan.candidates import Ask, Estimate, Workbench
 from forerun.plan.choose import Limits
 from forerun.plan.front import Finalist, cost_of
 from forerun.plan.outcome import Comparison, ComparisonRow
-from forerun.plan.search import best_of_class, compiling_seconds
+from forerun.plan.search import best_of_class
 from forerun.plan.space import can_run, changed, differences, precisions, recomputations
 from forerun.records import Forecast
 from forerun.settings.schema import Settings
@@ -146,8 +146,8 @@ def _run_seconds(best: Estimate, reference: _Candidate) -> float:
     phases = reference.forecast.run.phases
     ratio = phases.training_seconds / reference.best.training_seconds
     slower = best.training_seconds / reference.best.training_seconds
-    rest = reference.forecast.run.seconds.expected - phases.training_seconds - phases.evaluation_seconds
-    return best.training_seconds * ratio + phases.evaluation_seconds * slower + rest + compiling_seconds(best)
+    same = phases.startup_seconds + phases.checkpoint_seconds
+    return best.training_seconds * ratio + phases.evaluation_seconds * slower + same + best.compiling_seconds
 
 
 def _beats(one: ComparisonRow, other: ComparisonRow) -> bool:

@@ -6,7 +6,6 @@ from forerun.errors import ForerunError
 from forerun.forecasting.forecast import make_forecast
 from forerun.hardware.catalogue import Device
 from forerun.plan.candidates import Ask, give_back_memory
-from forerun.plan.search import COMPILING_SECONDS
 from forerun.plan.space import (
     batch_sizes,
     changed,
@@ -51,9 +50,9 @@ def forecast_all(given: Settings, device: Device, ask: Ask, *, compiled: bool) -
 def best_seconds(found: list[tuple[Settings, Forecast]]) -> float | None:
     """Training and compiling of the fastest that fits; None when none fits."""
     fitting = [(settings, forecast) for settings, forecast in found if forecast.fits]
-    return min((whole_seconds(s, f) for s, f in fitting), default=None)
+    return min((whole_seconds(f) for _, f in fitting), default=None)
 
 
-def whole_seconds(settings: Settings, forecast: Forecast) -> float:
+def whole_seconds(forecast: Forecast) -> float:
     """Training and compiling, without what is the same for all."""
-    return forecast.run.phases.training_seconds + (COMPILING_SECONDS if settings.compile != "none" else 0.0)
+    return forecast.run.phases.training_seconds + forecast.run.phases.compile_seconds

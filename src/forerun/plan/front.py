@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from forerun.plan.candidates import Estimate
 from forerun.plan.outcome import FrontPoint
-from forerun.plan.search import compiling_seconds
 from forerun.plan.space import differences
 from forerun.records import Forecast
 from forerun.settings.schema import Settings
@@ -24,8 +23,7 @@ class Finalist:
     @property
     def seconds(self) -> float:
         """Of the run, compiling included."""
-        is_known = self.forecast.run.phases.compile_seconds > 0
-        return self.forecast.run.seconds.expected + (0.0 if is_known else compiling_seconds(self.estimate))
+        return self.forecast.run.seconds.expected
 
     @property
     def cost(self) -> float | None:
@@ -46,7 +44,8 @@ def make_front(
     beside = {}
     for finalist in finalists:
         ratio = finalist.forecast.run.phases.training_seconds / finalist.estimate.training_seconds
-        rest = finalist.forecast.run.seconds.expected - finalist.forecast.run.phases.training_seconds
+        phases = finalist.forecast.run.phases
+        rest = finalist.forecast.run.seconds.expected - phases.training_seconds - phases.compile_seconds
         beside.setdefault(finalist.estimate.device.name, (ratio, rest))
     points = []
     for estimate in [chosen.estimate, *candidates]:
@@ -54,9 +53,7 @@ def make_front(
             continue
         ratio, rest = beside[estimate.device.name]
         is_chosen = estimate is chosen.estimate
-        seconds = (
-            chosen.seconds if is_chosen else estimate.training_seconds * ratio + rest + compiling_seconds(estimate)
-        )
+        seconds = chosen.seconds if is_chosen else estimate.training_seconds * ratio + rest + estimate.compiling_seconds
         memory = chosen.forecast.memory.device_bytes.conservative if is_chosen else estimate.device_bytes
         step = chosen.forecast.step.seconds.expected if is_chosen else estimate.step_seconds * ratio
         point = FrontPoint(

@@ -149,12 +149,13 @@ def refused(settings: Settings, error: ForerunError) -> Reason:
     return Reason(about=about, said=f"{' '.join(parts)}: {error}")
 
 
-def compile_does_not_pay(made: Estimate, best: Estimate, compiling: float) -> Reason:
+def compile_does_not_pay(made: Estimate, best: Estimate) -> Reason:
     """The compiled step is not faster, or not by enough for the run."""
     mode = f"compile={made.settings.compile} compile_unit={made.settings.compile_unit}"
     gain = best.training_seconds - made.training_seconds
     saved = f"the run {'saves' if gain > 0 else 'loses'} {format_seconds(abs(gain))}"
-    said = f"{mode}: {longer(best, made)}; {saved}, compiling takes about {format_seconds(compiling)} (stated)"
+    taken = format_seconds(made.compiling_seconds)
+    said = f"{mode}: {longer(best, made)}; {saved}, compiling takes about {taken}"
     return Reason(about="compile", said=said)
 
 

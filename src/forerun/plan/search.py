@@ -37,8 +37,6 @@ WORTH_A_TRACE = 0.02
 HOST_BOUND = 0.15
 """Share of the step in which the GPU waits for launches, above which full precision, with its fewer operators, is
 looked at."""
-COMPILING_SECONDS = 30.0
-"""What a compiled run pays before its first step; stated, from 25 to 51 s on a CPU (docs/log.md, 2026-11-21)."""
 CPU_SIZES = 3
 """Micro-batch sizes tried on a CPU, where each candidate's operators are timed."""
 
@@ -77,12 +75,7 @@ class Found:
 
 def run_seconds(estimate: Estimate) -> float:
     """Training and compiling of a candidate."""
-    return estimate.training_seconds + compiling_seconds(estimate)
-
-
-def compiling_seconds(estimate: Estimate) -> float:
-    """What compiling adds to the run."""
-    return COMPILING_SECONDS if estimate.settings.compile != "none" else 0.0
+    return estimate.training_seconds + estimate.compiling_seconds
 
 
 def search(given: Settings, device: Device, bench: Workbench, *, change_global: bool = False) -> Found:
@@ -293,11 +286,10 @@ def _compiled(given: Settings, found: Found, bench: Workbench) -> None:
             continue
         found.classes.append(step_class)
         made = _larger_compiled(step_class, made, bench)
-        gain = best.training_seconds - made.training_seconds
-        if gain > COMPILING_SECONDS and made.step_seconds < best.step_seconds * (1 - NEGLIGIBLE):
+        if run_seconds(made) < run_seconds(best) and made.step_seconds < best.step_seconds * (1 - NEGLIGIBLE):
             found.estimates.append(made)
         else:
-            found.rejected.append(reasons.compile_does_not_pay(made, best, COMPILING_SECONDS))
+            found.rejected.append(reasons.compile_does_not_pay(made, best))
 
 
 def _larger_compiled(step_class: StepClass, made: Estimate, bench: Workbench) -> Estimate:

@@ -1,0 +1,47 @@
+"""Compiling: by the kernels that are compiled, each once, and at the pace of the machine here."""
+
+import pytest
+
+from forerun.experience import Calibration
+from forerun.forecasting.compiling import (
+    COMPILED_KERNEL_SECONDS,
+    COMPILER_SECONDS,
+    FIRST_COMPILE_SECONDS,
+    compiling_seconds,
+)
+from forerun.settings.load import settings_from
+from forerun.trace import Call, Op, Phase, Trace
+
+LINE = {"name": "c", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 100}}
+CALLS = [Call(f"fused.{n}", (), (), (), (), 0, 0, 0) for n in range(3)] + [Call("aten.mm", (), (), (), (), 1, 0, 0)]
+CALIBRATED = Calibration(
+    gpu="cpu", device_name="here", threads=2, products=[], attention=[], copy_bytes_per_second={1: 1.0},
+    fresh_page_seconds_per_byte=0, operator_host_seconds=1e-5, compile_seconds=2 * FIRST_COMPILE_SECONDS,
+    disk_write_bytes_per_second=1, disk_read_bytes_per_second=1, tokenised_bytes_per_second=1, import_seconds=1,
+    took_seconds=1,
+)  # fmt: skip
+
+
+def seconds(*calls, calibration=None, **settings):
+    """Of a step whose operators are `calls`, (micro-step, which)."""
+    ops = [Op(call, Phase.FORWARD, micro_step, "") for micro_step, call in calls]
+    return compiling_seconds(settings_from(LINE | settings), Trace(calls=CALLS, ops=ops, events=[]), calibration)
+
+
+def test_eager_steps_compile_nothing():
+    assert seconds((0, 0), (0, 1)) == 0
+
+
+def test_each_kernel_of_a_whole_model_counts_but_not_again_in_later_micro_steps():
+    found = seconds((0, 0), (0, 0), (0, 1), (0, 3), (1, 0), (1, 1), (-1, 2), compile="default")
+    assert found == pytest.approx(COMPILER_SECONDS + 4 * COMPILED_KERNEL_SECONDS)
+
+
+def test_blocks_that_are_alike_are_compiled_once():
+    found = seconds((0, 0), (0, 0), (0, 1), (0, 3), compile="default", compile_unit="blocks")
+    assert found == pytest.approx(COMPILER_SECONDS + 2 * COMPILED_KERNEL_SECONDS)
+
+
+def test_a_slower_machine_compiles_longer():
+    slow, usual = (seconds((0, 0), compile="default", calibration=found) for found in (CALIBRATED, None))
+    assert slow == pytest.approx(2 * usual)
