@@ -360,7 +360,7 @@ def main() -> None:
     table = {
         "source": "NVIDIA AIConfigurator 095f58a51 (Apache-2.0); NeuSight 6945927 (MIT)",
         "made_by": "benchmarks/priors/fit.py",
-        "products": {"tensor": plain(tensor), "simt": plain(simt)},
+        "products": {"tensor": plain(tensor), "simt": plain(simt) | {"holds_launch": True}},
         "errors": {"tensor": tensor_errors, "simt": simt_errors},
         "attention": attention(folder),
         "elementwise": elementwise(folder),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.clock.costs import KERNEL_SECONDS
 from forerun.units import MICRO
 
 Array = NDArray[np.float64]
@@ -133,13 +134,17 @@ class ProductPrior:
     layers: tuple[tuple[Array, Array], ...]
     lean: dict[str, Array]
     """By GPU: what it adds to each of `LEANINGS`."""
+    holds_launch: bool = False
+    """The start of a kernel was fitted to timings that hold its launch by the host, which has a clock of its own: 21 to
+    31 microseconds. All above `KERNEL_SECONDS` of it is left out."""
 
     @classmethod
     def read(cls, table: dict[str, Any]) -> "ProductPrior":
         """From the entry of the coefficient file."""
         layers = tuple((np.array(weight), np.array(bias)) for weight, bias in table["layers"])
         lean = {name: np.array(values) for name, values in table["lean"].items()}
-        return cls(np.array(table["analytic"]), np.array(table["mean"]), np.array(table["scale"]), layers, lean)
+        analytic, mean, scale = (np.array(table[name]) for name in ("analytic", "mean", "scale"))
+        return cls(analytic, mean, scale, layers, lean, holds_launch=table.get("holds_launch", False))
 
     def seconds(self, chip: Chip, p: Products, lean: Array | None = None) -> Array:
         """Seconds of each product; `lean` is that of the GPU that it runs on, or is like."""
@@ -147,7 +152,9 @@ class ProductPrior:
         base, z = self.standard(chip, p, own)
         correction = self.correction(z)
         beyond = own[OWN:] @ np.stack([correction, np.ones(len(z)), z[:, INTENSITY], z[:, DURATION]])
-        return base * np.exp(np.clip(correction + beyond, -LIMIT, LIMIT))
+        start = np.exp(self.analytic[0] + own[0]) * MICRO * TYPICAL_HERTZ / chip.clock_hertz
+        launch = max(0.0, start - KERNEL_SECONDS) if self.holds_launch else 0.0
+        return (base - launch) * np.exp(np.clip(correction + beyond, -LIMIT, LIMIT))
 
     def learn(self, chip: Chip, p: Products, seconds: Array, start: Array | None = None) -> Array:
         """The lean of a GPU on which these products took so long: the likeliest, by Gauss and Newton; 20 are enough.

@@ -42,6 +42,21 @@ def test_large_products_reach_what_was_measured(gpu, tera):
     assert call.flops / PriorCosts(device(gpu)).device_seconds(call) / 1e12 == pytest.approx(tera, rel=0.2)
 
 
+@pytest.mark.literature
+@pytest.mark.parametrize(
+    ("gpu", "shape", "micro"),
+    [("t4", (512, 16, 512), 16), ("t4", (1024, 32, 512), 21), ("v100-32gb", (1760, 16, 1760), 38),
+     ("v100-32gb", (1760, 64, 1760), 56)],
+)  # fmt: skip
+def test_small_fp32_products_take_what_deepbench_measured(gpu, shape, micro):
+    """DeepBench da81ba7 (Apache-2.0), results/train, FP32; within 35 %: of its 38 products under 60 microseconds, none
+    of which was fitted, the mean is 13 % off; the launch of a kernel, which the fitted timings hold, made it 136 %.
+    """
+    m, n, k = shape
+    call = product(m, n, k, dtype="float32", width=4)
+    assert PriorCosts(device(gpu)).device_seconds(call) * 1e6 == pytest.approx(micro, rel=0.35)
+
+
 def test_errors_of_the_fit_are_in_the_file():
     errors = table()["errors"]["tensor"]
     assert errors["known"] < 0.09, "a fit for each GPU alone was 8.5 % off (reference/estimation.md)"
