@@ -1,6 +1,7 @@
 """How long `torch.compile` takes until the first compiled step runs, where nothing was compiled before."""
 
 from forerun.experience import Calibration
+from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
 
@@ -9,9 +10,16 @@ COMPILER_SECONDS, COMPILED_KERNEL_SECONDS = 12.5, 0.15
 """Capturing and compiling a training step on a CPU where a small function's first compilation takes
 `FIRST_COMPILE_SECONDS`: four models of 94 to 272 fused kernels took 24.6 to 50.7 s, within 12 % of this line
 (docs/log.md, 2026-11-21)."""
+GPU_KERNEL_SECONDS = 0.035
+"""Of a kernel for a GPU, which Triton compiles in several processes, equal ones once. By PyTorch's own dashboard of
+2023 (pytorch/pytorch issue 93794, A100, mixed precision, training) Megatron-BERT's 24 blocks took 73 to 75 s, XGLM's 94
+to 100 s; eager attention makes about 1,870 and 1,840 kernels of those: 0.032 to 0.047 s each beside `COMPILER_SECONDS`.
+Other dates of the same dashboard differ by a fifth."""
 
 
-def compiling_seconds(settings: Settings, trace: Trace, calibration: Calibration | None) -> float:
+def compiling_seconds(
+    settings: Settings, trace: Trace, device: Device, calibration: Calibration | None = None
+) -> float:
     """Of a traced step, 0 where nothing is compiled. Of blocks that are alike and compiled one by one, one counts."""
     if settings.compile == "none":
         return 0.0
@@ -20,4 +28,5 @@ def compiling_seconds(settings: Settings, trace: Trace, calibration: Calibration
     kernels = len(set(fused)) if settings.compile_unit == "blocks" else len(fused)
     measured = None if calibration is None else calibration.compile_seconds
     pace = 1.0 if measured is None else measured / FIRST_COMPILE_SECONDS
-    return pace * (COMPILER_SECONDS + kernels * COMPILED_KERNEL_SECONDS)
+    each = COMPILED_KERNEL_SECONDS if device.kind == "cpu" else GPU_KERNEL_SECONDS
+    return pace * (COMPILER_SECONDS + kernels * each)

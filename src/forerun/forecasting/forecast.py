@@ -204,7 +204,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     found.extend(f"Assumed: {assumption}" for assumption in request.plan.assumptions)
     if request.device.kind == "cuda" and model.compile_seconds:
         taken = format_seconds(model.compile_seconds)
-        found.append(f"Compiling is taken as {taken}: by the kernels, at the pace of compilations on a CPU.")
+        found.append(f"Compiling is taken as {taken}: by its kernels, at the pace of PyTorch's published figures.")
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
         found.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")

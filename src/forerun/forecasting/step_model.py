@@ -115,7 +115,8 @@ class StepModel:
     @property
     def compile_seconds(self) -> float:
         """Until the first compiled step runs, where nothing is cached."""
-        return compiling_seconds(self.request.settings, self.longest.trace, self.request.calibration)
+        request = self.request
+        return compiling_seconds(request.settings, self.longest.trace, request.device, request.calibration)
 
     def scoring_seconds_per_sample(self) -> float:
         """Time to score one sample at the plan's mean padded length, batch as in training."""

@@ -174,7 +174,7 @@ class StepClass:
             device_bytes=card.device_bytes.conservative,
             host_share=nearest.phases.host_seconds / max(nearest.seconds, 1e-12),
             state_bytes=_state_bytes(card.memory.breakdown),
-            compiling_seconds=compiling_seconds(settings, trace, request.calibration),
+            compiling_seconds=compiling_seconds(settings, trace, self.device, request.calibration),
             is_cramped=card.returns_cache,
         )
 
