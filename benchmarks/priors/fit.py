@@ -2,7 +2,8 @@
 
 Writes `src/forerun/clock/priors.json` and prints its errors: on shapes not fitted, with each GPU left out, and left out
 but for 20 measured products. Data: NVIDIA AIConfigurator (Apache-2.0, BF16 products and attention) and NeuSight (MIT,
-FP32 products and elementwise operators); figures are fitted, no row is copied. Takes 3 minutes on one core.
+FP32 products and elementwise operators), DeepBench and Vidur (`more_gpus.py`); figures are fitted, no row is copied.
+Takes 3 minutes on one core.
 """
 
 import csv
@@ -10,11 +11,14 @@ import gzip
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.priors.more_gpus import leanings
+from benchmarks.priors.rows import chip_of, products, some
 from scipy.optimize import minimize
 
 import forerun.clock
@@ -26,13 +30,16 @@ from forerun.clock.products import (
     Array,
     Chip,
     ProductPrior,
-    Products,
     analytic_seconds,
     features,
 )
 from forerun.hardware.catalogue import device
 from forerun.units import MIB
 
+SOURCE = (
+    "NVIDIA AIConfigurator 095f58a51 (Apache-2.0); NeuSight 6945927 (MIT); DeepBench da81ba7 (Apache-2.0); "
+    "Vidur 7d47513 (MIT)"
+)
 TARGET = Path(forerun.clock.__file__).with_name("priors.json")
 ROWS_PER_GPU, ANALYTIC_ROWS, TEST_ROWS, MEASURED, DRAWS, LARGE = 6000, 400, 3000, 20, 5, 512
 START: Array = np.log([2.5, 0.85, 40.0, 0.5, 0.85, 0.5, 3.0, 0.5, 0.1])
@@ -61,13 +68,6 @@ ON_THE_WIRE = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """Times (n - 1) / n of the message: what each of n ranks sends."""
 
 
-def chip_of(name: str, dtype: str) -> Chip:
-    """A GPU of the catalogue."""
-    gpu = device(name)
-    count, l2 = gpu.sm_count or 1, gpu.l2_bytes or 1
-    return Chip(gpu.peak(dtype), gpu.bandwidth_bytes_per_second or 1, count, l2, gpu.boost_clock_hertz)
-
-
 def tensor_rows(folder: Path) -> tuple[dict[str, Array], dict[str, Chip]]:
     """BF16 products by GPU: batch, m, n, k, seconds."""
     found: dict[str, list[list[float]]] = {}
@@ -92,12 +92,6 @@ def simt_rows(folder: Path) -> tuple[dict[str, Array], dict[str, Chip]]:
                 shape = [float(row[c] or 1) for c in ("B", "M", "N", "K")]
                 found.setdefault(name, []).append([*shape, float(row["latency_ms"]) / 1e3])
     return {n: np.array(r) for n, r in found.items()}, {n: chip_of(n, "float32") for n in found}
-
-
-def products(rows: Array, width: float) -> Products:
-    """Rows as products measured with weights that may be cached."""
-    batch, m, n, k = (np.ascontiguousarray(rows[:, i]) for i in range(4))
-    return Products(batch, m, n, k, width, is_cached=True)
 
 
 def fit(rows: dict[str, Array], chips: dict[str, Chip], width: float) -> ProductPrior:
@@ -159,11 +153,6 @@ def fit_analytic(
 def with_own(x: Array, own: Array) -> Array:
     """Coefficients of one GPU."""
     return np.concatenate([x[:OWN] + own, x[OWN:]])
-
-
-def some(rows: Array, count: int, random: np.random.Generator) -> Array:
-    """At most so many rows, at random."""
-    return rows[random.choice(len(rows), min(len(rows), count), replace=False)]
 
 
 def weights_of(names: list[str]) -> dict[str, float]:
@@ -356,9 +345,10 @@ def main() -> None:
     """Fit, print, write."""
     folder = Path(sys.argv[1])
     tensor, tensor_errors = judged(*tensor_rows(folder), width=2.0, title="bf16")
+    tensor = replace(tensor, lean=tensor.lean | leanings(tensor, folder))
     simt, simt_errors = judged(*simt_rows(folder), width=4.0, title="fp32")
     table = {
-        "source": "NVIDIA AIConfigurator 095f58a51 (Apache-2.0); NeuSight 6945927 (MIT)",
+        "source": SOURCE,
         "made_by": "benchmarks/priors/fit.py",
         "products": {"tensor": plain(tensor), "simt": plain(simt) | {"holds_launch": True}},
         "errors": {"tensor": tensor_errors, "simt": simt_errors},

@@ -8,6 +8,7 @@ Not covered: power limits of long runs, kernels that differ from one library ver
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -45,6 +46,10 @@ CONVOLUTION_SHARE = {"simt": (0.56, 0.46), "tensor": (0.29, 0.2)}
 Single ones are 40 to 50 % off: cuDNN chooses among algorithms that need different work."""
 OTHER_PRODUCT_SHARE = 0.6
 """Of peak, for products that are neither of the above (grouped, int8 of bitsandbytes); stated."""
+
+
+ALONE = frozenset({"t4"})
+"""Measured GPUs that are no example for others of their architecture: this one's 70 W hold its tensor cores back."""
 
 
 @cache
@@ -87,8 +92,7 @@ class PriorCosts:
         """ "measured", "architecture" or "unseen": whose products the coefficients come from."""
         if self.calibration is not None:
             return "measured"
-        names = list(table()["products"]["tensor"]["lean"])
-        like = measured_like(self.device, names)
+        like = self._like(table()["products"]["tensor"]["lean"])
         return "measured" if like == self.device.name else "architecture" if like else "unseen"
 
     @property
@@ -207,9 +211,14 @@ class PriorCosts:
         count, l2, clock = gpu.sm_count or 1, gpu.l2_bytes or 1, gpu.boost_clock_hertz
         return Chip(gpu.peak(dtype), self._bandwidth(), count, l2, clock)
 
+    def _like(self, leans: Mapping[str, Any]) -> str | None:
+        """The GPU whose products tell of this one's."""
+        mine = self.device.name
+        return measured_like(self.device, [name for name in leans if name == mine or name not in ALONE])
+
     def _lean(self, prior: ProductPrior, dtype: str) -> NDArray[np.float64] | None:
         timed = [p for p in self.calibration.products if p.dtype == dtype] if self.calibration is not None else []
-        like = prior.lean.get(measured_like(self.device, list(prior.lean)) or "")
+        like = prior.lean.get(self._like(prior.lean) or "")
         if not timed:
             return like
         if dtype not in self._leans:

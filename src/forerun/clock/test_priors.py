@@ -123,14 +123,23 @@ def test_long_sequences_use_the_gpu_better():
 
 @pytest.mark.parametrize(
     ("gpu", "like", "evidence"),
-    [("a100-80gb", "a100-80gb", "measured"), ("a100-40gb", "a100-80gb", "architecture"), ("t4", None, "unseen"),
-     ("l4", "l40s", "architecture"), ("h100-pcie", "h200", "architecture")],
+    [("a100-80gb", "a100-80gb", "measured"), ("a100-40gb", "a100-80gb", "architecture"), ("t4", "t4", "measured"),
+     ("rtx-5090", None, "unseen"), ("rtx-3090", "a40", "architecture"), ("l4", "l40s", "architecture"), ("h100-pcie", "h200", "architecture")],
 )  # fmt: skip
 def test_whose_measurements_are_used_is_said(gpu, like, evidence):
     names = list(table()["products"]["tensor"]["lean"])
     found = measured_like(device(gpu), names)
     assert (found == like) or (gpu == "h100-pcie" and found in ("h100-80gb", "h200"))
     assert PriorCosts(device(gpu)).evidence == evidence
+
+
+def test_a_card_that_its_power_holds_back_is_no_example_for_others():
+    assert PriorCosts(device("rtx-5000")).evidence == "unseen"
+    big = product(8192, dtype="float16")
+    shares = [
+        big.flops / PriorCosts(device(g)).device_seconds(big) / device(g).peak("float16") for g in ("t4", "rtx-5000")
+    ]
+    assert shares[0] < 0.65 < shares[1]
 
 
 @pytest.mark.parametrize(("ranks", "seconds"), [(2, 1e9 / 247.5e9), (8, 2 * 7 / 8 * 1e9 / 383.1e9)])
