@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
 from forerun.step import parallel
+from forerun.step.attention import capability_of, take_offsets
 from forerun.step.optimizer import build_optimizer
 from forerun.step.precision import POLICIES
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
@@ -73,14 +74,21 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
 
 
 def bind_step(
-    settings: Settings, workload: Workload, model: nn.Module, device: str, compiler: Any = "inductor"
+    settings: Settings,
+    workload: Workload,
+    model: nn.Module,
+    device: str,
+    compiler: Any = "inductor",
+    capability: tuple[int, int] | None = None,
 ) -> TrainingStep:
     """Optimizer and step over a model that is where it will be trained; `device` is a torch device type.
 
-    `compiler` is the backend of `torch.compile`, for settings that compile.
+    `compiler` is the backend of `torch.compile`, for settings that compile. `capability` is the compute capability of a
+    virtual GPU; a real one is asked.
     """
     optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale)
     step = TrainingStep(settings, workload, model, optimizer, device)
+    step.documents = take_offsets(model, settings, capability or capability_of(device))
     if settings.parallel.kind == "ddp":
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
     if settings.compile != "none":
@@ -162,7 +170,7 @@ def trained_whole(model: nn.Module, settings: Settings) -> list[str]:
 
 KEPT_OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_grouped_mm", "_scaled_dot_product_flash_attention",
                   "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-                  "_scaled_dot_product_flash_attention_for_cpu")  # fmt: skip
+                  "_scaled_dot_product_flash_attention_for_cpu", "_flash_attention_forward")  # fmt: skip
 """What selective checkpointing keeps, because it is dear to compute again: matrix products and attention."""
 
 

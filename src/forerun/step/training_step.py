@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from forerun.settings.schema import Settings
 from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
+from forerun.step.attention import DocumentKernel, kernels_of
 from forerun.step.precision import POLICIES, PrecisionPolicy
 from forerun.step.workload import Batch, SpansStep, Workload
 from forerun.trace import Phase
@@ -67,15 +68,18 @@ class TrainingStep:
 
     def run(self, micro_batches: Sequence[Batch], observer: StepObserver, counted: float | None = None) -> StepResult:
         """One optimizer step over `micro_batches`; `counted` is what their losses are divided by, if known before."""
+        self.documents: DocumentKernel | None = None
+        """How packed documents are kept apart; None where nothing is packed."""
         if not micro_batches:
             raise ValueError("a step needs at least one micro-batch")
         counted = self.counted(micro_batches) if counted is None else counted
         count = mean_over_ranks(counted, self.settings, self.device_type)
         several = self.settings.parallel.kind != "none"
-        if (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
-            total, details = self._spanning(self.workload, micro_batches, count, observer)
-        else:
-            total, details = self._summed(micro_batches, count, observer)
+        with kernels_of(self.settings):
+            if (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
+                total, details = self._spanning(self.workload, micro_batches, count, observer)
+            else:
+                total, details = self._summed(micro_batches, count, observer)
         if several:
             total = mean_over_ranks(total, self.settings, self.device_type)
         if not observer.accepts(total):

@@ -40,8 +40,8 @@ PERSISTENT = 5
 COLD_STEPS = 2
 """Steps after a start or a change of what is trained that do not count as warm."""
 
-COUNT = "count"
-"""Entry of a batch that the host reads."""
+ON_HOST = ("count", "longest")
+"""Entries of a batch that the host reads."""
 Evaluate = Callable[[TrainingStep, int], dict[str, float]]
 """Scores the model after an optimizer step (counted from 1)."""
 Watch = Callable[[TrainingStep, StepReport], None]
@@ -231,9 +231,9 @@ class Training:
     def _to_device(self, batch: Batch) -> Batch:
         if self.step.device_type == "cpu":
             return batch
-        pinned = {k: v if v.is_pinned() else v.pin_memory() for k, v in batch.items() if k != COUNT}
+        pinned = {k: v if v.is_pinned() else v.pin_memory() for k, v in batch.items() if k not in ON_HOST}
         moved = {k: v.to(self.step.device_type, non_blocking=True) for k, v in pinned.items()}
-        return moved | {k: v for k, v in batch.items() if k == COUNT}
+        return moved | {k: v for k, v in batch.items() if k in ON_HOST}
 
     def _set_learning_rate(self, number: int) -> float:
         rate = self.settings.optimizer.learning_rate * self.schedule.factor(number)
