@@ -67,9 +67,9 @@ class PhaseTimer(StepObserver):
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    def accepts(self, loss: torch.Tensor) -> bool:
-        """Whether the loss is a number."""
-        return math.isfinite(float(loss))
+    def accepts(self, health: torch.Tensor) -> bool:
+        """Whether loss and gradient are numbers: their sum is one only if both are."""
+        return math.isfinite(float(health))
 
     def take(self, total: float) -> StepPhases:
         """Phases since the last call; what they leave of `total` is host time."""
