@@ -32,7 +32,7 @@ PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
 """peft 0.21 asks transformers 5.23 by the old name."""
 DYNAMO_GRAD_WARNING = r"The \.grad attribute of a Tensor that is not a leaf"
-"""Dynamo (2.11 to 2.13) looks at it of what enters a block, and needs nothing of it."""
+"""Dynamo (2.11 to 2.13) looks at it of what enters a graph, and needs nothing of it."""
 
 
 def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
@@ -92,6 +92,7 @@ def bind_step(
     if settings.parallel.kind == "ddp":
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
     if settings.compile != "none":
+        warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
         mode = settings.compile if compiler == "inductor" else None  # other backends know no modes
         if settings.compile_unit == "blocks":
             compile_blocks(model, compiler, mode)
@@ -111,7 +112,6 @@ def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
         raise NotSupported(
             f"compile_unit: {type(model).__name__} has no repeated blocks; found 'blocks'. Set compile_unit to model."
         )
-    warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
     for block in blocks:
         block.compile(backend=compiler, mode=mode)
 

@@ -33,9 +33,10 @@ class StepObserver:
         """Around one phase."""
         yield
 
-    def accepts(self, health: Tensor) -> bool:
-        """Whether a step may update the weights: its mean loss plus the norm of its gradient; asking waits for the
-        device.
+    def accepts(self, loss: Tensor, norm: Tensor | None) -> bool:
+        """Whether a step of such a mean loss and gradient norm may update the weights; asking waits for the device.
+
+        The norm is None where loss scaling skips what overflows.
         """
         return True
 
@@ -87,7 +88,7 @@ class TrainingStep:
             total = mean_over_ranks(total, self.settings, self.device_type)
         with observer.phase(Phase.OPTIMIZER):
             norm = self._gradient_norm()
-            is_good = observer.accepts(total if self.scaler is not None or norm is None else total + norm)
+            is_good = observer.accepts(total, norm if self.scaler is None else None)  # which skips what overflows
             if is_good:
                 self._update()
             self.optimizer.zero_grad(set_to_none=True)
