@@ -25,7 +25,7 @@ from forerun.errors import CheckpointDamaged, InvalidSettings
 from forerun.step.parallel import of_all_ranks, whole
 from forerun.step.training_step import TrainingStep
 from forerun.train.generators import device_generators, host_generators, restore_generators
-from forerun.train.parts import Parts, is_sharded, part_of
+from forerun.train.parts import Parts, apart, is_sharded, part_of
 from forerun.train.ranks import from_first, rank
 
 FORMAT = "forerun.checkpoint/3"
@@ -181,7 +181,7 @@ def _fill_files(
     """Write and flush files of tensors; returns their hashes."""
     for name, own in tensors.items():
         try:
-            save_file({key: value.contiguous() for key, value in own.items()}, folder / name)
+            save_file(apart(own), folder / name)
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"{name}: {error}") from error
         _flush(folder / name)
