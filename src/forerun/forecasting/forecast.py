@@ -203,7 +203,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         if breakdown.total_bytes > training:
             found.append(f"Memory peaks in {name}, {breakdown.total_bytes / training - 1:.0%} above training.")
     found.extend(f"Assumed: {assumption}" for assumption in request.plan.assumptions)
-    found.extend([model.longest.trace.documents] if model.longest.trace.documents else [])
+    found.extend(said for said in (model.longest.trace.documents, model.disk_said) if said)
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
         found.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")
