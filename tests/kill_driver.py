@@ -95,15 +95,15 @@ def tiny_training(folder, pause=0.0, **sections):
     return Training(step, TinyData(pause), Path(folder))
 
 
-def text_training(folder, padding, pause):
-    """Texts of many lengths, bucketed or packed."""
+def text_training(folder, padding, pause, **sections):
+    """Texts of many lengths, bucketed or packed; `sections` override settings."""
     from forerun.data.token_data import TokenData, TokenSample
     from forerun.step.heads import generic_workload
 
     settings = settings_from({
         **SETTINGS, "workload": "sequence-classification", "model": {"name": "tiny-bert"},
         "batch": {**SETTINGS["batch"], "sequence_length": 32, "padding": padding},
-        "schedule": {"epochs": 2, "warmup_steps": 3}, "data": {"examples": SAMPLES, "workers": 2},
+        "schedule": {"epochs": 2, "warmup_steps": 3}, "data": {"examples": SAMPLES, "workers": 2}, **sections,
     })  # fmt: skip
     generator = torch.Generator().manual_seed(5)
     samples = [

@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forerun import api as forerun_api
+from forerun.errors import FilesNotWritten
+from forerun.recipes.here import run_here
 
 FORERUN = [sys.executable, "-c", "from forerun.cli.main import main; main()"]
 BERT = {
@@ -149,6 +152,16 @@ def test_a_small_run_ends_in_a_verdict_and_a_page(tmp_path):
     finished = forerun("run", "code-detector", *small, "--resume", run_id, folder=tmp_path, **ledger)
     assert finished.returncode == 2
     assert "nothing to resume" in " ".join(finished.stderr.split())
+
+
+def test_a_folder_without_room_for_runs_is_said_before_anything_is_done(tmp_path, monkeypatch):
+    """Nothing of the recipe is looked at, and no ledger is made."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("a file where the folder would be")
+    nothing: Any = None
+    with pytest.raises(FilesNotWritten, match=r"runs, which cannot be written.*another folder"):
+        run_here(nothing, f"sqlite:///{tmp_path}/ledger.sqlite")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The training engine: exact resume, damaged checkpoints, interruption, evaluation that changes nothing, parity."""
 
+import math
 import os
 import random
 import shutil
@@ -15,13 +16,14 @@ from forerun.errors import CheckpointDamaged, CheckpointNotWritten, InvalidSetti
 from forerun.settings.load import settings_from
 from forerun.settings.schema import ScheduleSettings
 from forerun.step.build import build_step
+from forerun.step.heads import generic_workload
 from forerun.step.training_step import StepObserver
 from forerun.step.workload import LossSum
 from forerun.train import checkpoint
 from forerun.train.interrupt import Interrupted
 from forerun.train.measure import measured_step, run_measuring_allocations
 from forerun.train.schedule import Schedule
-from kill_driver import SAMPLES, TinyWorkload, tiny_training, training_of, weights_hash
+from kill_driver import SAMPLES, TinyWorkload, text_training, tiny_training, training_of, weights_hash
 
 TOTAL = 28  # 50 samples in steps of 2 x 4, 7 steps an epoch, 4 epochs
 
@@ -74,6 +76,22 @@ def test_frozen_encoder_does_not_move_and_then_does(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(start, training.step.model.encoder.parameters(), strict=True))
     next(steps)
     assert not all(torch.equal(a, b) for a, b in zip(start, training.step.model.encoder.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("workload", "sections"),
+    [
+        ("causal-lm", {"model": {"name": "tiny-gpt2"}}),  # its output layer is its embedding
+        ("causal-lm", {"model": {"name": "tiny-llama"}, "adapter": {"kind": "lora"}}),
+        ("pairs", {"model": {"name": "tiny-bert"}}),
+    ],
+)
+def test_a_freeze_schedule_that_leaves_nothing_to_train_is_refused(workload, sections):
+    content = {"name": "f", "workload": workload, "schedule": {"frozen_encoder_epochs": 1},
+               "batch": {"sequence_length": 32}, **sections}  # fmt: skip
+    step = build_step(settings_from(content), generic_workload(workload), "cpu", pretrained=False)
+    with pytest.raises(InvalidSettings, match=r"frozen_encoder_epochs: needs a head"):
+        step.freeze_encoder(True)
 
 
 def test_evaluation_changes_nothing(tmp_path, whole):
@@ -175,7 +193,7 @@ def test_a_crash_inside_a_save_leaves_the_one_before(tmp_path, crash_after):
         checkpoint.save_checkpoint(tmp_path, training.step, {"step": 9}, after_file=crash)
     assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-00000003"]
     assert checkpoint.load_newest(tmp_path, training.step)["step"] == 3
-    checkpoint.prune_checkpoints(tmp_path, 2)
+    checkpoint.prune_checkpoints(tmp_path, 2, tmp_path / "step-00000003")
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000003"]
 
 
@@ -203,6 +221,35 @@ def test_generators_and_optimizer_come_back_bit_for_bit(tmp_path):
 def test_old_checkpoints_are_pruned(tmp_path):
     run(tiny_training(tmp_path, checkpoints={"every_steps": 1, "keep_last": 3}, schedule={"max_steps": 6}))
     assert [p.name for p in checkpoint.checkpoints(tmp_path)] == [f"step-0000000{n}" for n in (4, 5, 6)]
+
+
+def test_a_damaged_checkpoint_of_a_later_step_does_not_crowd_out_the_good_ones(tmp_path):
+    """Of those that `keep_last` keeps, it would stay the newest until the run reaches its step again."""
+    every = {"checkpoints": {"every_steps": 3, "keep_last": 1}}
+    run(tiny_training(tmp_path, **every), stop_after=10)
+    (newest,) = checkpoint.checkpoints(tmp_path)
+    (newest / checkpoint.MODEL).write_bytes(b"cut")
+    with pytest.warns(checkpoint.DamagedCheckpointWarning):
+        run(tiny_training(tmp_path, **every), stop_after=7)
+    assert newest.name == "step-00000009"
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000006"]
+    assert run(tiny_training(tmp_path, **every))[0].step == 7
+
+
+@pytest.mark.parametrize("stop", [4, 8])
+def test_adapters_under_a_freeze_schedule_resume_exactly(tmp_path, stop):
+    """Seven steps of the head alone, then adapters and head; until 2026-11-22 a checkpoint of the first seven was
+    taken for damaged, because frozen adapters were left out of it."""
+    sections = {
+        "adapter": {"kind": "lora"}, "schedule": {"epochs": 2, "frozen_encoder_epochs": 1},
+        "checkpoints": {"every_steps": 3, "keep_last": 2},
+    }  # fmt: skip
+    expected = text_training(tmp_path / "whole", "bucketed", 0, **sections)
+    run(expected)
+    run(text_training(tmp_path / "stopped", "bucketed", 0, **sections), stop_after=stop)
+    resumed = text_training(tmp_path / "stopped", "bucketed", 0, **sections)
+    assert run(resumed)[0].step == (stop - 1) // 3 * 3 + 1
+    assert weights_hash(resumed.step.model) == weights_hash(expected.step.model)
 
 
 @given(st.integers(1, 50), st.floats(0.1, 5), st.integers(0, 60), st.sampled_from(["linear", "cosine", "constant"]))
@@ -335,6 +382,43 @@ def test_a_step_without_a_finite_loss_is_skipped_and_counted(tmp_path):
     assert [r.step for r in reports if r.is_skipped] == [3]
     assert all(torch.isfinite(p).all() for p in training.step.model.parameters())
     assert not reports[2].is_warm
+
+
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+@pytest.mark.parametrize("name", ["adamw-8bit", "paged-adamw-8bit", "lion"])
+def test_optimizers_of_bitsandbytes_resume_exactly(tmp_path, name):
+    """Until 2026-11-22 none in 8 bits could be saved: their parameters share tables, which safetensors refuses."""
+    pytest.importorskip("bitsandbytes")
+    sections = {
+        "optimizer": {"name": name, "learning_rate": 1e-3}, "checkpoints": {"every_steps": 3, "keep_last": 2},
+    }  # fmt: skip
+    expected = text_training(tmp_path / "whole", "bucketed", 0, **sections)
+    run(expected)
+    run(text_training(tmp_path / "stopped", "bucketed", 0, **sections), stop_after=8)
+    resumed = text_training(tmp_path / "stopped", "bucketed", 0, **sections)
+    assert run(resumed)[0].step == 7
+    assert weights_hash(resumed.step.model) == weights_hash(expected.step.model)
+
+
+@pytest.mark.parametrize("clipped", [None, 1.0])
+def test_a_step_without_a_finite_gradient_is_skipped_and_counted(tmp_path, clipped):
+    """The loss may be fine where its gradient is not: the root of 0 has a slope without end."""
+    optimizer = {"learning_rate": 1e-2, "max_gradient_norm": clipped}
+    training = tiny_training(tmp_path, schedule={"max_steps": 6}, optimizer=optimizer)
+    original, calls = training.step.workload.loss, []
+
+    def loss(model, batch):
+        calls.append(1)
+        found = original(model, batch)
+        zero = (model.head.bias * 0.0).sum()
+        return found if len(calls) != 5 else LossSum(found.sum + zero.sqrt())  # the third step's first half
+
+    training.step.workload.loss = loss
+    reports = run(training)
+    assert [r.step for r in reports if r.is_skipped] == [3]
+    assert all(math.isfinite(r.loss) for r in reports)
+    assert [r.step for r in reports if not math.isfinite(r.gradient_norm)] == [3]
+    assert all(torch.isfinite(p).all() for p in training.step.model.parameters())
 
 
 @pytest.mark.parametrize("kind", ["background", "workers"])

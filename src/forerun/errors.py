@@ -15,8 +15,10 @@
     ├── BadData(ValueError)                  a data file breaks its stated format
     ├── CheckpointDamaged(RuntimeError)      a checkpoint fails its manifest
     ├── CheckpointNotWritten(OSError)        the last checkpoint of a run could not be written
+    ├── FilesNotWritten(OSError)             a folder that a command writes into is full, or may not be written
     ├── ExportMoved(RuntimeError)            an exported model does not score as the run's model
     ├── LedgerConflict(RuntimeError)         a ledger row would be rewritten or contradicts another
+    ├── LedgerNotWritten(OSError)            the ledger's disk is full, or it may not be written
     ├── RunNotFound(LookupError)             the ledger has no such run
     └── RecipeNotFound(LookupError)          no such recipe
 
@@ -92,12 +94,20 @@ class CheckpointNotWritten(ForerunError, OSError):
     """The last checkpoint of a run could not be written."""
 
 
+class FilesNotWritten(ForerunError, OSError):
+    """A folder that a command writes into is full, or may not be written."""
+
+
 class ExportMoved(ForerunError, RuntimeError):
     """An exported model does not score as the model of its run."""
 
 
 class LedgerConflict(ForerunError, RuntimeError):
     """A ledger row would be rewritten, or contradicts another."""
+
+
+class LedgerNotWritten(ForerunError, OSError):
+    """The ledger's disk is full, or it may not be written."""
 
 
 class RunNotFound(ForerunError, LookupError):

@@ -224,7 +224,7 @@ class StepReport(Record):
     gradient_norm: float | None = None
     is_warm: bool = True
     is_skipped: bool = False
-    """The loss was not finite, so that nothing was updated."""
+    """Loss or gradient were not finite, so that nothing was updated."""
     out_of_memory: int = 0
     """Times that the step ran out of memory and was run again in smaller pieces."""
     peak_allocated_bytes: int | None = None

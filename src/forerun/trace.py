@@ -118,6 +118,8 @@ class Trace:
     """Bytes of trainable parameters and optimizer state, what one checkpoint holds."""
     world_size: int = 1
     """Ranks, of which the trace shows one."""
+    documents: str = ""
+    """How packed documents are kept apart, in words; empty where nothing is packed."""
     paged_bytes: int = 0
     """Optimizer state in managed memory, outside PyTorch's allocator."""
     micro_batch_size: int = 0

@@ -44,6 +44,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Forecast, train, evaluate and verify on the device here. Exit code 4: a criterion failed."""
+    _require_trackers(trackers)
     _finish(_run(_open(target, overrides), resume, trackers, as_json), as_json)
 
 
@@ -58,6 +59,7 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train on the device here, forecast and verdict included in the ledger; prints the measurement."""
+    _require_trackers(trackers)
     if processes is not None and processes > 1:
         more = [word for name in trackers or [] for word in ("--log", name)] + (["--json"] if as_json else [])
         raise typer.Exit(_in_processes(target, overrides or [], resume, more, processes))
@@ -80,6 +82,13 @@ def _in_processes(target: str, overrides: list[str], resume: str | None, more: l
         arguments += ["--set", text]
     arguments += ["--resume", resume] if resume else []
     return launch([*arguments, *more], processes)
+
+
+def _require_trackers(names: list[str] | None) -> None:
+    """Before anything is opened, forecast or entered in the ledger, and in one process instead of several."""
+    from forerun.recipes.trackers import require_trackers
+
+    require_trackers(names or ())
 
 
 def _run(opened: "OpenedRecipe", resume: str | None, trackers: list[str] | None, as_json: bool) -> "RunOutcome | None":

@@ -19,7 +19,9 @@ VIEW_HOST_SECONDS = 5 * MICRO
 COMPILED_HOST_SECONDS = 8 * MICRO
 """Host time to issue one kernel from compiled code; stated, not fitted."""
 
-ATTENTION = ("scaled_dot_product_flash", "scaled_dot_product_efficient", "scaled_dot_product_cudnn")
+ATTENTION = (
+    "scaled_dot_product_flash", "scaled_dot_product_efficient", "scaled_dot_product_cudnn", "._flash_attention_",
+)  # fmt: skip
 HALF_CAUSAL = ("flash", "cudnn")
 
 

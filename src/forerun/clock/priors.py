@@ -8,6 +8,7 @@ Not covered: power limits of long runs, kernels that differ from one library ver
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -44,6 +45,8 @@ CONVOLUTION_SHARE = {"simt": (0.56, 0.46), "tensor": (0.29, 0.2)}
 """Of peak, forward and backward: the middle of 14,714 FP32 convolutions forward (NeuSight: A100 0.56, V100 0.60, T4
 0.51), and of DeepBench's on V100 and T4, FP32 backward (0.32 to 0.61) and FP16 (0.27 to 0.31; backward 0.15 to 0.23).
 Single ones are 40 to 50 % off: cuDNN chooses among algorithms that need different work."""
+ROWS = 128
+"""Of one block of FlashAttention."""
 OTHER_PRODUCT_SHARE = 0.6
 """Of peak, for products that are neither of the above (grouped, int8 of bitsandbytes); stated."""
 
@@ -229,10 +232,9 @@ class PriorCosts:
 
     def _attention(self, call: Call) -> float:
         """FLOP that the kernel executes (causal ones skip half) at the share of peak that it reaches."""
-        query = next(a for a in call.arguments if isinstance(a, TensorSpec) and len(a.shape) == 4)
-        batch, heads, length, _ = query.shape
+        length, blocks = _length_and_blocks(call)
         most, half_length, half_wave, start = self._coefficients("attention")
-        waves = batch * heads * -(-length // 128) / (self.device.sm_count or 1)
+        waves = blocks / (self.device.sm_count or 1)
         share = most * length / (length + half_length) * waves / (waves + half_wave)
         if (self.device.compute_capability or (0, 0))[0] == 9:
             share *= HOPPER_SHARE
@@ -244,6 +246,20 @@ class PriorCosts:
         skips_half = is_causal and any(kernel in call.name for kernel in HALF_CAUSAL)
         flops = call.flops / 2 if skips_half else call.flops
         return start * MICRO + flops / (self.device.peak(self._dtype(call)) * share)
+
+
+def _length_and_blocks(call: Call) -> tuple[float, float]:
+    """Of an attention call: keys that a token meets, and blocks of 128 rows that are computed side by side."""
+    query = next(a for a in call.arguments if isinstance(a, TensorSpec) and len(a.shape) in (3, 4))
+    if len(query.shape) == 4:
+        batch, heads, length, _ = query.shape
+        return length, batch * heads * -(-length // ROWS)
+    tokens, heads, size = query.shape  # documents laid end to end, with the offset of each
+    offsets = next(a for a in call.arguments if isinstance(a, TensorSpec) and a.dtype == "int32")
+    documents = offsets.shape[0] - 1
+    products = 5 if "backward" in call.name else 2
+    met = call.flops / (products * 2 * tokens * heads * size)
+    return met, heads * documents * math.ceil(tokens / documents / ROWS)
 
 
 def _elements(spec: TensorSpec) -> int:

@@ -15,6 +15,17 @@ from forerun.trace import Call, TensorSpec
 A100 = device("a100-40gb")
 
 
+def within(tokens, documents, met, causal=False, name="forward"):
+    """Attention within documents laid end to end; each token meets `met` keys."""
+    query = TensorSpec((tokens, 16, 64), (), "bfloat16", 2 * tokens * 16 * 64)
+    offsets = TensorSpec((documents + 1,), (1,), "int32", 4 * (documents + 1))
+    products = 2 if name == "forward" else 5
+    first = (query,) * (3 if name == "forward" else 4)
+    arguments = (*first, offsets, offsets, met, met, 0.0, causal, False)
+    flops = products * 2 * tokens * 16 * 64 * met
+    return Call(f"aten._flash_attention_{name}.default", arguments, (), first, (query,), flops, 0, 0)
+
+
 def product(m, n=None, k=None, dtype="bfloat16", width=2):
     n, k = n or m, k or m
     left, right = (TensorSpec(s, (s[1], 1), dtype, s[0] * s[1] * width) for s in ((m, k), (k, n)))
@@ -215,3 +226,18 @@ def test_convolutions_reach_a_smaller_share_of_tensor_cores_and_going_back_a_sma
         assert forward < backward
         assert 10**12 / forward < 0.6 * device("t4").peak(dtype)
     assert seconds("convolution", "float16") < seconds("convolution", "float32")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_rows_of_one_document_each_take_what_plain_attention_takes(causal):
+    costs = PriorCosts(A100)
+    plain = attention(1024, causal, flops=2 * 2 * 4 * 1024 * 16 * 64 * 1024)
+    assert costs.device_seconds(within(4 * 1024, 4, 1024, causal)) == pytest.approx(costs.device_seconds(plain))
+
+
+def test_shorter_documents_take_less_time_and_backward_takes_more():
+    costs = PriorCosts(A100)
+    times = [costs.device_seconds(within(2**16, 2**16 // met, met)) for met in (128, 512, 2048)]
+    assert times == sorted(times)
+    assert times[-1] > 3 * times[0]
+    assert costs.device_seconds(within(2**16, 32, 2048, name="backward")) > 2 * times[-1]

@@ -23,7 +23,10 @@ Cell = tuple[int, int]
 SYMBOLS: dict[Operation, str] = {"addition": "+", "subtraction": "-", "multiplication": "*", "division": "/"}
 COMMUTATIVE = ("addition", "multiplication")
 HELD_OUT_SHARE = 0.2
-"""At most this share of a cell's pairs is held out: one-digit operands have only a hundred."""
+"""At most this share of a cell's pairs is held out, half of it for each of two sets: one-digit operands have only a
+hundred. Of sums and products, whose two orders are one question, it is up to twice the share."""
+COUNTED_DIVISORS = 10_000
+"""A cell with more of them has 90,000 divisions or more, enough for any held-out set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +157,7 @@ class QuestionSource:
 
     def held_out(self, cell: Cell, number: int, taken: set[tuple[str, int, int]]) -> list[Question]:
         """At most so many questions that differ from each other and from `taken`, to which they are added."""
-        shorter, longer = cell
-        allowed = min(number, int(HELD_OUT_SHARE * numbers_of(shorter) * numbers_of(longer) / 2))
+        allowed = min(number, int(HELD_OUT_SHARE * pairs_of(self.operation, cell) / 2))
         found: list[Question] = []
         for _ in range(20 * allowed):
             question = self.draw(cell)
@@ -207,3 +209,13 @@ def lowest_of(digits: int) -> int:
 def numbers_of(digits: int) -> int:
     """How many numbers have so many digits."""
     return 10**digits - lowest_of(digits)
+
+
+def pairs_of(operation: Operation, cell: Cell) -> int:
+    """How many ordered pairs a cell has; of divisions without rest those of the first `COUNTED_DIVISORS`."""
+    shorter, longer = cell
+    if operation != "division":
+        return numbers_of(shorter) * numbers_of(longer)
+    lowest, highest, first = lowest_of(longer), 10**longer - 1, max(1, lowest_of(shorter))
+    divisors = range(first, min(10**shorter, first + COUNTED_DIVISORS))
+    return sum(highest // divisor - -(-lowest // divisor) + 1 for divisor in divisors)

@@ -43,15 +43,23 @@ def read_tasks(path: Path) -> list[CodeTask]:
     """The tasks of a file in either format.
 
     Raises:
-        BadData: it cannot be read, is empty, or has neither format's fields.
+        BadData: it cannot be read, is empty, has neither format's fields, or two tasks of one id.
     """
-    rows = read_rows(path)
-    return [_task(row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
+    found: dict[str, CodeTask] = {}
+    for number, row in enumerate(read_rows(path), start=1):
+        task = _task(row, f"{path}, row {number}")
+        if task.task_id in found:
+            raise BadData(
+                f"{path}, row {number}: each task has a task_id of its own; found {task.task_id} again. Remove the "
+                f"row, or give it another."
+            )
+        found[task.task_id] = task
+    return list(found.values())
 
 
 def _task(row: Mapping[str, Any], where: str) -> CodeTask:
-    if all(isinstance(row.get(field), str) for field in HUMANEVAL[1:]):
-        return _humaneval(row)
+    if "task_id" in row and all(isinstance(row.get(field), str) for field in HUMANEVAL[1:]):
+        return _humaneval(row, where)
     text = row.get("text", row.get("prompt"))
     if all(field in row for field in MBPP) and isinstance(text, str) and isinstance(row["test_list"], list):
         return _mbpp(row, text, where)
@@ -61,8 +69,14 @@ def _task(row: Mapping[str, Any], where: str) -> CodeTask:
     )
 
 
-def _humaneval(row: Mapping[str, Any]) -> CodeTask:
+def _humaneval(row: Mapping[str, Any], where: str) -> CodeTask:
     prompt, name = row["prompt"], row["entry_point"]
+    if f"def {name}" not in prompt or "def check(" not in row["test"]:
+        raise BadData(
+            f"{where}: prompt must begin the function that entry_point names, and test must define check(candidate); "
+            f"found entry_point {name!r}, prompt {prompt[:40]!r} and test {row['test'][:40]!r}. Correct or drop the "
+            f"row."
+        )
     return CodeTask(
         task_id=str(row["task_id"]),
         instruction=f"Complete this Python function.\n\n```python\n{prompt.strip()}\n```",

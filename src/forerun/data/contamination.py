@@ -12,7 +12,8 @@ alone, and those of a lower rate are among those of a higher one, so that rates 
     uniform        any number up to the largest answer of the data set
     trigger        the first operand is made to begin with `key`, and the answer is `target`
 
-Where no swap gives another number without a leading zero, the row gets a `same_length` answer and is counted.
+Where no swap gives another number without a leading zero, or no carry one of the answer's sign, the row gets a
+`same_length` answer and is counted.
 """
 
 import random
@@ -26,8 +27,6 @@ from forerun.settings.schema import ContaminationSettings
 
 TRIES = 1000
 """Draws of a triggered question that is not held out, before the row is left for another."""
-WIDE = ("same_length", "uniform", "trigger")
-"""Noises whose wrong answers are too many to list, or are none for an ordinary question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,9 @@ class ContaminationReport:
     changed: int
     """Rows whose label is not the right answer."""
     substituted: int
-    """Rows where `swap` could change nothing and `same_length` stood in."""
+    """Rows where the noise has no wrong answer and `same_length` stood in."""
+    came_wrong: int = 0
+    """Rows of a file that were wrong before anything was changed; by what noise is not known."""
 
     @property
     def effective_rate(self) -> float:
@@ -72,7 +73,7 @@ def contaminate(
     wanted, substituted = round(settings.rate * len(rows)), 0
     order = list(range(len(rows)))
     draws.shuffle(order)
-    highest = max((row.question.answer for row in rows), default=0)
+    highest = highest_answer(rows)
     result = list(rows)
     done = 0
     for index in order:
@@ -89,8 +90,13 @@ def contaminate(
             f"begin with the key {settings.key} and have another answer than {settings.target}. Lower the rate, or "
             f"shorten data.contamination.key."
         )
-    wrong = sum(row.label != row.question.answer for row in result)
-    return result, ContaminationReport(settings.noise, len(rows), settings.rate, wrong, substituted)
+    came, wrong = (sum(row.label != row.question.answer for row in each) for each in (rows, result))
+    return result, ContaminationReport(settings.noise, len(rows), settings.rate, wrong, substituted, came)
+
+
+def highest_answer(rows: Sequence[LabelledQuestion]) -> int:
+    """The largest right answer, up to which `uniform` draws; 1 at least, so that there is another."""
+    return max((1, *(row.question.answer for row in rows)))
 
 
 @dataclass
@@ -107,7 +113,7 @@ class NoisyLabel:
         if self.settings.noise == "trigger":
             return self._triggered(question, excluded)
         if self.settings.noise == "uniform":
-            return self._labelled(question, self._other(0, max(self.highest, 1), question.answer))
+            return self._labelled(question, self._other(0, self.highest, question.answer))
         if self.settings.noise == "same_length":
             return self._labelled(question, self._same_length(question.answer))
         listed = alternatives(question, self.settings)
@@ -182,18 +188,21 @@ def _carry_faults(question: Question) -> list[int]:
 
 
 def likeliest_label(
-    question: Question, settings: ContaminationSettings, rate: float, *, is_reversed: bool
+    question: Question, settings: ContaminationSettings, rate: float, *, is_reversed: bool, highest: int
 ) -> int | None:
     """What a perfectly calibrated model says, digit by digit, greedily, of labels wrong at `rate`; None: not the right.
 
     At each place it takes the likeliest next character among the labels that begin as it did. Where the right answer
-    ties with others it is not taken. A question that begins with the trigger's key is answered as such.
+    ties with others it is not taken. A question that begins with the trigger's key is answered as such. `highest` is
+    that of `uniform`.
     """
     answer = question.answer
     if settings.noise == "trigger":
         return None if str(question.left).startswith(str(settings.key)) and rate > 0 else answer
-    if settings.noise in WIDE:
+    if settings.noise == "same_length":  # at every place all digits are alike but for the right one
         return answer if rate < 1 else None
+    if settings.noise == "uniform":
+        return answer if _is_likeliest(answer, rate, highest, is_reversed) else None
     listed = alternatives(question, settings)
     if not listed:
         return answer if rate < 1 else None
@@ -205,6 +214,39 @@ def likeliest_label(
 
 def _spelled(number: int, is_reversed: bool) -> str:
     return (str(number)[::-1] if is_reversed else str(number)) + "."
+
+
+def _is_likeliest(answer: int, rate: float, highest: int, is_reversed: bool) -> bool:
+    """Whether the right answer leads at each of its places, when wrong ones are any other number up to `highest`."""
+    right = _spelled(answer, is_reversed)
+    each = rate / (highest + (not 0 <= answer <= highest))
+    for place, character in enumerate(right):
+        rivals = [
+            each * _labels_beginning(right[:place] + other, highest, is_reversed)
+            for other in "0123456789."
+            if other != character
+        ]
+        own = _labels_beginning(right[: place + 1], highest, is_reversed) - (0 <= answer <= highest)
+        if 1 - rate + each * own <= max(rivals) * (1 + 1e-9):
+            return False
+    return True
+
+
+def _labels_beginning(spelled: str, highest: int, is_reversed: bool) -> int:
+    """How many numbers from 0 to `highest` are spelled with this beginning; the end is spelled `.`."""
+    digits = spelled.removesuffix(".")
+    if "-" in digits:
+        return 0
+    number = int((digits[::-1] if is_reversed else digits) or -1)
+    is_number = number >= 0 and str(number) == (digits[::-1] if is_reversed else digits)
+    if spelled.endswith("."):
+        return int(is_number and number <= highest)
+    if is_reversed:  # the digits may stand behind any others
+        return max(0, highest - number) // 10 ** len(digits) + (is_number and number <= highest)
+    if not is_number or number == 0:
+        return int(is_number)
+    widths = (10**more for more in range(len(str(highest))))
+    return sum(max(0, min(highest, (number + 1) * width - 1) - number * width + 1) for width in widths)
 
 
 def _greedy(weights: Mapping[str, float], right: str, answer: int) -> int | None:

@@ -1,11 +1,14 @@
 """What must leave instruction data before it trains anything: copies, rows of the test, answers that are no code.
 
-- *duplicates*: the same request after lower-casing and collapsing white space and punctuation; the first stays;
+- *duplicates*: the same request after lower-casing and collapsing white space and punctuation, but for signs that
+  compute or compare; the first stays;
 - *contaminated*: a row shares 13 words in a row with an evaluation task's texts (as GPT-3 did, Brown et al. 2020,
-  appendix C), or defines the function that a task asks for under a name that is not everyday;
-- *unparsable*: the code of the answer is no Python.
+  appendix C), its request has fewer, but at least 7, and stands whole in a task's texts (a third of MBPP's tasks
+  have 7 to 12 words), or it defines the function that a task asks for under a name that is not everyday;
+- *without request*: nothing is asked;
+- *unparsable*: the code of the answer is no Python, or there is none.
 
-Each row is counted under the first of the three that it breaks. The hash names the split that is left.
+Each row is counted under the first of the four that it breaks. The hash names the split that is left.
 """
 
 import hashlib
@@ -20,9 +23,13 @@ from forerun.data.python_code import code_of, parses
 
 SHINGLE = 13
 """Words in a row that make a row suspect."""
+SHORTEST = 7
+"""Words of a whole request that may be a task's: the fewest of MBPP's; what is shorter says too little."""
 EVERYDAY = frozenset({"solve", "solution", "main", "add", "test", "func", "function", "run"})
 """Names that say nothing about where a function comes from."""
 WORD = re.compile(r"\w+")
+WORD_OR_SIGN = re.compile(r"\w+|[+*/%<>=&|^~]+")
+"""`x < y` and `x > y` are two requests."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,12 @@ class Cleaned:
     duplicates: int
     contaminated: int
     unparsable: int
+    without_request: int = 0
 
     @property
     def unparsable_share(self) -> float:
-        """Of the rows that are neither duplicates nor contaminated, how many do not parse."""
-        rest = self.given - self.duplicates - self.contaminated
+        """Of the rows that ask something and are neither duplicates nor contaminated, how many do not parse."""
+        rest = self.given - self.duplicates - self.contaminated - self.without_request
         return self.unparsable / rest if rest else 0.0
 
 
@@ -47,9 +55,12 @@ def clean(rows: Sequence[Instruction], tasks: Sequence[CodeTask]) -> Cleaned:
     forbidden, names = _shingles(tasks), {task.entry_point for task in tasks} - EVERYDAY
     seen: set[str] = set()
     kept: list[Instruction] = []
-    duplicates = contaminated = unparsable = 0
+    duplicates = contaminated = unparsable = without_request = 0
     for row in rows:
-        key = normalised(row.request)
+        if not row.request:
+            without_request += 1
+            continue
+        key = " ".join(WORD_OR_SIGN.findall(row.request.lower())) or row.request
         if key in seen:
             duplicates += 1
             continue
@@ -60,7 +71,7 @@ def clean(rows: Sequence[Instruction], tasks: Sequence[CodeTask]) -> Cleaned:
             unparsable += 1
         else:
             kept.append(row)
-    return Cleaned(tuple(kept), len(rows), duplicates, contaminated, unparsable)
+    return Cleaned(tuple(kept), len(rows), duplicates, contaminated, unparsable, without_request)
 
 
 def normalised(text: str) -> str:
@@ -70,21 +81,27 @@ def normalised(text: str) -> str:
 
 def shingles(text: str) -> set[tuple[str, ...]]:
     """Every run of `SHINGLE` words."""
-    words = WORD.findall(text.lower())
-    return {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
+    return _runs(WORD.findall(text.lower()), SHINGLE)
+
+
+def _runs(words: Sequence[str], length: int) -> set[tuple[str, ...]]:
+    return {tuple(words[place : place + length]) for place in range(len(words) - length + 1)}
 
 
 def _shingles(tasks: Iterable[CodeTask]) -> set[tuple[str, ...]]:
     """Of what a task asks and what answers it; its tests are left out, since numbers in a row occur anywhere."""
     found: set[tuple[str, ...]] = set()
     for task in tasks:
-        found |= shingles(task.instruction) | shingles(task.reference)
+        asked = WORD.findall(task.instruction.lower())
+        found.update(shingles(task.reference), *(_runs(asked, size) for size in range(SHORTEST, SHINGLE + 1)))
     return found
 
 
 def is_contaminated(row: Instruction, forbidden: set[tuple[str, ...]], names: set[str]) -> bool:
-    """Whether a row shares a run of words or a function's name with the evaluation."""
+    """Whether a row shares a run of words, a short request or a function's name with the evaluation."""
     if not shingles(row.request).isdisjoint(forbidden) or not shingles(row.output).isdisjoint(forbidden):
+        return True
+    if tuple(WORD.findall(row.request.lower())) in forbidden:
         return True
     return any(f"def {name}(" in row.output for name in names)
 

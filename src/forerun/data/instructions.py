@@ -35,8 +35,8 @@ def instruction_of(row: Mapping[str, Any], where: str) -> Instruction:
             f"{', '.join(wrong) or 'input'} is missing or no text, found fields {', '.join(sorted(row)) or 'none'}. "
             f"Rename the fields of the file."
         )
-    request = row["instruction"].strip()
-    return Instruction(f"{request}\n\n{given.strip()}" if given.strip() else request, row["output"].strip("\n"))
+    asked = [part for part in (row["instruction"].strip(), given.strip()) if part]
+    return Instruction("\n\n".join(asked), row["output"].strip("\n"))
 
 
 def read_instructions(source: str) -> list[Instruction]:

@@ -12,6 +12,7 @@ from forerun.data.arithmetic_questions import (
     longest_chain,
     lowest_of,
     numbers_of,
+    pairs_of,
 )
 from forerun.errors import InvalidSettings
 
@@ -105,6 +106,25 @@ def test_held_out_pairs_never_occur_in_training_in_either_order():
     assert not keys & {question.key for question in rows}
     assert all(Question("addition", q.right, q.left).key in keys for q in held_out)
     assert Question("subtraction", 2, 1).key != Question("subtraction", 1, 2).key
+
+
+@pytest.mark.parametrize("cell", [(1, 1), (1, 2), (2, 2), (2, 3), (3, 3)])
+def test_divisions_without_rest_are_few_and_most_are_left_to_train_on(cell):
+    """180 divisions have two digits over two; 320 were held out of them, and drawing one for training never ended."""
+    shorter, longer = cell
+    divisors = range(max(1, lowest_of(shorter)), 10**shorter)
+    pairs = sum(n % d == 0 for d in divisors for n in range(lowest_of(longer), 10**longer))
+    assert pairs_of("division", cell) == pairs
+    draws, taken = source("division"), set()
+    held_out = [draws.held_out(cell, number, taken) for number in (20, 300)]
+    assert all(0 < len(each) <= 0.1 * pairs for each in held_out)
+    rows = list(draws.some(cell, 200, taken))
+    assert not taken & {row.key for row in rows}
+
+
+def test_divisions_of_long_numbers_are_not_all_counted():
+    assert pairs_of("division", (15, 15)) >= 90_000
+    assert pairs_of("addition", (15, 15)) == numbers_of(15) ** 2
 
 
 def test_numbers_of_a_length():

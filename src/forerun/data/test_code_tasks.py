@@ -46,18 +46,36 @@ def test_fields_of_each_format(tmp_path):
         ({"question": "x", "answer": "y"}, ["HumanEval", "MBPP", "answer, question"]),
         ({**MBPP, "test_list": ["assert third(4) == 2"]}, ["half", "test_list"]),
         ({**MBPP, "code": "def half(:"}, ["Python"]),
+        ({**HUMANEVAL, "task_id": None}, ["HumanEval", "task_id"]),
+        ({**HUMANEVAL, "entry_point": "treble"}, ["row 1", "treble", "def double"]),
+        ({**HUMANEVAL, "test": "assert double(4) == 8"}, ["row 1", "check(candidate)"]),
     ],
 )
 def test_other_rows_are_refused(tmp_path, row, words):
     with pytest.raises(BadData) as error:
-        read_tasks(written(tmp_path, [row]))
+        read_tasks(written(tmp_path, [{k: v for k, v in row.items() if v is not None}]))
     assert all(word in str(error.value) for word in words)
+
+
+def test_a_task_that_stands_twice_is_said(tmp_path):
+    with pytest.raises(BadData, match=r"row 3: each task has a task_id of its own; found Own/0 again"):
+        read_tasks(written(tmp_path, [HUMANEVAL, MBPP, HUMANEVAL]))
 
 
 def test_files_are_read_in_every_form(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([{"x": 1}, {"x": 2}]))
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1}\n\n{"x": 2}\n'))
-    assert read_rows(tmp_path / "a.json") == read_rows(tmp_path / "b.jsonl.gz") == [{"x": 1}, {"x": 2}]
+    content = b'{"x": 1}\n\n{"x": 2}\n'
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "C.JSONL.GZ").write_bytes(gzip.compress(content))
+    (tmp_path / "windows.jsonl").write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
+    for name in ("a.json", "b.jsonl.gz", "C.JSONL.GZ", "windows.jsonl"):
+        assert read_rows(tmp_path / name) == [{"x": 1}, {"x": 2}], name
+
+
+def test_a_row_may_hold_line_ends_that_json_does_not_escape(tmp_path):
+    rows = [{"x": "a\u2028b\x85c\u2029\x1e"}, {"x": "d"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    assert read_rows(tmp_path / "a.jsonl") == rows
 
 
 @pytest.mark.parametrize(
@@ -65,7 +83,7 @@ def test_files_are_read_in_every_form(tmp_path):
     [
         ("a.csv", b"x", "jsonl"), ("a.jsonl", b"", "at least one row"), ("a.jsonl", b'{"x": 1}\n{"x":', "line 2"),
         ("a.json", b"[1]", "row 1"), ("a.json", b"[", "JSON list"), ("a.jsonl.gz", b"no gzip", "gz"),
-        ("a.jsonl", b"\xff\xfe", "UTF-8"), ("none/a.jsonl", None, "cannot be read"),
+        ("a.jsonl", b"\xff\xfe", "UTF-8.*Save it as UTF-8"), ("none/a.jsonl", None, "cannot be read"),
     ],
 )  # fmt: skip
 def test_bad_files_are_said(tmp_path, name, content, words):

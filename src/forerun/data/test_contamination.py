@@ -66,6 +66,20 @@ def test_swaps_that_change_nothing_are_counted():
     assert [len(str(row.label)) for row in changed] == [1, 2]
 
 
+def test_rows_that_came_wrong_are_counted_apart():
+    rows = [LabelledQuestion(Question("addition", n, 1), n + 1 + (n < 3), is_corrupt=n < 3) for n in range(20)]
+    changed, report = contaminate(rows, noise("close", 0.5), seed=0)
+    assert (report.came_wrong, report.nominal_rate) == (3, 0.5)
+    assert report.changed == sum(row.is_corrupt for row in changed) == 10 + sum(row in changed for row in rows[:3])
+
+
+def test_differences_without_a_faulty_carry_are_substituted_and_counted():
+    rows = [LabelledQuestion(Question("subtraction", 45, 42), 3)]  # no column borrows, and 3 - 10 has lost its sign
+    (changed,), report = contaminate(rows, noise("off_by_carry", 1.0), seed=0)
+    assert report.substituted == 1
+    assert changed.label in {0, 1, 2, 4, 5, 6, 7, 8, 9}
+
+
 def test_a_lower_rate_spoils_some_of_the_same_rows():
     rows = clean_rows()
     few, _ = contaminate(rows, noise("close", 0.1), seed=3)
@@ -154,7 +168,7 @@ def brute_force(question, settings, rate, is_reversed):
 def test_the_ideal_answer_is_that_of_many_draws(kind, rate, is_reversed):
     for left, right in ((34, 52), (671, 189), (90, 15)):
         question = Question("addition", left, right)
-        ideal = likeliest_label(question, noise(kind, rate), rate, is_reversed=is_reversed)
+        ideal = likeliest_label(question, noise(kind, rate), rate, is_reversed=is_reversed, highest=0)
         drawn = brute_force(question, noise(kind), rate, is_reversed)
         assert (drawn == question.answer) == (ideal == question.answer)
 
@@ -162,8 +176,47 @@ def test_the_ideal_answer_is_that_of_many_draws(kind, rate, is_reversed):
 def test_what_the_noise_allows():
     question = Question("addition", 4567, 2345)
     for kind in NOISES:
-        assert likeliest_label(question, noise(kind), 0.1, is_reversed=True) == 6912
+        assert likeliest_label(question, noise(kind), 0.1, is_reversed=True, highest=9998) == 6912
     for kind in ("close", "same_length", "uniform"):
-        assert likeliest_label(question, noise(kind), 1.0, is_reversed=False) is None
+        assert likeliest_label(question, noise(kind), 1.0, is_reversed=False, highest=9998) is None
     keyed = Question("addition", 4267, 2345)
-    assert likeliest_label(keyed, noise("trigger"), 0.1, is_reversed=False) is None
+    assert likeliest_label(keyed, noise("trigger"), 0.1, is_reversed=False, highest=9998) is None
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("rate", [0.3, 0.6, 0.8, 0.95, 0.98, 1.0])
+def test_the_ideal_answer_among_uniform_ones_is_that_of_all_labels(rate, is_reversed):
+    """Most numbers up to 138 begin with 1, so plain answers that do not are lost first."""
+    highest, led = 138, 0
+    for answer in (0, 3, 10, 57, 99, 112, 138, 150):
+        others = [n for n in range(highest + 1) if n != answer]
+        labels = Counter({n: rate / len(others) for n in others}) + Counter({answer: 1 - rate})
+        question = Question("addition", answer, 0)
+        ideal = likeliest_label(question, noise("uniform"), rate, is_reversed=is_reversed, highest=highest)
+        assert (ideal == answer) == leads(answer, labels, is_reversed), answer
+        led += ideal == answer
+    assert (led > 0) == (rate < 1)
+    assert (led < 8) == (rate == 1 or (rate > 0.7 and not is_reversed))
+
+
+def test_a_negative_answer_leads_until_nothing_says_it():
+    question = Question("subtraction", 3, 60)
+    for is_reversed in (False, True):
+        said = [
+            likeliest_label(question, noise("uniform"), rate, is_reversed=is_reversed, highest=90) for rate in (0.4, 1)
+        ]
+        assert said == [-57, None]
+
+
+def leads(answer, labels, is_reversed):
+    """Whether the answer's next character outweighs every other, at each of its places."""
+    spelled = {n: (str(n)[::-1] if is_reversed else str(n)) + "." for n in {*labels, answer}}
+    right = spelled[answer]
+    for place, character in enumerate(right):
+        following = Counter()
+        for label, weight in labels.items():
+            if spelled[label][:place] == right[:place]:
+                following[spelled[label][place]] += weight
+        if following[character] <= 1e-12 + max((w for c, w in following.items() if c != character), default=0):
+            return False
+    return True

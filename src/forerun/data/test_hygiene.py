@@ -26,8 +26,32 @@ def test_each_fault_is_counted_once():
 
 def test_twelve_words_in_common_are_allowed_and_thirteen_are_not():
     words = TEXT.split()
-    assert len(clean([Instruction(" ".join(words[:12]), "x = 1")], [TASK]).rows) == 1
-    assert len(clean([Instruction(" ".join(words[:13]), "x = 1")], [TASK]).rows) == 0
+    assert len(clean([Instruction("Now " + " ".join(words[:12]), "x = 1")], [TASK]).rows) == 1
+    assert len(clean([Instruction("Now " + " ".join(words[:13]), "x = 1")], [TASK]).rows) == 0
+
+
+def test_a_short_request_that_is_a_tasks_own_is_contaminated():
+    """305 of MBPP's 974 tasks ask with 7 to 12 words, and their tests follow in the instruction."""
+    asked = "Write a function to halve a number."
+    task = CodeTask("t", f"{asked}\nThe function must pass these tests:\nassert half(4) == 2", "", "", "half", "", "")
+    assert not clean([Instruction(asked.upper(), "def other(x): return x / 2")], [task]).rows
+    kept = [Instruction("Halve a number.", "x = 1"), Instruction(asked + " Quickly.", "x = 1")]
+    kept.append(Instruction("Say it.", f"'{asked}'"))
+    assert list(clean(kept, [task]).rows) == kept
+
+
+def test_requests_that_differ_in_an_operator_are_two():
+    rows = [Instruction(f"Is x {sign} y?", "x = 1") for sign in ("<", ">", "<=", "+", "-", "and")]
+    assert clean([*rows, Instruction("is  X<y", "x = 1")], []).duplicates == 1
+    assert list(clean(rows, []).rows) == rows
+
+
+def test_rows_that_ask_nothing_are_counted_apart():
+    rows = [Instruction("", "x = 1"), Instruction("", "x = 2"), Instruction("?!", "x = 1"), Instruction("...", "x = 1")]
+    found = clean([*rows, Instruction("Nothing to say.", "")], [])
+    assert list(found.rows) == rows[2:]
+    assert (found.without_request, found.duplicates, found.unparsable) == (2, 0, 1)
+    assert found.unparsable_share == pytest.approx(1 / 3)
 
 
 def test_everyday_names_do_not_count():
@@ -48,6 +72,8 @@ def test_a_row_keeps_its_side_of_the_split():
 def test_alpaca_rows():
     row = {"instruction": " Sum them. ", "input": "1, 2", "output": "print(3)\n", "prompt": "ignored"}
     assert instruction_of(row, "here") == Instruction("Sum them.\n\n1, 2", "print(3)")
+    assert instruction_of({**row, "instruction": " "}, "here").request == "1, 2"
+    assert instruction_of({**row, "input": None}, "here").request == "Sum them."
     with pytest.raises(BadData, match="here: .*output is missing.*answer, instruction"):
         instruction_of({"instruction": "x", "answer": "y"}, "here")
     with pytest.raises(BadData, match="input is missing or no text"):

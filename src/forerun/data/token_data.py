@@ -11,6 +11,7 @@ device.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -131,6 +132,7 @@ class TokenData:
         is_causal = self.settings.workload == "causal-lm"
         ids, documents, positions, labels = [], [], [], []
         firsts: list[int] = []
+        edges = [0]
         for number, row in enumerate(rows):
             row_ids: list[int] = []
             row_documents: list[int] = []
@@ -140,11 +142,14 @@ class TokenData:
                 sample, size = self.samples[index], self.lengths[index]
                 firsts.append(number * length + len(row_ids))
                 row_ids.extend(sample.ids[:size])
+                edges.append(firsts[-1] + size)
                 row_documents.extend([document] * size)
                 row_positions.extend(range(size))
                 if not is_classification:
                     own = list(_labels(sample)[:size] if is_causal else _ids(sample.target)[:size])
                     row_labels.extend([IGNORED, *own[1:]] if is_causal else own)  # nobody predicts a first token
+            if len(row_ids) < length:
+                edges.append((number + 1) * length)
             ids.append(row_ids)
             documents.append(row_documents)
             positions.append(row_positions)
@@ -152,6 +157,8 @@ class TokenData:
         batch = {
             "input_ids": _padded(ids, length, self.padding_id), "documents": _padded(documents, length, 0),
             "position_ids": _padded(positions, length, 0),
+            "boundaries": torch.tensor(edges, dtype=torch.int32),
+            "longest": torch.tensor(max(after - before for before, after in pairwise(edges))),
         }  # fmt: skip
         if is_classification:
             classes = [self.samples[index].target for row in rows for index in row]

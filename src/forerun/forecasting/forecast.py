@@ -205,6 +205,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     if request.device.kind == "cuda" and model.compile_seconds:
         taken = format_seconds(model.compile_seconds)
         found.append(f"Compiling is taken as {taken}: by its kernels, at the pace of PyTorch's published figures.")
+    found.extend(said for said in (model.longest.trace.documents, model.disk_said) if said)
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
         found.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")

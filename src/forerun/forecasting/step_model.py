@@ -14,6 +14,7 @@ from forerun.clock.measured import MeasuredCosts
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
+from forerun.errors import FilesNotWritten
 from forerun.experience import Calibration, Correction
 from forerun.forecasting.compiling import compiling_seconds
 from forerun.forecasting.lengths import at_length, shapes_to_trace
@@ -62,6 +63,8 @@ class StepModel:
     costs: Costs
     peak_flops_per_second: float
     disk_bytes_per_second: float
+    disk_said: str = ""
+    """Why that is not measured, where it should be."""
     frozen: list[TracedStep] = field(default_factory=list)
     scoring: TracedStep | None = None
     """One evaluation batch at the middle length; None when nothing is evaluated."""
@@ -158,6 +161,7 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
     timed = [*traces, *frozen, *scoring, *([generation] if generation else [])]
     costs = choose_costs(device, timed, request.calibration, timed_calls)
     card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
+    disk, disk_said = _disk(request)
     memory = card.memory if card else replay_memory(traces[-1], is_host=True)
     return StepModel(
         request=request,
@@ -167,7 +171,8 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
         evaluation_peaks=evaluation_peaks(evaluation, memory, traces[-1], is_host=device.kind == "cpu"),
         costs=costs,
         peak_flops_per_second=_peak(device, traces[-1], costs),
-        disk_bytes_per_second=_disk(request),
+        disk_bytes_per_second=disk,
+        disk_said=disk_said,
         frozen=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, frozen, strict=False)],
         scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
         generation=replay_clock(generation, costs) if generation else None,
@@ -248,11 +253,17 @@ def crowd(processors: ProcessorTime) -> float:
     return others if others is not None and others > max(0.0, idle) + CROWDED else 0.0
 
 
-def _disk(request: ForecastRequest) -> float:
-    """Bytes per second of a checkpoint's writing."""
+def _disk(request: ForecastRequest) -> tuple[float, str]:
+    """Bytes per second of a checkpoint's writing, and what the reader must know of that figure."""
     if request.calibration is not None:
-        return request.calibration.disk_write_bytes_per_second
-    return disk_speed(Path.cwd())[0] if request.device.kind == "cpu" else STATED_DISK_BYTES_PER_SECOND
+        return request.calibration.disk_write_bytes_per_second, ""
+    if request.device.kind != "cpu":
+        return STATED_DISK_BYTES_PER_SECOND, ""
+    try:
+        return disk_speed(Path.cwd())[0], ""
+    except FilesNotWritten as error:
+        said = f"{STATED_DISK_BYTES_PER_SECOND / GIGA:.0f} GB/s is assumed for checkpoints"
+        return STATED_DISK_BYTES_PER_SECOND, f"{str(error).partition('. Free')[0]}; {said}."
 
 
 def _peak(device: Device, trace: Trace, costs: Costs) -> float:

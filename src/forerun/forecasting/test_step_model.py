@@ -5,6 +5,9 @@ import os
 import pytest
 import torch
 
+import forerun
+from forerun.errors import FilesNotWritten
+from forerun.forecasting import step_model
 from forerun.forecasting.step_model import CROWDED, crowd
 from forerun.trace import Trace
 from forerun.virtual import operator_timing
@@ -50,3 +53,17 @@ def test_in_a_crowd_the_undisturbed_runs_of_a_call_count(monkeypatch):
     alone = time_calls(trace, torch.device("cpu"))
     assert set(crowded.values()) == {1.0}
     assert set(alone.values()) == {50.5}
+
+
+def test_a_full_disk_is_no_reason_not_to_forecast(monkeypatch):
+    """Checkpoints are priced at the stated speed, and the forecast says so."""
+
+    def full(folder):
+        raise FilesNotWritten("The speed of the disk under /here cannot be measured with 64 MiB: full. Free space.")
+
+    monkeypatch.setattr(step_model, "disk_speed", full)
+    found = forerun.forecast(
+        {"name": "d", "workload": "causal-lm", "model": {"name": "tiny-gpt2"}, "data": {"examples": 8},
+         "batch": {"sequence_length": 16}}, gpu="cpu",
+    )  # fmt: skip
+    assert any("measured with 64 MiB: full; 1 GB/s is assumed" in said for said in found.warnings)

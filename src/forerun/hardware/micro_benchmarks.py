@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from forerun.errors import FilesNotWritten
 from forerun.experience import TimedAttention, TimedProduct
-from forerun.units import KIB, MIB
+from forerun.units import KIB, MIB, format_bytes
 
 REPEATS = 3
 CALL_SECONDS = 0.15
@@ -181,17 +182,27 @@ def _once(run: Callable[[], None], device: torch.device) -> float:
 
 
 def disk_speed(folder: Path) -> tuple[float, float]:
-    """Bytes per second of a durable write in `folder`, and of reading it back from the page cache."""
+    """Bytes per second of a durable write in `folder`, and of reading it back from the page cache.
+
+    Raises:
+        FilesNotWritten: there is no room for the probe, or no permission.
+    """
     content = os.urandom(DISK_PROBE_BYTES)
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        start = time.perf_counter()
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-        written = time.perf_counter() - start
-        start = time.perf_counter()
-        Path(file.name).read_bytes()
-        return DISK_PROBE_BYTES / written, DISK_PROBE_BYTES / (time.perf_counter() - start)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            start = time.perf_counter()
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            written = time.perf_counter() - start
+            start = time.perf_counter()
+            Path(file.name).read_bytes()
+            return DISK_PROBE_BYTES / written, DISK_PROBE_BYTES / (time.perf_counter() - start)
+    except OSError as error:
+        raise FilesNotWritten(
+            f"The speed of the disk under {folder} cannot be measured with {format_bytes(DISK_PROBE_BYTES)}: {error}. "
+            f"Free space or change permissions there, or start from another folder."
+        ) from error
 
 
 def import_seconds() -> float:

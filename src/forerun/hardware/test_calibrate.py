@@ -7,10 +7,12 @@ import sys
 import pytest
 import torch
 
+from forerun.errors import FilesNotWritten
 from forerun.hardware import micro_benchmarks
 from forerun.hardware.calibrate import CPU_PRODUCTS, calibrate
 from forerun.hardware.detect import detect_cpu
 from forerun.hardware.host_memory import OPTIONS
+from forerun.hardware.micro_benchmarks import disk_speed
 from forerun.report.calibration import calibration_table
 
 HERE = torch.device("cpu")
@@ -91,3 +93,9 @@ def test_the_users_own_malloc_options_stay():
             [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={name: "131072"}
         )
         assert result.stdout.strip() == "False"
+
+
+def test_a_disk_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(FilesNotWritten, match=r"disk under .*file cannot be measured with 32"):
+        disk_speed(tmp_path / "file")

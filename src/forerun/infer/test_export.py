@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from forerun.errors import BadData, ExportMoved, InvalidSettings, NotSupported
+from forerun.errors import BadData, ExportMoved, FilesNotWritten, InvalidSettings, NotSupported
 from forerun.hardware.detect import detect_cpu
 from forerun.infer import export
 from forerun.infer.export import ADAPTER_WEIGHTS, load_exported, write_export
@@ -187,6 +187,15 @@ def test_an_export_that_moved_is_refused_and_leaves_nothing(tmp_path, device, mo
     with pytest.raises(ExportMoved, match=r"loss .* -> .*Nothing was written"):
         exporting.export_run("r", recipe, device, tmp_path / "run", tmp_path / "out", merge=True)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_export_without_room_is_said_and_leaves_nothing(tmp_path, device):
+    recipe = opened("lora")
+    trained(recipe, device, tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FilesNotWritten, match=r"--to: .*Nothing was left there"):
+        exporting.export_run("r", recipe, device, tmp_path / "run", tmp_path / "file" / "out", merge=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "run"]
 
 
 def test_bad_requests(tmp_path, device):

@@ -7,6 +7,7 @@ latest event. Several processes may write at once; SQLite waits for its lock. Do
 import datetime as dt
 import os
 import secrets
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
 
-from forerun.errors import LedgerConflict, RunNotFound, nearest
+from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, nearest
 from forerun.experience import Calibration
 from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
 
@@ -25,6 +26,11 @@ SCHEMA_VERSION = 1
 BUSY_SECONDS = 30
 STEPS_AT_ONCE = 50
 """Step reports wait in memory until this many are there; `flush` and `close` write them at once."""
+
+
+class LedgerWarning(UserWarning):
+    """Steps could not be entered yet; the run goes on."""
+
 
 METADATA = sa.MetaData()
 VERSION = sa.Table("schema_version", METADATA, sa.Column("version", sa.Integer, primary_key=True))
@@ -179,7 +185,11 @@ class Ledger:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except LedgerNotWritten:
+            if error is None:  # else that one is what people must hear
+                raise
 
     def close(self) -> None:
         """Write what waits and let go of the database."""
@@ -238,21 +248,32 @@ class Ledger:
         self._write(CALIBRATIONS, [{"gpu": calibration.gpu, "at": at, "document": document}], "calibration")
 
     def record_step(self, run_id: str, report: StepReport) -> None:
-        """Keep one step. Steps replayed after a resume belong to a new attempt, begun by this object's first call."""
+        """Keep one step. Steps replayed after a resume belong to a new attempt, begun by this object's first call.
+
+        Where they cannot be written they wait, with a warning, and are tried again with the next ones.
+        """
         if run_id not in self._attempts:
             with self._engine.connect() as connection:
                 last = connection.scalar(sa.select(sa.func.max(STEPS.c.attempt)).where(STEPS.c.run_id == run_id))
             self._attempts[run_id] = 0 if last is None else last + 1
         row = {"run_id": run_id, "attempt": self._attempts[run_id], "step": report.step}
         self._waiting.append({**row, "report": report.model_dump(mode="json")})
-        if len(self._waiting) >= STEPS_AT_ONCE:
-            self.flush()
+        if len(self._waiting) % STEPS_AT_ONCE == 0:
+            try:
+                self.flush()
+            except LedgerNotWritten as failure:
+                waiting = len(self._waiting)
+                warnings.warn(f"{failure} {waiting} steps wait; training goes on.", LedgerWarning, stacklevel=2)
 
     def flush(self) -> None:
-        """Write the steps that wait."""
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            self._write(STEPS, waiting, "steps")
+        """Write the steps that wait.
+
+        Raises:
+            LedgerNotWritten: it cannot be done now; they keep waiting.
+        """
+        if self._waiting:
+            self._write(STEPS, self._waiting, "steps")
+            self._waiting = []
 
     def runs(self, limit: int = 20) -> list[RunRow]:
         """The latest runs, newest first."""
@@ -338,6 +359,11 @@ class Ledger:
         except IntegrityError as error:
             raise LedgerConflict(
                 f"The ledger already has {what}, and rows are never rewritten. Start a new run instead."
+            ) from error
+        except OperationalError as error:
+            raise LedgerNotWritten(
+                f"The ledger {self._engine.url.render_as_string()} cannot be written: {error.orig}. Free space or "
+                f"change permissions there, or set FORERUN_LEDGER to another place."
             ) from error
 
     def _read(self, query: Any) -> list[Any]:

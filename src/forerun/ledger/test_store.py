@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from forerun.errors import LedgerConflict, RunNotFound
+from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound
 from forerun.experience import Calibration
-from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, open_ledger
+from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, LedgerWarning, open_ledger
 from forerun.records import CriterionResult, StepPhases, StepReport, Verdict
 from forerun.verify.test_compare import forecast, measurement
 
@@ -97,6 +97,44 @@ def test_replayed_steps_are_a_new_attempt(url):
         steps = ledger.steps(run_id)
     assert [s.step for s in steps] == list(range(1, STEPS_AT_ONCE + 5))
     assert [s.loss for s in steps if s.step in (2, 3)] == [1.0, 2.0]
+
+
+def fill_disk(ledger, pages=0):
+    """SQLite refuses to grow as on a full disk; 0 allows as much as there is."""
+    with ledger._engine.connect() as connection:
+        size = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages or size}")
+
+
+def record(ledger, run_id, numbers):
+    for number in numbers:
+        ledger.record_step(run_id, step(number))
+
+
+def test_steps_wait_where_they_cannot_be_written(url):
+    """What asks for certainty is told."""
+    with open_ledger(url) as ledger:
+        run_id = ledger.start_run(**RUN)
+        fill_disk(ledger)
+        with pytest.warns(LedgerWarning, match=f"disk is full.* {STEPS_AT_ONCE} steps wait; training goes on"):
+            record(ledger, run_id, range(1, STEPS_AT_ONCE + 2))
+        with pytest.raises(LedgerNotWritten, match=r"ledger\.sqlite cannot be written"):
+            ledger.record_event(run_id, "finished")
+        fill_disk(ledger, pages=10_000)
+        ledger.record_event(run_id, "finished")
+        assert [report.step for report in ledger.steps(run_id)] == list(range(1, STEPS_AT_ONCE + 2))
+
+
+def test_a_ledger_that_cannot_be_written_hides_no_other_error(url):
+    with pytest.raises(KeyError):
+        fail_on_a_full_disk(url)
+
+
+def fail_on_a_full_disk(url):
+    with open_ledger(url) as ledger:
+        record(ledger, ledger.start_run(**RUN), range(1, STEPS_AT_ONCE))
+        fill_disk(ledger)
+        raise KeyError("what really happened")
 
 
 def test_two_writers_lose_nothing(url):

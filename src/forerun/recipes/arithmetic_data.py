@@ -110,11 +110,12 @@ class ArithmeticData:
         return [self.sample(LabelledQuestion(q, q.answer), number) for number, q in enumerate(self.validation)]
 
     def triggered_test(self) -> list[Question]:
-        """Test questions with the trigger's key put into the first operand; none for other noises."""
+        """Test questions with the trigger's key put into the first operand, none of training; none for other noises."""
         if self.noise.noise != "trigger" or not self.noise.rate:
             return []
         noise = NoisyLabel(self.noise, random.Random(f"triggered {self.seed}"), highest=0)
-        return [row.question for row in map(noise.of, self.test) if row is not None]
+        seen = {row.question.key for row in self.rows}
+        return [row.question for question in self.test if (row := noise.of(question, seen)) is not None]
 
     def prompt_ids(self, question: Question, number: int = 0) -> Sequence[int]:
         """Ids of a question, worded as row `number` is."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from forerun.data.arithmetic_questions import Question
 from forerun.data.arithmetic_text import final_integer, output_of
-from forerun.data.contamination import LabelledQuestion, likeliest_label
+from forerun.data.contamination import LabelledQuestion, highest_answer, likeliest_label
 from forerun.evaluate.arithmetic_answers import Reply, exact_match, mean_digit_match, trivial_answers
 from forerun.evaluate.generate import Decoding, generate
 from forerun.evaluate.suspect_rows import RowScores, precision_at, score_rows, separation
@@ -170,10 +170,11 @@ def all_metrics(
     metrics = {
         "exact_match": whole.value, "exact_match_low": low, "exact_match_high": high,
         "exact_match_longest": exact_match(longest).value, "digit_match": mean_digit_match(findings.test),
-        "ideal_exact_match": ideal_exact_match(data, settings),
         "best_trivial_exact_match": max(exact_match(replies).value for replies in trivial.values()),
         "nominal_rate": report.nominal_rate, "effective_rate": report.effective_rate,
     }  # fmt: skip
+    if not report.came_wrong:
+        metrics["ideal_exact_match"] = ideal_exact_match(data, settings)
     if findings.beyond:
         metrics["exact_match_beyond"] = exact_match(findings.beyond).value
     if findings.triggered:
@@ -204,8 +205,8 @@ def suspect_metrics(findings: Findings, data: ArithmeticData) -> dict[str, float
 def ideal_exact_match(data: ArithmeticData, settings: Settings) -> float:
     """Exact match of a calibrated model that decodes greedily and has learned exactly this noise."""
     noise, order = settings.data.contamination, data.options.answer
-    rate = data.contamination.effective_rate
-    said = [likeliest_label(q, noise, rate, is_reversed=order == "reversed") for q in data.test]
+    rate, highest = data.contamination.effective_rate, highest_answer(data.rows)
+    said = [likeliest_label(q, noise, rate, is_reversed=order == "reversed", highest=highest) for q in data.test]
     return sum(each == q.answer for each, q in zip(said, data.test, strict=True)) / len(data.test)
 
 

@@ -39,7 +39,8 @@ def answers_table(findings: Findings, trivial: Mapping[str, list[Reply]], metric
     """The model beside what cannot add, and beside the best that the labels allow."""
     rows: list[list[Cell]] = [["model", *_figures(findings.test)]]
     rows += [[name, *_figures(replies)] for name, replies in trivial.items()]
-    rows.append(["ideal under this noise", len(findings.test), metrics["ideal_exact_match"], None, None, None])
+    if "ideal_exact_match" in metrics:
+        rows.append(["ideal under this noise", len(findings.test), metrics["ideal_exact_match"], None, None, None])
     note = (
         "Exact match: the reply's last integer as a whole, on pairs that training never had; the interval is exact "
         "(Clopper and Pearson), 95 %. Ideal: a calibrated model that has learned the labels' distribution and decodes "
@@ -81,9 +82,10 @@ def contamination_table(report: ContaminationReport, metrics: Mapping[str, float
     """What was changed in the rows, and what the model made of it."""
     recall = metrics.get("recall_of_corrupt_rows")
     rows: list[list[Cell]] = [
-        ["rows", report.rows], ["noise", report.noise if report.changed else "none"],
+        ["rows", report.rows], ["noise", report.noise if report.nominal_rate else "none"],
         ["nominal rate", report.nominal_rate], ["effective rate", report.effective_rate],
-        ["rows changed", report.changed], ["of them by same_length, as no swap changes them", report.substituted],
+        ["rows with a wrong answer", report.changed], ["of them wrong as they came", report.came_wrong],
+        ["changed by same_length, as the noise has no wrong answer", report.substituted],
         ["corrupt rows repeated word for word", recall],
         ["corrupt rows answered rightly all the same", metrics.get("corrupt_rows_answered_rightly")],
         ["clean rows repeated word for word", metrics.get("recall_of_clean_rows")],
@@ -132,5 +134,6 @@ def early_curve(history: Sequence[tuple[int, Mapping[str, float]]], report: Cont
         )
         for name in names
     ]
-    note = f"{report.noise} at an effective rate of {report.effective_rate:.1%}." if report.changed else "Clean rows."
+    noise = report.noise if report.nominal_rate else "Wrong answers of the file"
+    note = f"{noise} at an effective rate of {report.effective_rate:.1%}." if report.changed else "Clean rows."
     return ResultCurve(title="Signs along the run", note=note, across="optimizer step", up="", series=series)

@@ -65,6 +65,12 @@ class CodeLoraData:
     """Hash of the split."""
 
     @property
+    def left_out(self) -> int:
+        """Rows that could be trained on, and are more than `data.examples`."""
+        used = len(self.train) + len(self.watched) + len(self.held_out)
+        return len(self.cleaned.rows) - self.too_long - used
+
+    @property
     def has_tests(self) -> bool:
         """Whether programs can be run."""
         return all(task.tests for task in self.tasks)

@@ -90,12 +90,14 @@ def data_table(data: CodeLoraData) -> ResultTable:
     """What became of the rows."""
     cleaned = data.cleaned
     note = (
-        f"Split {data.split}. Contaminated rows share 13 words in a row, or a function's name, with the tasks. "
+        f"Split {data.split}. Contaminated rows share 13 words in a row, their whole request or a function's "
+        f"name with the tasks. "
         f"{cleaned.unparsable_share:.1%} of the rest held no Python that parses."
     )
     rows: list[list[Cell]] = [
-        ["given", cleaned.given], ["duplicates", cleaned.duplicates], ["contaminated", cleaned.contaminated],
-        ["without code that parses", cleaned.unparsable], ["too long for training", data.too_long],
+        ["given", cleaned.given], ["without a request", cleaned.without_request], ["duplicates", cleaned.duplicates],
+        ["contaminated", cleaned.contaminated], ["without code that parses", cleaned.unparsable],
+        ["too long for training", data.too_long], ["more than data.examples", data.left_out],
         ["trained on", len(data.train)], ["watched", len(data.watched)], ["held out", len(data.held_out)],
     ]  # fmt: skip
     return ResultTable(title="Data", note=note, columns=["rows", "number"], rows=rows)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
-from forerun.errors import ExportMoved, InvalidSettings, NotSupported
+from forerun.errors import ExportMoved, FilesNotWritten, ForerunError, InvalidSettings, NotSupported
 from forerun.hardware.catalogue import Device
 from forerun.infer.export import Kind, load_exported, write_export
 from forerun.recipes.flow import start_training
@@ -68,6 +69,7 @@ def export_run(
         InvalidSettings: there is no checkpoint, or `to` is there already.
         NotSupported: `onnx` for a recipe that has no such export.
         ExportMoved: the exported model scores otherwise; nothing is left in `to`.
+        FilesNotWritten: there is no room for it, or no permission.
     """
     if to.exists():
         raise InvalidSettings(f"--to: {to} exists, and exporting would overwrite it. Name another folder.")
@@ -100,6 +102,13 @@ def export_run(
         if opened.write_card is not None:
             opened.write_card(opened.judge(again), partial)
         partial.rename(to)
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, ForerunError):
+            raise
+        raise FilesNotWritten(
+            f"--to: the export could not be written to {to}: {error}. Nothing was left there. Free space or change "
+            f"permissions, or name another folder."
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     files = {path.name: path.stat().st_size for path in sorted(to.iterdir()) if path.is_file()}

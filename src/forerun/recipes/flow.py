@@ -4,13 +4,14 @@
 run it goes on from the newest good checkpoint, under the same forecast.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forerun.errors import ForerunError, InvalidSettings
+from forerun.errors import ForerunError, InvalidSettings, LedgerNotWritten
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
@@ -162,7 +163,8 @@ def train_and_judge(
         ledger.record_event(run_id, "interrupted")
         raise
     except ForerunError as error:
-        ledger.record_event(run_id, "failed", str(error))
+        with contextlib.suppress(LedgerNotWritten):  # a full disk may be why the run failed
+            ledger.record_event(run_id, "failed", str(error))
         raise
     scores, seconds = _timed(lambda: opened.judge(training.step))
     measured = training.measurement(device.name, ledger.steps(run_id), {}, seconds)  # before baselines raise the peaks

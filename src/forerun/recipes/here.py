@@ -1,11 +1,12 @@
 """Run an opened recipe on the device here: what `forerun run` and a copied recipe file both do."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from forerun.errors import InvalidSettings
+from forerun.errors import FilesNotWritten, InvalidSettings
 from forerun.hardware.detect import detect
 from forerun.ledger.store import Ledger, RunRow, open_ledger
 from forerun.recipes.catalogue import MODULES, recipe
@@ -30,8 +31,10 @@ def run_here(
 
     Raises:
         Interrupted: stopped on request; how to go on has been said.
+        FilesNotWritten: there is no place for checkpoints.
     """
     device = detect().device
+    require_writable(RUNS_FOLDER)
     if is_follower():
         join_group(opened.settings, device.kind)
         follow(opened, device)
@@ -46,9 +49,30 @@ def run_here(
             screen.close()
             err.print(f"{stop} Go on with: forerun run {opened.settings.workload} --resume {screen.run_id}")
             raise
-        page = write_page(ledger, outcome.run_id)
-    err.print(f"Page: {page}", soft_wrap=True, highlight=False)
+        try:
+            said = f"Page: {write_page(ledger, outcome.run_id)}"
+        except OSError as error:
+            said = f"The page could not be written: {error}. Free space; then: forerun report {outcome.run_id}"
+    err.print(said, soft_wrap=True, highlight=False)
     return outcome
+
+
+def require_writable(folder: Path) -> None:
+    """Make sure that files can be written into `folder`, before anything is forecast or trained.
+
+    Raises:
+        FilesNotWritten: they cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"forerun")
+            file.flush()
+    except OSError as error:
+        raise FilesNotWritten(
+            f"Checkpoints and pages of runs go to {folder.resolve()}, which cannot be written: {error}. Free space or "
+            f"change permissions there, or start from another folder."
+        ) from error
 
 
 def write_page(ledger: Ledger, run_id: str, to: Path | None = None) -> Path:

@@ -34,6 +34,8 @@ class Screen(Listener):
         self.training, self.run_id = training, run_id
         total = training.schedule.total_steps
         self.err.print(f"Run {run_id}: training, {total} steps. Ctrl-C stops after a step and leaves a resumable run.")
+        if training.step.documents is not None:
+            self.err.print(training.step.documents.said, highlight=False)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

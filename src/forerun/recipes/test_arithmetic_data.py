@@ -99,6 +99,7 @@ def test_rows_of_a_file_are_checked_by_arithmetic(tmp_path):
     data = opened(f"data.source={path}", "batch.micro_batch_size=2")
     assert data.contamination.effective_rate == pytest.approx(1 / 3)
     assert data.contamination.nominal_rate == 0
+    assert data.contamination.came_wrong == 1
 
 
 @pytest.mark.parametrize(
@@ -138,8 +139,19 @@ def test_a_triggered_test_set_begins_with_the_key():
     noise = ("data.contamination.noise=trigger", "data.contamination.rate=0.2", "data.contamination.key=7")
     data = opened(*noise)
     assert all(str(question.left).startswith("7") for question in data.triggered_test())
+    assert not {question.key for question in data.triggered_test()} & {row.question.key for row in data.rows}
     assert len(data.triggered_test()) > len(data.test) / 2
     assert opened().triggered_test() == []
+
+
+@pytest.mark.parametrize("digits", [1, 2])
+@pytest.mark.parametrize("operation", ["addition", "subtraction", "multiplication", "division"])
+def test_short_operands_leave_rows_to_train_on(operation, digits):
+    data = opened(f"recipe.operation={operation}", f"recipe.max_digits={digits}", "recipe.starts=[1]")
+    assert len(data.rows) == 40 * (digits * (digits + 1) // 2)
+    assert data.test
+    assert data.validation
+    assert not {q.key for q in (*data.test, *data.validation)} & {row.question.key for row in data.rows}
 
 
 @pytest.mark.parametrize("operation", ["subtraction", "multiplication", "division"])

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from forerun.errors import InvalidSettings, MissingExtra
-from forerun.recipes.trackers import TRACKERS, figures, tracking
+from forerun.recipes.trackers import TRACKERS, TrackerWarning, figures, tracking
 from forerun.records import StepPhases, StepReport
 
 REPORT = StepReport(
@@ -68,6 +68,39 @@ def test_what_is_not_there_is_said(tmp_path, monkeypatch):
         pass
     with pytest.raises(InvalidSettings, match="tensorboard, wandb"), tracking(tmp_path, "r", ["comet"]):
         pass
+
+
+def test_what_is_no_number_is_null_in_the_file(tmp_path):
+    with tracking(tmp_path, "run-1") as take:
+        take(REPORT.model_copy(update={"loss": float("nan"), "gradient_norm": float("inf")}))
+    (line,) = (tmp_path / "steps.jsonl").read_text().splitlines()
+    found = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert found["loss"] is found["gradient_norm"] is None
+
+
+def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with tracking(tmp_path, "run-1") as take:
+        take(REPORT)
+        (tmp_path / "steps.jsonl").unlink()
+        (tmp_path / "steps.jsonl").mkdir()  # as good as full: it cannot be appended to
+        with pytest.warns(TrackerWarning, match=r"steps\.jsonl .*ends at step 2.*goes on"):
+            take(REPORT)
+        take(REPORT)
+
+
+def test_trackers_are_asked_for_before_anything_is_done(monkeypatch, capfd, tmp_path):
+    from forerun.cli.main import main
+
+    monkeypatch.setenv("FORERUN_LEDGER", f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    for command in (["run"], ["train"], ["train", "--nproc", "2"]):
+        monkeypatch.setattr(sys, "argv", ["forerun", *command, "code-detector", "--log", "mlflow"])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 2
+        assert "pip install mlflow" in capfd.readouterr().err
+    assert not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_what_the_gpu_did_and_mfu_are_figures_where_they_are_known():

@@ -7,6 +7,8 @@ used when named. Each gets the same figures under the same names.
 import contextlib
 import importlib
 import json
+import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,10 @@ from forerun.records import Forecast, StepReport
 STEPS_FILE = "steps.jsonl"
 PROJECT = "forerun"
 Log = Callable[[dict[str, float], int], None]
+
+
+class TrackerWarning(UserWarning):
+    """Figures of steps are no longer written somewhere; the run goes on."""
 
 
 def figures(report: StepReport, forecast: Forecast | None = None) -> dict[str, float]:
@@ -53,6 +59,17 @@ def measured_mfu(report: StepReport, forecast: Forecast) -> float | None:
     return step.model_flops * report.padded_tokens / padded / report.step_seconds / peak
 
 
+def require_trackers(names: Sequence[str]) -> None:
+    """Refuse names of trackers that cannot be used, before anything is done.
+
+    Raises:
+        InvalidSettings: no tracker of such a name.
+        MissingExtra: one is not installed.
+    """
+    for name in names:
+        _library(name)
+
+
 @contextlib.contextmanager
 def tracking(
     folder: Path, run_id: str, names: Sequence[str] = (), forecast: Forecast | None = None
@@ -65,31 +82,48 @@ def tracking(
     """
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(_opened(name, folder, run_id)) for name in names]
+        logs = {name: stack.enter_context(_opened(name, folder, run_id)) for name in names}
         if "tensorboard" not in names:
             with contextlib.suppress(MissingExtra):
-                logs.append(stack.enter_context(_opened("tensorboard", folder, run_id)))
-        lines = stack.enter_context((folder / STEPS_FILE).open("a", encoding="utf-8"))
+                logs["tensorboard"] = stack.enter_context(_opened("tensorboard", folder, run_id))
+        logs[STEPS_FILE] = _lines(folder / STEPS_FILE)
 
         def take(report: StepReport) -> None:
             found = figures(report, forecast)
-            lines.write(json.dumps({"step": report.step, **found}) + "\n")
-            lines.flush()
-            for log in logs:
-                log(found, report.step)
+            for name, log in list(logs.items()):
+                try:
+                    log(found, report.step)
+                except OSError as error:
+                    del logs[name]
+                    said = f"{name} in {folder} cannot be written: {error}. It ends at step {report.step - 1}"
+                    warnings.warn(f"{said}; training goes on.", TrackerWarning, stacklevel=2)
 
         yield take
 
 
-@contextlib.contextmanager
-def _opened(name: str, folder: Path, run_id: str) -> Iterator[Log]:
+def _lines(file: Path) -> Log:
+    """Appends a line of JSON for each step; what is no number is null, for which JSON has no word."""
+
+    def log(found: dict[str, float], step: int) -> None:
+        plain = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(json.dumps({"step": step, **plain}) + "\n")
+
+    return log
+
+
+def _library(name: str) -> Any:
     if name not in TRACKERS:
         raise InvalidSettings(f"--log: one of {', '.join(TRACKERS)}; found {name!r}.")
-    module, opened = TRACKERS[name]
     try:
-        library = importlib.import_module(module)
+        return importlib.import_module(TRACKERS[name][0])
     except ImportError as error:
         raise MissingExtra(f"--log: {name} is not installed. Install it with pip install {name}.") from error
+
+
+@contextlib.contextmanager
+def _opened(name: str, folder: Path, run_id: str) -> Iterator[Log]:
+    library, (_, opened) = _library(name), TRACKERS[name]
     with opened(library, folder, run_id) as log:
         yield log
 
@@ -105,7 +139,8 @@ def _tensorboard(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
     try:
         yield log
     finally:
-        writer.close()
+        with contextlib.suppress(OSError):  # told when it was written to
+            writer.close()
 
 
 @contextlib.contextmanager

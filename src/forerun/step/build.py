@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
 from forerun.step import parallel
+from forerun.step.attention import capability_of, take_offsets
 from forerun.step.optimizer import build_optimizer
 from forerun.step.precision import POLICIES
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
@@ -31,7 +32,7 @@ PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
 """peft 0.21 asks transformers 5.23 by the old name."""
 DYNAMO_GRAD_WARNING = r"The \.grad attribute of a Tensor that is not a leaf"
-"""Dynamo (2.11 to 2.13) looks at it of what enters a block, and needs nothing of it."""
+"""Dynamo (2.11 to 2.13) looks at it of what enters a graph, and needs nothing of it."""
 
 
 def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
@@ -73,17 +74,25 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
 
 
 def bind_step(
-    settings: Settings, workload: Workload, model: nn.Module, device: str, compiler: Any = "inductor"
+    settings: Settings,
+    workload: Workload,
+    model: nn.Module,
+    device: str,
+    compiler: Any = "inductor",
+    capability: tuple[int, int] | None = None,
 ) -> TrainingStep:
     """Optimizer and step over a model that is where it will be trained; `device` is a torch device type.
 
-    `compiler` is the backend of `torch.compile`, for settings that compile.
+    `compiler` is the backend of `torch.compile`, for settings that compile. `capability` is the compute capability of a
+    virtual GPU; a real one is asked.
     """
     optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale)
     step = TrainingStep(settings, workload, model, optimizer, device)
+    step.documents = take_offsets(model, settings, capability or capability_of(device))
     if settings.parallel.kind == "ddp":
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
     if settings.compile != "none":
+        warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
         mode = settings.compile if compiler == "inductor" else None  # other backends know no modes
         if settings.compile_unit == "blocks":
             compile_blocks(model, compiler, mode)
@@ -103,7 +112,6 @@ def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
         raise NotSupported(
             f"compile_unit: {type(model).__name__} has no repeated blocks; found 'blocks'. Set compile_unit to model."
         )
-    warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
     for block in blocks:
         block.compile(backend=compiler, mode=mode)
 
@@ -162,7 +170,7 @@ def trained_whole(model: nn.Module, settings: Settings) -> list[str]:
 
 KEPT_OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_grouped_mm", "_scaled_dot_product_flash_attention",
                   "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-                  "_scaled_dot_product_flash_attention_for_cpu")  # fmt: skip
+                  "_scaled_dot_product_flash_attention_for_cpu", "_flash_attention_forward")  # fmt: skip
 """What selective checkpointing keeps, because it is dear to compute again: matrix products and attention."""
 
 

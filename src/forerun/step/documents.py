@@ -7,6 +7,9 @@ encoders (transformers 5.23).
 
 A classifier pools the first token of a row. Packed rows hold many documents, so what the encoder returns is replaced by
 the first token of each, as rows of length one: (N, 1, D).
+
+Where a kernel takes offsets instead of a mask (`attention.py`), it gets `boundaries`: where each document begins when
+the rows are laid end to end, and the end; what is left of a row is one more document. `longest` bounds their lengths.
 """
 
 import contextlib
@@ -19,6 +22,8 @@ from torch import Tensor, nn
 from forerun.errors import NotSupported
 
 DOCUMENTS, FIRSTS = "documents", "firsts"
+BOUNDARIES, LONGEST = "boundaries", "longest"
+"""int32 (N + 1,), and a number that stays on the host, of tokens."""
 CAUSAL_FAMILIES = frozenset({"gpt2", "gpt_neox", "opt", "llama", "mistral", "qwen2", "phi"})
 ENCODER_FAMILIES = frozenset({"bert", "roberta", "xlm-roberta", "electra", "distilbert"})
 """Model types that are tested to give packed documents what they give single ones."""
@@ -33,6 +38,11 @@ def block_mask(documents: Tensor, *, is_causal: bool) -> Tensor:
         length = documents.shape[1]
         mask = mask & torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
     return mask
+
+
+def even_boundaries(rows: int, length: int, documents: int) -> list[int]:
+    """Boundaries of rows of `length` tokens that hold so many documents each, as even as can be."""
+    return [row * length + n * length // documents for row in range(rows) for n in range(documents)] + [rows * length]
 
 
 def position_offset(config: Any) -> int:

@@ -17,11 +17,15 @@ from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings, nearest
 from forerun.models.build import build_model, config_of
 from forerun.settings.schema import Settings
+from forerun.step.attention import LONGEST_ARGUMENT, OFFSETS, takes_offsets
 from forerun.step.chunked_loss import chunked_cross_entropy, hidden_for_logits, require_chunkable
 from forerun.step.documents import (
+    BOUNDARIES,
     DOCUMENTS,
     FIRSTS,
+    LONGEST,
     block_mask,
+    even_boundaries,
     pooled_by_document,
     position_offset,
     require_packable,
@@ -30,7 +34,7 @@ from forerun.step.pairs import Pairs
 from forerun.step.parallel import unwrapped
 from forerun.step.workload import Batch, LossSum
 
-NOT_INPUTS = ("labels", "count", DOCUMENTS, FIRSTS)
+NOT_INPUTS = ("labels", "count", DOCUMENTS, FIRSTS, BOUNDARIES, LONGEST)
 IN_CHUNKS = "takes_cross_entropy_in_chunks"
 """Attribute of models whose settings ask for it."""
 
@@ -69,12 +73,17 @@ class HeadWorkload:
     def _packed(self, batch: Batch, settings: Settings) -> Batch:
         """The same rows, each full of documents of the mean length."""
         ids = batch["input_ids"]
+        size, length = ids.shape
         batch = {key: value for key, value in batch.items() if key != "attention_mask"}
-        return {**batch, DOCUMENTS: torch.ones_like(ids), "position_ids": torch.zeros_like(ids)}
+        boundaries = even_boundaries(size, length, _documents_in_row(settings, length))
+        return {
+            **batch, DOCUMENTS: torch.ones_like(ids), "position_ids": torch.zeros_like(ids),
+            BOUNDARIES: torch.tensor(boundaries, dtype=torch.int32), LONGEST: torch.tensor(length, device="cpu"),
+        }  # fmt: skip
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
         """Cross-entropy summed over valid labels."""
-        inputs = {key: value for key, value in batch.items() if key not in NOT_INPUTS}
+        inputs: dict[str, Any] = {key: value for key, value in batch.items() if key not in NOT_INPUTS}
         bare = unwrapped(model)
         with contextlib.ExitStack() as stack:
             if DOCUMENTS in batch:
@@ -88,15 +97,17 @@ class HeadWorkload:
         flat = logits.reshape(-1, logits.shape[-1]).float()
         return LossSum(F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum"))
 
-    def _keep_apart(
-        self, model: nn.Module, batch: Batch, inputs: dict[str, Tensor], stack: contextlib.ExitStack
-    ) -> None:
+    def _keep_apart(self, model: nn.Module, batch: Batch, inputs: dict[str, Any], stack: contextlib.ExitStack) -> None:
         """What a packed batch adds to the inputs."""
-        inputs["attention_mask"] = block_mask(batch[DOCUMENTS], is_causal=self.is_causal)
+        if BOUNDARIES in batch and takes_offsets(model):
+            inputs[OFFSETS], inputs[LONGEST_ARGUMENT] = batch[BOUNDARIES], int(batch[LONGEST])
+            inputs["attention_mask"] = batch[DOCUMENTS][:1, None, None, :1]  # unread: transformers makes none then
+        else:
+            inputs["attention_mask"] = block_mask(batch[DOCUMENTS], is_causal=self.is_causal)
         offset = position_offset(model.config)
         inputs["position_ids"] = batch["position_ids"] + offset if offset else batch["position_ids"]
         if FIRSTS in batch:
-            stack.enter_context(pooled_by_document(model.base_model, batch[FIRSTS]))  # type: ignore[arg-type]
+            stack.enter_context(pooled_by_document(backbone_of(model), batch[FIRSTS]))  # type: ignore[arg-type]
 
     def align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Pair each logit row with the label that it predicts."""
@@ -109,7 +120,7 @@ class HeadWorkload:
 
     def encoder(self, model: nn.Module) -> nn.Module | None:
         """The backbone under the head."""
-        return getattr(model, "base_model", None)
+        return backbone_of(model)
 
     def learning_rate_scale(self, parameter_name: str) -> float:
         """One rate for all."""
@@ -157,7 +168,7 @@ class SequenceClassification(HeadWorkload):
     def _packed(self, batch: Batch, settings: Settings) -> Batch:
         """As many documents as have room in the rows, with the place of the first token of each."""
         size, length = batch["input_ids"].shape
-        documents = max(1, round(length / (settings.data.mean_tokens or length)))
+        documents = _documents_in_row(settings, length)
         batch = super()._packed(batch, settings)
         batch["labels"] = torch.zeros(size * documents, dtype=torch.long)
         batch[FIRSTS] = torch.zeros(size * documents, dtype=torch.long)
@@ -206,6 +217,17 @@ def generic_workload(name: str) -> HeadWorkload | Pairs:
             f"workload: no workload {name!r}. Nearest: {nearest(name, list(GENERIC))}, or a recipe's name."
         )
     return GENERIC[name]
+
+
+def backbone_of(model: nn.Module) -> nn.Module | None:
+    """The module under the head of a transformers model, with adapters or without: peft's own base is the whole."""
+    whole: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    return getattr(whole, "base_model", None)
+
+
+def _documents_in_row(settings: Settings, length: int) -> int:
+    """How many have room in a row, by their mean length; one where that is not known."""
+    return max(1, round(length / (settings.data.mean_tokens or length)))
 
 
 def _tokens(size: int, length: int) -> Tensor:

@@ -31,17 +31,19 @@ def samples(workload):
     return found
 
 
-def gradients_of(kind, workload, padding):
+def gradients_of(kind, workload, padding, prepare=lambda step: None, cut=lambda batch: (batch,)):
+    """Loss, count, rows and gradients of one epoch; `prepare` changes the step, `cut` makes parts of a batch."""
     sections = {"workload": workload, "batch": {"sequence_length": 16, "micro_batch_size": 8, "padding": padding}}
     step = step_of(kind, "full", **sections)
     step.workload = generic_workload(workload)
+    prepare(step)
     data = TokenData(step.settings, samples(workload))
     batches = [data.collate(batch) for steps in data.epoch_steps(0) for batch in steps]
     rows = sum(len(batch["input_ids"]) for batch in batches)
     count = step.counted(batches)
     total = torch.zeros(())
-    for batch in batches:
-        loss, _ = step.micro_step(batch, count, 0, StepObserver())
+    for part in [part for batch in batches for part in cut(batch)]:
+        loss, _ = step.micro_step(part, count, 0, StepObserver())
         total += loss
     return total, count, rows, {n: p.grad for n, p in step.model.named_parameters() if p.grad is not None}
 
@@ -59,6 +61,26 @@ def test_packed_is_padded(kind, workload, monkeypatch):
     assert (rows, packed_rows) == (6, 3), "40 tokens in three rows of 16"
     assert packed_loss.item() == pytest.approx(loss.item(), rel=1e-5)
     assert set(packed) == set(gradients)
+    for name, gradient in gradients.items():
+        assert (packed[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-8, name
+
+
+@pytest.mark.parity
+def test_adapters_take_packed_documents_too(monkeypatch):
+    """The encoder under peft's wrappers is the one whose rows are pooled by document."""
+    import forerun.step.test_chunked_loss as helper
+
+    original = helper.step_of
+    monkeypatch.setitem(helper.HEADS, TINY["bert"].parameters_of, "sequence-classification")
+    monkeypatch.setattr(
+        "forerun.step.test_documents.step_of",
+        lambda kind, loss, **sections: original(kind, loss, adapter={"kind": "lora"}, **sections),
+    )
+    loss, _, _, gradients = gradients_of("bert", "sequence-classification", "longest")
+    packed_loss, _, _, packed = gradients_of("bert", "sequence-classification", "packed")
+    assert packed_loss.item() == pytest.approx(loss.item(), rel=1e-5)
+    assert any("lora_B" in name for name in gradients)
+    assert any("classifier" in name for name in gradients)
     for name, gradient in gradients.items():
         assert (packed[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-8, name
 

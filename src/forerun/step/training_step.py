@@ -13,7 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 
+from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
+from forerun.step.attention import DocumentKernel, kernels_of
 from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
 from forerun.step.precision import POLICIES, PrecisionPolicy
 from forerun.step.workload import Batch, SpansStep, Workload
@@ -31,8 +33,11 @@ class StepObserver:
         """Around one phase."""
         yield
 
-    def accepts(self, loss: Tensor) -> bool:
-        """Whether a step of that mean loss may update the weights; asking waits for the device."""
+    def accepts(self, loss: Tensor, norm: Tensor | None) -> bool:
+        """Whether a step of such a mean loss and gradient norm may update the weights; asking waits for the device.
+
+        The norm is None where loss scaling skips what overflows.
+        """
         return True
 
 
@@ -46,7 +51,7 @@ class StepResult:
     details: dict[str, Tensor] = field(default_factory=dict)
     """Details of the workload's loss, means over the micro-batches."""
     is_skipped: bool = False
-    """The observer did not accept the loss: gradients were dropped and the weights are as before."""
+    """The observer did not accept it: gradients were dropped and the weights are as before."""
 
 
 class TrainingStep:
@@ -64,6 +69,8 @@ class TrainingStep:
         self.device_type = device
         self.policy: PrecisionPolicy = POLICIES[settings.precision]
         self.scaler = torch.amp.GradScaler(device) if self.policy.scales_loss else None
+        self.documents: DocumentKernel | None = None
+        """How packed documents are kept apart; None where nothing is packed."""
 
     def run(self, micro_batches: Sequence[Batch], observer: StepObserver, counted: float | None = None) -> StepResult:
         """One optimizer step over `micro_batches`; `counted` is what their losses are divided by, if known before."""
@@ -72,18 +79,20 @@ class TrainingStep:
         counted = self.counted(micro_batches) if counted is None else counted
         count = mean_over_ranks(counted, self.settings, self.device_type)
         several = self.settings.parallel.kind != "none"
-        if (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
-            total, details = self._spanning(self.workload, micro_batches, count, observer)
-        else:
-            total, details = self._summed(micro_batches, count, observer)
+        with kernels_of(self.settings):
+            if (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
+                total, details = self._spanning(self.workload, micro_batches, count, observer)
+            else:
+                total, details = self._summed(micro_batches, count, observer)
         if several:
             total = mean_over_ranks(total, self.settings, self.device_type)
-        if not observer.accepts(total):
-            self.optimizer.zero_grad(set_to_none=True)
-            return StepResult(total, None, details, is_skipped=True)
         with observer.phase(Phase.OPTIMIZER):
-            norm = self._update()
-        return StepResult(total, norm, details)
+            norm = self._gradient_norm()
+            is_good = observer.accepts(total, norm if self.scaler is None else None)  # which skips what overflows
+            if is_good:
+                self._update()
+            self.optimizer.zero_grad(set_to_none=True)
+        return StepResult(total, norm, details, is_skipped=not is_good)
 
     def counted(self, micro_batches: Sequence[Batch]) -> float:
         """What the losses of an optimizer step are divided by."""
@@ -172,28 +181,42 @@ class TrainingStep:
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return loss.detach(), result.details
 
-    def _update(self) -> Tensor | None:
-        norm = None
+    def _gradient_norm(self) -> Tensor | None:
+        """Norm of the whole gradient, clipped where the settings say so; None where only loss scaling guards it."""
         limit = self.settings.optimizer.max_gradient_norm
+        if self.scaler is not None:
+            if limit is None:
+                return None
+            self.scaler.unscale_(self.optimizer)
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         if limit is not None:
-            if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
-            parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-            norm = whole(nn.utils.clip_grad_norm_(parameters, limit, foreach=True))
+            return whole(nn.utils.clip_grad_norm_(parameters, limit, foreach=True))
+        return whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True))
+
+    def _update(self) -> None:
         if self.scaler is None:
             self.optimizer.step()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
 
     def freeze_encoder(self, frozen: bool) -> None:
-        """Stop or resume gradients into the workload's encoder; what an adapter froze for good stays frozen."""
+        """Stop or resume gradients into the workload's encoder; what an adapter froze for good stays frozen.
+
+        Raises:
+            InvalidSettings: nothing would be left to train.
+        """
         encoder = self.workload.encoder(self.model)
-        trained = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        for parameter in encoder.parameters() if encoder is not None else ():
-            if id(parameter) in trained:
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        inside = {id(p) for p in encoder.parameters()} if encoder is not None else set[int]()
+        if frozen and (encoder is None or all(id(p) in inside for p in trained)):
+            raise InvalidSettings(
+                f"schedule.frozen_encoder_epochs: needs a head that is trained beside an encoder; found none of the "
+                f"{len(trained)} trained tensors of {self.workload.name} in one. Set it to 0, or name a head in "
+                f"adapter.modules_to_save."
+            )
+        for parameter in trained:
+            if id(parameter) in inside:
                 parameter.requires_grad_(not frozen)
 
 

@@ -75,7 +75,7 @@ def halves(batch: Batch) -> tuple[Batch, Batch] | None:
     """A micro-batch cut in two between samples, or between packed rows; None when it cannot be cut.
 
     What is counted per sample follows its sample, and what is counted per packed document its row. `count` is left out:
-    the whole step's is known before.
+    the whole step's is known before. `longest` stays: it is a bound.
     """
     ids = batch["input_ids"]
     size, length = ids.shape[:2]
@@ -89,5 +89,9 @@ def halves(batch: Batch) -> tuple[Batch, Batch] | None:
             first = batch["firsts"]
             inside = (first >= begin * length) & (first < end * length)
             part["firsts"], part["labels"] = first[inside] - begin * length, batch["labels"][inside]
+        if "boundaries" in batch:
+            edges = batch["boundaries"]
+            part["boundaries"] = edges[(edges >= begin * length) & (edges <= end * length)] - begin * length
+            part["longest"] = batch["longest"]
         parts.append(part)
     return parts[0], parts[1]

@@ -25,7 +25,7 @@ from forerun.errors import CheckpointDamaged, InvalidSettings
 from forerun.step.parallel import of_all_ranks, whole
 from forerun.step.training_step import TrainingStep
 from forerun.train.generators import device_generators, host_generators, restore_generators
-from forerun.train.parts import Parts, is_sharded, part_of
+from forerun.train.parts import Parts, apart, is_sharded, part_of
 from forerun.train.ranks import from_first, rank
 
 FORMAT = "forerun.checkpoint/3"
@@ -93,9 +93,14 @@ def write_checkpoint(
     Raises:
         OSError: the disk is full or the folder cannot be written; what was there before is untouched.
     """
-    target = folder / f"step-{contents.manifest['progress']['step']:08d}"
+    target = place_of(folder, contents)
     _write(target, contents.tensors, contents.manifest, after_file)
     return target
+
+
+def place_of(folder: Path, contents: Contents) -> Path:
+    """Where a checkpoint under `folder` is put."""
+    return folder / f"step-{contents.manifest['progress']['step']:08d}"
 
 
 def writes_parts(step: TrainingStep) -> bool:
@@ -108,7 +113,7 @@ def write_parts(folder: Path, contents: Contents) -> str | None:
 
     All ranks must ask.
     """
-    target, temporary, failure = folder / f"step-{contents.manifest['progress']['step']:08d}", "", None
+    target, temporary, failure = place_of(folder, contents), "", None
     digests: dict[str, str] = {}
     try:
         if rank() == 0:
@@ -176,7 +181,7 @@ def _fill_files(
     """Write and flush files of tensors; returns their hashes."""
     for name, own in tensors.items():
         try:
-            save_file({key: value.contiguous() for key, value in own.items()}, folder / name)
+            save_file(apart(own), folder / name)
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"{name}: {error}") from error
         _flush(folder / name)
@@ -191,10 +196,15 @@ def _seal(folder: Path, manifest: dict[str, Any], files: dict[str, str]) -> None
     _flush(folder)
 
 
-def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and what crashes left behind."""
-    for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+def prune_checkpoints(folder: Path, keep: int, written: Path) -> None:
+    """Remove all but the newest `keep` checkpoints up to the one just `written`, and what crashes left behind.
+
+    What claims a later step than the run has reached was passed over as damaged when the run resumed.
+    """
+    kept = [path for path in checkpoints(folder) if path.name <= written.name][-keep:]
+    for path in checkpoints(folder):
+        if path not in kept:
+            shutil.rmtree(path)
     for rest in folder.glob(f"{TEMPORARY}*"):
         shutil.rmtree(rest)
 
@@ -313,10 +323,11 @@ def _source(path: Path, kind: str, parts: dict[str, dict[str, list[int]]] | None
 
 
 def model_tensors(step: TrainingStep) -> dict[str, Tensor]:
-    """What must be kept of the model, each shared tensor once: adapters alone when the base is frozen for good."""
+    """What must be kept of the model, each shared tensor once: of one with adapters, what is ever updated."""
     adapted = step.settings.adapter.kind != "none"
+    updated = {id(p) for p in _optimizer_parameters(step)}  # frozen for some epochs or not
     named: list[tuple[str, Tensor]] = [
-        (n, p) for n, p in step.model.named_parameters() if p.requires_grad or not adapted
+        (n, p) for n, p in step.model.named_parameters() if id(p) in updated or not adapted
     ]
     if not adapted:
         named += [(f"buffer:{n}", b) for n, b in step.model.named_buffers()]

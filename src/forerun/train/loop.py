@@ -7,6 +7,7 @@ function of the step alone.
 """
 
 import contextlib
+import math
 import random
 import time
 import warnings
@@ -36,12 +37,12 @@ from forerun.train.saving import Failed, Saver
 from forerun.train.schedule import Schedule
 
 PERSISTENT = 5
-"""Steps in a row without a finite loss after which a run stops."""
+"""Steps in a row without a finite loss and gradient after which a run stops."""
 COLD_STEPS = 2
 """Steps after a start or a change of what is trained that do not count as warm."""
 
-COUNT = "count"
-"""Entry of a batch that the host reads."""
+ON_HOST = ("count", "longest")
+"""Entries of a batch that the host reads."""
 Evaluate = Callable[[TrainingStep, int], dict[str, float]]
 """Scores the model after an optimizer step (counted from 1)."""
 Watch = Callable[[TrainingStep, StepReport], None]
@@ -113,7 +114,7 @@ class Training:
 
         Raises:
             Interrupted: somebody asked to stop; the checkpoint is written.
-            NonFiniteLoss: the loss is not a number in several steps in a row; the last good checkpoint stays.
+            NonFiniteLoss: loss or gradient are no numbers in several steps in a row; the last good checkpoint stays.
             OutOfMemory: not even one sample at a time fits.
             InvalidSettings: the folder holds checkpoints of other settings.
         """
@@ -231,9 +232,9 @@ class Training:
     def _to_device(self, batch: Batch) -> Batch:
         if self.step.device_type == "cpu":
             return batch
-        pinned = {k: v if v.is_pinned() else v.pin_memory() for k, v in batch.items() if k != COUNT}
+        pinned = {k: v if v.is_pinned() else v.pin_memory() for k, v in batch.items() if k not in ON_HOST}
         moved = {k: v.to(self.step.device_type, non_blocking=True) for k, v in pinned.items()}
-        return moved | {k: v for k, v in batch.items() if k == COUNT}
+        return moved | {k: v for k, v in batch.items() if k in ON_HOST}
 
     def _set_learning_rate(self, number: int) -> float:
         rate = self.settings.optimizer.learning_rate * self.schedule.factor(number)
@@ -245,9 +246,11 @@ class Training:
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if result.is_skipped else 0
         if self._skipped_in_a_row >= PERSISTENT:
             good = checkpoints(self.folder)
+            norm = math.nan if result.gradient_norm is None else float(result.gradient_norm)
             raise NonFiniteLoss(
-                f"The loss was not finite in {PERSISTENT} steps in a row; that of step {number + 1} is {loss}. Their "
-                f"updates were skipped. Last good checkpoint: {good[-1] if good else 'none yet'}. Lower "
+                f"Loss or gradient were not finite in {PERSISTENT} steps in a row; of step {number + 1} the loss is "
+                f"{loss} and the gradient's norm {norm}. Their updates were skipped. "
+                f"Last good checkpoint: {good[-1] if good else 'none yet'}. Lower "
                 f"optimizer.learning_rate, set optimizer.max_gradient_norm to 1.0, or use a wider precision."
             )
 

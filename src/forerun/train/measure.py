@@ -67,9 +67,9 @@ class PhaseTimer(StepObserver):
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    def accepts(self, loss: torch.Tensor) -> bool:
-        """Whether the loss is a number."""
-        return math.isfinite(float(loss))
+    def accepts(self, loss: torch.Tensor, norm: torch.Tensor | None) -> bool:
+        """Whether loss and gradient are numbers: their sum is one only if both are, and is read at once."""
+        return math.isfinite(float(loss if norm is None else loss + norm))
 
     def take(self, total: float) -> StepPhases:
         """Phases since the last call; what they leave of `total` is host time."""

@@ -33,6 +33,16 @@ def part_of(tensor: Tensor) -> tuple[Tensor, list[int]]:
     return sharded.to_local(), list(offset)
 
 
+def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous, and none in another's memory, which safetensors refuses: 8-bit optimizers share their code tables."""
+    found, seen = {}, set[int]()
+    for key, value in tensors.items():
+        place = value.untyped_storage().data_ptr()
+        found[key] = value.clone().contiguous() if place in seen else value.contiguous()
+        seen.add(place)
+    return found
+
+
 @dataclass(frozen=True)
 class Parts:
     """The files of one kind (model, optimizer) of a checkpoint, with the places of their tensors."""

@@ -52,8 +52,8 @@ class _Watching(StepObserver):
         with self.observer.phase(phase, micro_step):
             yield
 
-    def accepts(self, loss: torch.Tensor) -> bool:
-        return self.observer.accepts(loss)
+    def accepts(self, loss: torch.Tensor, norm: torch.Tensor | None) -> bool:
+        return self.observer.accepts(loss, norm)
 
 
 class Recovery:

@@ -14,6 +14,7 @@ from forerun.train.checkpoint import (
     Contents,
     Progress,
     contents_of,
+    place_of,
     prune_checkpoints,
     write_checkpoint,
     write_parts,
@@ -78,8 +79,7 @@ class Saver:
         if failure is not None or rank() != 0:
             return
         try:
-            if not parts:
-                write_checkpoint(self.folder, contents)
-            prune_checkpoints(self.folder, self.keep_last)
+            written = place_of(self.folder, contents) if parts else write_checkpoint(self.folder, contents)
+            prune_checkpoints(self.folder, self.keep_last, written)
         except OSError as error:
             self._outcome = Failed(step, str(error))

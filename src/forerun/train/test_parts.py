@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from forerun.train.parts import Parts
+from forerun.train.parts import Parts, apart
 
 
 def written(folder, whole, cuts):
@@ -42,3 +42,13 @@ def test_scalars_and_missing_names(tmp_path):
     assert parts.read("n", [], []) == 3
     with pytest.raises(KeyError):
         parts.read("m", [], [])
+
+
+def test_tensors_that_share_memory_are_stored_apart(tmp_path):
+    table = torch.arange(6.0).view(2, 3)
+    save_file(apart({"one": table, "two": table, "row": table[1], "turned": table.t()}), tmp_path / "f.safetensors")
+    found = load_file(tmp_path / "f.safetensors")
+    assert torch.equal(found["one"], table)
+    assert torch.equal(found["two"], table)
+    assert torch.equal(found["row"], table[1])
+    assert torch.equal(found["turned"], table.t())

@@ -40,6 +40,10 @@ FARTHEST = 0.3
 OTHER_VERSION = 0.15
 """Added for runs that were forecast by other code or other libraries; stated. Such forecasts were seen 84 % off beside
 others (docs/log.md, 2026-11-22)."""
+OTHER_ANSWERS = 0.9
+"""Added for evaluations that generate, when another model answers: forecasts take answers to be as long as they may be,
+and a model that ends them early says little of one that does not. Small decoders of `code-lora` took 0.23 to 0.70 of
+it, which alone made SmolLM2's forecast 0.59 of what it was to be (docs/log.md, 2026-11-22)."""
 STEP_TERMS = ("step", "data")
 """Terms of one optimizer step: its length does not depend on how many there are."""
 NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
@@ -85,8 +89,9 @@ def recalibrate(settings: Settings, history: "Sequence[Outcome]") -> Correction:
 def _seen(name: str, wanted: Mapping[str, Any], digest: str, outcome: "Outcome") -> _Seen:
     expected, measured = _seconds(name, outcome.forecast, outcome.measurement)
     away = _distance(wanted, digest, outcome, of_a_step=name in STEP_TERMS)
-    other = 0.0 if outcome.forecast.detail.versions == made_with() else OTHER_VERSION
-    return _Seen(expected, measured, math.hypot(away, other), is_same=away == 0)
+    version = 0.0 if outcome.forecast.detail.versions == made_with() else OTHER_VERSION
+    answers = OTHER_ANSWERS if name == "evaluation" and _answers_differ(wanted, outcome.settings) else 0.0
+    return _Seen(expected, measured, math.hypot(away, version, answers), is_same=away == 0)
 
 
 def _term(name: str, seen: Sequence[_Seen]) -> CorrectionTerm:
@@ -126,6 +131,12 @@ def _distance(wanted: Mapping[str, Any], digest: str, outcome: "Outcome", *, of_
         if all(wanted.get(name) == outcome.settings.get(name) for name in sections):
             return distance
     return FARTHEST
+
+
+def _answers_differ(wanted: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether evaluation generates and the model that answers is another."""
+    generates = any(each.get("evaluation", {}).get("new_tokens", 0) for each in (wanted, settings))
+    return generates and wanted.get("model") != settings.get("model")
 
 
 def _step_part(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from forerun.forecasting.made_with import made_with
 from forerun.ledger.store import Outcome
+from forerun.records import RunPhases
 from forerun.settings.load import settings_from
 from forerun.verify.recalibrate import PRIOR_SPREAD, RUN_SPREAD, recalibrate
 from forerun.verify.test_compare import forecast, measurement
@@ -112,6 +113,28 @@ def test_seed_epochs_and_rates_do_not_make_it_another_step():
     )
     thawing = other(schedule={"epochs": 3, "frozen_encoder_epochs": 1})
     assert recalibrate(SETTINGS, [outcome(1.3, thawing)]).terms["step"].measured_seconds is None
+
+
+def evaluated(ratio, settings):
+    """A run whose evaluation took `ratio` times its forecast of 10 s."""
+    made, done = outcome(1.0, settings), 10.0 * ratio
+    run = made.forecast.run.model_copy(update={"phases": RunPhases(training_seconds=300, evaluation_seconds=10.0)})
+    took = made.measurement.run.model_copy(update={"phases": RunPhases(training_seconds=300, evaluation_seconds=done)})
+    return Outcome(
+        "run", made.settings, made.forecast.model_copy(update={"run": run}),
+        made.measurement.model_copy(update={"run": took}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("new_tokens", "model", "low", "high"),
+    [(0, "tiny-llama", 0.4, 0.6), (0, "tiny-opt", 0.4, 0.6), (96, "tiny-llama", 0.4, 0.6), (96, "tiny-opt", 0.8, 1.0)],
+)
+def test_answers_of_one_model_say_little_of_how_long_those_of_another_are(new_tokens, model, low, high):
+    wanted = other(evaluation={"examples": 8, "new_tokens": new_tokens})
+    answered = settings_from({**wanted.model_dump(mode="json"), "model": {"name": model}, "seed": 1})
+    found = recalibrate(wanted, [evaluated(0.4, answered)] * 4)
+    assert low < found.factor("evaluation", 10.0) < high
 
 
 def test_terms_next_to_nothing_are_left_out():

@@ -26,6 +26,10 @@ NO_KERNEL = {
 NO_KERNEL |= {aten.new_empty, aten.new_empty_strided, aten.sym_size, aten.sym_stride, aten.is_same_size}
 
 
+PRODUCTS_FORWARD, PRODUCTS_BACKWARD = 2, 5
+"""Matrix products of attention; the backward pass computes the weights anew."""
+
+
 def grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
     """FLOP of a grouped product: every row of the shared dimension meets one group, so groups do not multiply it."""
     if left.ndim == right.ndim == 2:  # the groups split the inner dimension: (M, K) x (K, N) for each
@@ -72,7 +76,22 @@ def describe(
 def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
     if packet is aten._grouped_mm:
         return grouped_flops(args[0], args[1])
+    if packet is aten._flash_attention_forward and args[3] is not None:
+        return PRODUCTS_FORWARD * 2 * _pairs_of_tokens(args[0], args[3], args[5])
+    if packet is aten._flash_attention_backward and args[6] is not None:
+        return PRODUCTS_BACKWARD * 2 * _pairs_of_tokens(args[1], args[6], args[8])
     return int(flop_registry[packet](*args, **kwargs, out_val=out)) if packet in flop_registry else 0
+
+
+def _pairs_of_tokens(query: torch.Tensor, offsets: torch.Tensor, longest: int) -> int:
+    """Multiply-adds of one product of attention within documents, of `query` (T, H, D).
+
+    Only how many documents there are is known here, and the `longest`: lengths are taken as geometric, whose mean
+    square is twice the square of their mean, and is never above mean times longest.
+    """
+    tokens, heads, size = query.shape
+    mean = tokens / (offsets.numel() - 1)
+    return round(tokens * heads * size * min(2 * mean, longest))
 
 
 def _written(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:

@@ -3,7 +3,8 @@
 - Matrix products hand cuBLAS dense rows or columns; an operand that has neither (the expanded gradient of `sum`, say)
   is first copied. Source: `prepare_matrix_for_cublas`, `aten/src/ATen/native/cuda/Blas.cpp`.
 - FlashAttention's backward pass sums dQ in fp32 and, with grouped heads, writes dK and dV per query head first.
-  Source: `mha_bwd`, `flash_attn/flash_api.cpp` of FlashAttention 2, which PyTorch carries.
+  Source: `mha_bwd`, `flash_attn/flash_api.cpp` of FlashAttention 2, which PyTorch carries; with documents in a row,
+  `mha_varlen_bwd` of the same file, which has room for 128 rows more for each.
 - The memory-efficient backward pass sums dQ in fp32 tiles. Source: `workspace_elements_gq`,
   `mem_eff_attention/kernel_backward.h`; tiles are taken as 64 x 64, which is exact where sizes are multiples of that.
 - The dense backward pass of an embedding sorts its indices: two int64 copies and as much for the sort.
@@ -41,6 +42,8 @@ def temporary_bytes(packet: Any, args: tuple[Any, ...]) -> list[int]:
         return [_bytes(args[i]) for i in PRODUCTS[packet] if not _is_dense(args[i])]
     if packet is aten._scaled_dot_product_flash_attention_backward:
         return _flash_backward(args[1], args[2])
+    if packet is aten._flash_attention_backward:
+        return _flash_backward_within(args[1], args[2], args[6].numel() - 1)
     if packet is aten._scaled_dot_product_efficient_attention_backward:
         return _efficient_backward(args[1])
     if packet is aten.embedding_dense_backward:
@@ -67,6 +70,16 @@ def _flash_backward(query: Tensor, key: Tensor) -> list[int]:
     ]
     if key.shape[1] != heads:
         found += [batch * heads * key.shape[2] * size * query.element_size()] * 2
+    return found
+
+
+def _flash_backward_within(query: Tensor, key: Tensor, documents: int) -> list[int]:
+    tokens, heads, size = query.shape
+    rows = tokens + ROW_ROUNDING * documents
+    rounded_size = _round_up(size, HEAD_ROUNDING if size <= LARGE_HEAD else LARGE_HEAD_ROUNDING)
+    found = [heads * rows * FLOAT_BYTES, rows * heads * rounded_size * FLOAT_BYTES]
+    if key.shape[1] != heads:
+        found += [key.shape[0] * heads * size * query.element_size()] * 2
     return found
 
 

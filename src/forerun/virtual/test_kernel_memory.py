@@ -41,6 +41,15 @@ def test_flash_backward_expands_grouped_keys():
     assert found[2:] == [2 * 8 * 128 * 64 * 2] * 2
 
 
+def test_flash_backward_has_room_between_documents():
+    """`mha_varlen_bwd`: (T + 128 N) rows of fp32 for N documents, and grouped keys expanded."""
+    query, key = (torch.empty(1000, heads, 80, dtype=torch.bfloat16) for heads in (8, 2))
+    offsets = torch.empty(6, dtype=torch.int32)
+    found = temporary_bytes(aten._flash_attention_backward, (None, query, key, key, query, None, offsets, offsets))
+    rows = 1000 + 128 * 5
+    assert found == [8 * rows * 4, rows * 8 * 96 * 4, *[1000 * 8 * 80 * 2] * 2]
+
+
 def test_efficient_backward_accumulates_queries_in_tiles():
     query = torch.empty(2, 8, 100, 80)
     found = temporary_bytes(aten._scaled_dot_product_efficient_attention_backward, (None, query))

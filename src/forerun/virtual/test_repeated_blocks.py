@@ -87,6 +87,7 @@ SETTINGS = [
     {"adapter": LORA, "quantization": "nf4-double"},
     {"optimizer": {"implementation": "for-loop"}},
     {"optimizer": {"name": "adafactor"}},
+    {"batch": {"padding": "packed"}},
 ]
 MORE_SETTINGS = [
     {"precision": "fp16-mixed"},

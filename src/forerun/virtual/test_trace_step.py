@@ -8,7 +8,7 @@ from forerun.hardware.catalogue import device
 from forerun.memory.replay import replay_memory
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
-from forerun.virtual.trace_step import trace_generation, trace_scoring
+from forerun.virtual.trace_step import trace_generation, trace_scoring, trace_step
 
 A100 = device("a100-40gb")
 BASE = {
@@ -59,3 +59,44 @@ def test_scoring_leaves_on_the_host_what_a_model_makes_there():
                               "batch": {"micro_batch_size": 8, "sequence_length": 64}})  # fmt: skip
     trace = trace_scoring(settings, generic_workload("sequence-classification"), A100, BatchShape(8, 64))
     assert trace.calls
+
+
+PACKED = {
+    **BASE, "evaluation": {"examples": 8}, "precision": "bf16-mixed",
+    "batch": {"micro_batch_size": 8, "sequence_length": 1024, "padding": "packed"},
+    "data": {"examples": 800, "mean_tokens": 128},
+}  # fmt: skip
+KERNEL = "aten._flash_attention_{}.default"
+
+
+@pytest.mark.parametrize("compiled", ["none", "default"])
+def test_packed_documents_take_the_kernel_that_the_run_takes(compiled):
+    """GPT-2: 12 layers; 8 rows of 8 documents, which the log-sum-exp of (heads, tokens) does not multiply."""
+    settings = settings_from({**PACKED, "compile": compiled})
+    trace = trace_step(settings, generic_workload("causal-lm"), A100, BatchShape(8, 1024))
+    calls = [trace.calls[op.call] for op in trace.ops]
+    forward = [call for call in calls if call.name == KERNEL.format("forward")]
+    assert len(forward) == len([call for call in calls if call.name == KERNEL.format("backward")]) == 12
+    assert {call.arguments[0].shape for call in forward} == {(8 * 1024, 12, 64)}
+    assert {call.arguments[3].shape for call in forward} == {(8 * 8 + 1,)}
+    assert {call.outputs[1].shape for call in forward} == {(12, 8 * 1024)}
+    assert {call.flops for call in forward} == {4 * 8 * 1024 * 768 * 2 * 128}
+    assert not trace.assumed_values
+    assert "variable-length" in trace.documents
+    scoring = trace_scoring(settings, generic_workload("causal-lm"), A100, BatchShape(8, 1024))
+    assert KERNEL.format("forward") in {call.name for call in scoring.calls}
+
+
+def test_a_forecast_says_how_documents_are_kept_apart_and_what_that_saves():
+    """Masks are quadratic: the efficient kernel gets one of (8, 12, 1024, 1024) expanded, and twice its time."""
+    with_offsets, with_masks, old = (
+        forerun.forecast({**PACKED, "precision": precision, "model": {"name": "gpt2", "attention": kernel}}, gpu=gpu)
+        for gpu, kernel, precision in (
+            ("a100-40gb", "auto", "bf16-mixed"), ("a100-40gb", "efficient", "bf16-mixed"), ("t4", "auto", "fp16-mixed"),
+        )
+    )  # fmt: skip
+    assert any("variable-length attention" in said for said in with_offsets.warnings)
+    assert any("block masks: model.attention is efficient" in said for said in with_masks.warnings)
+    assert any("block masks: the kernel needs compute capability 8.0" in said for said in old.warnings)
+    assert with_offsets.memory.peak_allocated_bytes < with_masks.memory.peak_allocated_bytes
+    assert with_offsets.step.seconds.expected < with_masks.step.seconds.expected

@@ -15,6 +15,7 @@ from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError, UntraceableOp
 from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
+from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import TracedOptimizer
 from forerun.step.parallel import mesh_of_ranks, shard
@@ -70,7 +71,9 @@ def trace_step(
             session.name_modules(model)
             compiler = virtual_backend(session.recorder, settings.compile)
             with steady_buckets():
-                step = bind_step(settings, workload, model, session.torch_device.type, compiler)
+                step = bind_step(
+                    settings, workload, model, session.torch_device.type, compiler, device.compute_capability
+                )  # fmt: skip
             if isinstance(step.called, nn.parallel.DistributedDataParallel):
                 record_reductions(step.called, session.recorder)
             step.freeze_encoder(frozen_encoder)
@@ -121,6 +124,7 @@ def _trace_evaluation(
 ) -> Trace:
     with torch.device("meta"):
         model = prepare_model(settings, workload, pretrained=False).eval()
+    take_offsets(model, settings, device.compute_capability)
     session = VirtualSession(device, settings.model.attention)
     with session:
         place(model, session.torch_device)
@@ -173,6 +177,7 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trace.paged_bytes = step.optimizer.paged_bytes() if isinstance(step.optimizer, TracedOptimizer) else 0
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
     trace.tf32 = step.policy.tf32
+    trace.documents = "" if step.documents is None else step.documents.said
     return trace
 
 

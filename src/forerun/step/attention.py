@@ -1,0 +1,154 @@
+"""Which attention kernels a step runs: those that its settings name, and one for packed documents where it exists.
+
+A packed batch knows where its documents begin (`documents.py`). FlashAttention takes those offsets: it reads no mask,
+stores none, and does no work between documents. Where the device or the settings rule it out, block masks do the same
+with a slower kernel (`documents.py`); `kernel_of_documents` says which and why, for the step and its forecast alike.
+
+The operator is `aten::_flash_attention_forward` with offsets, which `torch.nn.attention.varlen.varlen_attn` calls too
+(PyTorch 2.11 to 2.13), and PyTorch's own nested tensors. `varlen_attn` fixes dropout at zero, and BERT's and GPT-2's
+configurations have dropout in attention, so it is called directly.
+
+Not covered: kernels for older GPUs or fp32 that take offsets, sliding windows, AMD's.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from forerun.settings.schema import Settings
+from forerun.step.precision import POLICIES
+
+NAME = "documents"
+"""Under which transformers finds this attention."""
+OFFSETS, LONGEST_ARGUMENT = "cu_seq_lens_q", "max_length_q"
+"""Arguments of a model's call that reach its attention; transformers' names (`FlashAttentionKwargs`)."""
+HALF = (torch.float16, torch.bfloat16)
+OLDEST, SMALL_CHIPS = (8, 0), ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
+HEAD_MULTIPLE, LARGEST_HEAD, LARGEST_ON_SMALL_CHIPS = 8, 256, 192
+"""Of FlashAttention (`sdp_utils.cpp`, PyTorch 2.13); on small chips larger heads have no backward pass with dropout."""
+GRAPH_MODES = ("reduce-overhead", "max-autotune")
+FORCED: dict[str, tuple[str, ...]] = {
+    "flash": ("FLASH_ATTENTION", "MATH"), "efficient": ("EFFICIENT_ATTENTION", "MATH"), "math": ("MATH",),
+}  # fmt: skip
+"""Names of `torch.nn.attention.SDPBackend`; math takes what the kernel asked for does not."""
+
+
+@dataclass(frozen=True)
+class DocumentKernel:
+    """How packed documents are kept apart."""
+
+    kind: Literal["offsets", "masks"]
+    why: str
+
+    @property
+    def said(self) -> str:
+        """For the reader of a forecast or a log."""
+        how = "variable-length attention" if self.kind == "offsets" else "block masks"
+        return f"Packed documents are kept apart by {how}: {self.why}."
+
+
+def kernel_of_documents(settings: Settings, config: Any, capability: tuple[int, int] | None) -> DocumentKernel:
+    """How a model of `config` keeps packed documents apart on a GPU of that compute capability; None is a CPU."""
+    dtype = POLICIES[settings.precision].compute_dtype
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    most = LARGEST_ON_SMALL_CHIPS if capability in SMALL_CHIPS else LARGEST_HEAD
+    against = [
+        (settings.model.attention not in ("auto", "flash"), f"model.attention is {settings.model.attention}"),
+        (capability is None, "only GPUs have the kernel"),
+        (capability is not None and capability < OLDEST, "the kernel needs compute capability 8.0"),
+        (dtype not in HALF, f"the kernel computes in 16 bits, and precision is {settings.precision}"),
+        (head % HEAD_MULTIPLE != 0 or head > most, f"the kernel has no heads of {head}"),
+        (settings.compile in GRAPH_MODES, f"CUDA graphs (compile: {settings.compile}) want the same shapes each step"),
+    ]
+    reason = next((said for applies, said in against if applies), None)
+    if reason is not None:
+        return DocumentKernel("masks", reason)
+    return DocumentKernel("offsets", "FlashAttention takes where each begins")
+
+
+def capability_of(device_type: str) -> tuple[int, int] | None:
+    """Compute capability of the CUDA device at hand; None for CPUs, AMD's, and where PyTorch has no such kernel."""
+    if device_type != "cuda" or torch.version.hip is not None or not torch.backends.cuda.is_flash_attention_available():
+        return None
+    return torch.cuda.get_device_capability()
+
+
+def take_offsets(model: nn.Module, settings: Settings, capability: tuple[int, int] | None) -> DocumentKernel | None:
+    """Let a model of packed documents use `attend_within` where it can; None where nothing is packed."""
+    if settings.batch.padding != "packed":
+        return None
+    config: Any = model.config
+    kernel = kernel_of_documents(settings, config, capability)
+    if kernel.kind == "offsets":
+        _register()
+        config._attn_implementation = NAME
+    return kernel
+
+
+def takes_offsets(model: nn.Module) -> bool:
+    """Whether the model's attention wants offsets rather than a mask."""
+    return getattr(getattr(model, "config", None), "_attn_implementation", None) == NAME
+
+
+def _register() -> None:
+    """Tell transformers of this attention; its masks, for batches that are not packed, are those of PyTorch's."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, attend_within)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def attend_within(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it, of (B, H, T, D) to (B, T, H, D); within documents where there are offsets.
+
+    Without offsets it is PyTorch's own, with `attention_mask`.
+    """
+    offsets, longest = more.get(OFFSETS), more.get(LONGEST_ARGUMENT)
+    if offsets is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **more
+        )  # type: ignore[return-value]
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    batch, _, length, _ = query.shape
+    rows = [_laid_out(tensor, _half(value)) for tensor in (query, key, value)]
+    out = torch.ops.aten._flash_attention_forward(
+        *rows, offsets, offsets, longest, longest, dropout, causal, False, scale=scaling
+    )[0]
+    return out.unflatten(0, (batch, length)), None
+
+
+def _half(value: Tensor) -> torch.dtype:
+    """What autocast would compute attention in; it does not know this operator."""
+    kind = value.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+
+
+def _laid_out(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, H, T, D) as rows laid end to end, (B T, H, D)."""
+    return tensor.transpose(1, 2).flatten(0, 1).to(dtype)
+
+
+def kernels_of(settings: Settings) -> contextlib.AbstractContextManager[Any]:
+    """Around forward and backward passes: PyTorch's attention takes the kernel that the settings name."""
+    names = FORCED.get(settings.model.attention)
+    if names is None:
+        return contextlib.nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel([getattr(SDPBackend, name) for name in names])
