@@ -49,7 +49,7 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp", 2), ("ddp", 4)])
+@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp", 2), pytest.param("ddp", 4, marks=pytest.mark.slow)])
 def test_several_are_one(tmp_path, alone, kind, world):
     """Uneven lengths, an uneven last step, clipping across shards."""
     found, weights = run(tmp_path, kind, world, 8)
@@ -72,7 +72,9 @@ def test_a_killed_rank_restarts_from_the_last_checkpoint(tmp_path, alone):
     assert_same(weights, alone[1])
 
 
-@pytest.mark.parametrize(("first", "second"), [(("fsdp", 2), ("none", 1)), (("none", 1), ("ddp", 2))])
+@pytest.mark.parametrize(
+    ("first", "second"), [pytest.param(("fsdp", 2), ("none", 1), marks=pytest.mark.slow), (("none", 1), ("ddp", 2))]
+)
 def test_another_number_of_processes_goes_on(tmp_path, alone, first, second):
     run(tmp_path, *first, 8)
     for path in sorted(tmp_path.glob("step-*"))[2:]:
@@ -82,7 +84,7 @@ def test_another_number_of_processes_goes_on(tmp_path, alone, first, second):
     assert_same(weights, alone[1])
 
 
-@pytest.mark.parametrize("second", [("fsdp", 4), ("none", 1)])
+@pytest.mark.parametrize("second", [pytest.param(("fsdp", 4), marks=pytest.mark.slow), ("none", 1)])
 def test_sharded_checkpoints_are_read_by_any_number_of_processes(tmp_path, alone, second):
     """Two ranks write what they hold; four, or one, read what they need."""
     run(tmp_path, "fsdp", 2, 8, "sharded")

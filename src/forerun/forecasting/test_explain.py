@@ -42,6 +42,7 @@ def test_levers_save_what_a_forecast_with_them_says(explanation):
     assert explanation.levers[0].saves_bytes > 0
 
 
+@pytest.mark.slow
 def test_the_largest_micro_batch_fits_and_one_more_does_not():
     base = {
         **BASE,

@@ -125,6 +125,7 @@ def test_another_global_batch_only_where_it_is_allowed():
     assert any("2205.10287" in reason.said for reason in plan.reasons)
 
 
+@pytest.mark.slow
 def test_the_method_changes_only_where_it_is_allowed_and_needed():
     settings = target("llama")
     state = StepClass(settings, device("t4"), Workbench(ask, 60.0), []).at(1, 4).state_bytes
