@@ -87,6 +87,16 @@ class TinyData:
         return 8 * len(indices), 8 * len(indices)
 
 
+def run(training, stop_after=None):
+    """The reports of a training until its end, or until a step."""
+    reports = []
+    for report in training.steps():
+        reports.append(report)
+        if report.step == stop_after:
+            break
+    return reports
+
+
 def tiny_training(folder, pause=0.0, **sections):
     """A `Training` in `folder`; `sections` override settings."""
     settings = settings_from({**SETTINGS, **sections})

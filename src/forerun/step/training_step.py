@@ -87,8 +87,12 @@ class TrainingStep:
         if several:
             total = mean_over_ranks(total, self.settings, self.device_type)
         with observer.phase(Phase.OPTIMIZER):
-            norm = self._gradient_norm()
-            is_good = observer.accepts(total, norm if self.scaler is None else None)  # which skips what overflows
+            if self.scaler is None:
+                norm = self._gradient_norm()
+                is_good = observer.accepts(total, norm)
+            else:  # it skips what overflows itself, and must update after gradients are unscaled
+                is_good = observer.accepts(total, None)
+                norm = self._gradient_norm() if is_good else None
             if is_good:
                 self._update()
             self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,70 @@
+"""Losses and gradients that are no numbers: steps skipped and counted, a run stopped when they stay."""
+
+import math
+
+import pytest
+import torch
+
+from forerun.errors import NonFiniteLoss
+from forerun.step.workload import LossSum
+from forerun.train import checkpoint
+from kill_driver import run, tiny_training
+
+
+def test_non_finite_loss_keeps_the_last_good_checkpoint(tmp_path):
+    training = tiny_training(tmp_path)
+    original = training.step.workload.loss
+    count = {"calls": 0}
+
+    def loss(model, batch):
+        count["calls"] += 1
+        found = original(model, batch)
+        return found if count["calls"] <= 8 else LossSum(found.sum * float("nan"))
+
+    training.step.workload.loss = loss
+    with pytest.raises(NonFiniteLoss, match=r"5 steps in a row.*step-00000006"):
+        run(training)
+    fresh = tiny_training(tmp_path)
+    assert checkpoint.load_newest(tmp_path, fresh.step)["step"] == 6
+    assert all(torch.isfinite(p).all() for p in fresh.step.model.parameters()), "skipped steps changed nothing"
+
+
+@pytest.mark.parametrize("clipped", [None, 1.0])
+@pytest.mark.parametrize("precision", ["fp32", "fp16-mixed"])
+def test_a_step_without_a_finite_loss_is_skipped_and_counted(tmp_path, precision, clipped):
+    """One bad step costs its update and nothing else, under loss scaling too."""
+    optimizer = {"learning_rate": 1e-2, "max_gradient_norm": clipped}
+    training = tiny_training(tmp_path, schedule={"max_steps": 6}, optimizer=optimizer, precision=precision)
+    original, calls = training.step.workload.loss, []
+
+    def loss(model, batch):
+        calls.append(1)
+        found = original(model, batch)
+        return found if len(calls) != 5 else LossSum(found.sum * float("nan"))  # the third step's first half
+
+    training.step.workload.loss = loss
+    reports = run(training)
+    assert [r.step for r in reports if r.is_skipped] == [3]
+    assert all(torch.isfinite(p).all() for p in training.step.model.parameters())
+    assert not reports[2].is_warm
+
+
+@pytest.mark.parametrize("clipped", [None, 1.0])
+def test_a_step_without_a_finite_gradient_is_skipped_and_counted(tmp_path, clipped):
+    """The loss may be fine where its gradient is not: the root of 0 has a slope without end."""
+    optimizer = {"learning_rate": 1e-2, "max_gradient_norm": clipped}
+    training = tiny_training(tmp_path, schedule={"max_steps": 6}, optimizer=optimizer)
+    original, calls = training.step.workload.loss, []
+
+    def loss(model, batch):
+        calls.append(1)
+        found = original(model, batch)
+        zero = (model.head.bias * 0.0).sum()
+        return found if len(calls) != 5 else LossSum(found.sum + zero.sqrt())  # the third step's first half
+
+    training.step.workload.loss = loss
+    reports = run(training)
+    assert [r.step for r in reports if r.is_skipped] == [3]
+    assert all(math.isfinite(r.loss) for r in reports)
+    assert [r.step for r in reports if not math.isfinite(r.gradient_norm)] == [3]
+    assert all(torch.isfinite(p).all() for p in training.step.model.parameters())
