@@ -20,6 +20,27 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 CASES = [("bert-base-uncased", "sequence-classification", "fp16-mixed"), ("gpt2", "causal-lm", "fp32")]
 
 
+def measured_peak(settings):
+    """Bytes of a warm step of the longest batch."""
+    head, batch = generic_workload(settings.workload), settings.batch
+    step = build_step(settings, head, "cuda", pretrained=False)
+    with torch.device("cuda"):
+        example = head.example_batch(settings, batch.micro_batch_size, batch.sequence_length)
+    step.run([example], StepObserver())
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    step.run([example], StepObserver())
+    return torch.cuda.max_memory_allocated()
+
+
+def forecast_peak(settings):
+    """Bytes, of the same step on the virtual GPU."""
+    device, batch = detect().device, settings.batch
+    shape = BatchShape(batch.micro_batch_size, batch.sequence_length)
+    trace = trace_step(settings, generic_workload(settings.workload), device, shape)
+    return replay_memory(trace, workspace_bytes=workspace_bytes(device)).peak_allocated_bytes
+
+
 @pytest.mark.parametrize(("model", "workload", "precision"), CASES)
 def test_peak_allocated_is_forecast(model, workload, precision):
     """Within 3 %: the goal's 95th percentile before any run on a machine."""
@@ -27,18 +48,7 @@ def test_peak_allocated_is_forecast(model, workload, precision):
     settings = settings_from(
         {"name": "gpu", "workload": workload, "model": {"name": model}, "precision": precision, "batch": batch}
     )
-    device, head = detect().device, generic_workload(workload)
-    step = build_step(settings, head, "cuda", pretrained=False)
-    with torch.device("cuda"):
-        example = head.example_batch(settings, 8, 128)
-    step.run([example], StepObserver())
-    gc.collect()
-    torch.cuda.reset_peak_memory_stats()
-    step.run([example], StepObserver())
-    measured = torch.cuda.max_memory_allocated()
-    trace = trace_step(settings, head, device, BatchShape(8, 128))
-    forecast = replay_memory(trace, workspace_bytes=workspace_bytes(device)).peak_allocated_bytes
-    assert forecast == pytest.approx(measured, rel=0.03)
+    assert forecast_peak(settings) == pytest.approx(measured_peak(settings), rel=0.03)
 
 
 @pytest.mark.parametrize(("model", "workload"), [("bert-base-uncased", "masked-lm"), ("tiny-llama", "causal-lm")])
@@ -83,15 +93,4 @@ def test_peak_of_packed_documents_is_forecast():
         {"name": "gpu", "workload": "causal-lm", "model": {"name": "gpt2"}, "precision": "bf16-mixed",
          "batch": {"micro_batch_size": 8, "sequence_length": 512, "padding": "packed"}, "data": {"mean_tokens": 64}}
     )  # fmt: skip
-    device, head = detect().device, generic_workload("causal-lm")
-    step = build_step(settings, head, "cuda", pretrained=False)
-    with torch.device("cuda"):
-        example = head.example_batch(settings, 8, 512)
-    step.run([example], StepObserver())
-    gc.collect()
-    torch.cuda.reset_peak_memory_stats()
-    step.run([example], StepObserver())
-    measured = torch.cuda.max_memory_allocated()
-    trace = trace_step(settings, head, device, BatchShape(8, 512))
-    forecast = replay_memory(trace, workspace_bytes=workspace_bytes(device)).peak_allocated_bytes
-    assert forecast == pytest.approx(measured, rel=0.03)
+    assert forecast_peak(settings) == pytest.approx(measured_peak(settings), rel=0.03)
