@@ -14,6 +14,7 @@ from forerun.recipes.flow import RESULT, RunOutcome, follow, run_folder, run_rec
 from forerun.recipes.opened import OpenedRecipe
 from forerun.recipes.screen import Screen
 from forerun.recipes.sweep import Sweep
+from forerun.report.figure import standalone
 from forerun.report.html import PageContent, render_page, render_results
 from forerun.report.tables import ResultCurve, ResultTable
 from forerun.train.interrupt import Interrupted
@@ -109,11 +110,15 @@ def tables_beside(ledger: Ledger, row: RunRow) -> list[ResultTable]:
 
 
 def write_sweep_page(made: Sweep, tables: Sequence[ResultTable], curves: Sequence[ResultCurve]) -> Path:
-    """Write the page of a sweep under `runs/`; returns the file."""
+    """Write the page of a sweep under `runs/`, and each curve as a drawing of its own beside it; returns the page."""
     runs = [planned.run_id for planned in made.planned if planned.run_id is not None]
     path = RUNS_FOLDER / f"sweep-{runs[0]}" / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     workload = made.planned[0].variant.settings.workload
     note = f"{len(runs)} of {len(made.planned)} variants were run: {', '.join(runs)}"
     path.write_text(render_results(f"Sweep of {workload}", note, tables, curves), encoding="utf-8")
+    for curve in curves:
+        drawing = standalone(curve)
+        if drawing is not None:
+            path.with_name(f"{curve.title.lower().replace(' ', '-')}.svg").write_text(drawing, encoding="utf-8")
     return path

@@ -13,14 +13,13 @@ from markupsafe import Markup
 
 from forerun.records import Forecast, Measurement, MemoryBreakdown, Record, StepReport, Verdict
 from forerun.report.charts import Band, Line, draw_lines, draw_stack, line_view, stack_view
+from forerun.report.figure import curve_lines, curve_view
 from forerun.report.tables import ResultCurve, ResultTable, cell_text
 from forerun.report.terminal import quantity_text
 from forerun.units import format_bytes, format_percent, format_seconds
 
 OPERATORS_SHOWN = 10
 LOSS_PARTS_SHOWN = 6
-STYLES = 5
-"""Colours of further lines in the page's style sheet."""
 
 
 class PageContent(Record):
@@ -205,29 +204,11 @@ def step_charts(content: PageContent) -> list[str]:
 
 def curve_chart(curve: ResultCurve) -> str:
     """A figure of measured series with their intervals."""
-    lines = []
-    for number, series in enumerate(curve.series):
-        both = series.low is not None and series.high is not None
-        lines.append(
-            Line(
-                name=series.name,
-                style="dot" if series.is_scattered else _style(number),
-                dots=series.is_scattered,
-                points=list(zip(series.x, series.y, strict=True)),
-                intervals=list(zip(series.low or [], series.high or [], strict=True)) if both else [],
-            )
-        )
+    lines = curve_lines(curve)
     if not any(line.points for line in lines):
         return _figure(curve.title, f"{curve.up} over {curve.across}: no points. {curve.note}", "")
-    said = f"{curve.up} over {curve.across}: {', '.join(series.name for series in curve.series)}."
-    view = line_view(curve.title, said, lines)
-    drawn = draw_lines(view, lambda value: f"{value:g}", lambda value: f"{value:g}")
+    drawn = draw_lines(curve_view(curve, lines), lambda value: f"{value:g}", lambda value: f"{value:g}")
     return _figure(curve.title, f"{curve.up} over {curve.across}. {curve.note}", _legend(lines) + drawn)
-
-
-def _style(number: int) -> str:
-    """CSS class of the line of that number."""
-    return "line one" if number == 0 else f"line part{(number - 1) % STYLES}"
 
 
 def _legend(lines: Sequence[Line]) -> str:
