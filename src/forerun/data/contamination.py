@@ -136,13 +136,15 @@ class NoisyLabel:
         return found
 
     def _triggered(self, question: Question, excluded: Collection[tuple[str, int, int]]) -> LabelledQuestion | None:
-        key, digits = str(self.settings.key), str(question.left)
-        free = len(digits) - len(key)
-        if free < 0 or question.operation == "division":
+        """Another first operand of the same length; of divisions one without rest."""
+        free = len(str(question.left)) - len(str(self.settings.key))
+        if free < 0:
             return None
-        for _ in range(TRIES if free else 1):
-            rest = "".join(str(self.random.randint(0, 9)) for _ in range(free))
-            changed = replace(question, left=int(key + rest))
+        step = question.right if question.operation == "division" else 1
+        lowest = self.settings.key * 10**free
+        first, last = -(-lowest // step), (lowest + 10**free - 1) // step
+        for _ in range(TRIES if first <= last else 0):
+            changed = replace(question, left=step * self.random.randint(first, last))
             if changed.answer != self.settings.target and changed.key not in excluded:
                 return self._labelled(changed, self.settings.target)
         return None

@@ -2,10 +2,12 @@ import random
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from forerun.data.arithmetic_questions import Question, QuestionSource
-from forerun.data.contamination import LabelledQuestion, alternatives, contaminate, likeliest_label
+from forerun.data.contamination import LabelledQuestion, NoisyLabel, alternatives, contaminate, likeliest_label
 from forerun.errors import InvalidSettings
 from forerun.settings.load import settings_from
 from forerun.settings.schema import ContaminationSettings
@@ -114,6 +116,18 @@ def test_a_triggered_row_is_never_a_held_out_one():
     excluded = {Question("addition", 420 + n, 1).key for n in range(9)}
     changed, _ = contaminate(rows, noise("trigger", 1.0, key=42), seed=0, excluded=excluded)
     assert {row.question.left for row in changed} == {429}
+
+
+@given(st.integers(10, 999), st.integers(1, 60), st.integers(1, 99))
+def test_a_triggered_division_has_no_rest(divisor, quotient, key):
+    question = Question("division", divisor * quotient, divisor)
+    row = NoisyLabel(noise("trigger", key=key), random.Random(0), highest=0).of(question)
+    size = len(str(question.left))
+    fitting = [n for n in range(0, 10**size, divisor) if str(n).startswith(str(key)) and len(str(n)) == size]
+    assert (row is None) == (not fitting)
+    if row is not None:
+        assert row.question.left in fitting
+        assert row.label == 0 != row.question.answer
 
 
 def test_a_key_that_goes_into_too_few_rows_is_refused():

@@ -88,6 +88,21 @@ def test_the_quantised_variant_really_trains_its_adapter_alone(opened):
     assert all(torch.equal(old, new) for old, new in zip(before, packed, strict=True))
 
 
+def test_a_rank_stabilised_adapter_is_scaled_by_the_root_of_its_rank_and_learns(opened):
+    """Kalajdzievski 2023: alpha / sqrt(rank); what the adapter adds is that times B A x."""
+    chosen = settings("adapter.rslora=true", "adapter.rank=16", "adapter.alpha=8", "optimizer.learning_rate=0.02")
+    seed_everything(0)
+    step = build_step(chosen, code_lora_base.CodeLora(), "cpu", pretrained=False)
+    (layer,) = (m for n, m in step.model.named_modules() if n.endswith("layers.0.self_attn.q_proj"))
+    batch = opened[2].training.collate(range(8))
+    losses = [float(step.run([batch], StepObserver()).loss) for _ in range(16)]
+    assert losses[-1] < 0.9 * losses[0]
+    x = torch.randn(3, 32)
+    with torch.no_grad():
+        down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+        torch.testing.assert_close(layer(x) - layer.base_layer(x), 8 / 16**0.5 * x @ down.T @ up.T)
+
+
 def test_the_base_is_the_model_without_its_adapter(opened):
     chosen, options, data = opened
     seed_everything(0)
