@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from forerun.records import Forecast, Range, Record, Verdict, VerdictRow
-from forerun.report.tables import ResultTable, cell_text
+from forerun.report.fitted_table import FittedTable
+from forerun.report.tables import ResultTable
 from forerun.units import format_bytes, format_percent, format_seconds
 
 BAR_WIDTH = 24
@@ -176,9 +177,4 @@ def runs_table(rows: Sequence[Run]) -> Table:
 
 def result_table(result: ResultTable) -> RenderableType:
     """A table of results with its note."""
-    table = Table(title=result.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    for index, column in enumerate(result.columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
-    for row in result.rows:
-        table.add_row(*[cell_text(cell) for cell in row])
-    return Group(table, Text(result.note, style=FAINT)) if result.note else table
+    return FittedTable(result)

@@ -1,0 +1,66 @@
+"""A table of results on a terminal that may be too narrow for it: no figure is ever cut.
+
+Where the longest words of all columns do not fit side by side, rows and columns change places; where that does not fit
+either, the columns are shown in groups below each other, each beside the first one.
+"""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from forerun.report.tables import ResultTable, cell_text
+
+FAINT = "dim"
+EDGES, BETWEEN = 2, 2
+"""Characters that the frame takes: at both sides, and before each further column."""
+Columns = list[list[str]]
+"""Each its heading and its cells."""
+
+
+class FittedTable:
+    """What rich prints of a table of results, with its note."""
+
+    def __init__(self, result: ResultTable):
+        self.title, self.note = result.title, result.note
+        rows = [[cell_text(cell) for cell in row] for row in result.rows]
+        self.columns: Columns = [list(column) for column in zip(result.columns, *rows, strict=True)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, columns in enumerate(fitting(self.columns, options.max_width)):
+            yield _drawn(columns, self.title if number == 0 else None)
+        if self.note:
+            yield Text(self.note, style=FAINT)
+
+
+def fitting(columns: Columns, width: int) -> list[Columns]:
+    """The columns as they are, turned, or in groups: what can be read at `width` characters."""
+    if needed(columns) <= width or len(columns) < 2:
+        return [columns]
+    turned = [list(row) for row in zip(*columns, strict=True)]
+    if needed(turned) <= width:
+        return [turned]
+    groups: list[Columns] = [[columns[0]]]
+    for column in columns[1:]:
+        if len(groups[-1]) > 1 and needed([*groups[-1], column]) > width:
+            groups.append([columns[0]])
+        groups[-1].append(column)
+    return groups
+
+
+def needed(columns: Columns) -> int:
+    """Characters that a table takes when its cells, those of the first column apart, are wrapped between words."""
+    widths = [max(cell_len(word) for cell in column for word in ["", *cell.split()]) for column in columns[1:]]
+    return EDGES + max(map(cell_len, columns[0])) + sum(BETWEEN + width for width in widths)
+
+
+def _drawn(columns: Sequence[Sequence[str]], title: str | None) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column[0], justify="left" if index == 0 else "right", no_wrap=index == 0)
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        table.add_row(*row)
+    return table
