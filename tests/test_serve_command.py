@@ -183,9 +183,9 @@ def test_a_run_is_served_and_watched(run, embedding):
     assert (gone["deleted"], gone["predictions"]) == (1, 0)
 
 
-def test_listening_to_others_wants_a_token(run):
-    environment, run_id = run
-    refused = forerun({**environment, "FORERUN_SERVE_TOKEN": ""}, "serve", run_id, "--host", "0.0.0.0", "--no-store")
+def test_listening_to_others_wants_a_token():
+    """Said before a run is looked for: nothing is loaded, nothing that is stored grows too old."""
+    refused = forerun({**os.environ, "FORERUN_SERVE_TOKEN": ""}, "serve", "any", "--host", "0.0.0.0")
     assert refused.returncode == 2
     assert "FORERUN_SERVE_TOKEN" in refused.stderr
     assert "Traceback" not in refused.stderr

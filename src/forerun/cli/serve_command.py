@@ -44,6 +44,11 @@ def serve(
     """Serve a detector: web page, detection, similarity. A token in FORERUN_SERVE_TOKEN is then asked of everybody."""
     from rich.console import Console
 
+    token = os.environ.get(TOKEN_VARIABLE)
+    if host not in ("127.0.0.1", "localhost", "::1") and not token:
+        raise InvalidSettings(
+            f"--host: {host} can be reached by others, so it wants a token. Set {TOKEN_VARIABLE}, or use 127.0.0.1."
+        )
     row = _row(run_id)
     detector = _detector(row)
     trained = _embedding(row, embedding)
@@ -52,11 +57,6 @@ def serve(
     if store is not None:
         gone = store.forget_before(keep_days)
         err.print(f"Predictions go to {_folder(row) / STORE_FILE}; {gone} older than {keep_days:g} days deleted.")
-    token = os.environ.get(TOKEN_VARIABLE)
-    if host not in ("127.0.0.1", "localhost", "::1") and not token:
-        raise InvalidSettings(
-            f"--host: {host} can be reached by others, so it wants a token. Set {TOKEN_VARIABLE}, or use 127.0.0.1."
-        )
     for sentence in detector.card.statement:
         err.print(f"- {sentence}")
     _listen(host, port, detector=detector, token=token, store=store, embedding=trained)
