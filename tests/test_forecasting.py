@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import forerun
-from forerun.api import find_device, request_of
+from forerun.api import find_device, forecast_settings, request_of
 from forerun.data.plan import BatchShape
 from forerun.errors import UnknownDevice, UntraceableOp
 from forerun.experience import Correction, CorrectionTerm
@@ -17,6 +17,7 @@ from forerun.hardware.detect import detect_cpu
 from forerun.hardware.micro_benchmarks import matmul_peak, step_overhead_seconds
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
+from forerun.virtual import operator_timing
 from forerun.virtual.operator_timing import time_calls
 from forerun.virtual.trace_step import trace_step
 
@@ -174,3 +175,27 @@ def test_work_that_is_kept_for_later_runs_is_not_corrected_by_runs_that_found_it
     later = make_forecast(replace(request, known=replace(known, once_seconds=0.0), correction=experience))
     assert later.run.phases.startup_seconds == pytest.approx(4.0)
     assert later.detail.corrected_by["startup"] == pytest.approx(4.0)
+
+
+def test_variants_on_the_cpu_time_what_they_share_once(monkeypatch):
+    """A sweep over ranks: all products but those of the adapter are the same."""
+    visited = []
+    timed_once = operator_timing._time_call
+    monkeypatch.setattr(
+        operator_timing, "_time_call", lambda call, *rest: visited.append(call) or timed_once(call, *rest)
+    )
+    adapters = [{"adapter": {"kind": "lora", "rank": rank}} for rank in (4, 8)]
+    chosen = [settings_from({**BASE, "precision": "fp32", **adapter}) for adapter in adapters]
+    timed, here = {}, detect_cpu().device
+    first = forecast_settings(chosen[0], here, timed_calls=timed)
+    known = set(visited)
+    assert known >= set(timed) > set()
+    visited.clear()
+    second = forecast_settings(chosen[1], here, timed_calls=timed)
+    assert set(visited)
+    assert not set(visited) & known
+    assert len(set(visited)) < 0.6 * len(known)
+    visited.clear()
+    again = forecast_settings(chosen[0], here, timed_calls=timed)
+    assert not visited
+    assert again.parameters == first.parameters != second.parameters

@@ -11,6 +11,7 @@ from forerun.errors import InvalidSettings, nearest
 from forerun.forecasting.explain import explain_memory
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
+from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device
 from forerun.plan.choose import Limits, make_plan
 from forerun.plan.compare import compare_gpus
@@ -22,6 +23,7 @@ from forerun.records import Explanation, Forecast
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
+from forerun.trace import Call
 from forerun.verify.confirm import confirm
 from forerun.verify.recalibrate import with_experience
 
@@ -89,12 +91,22 @@ def find_device(gpu: str) -> Device:
 
 
 def forecast_settings(
-    settings: Settings, device: Device, price_per_hour: float | None = None, ledger: "Ledger | None" = None
+    settings: Settings,
+    device: Device,
+    price_per_hour: float | None = None,
+    ledger: "Ledger | None" = None,
+    timed_calls: dict[Call, float] | None = None,
 ) -> Forecast:
-    """The forecast of checked settings on a device; a ledger adds what was measured there before."""
+    """The forecast of checked settings on a device; a ledger adds what was measured there before.
+
+    Calls timed on the CPU are looked up in, and added to, `timed_calls`: forecasts of variants time what they share
+    once.
+    """
     with _no_cycle_collection():
         request = request_of(settings, device, price_per_hour)
-        return make_forecast(request if ledger is None else with_experience(request, ledger))
+        if ledger is not None:
+            request = with_experience(request, ledger)
+        return make_forecast(request, model_steps(request, timed_calls))
 
 
 def explain_settings(

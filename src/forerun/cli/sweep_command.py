@@ -9,7 +9,9 @@ from forerun.cli.options import EXIT_DOES_NOT_FIT, EXIT_INTERRUPTED, JsonOption,
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
     from forerun.recipes.sweep import Sweep
+    from forerun.records import Forecast
     from forerun.report.tables import ResultCurve, ResultTable
+    from forerun.settings.schema import Settings
 
 SCHEMA = "forerun.sweep/1"
 EXIT_NOT_ALL_FINISHED = 4
@@ -47,9 +49,12 @@ def sweep(
     variants = make_variants(base, overrides or (), usual)
     device = detect().device
     with open_ledger(ledger_url()) as ledger:
-        made = plan_sweep(
-            target, variants, lambda settings: forecast_settings(settings, device, ledger=ledger), ledger, resume=resume
-        )
+        timed: dict[Any, float] = {}  # operators that variants share are timed once
+
+        def forecast(settings: "Settings") -> "Forecast":
+            return forecast_settings(settings, device, ledger=ledger, timed_calls=timed)
+
+        made = plan_sweep(target, variants, forecast, ledger, resume=resume)
         _show([_plan(made)], on_stderr=as_json)
         if all(planned.state == "does not fit" for planned in made.planned):
             _finish(made, ledger, as_json)
