@@ -132,11 +132,22 @@ def test_copy_gives_a_file_and_never_overwrites(tmp_path):
     assert "--to" in again.stderr
 
 
-def test_a_small_run_ends_in_a_verdict_and_a_page(tmp_path):
-    """A few steps on few files: everything but the scores is as in the full run, so the criteria on scores fail."""
+SMALL_ADDITION = (
+    "recipe.max_digits=2", "recipe.starts=[1,2]", "recipe.per_cell=64", "recipe.test_per_cell=6",
+    "recipe.scored_rows=40", "batch.micro_batch_size=32", "schedule.max_steps=6",
+)  # fmt: skip
+SMALL_DETECTOR = ("schedule.max_steps=6", "data.examples=256", "batch.micro_batch_size=16")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "small"),
+    [("arithmetic", SMALL_ADDITION), pytest.param("code-detector", SMALL_DETECTOR, marks=pytest.mark.slow)],
+)
+def test_a_small_run_ends_in_a_verdict_and_a_page(recipe, small, tmp_path):
+    """A few steps on few samples: everything but the scores is as in the full run, so the criteria on scores fail."""
     ledger = {"FORERUN_LEDGER": f"sqlite:///{tmp_path}/ledger.sqlite"}
-    small = ["--set", "schedule.max_steps=6", "--set", "data.examples=256", "--set", "batch.micro_batch_size=16"]
-    result = forerun("run", "code-detector", *small, "--json", folder=tmp_path, **ledger)
+    options = [word for setting in small for word in ("--set", setting)]
+    result = forerun("run", recipe, *options, "--json", folder=tmp_path, **ledger)
     assert result.returncode == 4, result.stderr
     document = json.loads(result.stdout)
     assert document["forecast"]["run"]["total_steps"] == document["measurement"]["run"]["total_steps"] == 6
@@ -149,7 +160,7 @@ def test_a_small_run_ends_in_a_verdict_and_a_page(tmp_path):
     assert json.loads(verified.stdout)["rows"] == document["verdict"]["rows"]
     listed = json.loads(forerun("runs", "--json", folder=tmp_path, **ledger).stdout)["runs"]
     assert [(row["id"], row["state"]) for row in listed] == [(run_id, "verified")]
-    finished = forerun("run", "code-detector", *small, "--resume", run_id, folder=tmp_path, **ledger)
+    finished = forerun("run", recipe, *options, "--resume", run_id, folder=tmp_path, **ledger)
     assert finished.returncode == 2
     assert "nothing to resume" in " ".join(finished.stderr.split())
 
