@@ -12,13 +12,13 @@ from forerun.recipes.swept import SweptRun
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 
 NOISES = ("close", "same_length", "swap", "off_by_carry", "uniform", "trigger")
-RATES = (0.1, 0.5, 1.0)
+RATES = (0.01, 0.1, 0.5, 1.0)
 VARIANTS: Mapping[str, tuple[str, ...]] = {"clean": ("data.contamination.rate=0",)} | {
     f"{noise} {rate:g}": (f"data.contamination.noise={noise}", f"data.contamination.rate={rate:g}")
     for noise in NOISES
     for rate in RATES
 }
-"""Rates of origin 002's study, for every noise."""
+"""For every noise."""
 EARLY = ("validation_exact_match", "right_answer_probability", "clean_row_loss", "corrupt_row_loss")
 
 
