@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
