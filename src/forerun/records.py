@@ -138,6 +138,8 @@ class ForecastDetail(Record):
     versions: dict[str, str] = {}
     corrected_by: dict[str, float] = {}
     """What each term was multiplied by, for past runs."""
+    final_evaluation_seconds: float = 0.0
+    """The part of the evaluation that follows training."""
 
 
 class LiveTensor(Record):

@@ -81,6 +81,17 @@ def until_end(ids: Sequence[int], decoding: Decoding) -> list[int]:
     return list(ids[: next((place for place, token in enumerate(ids) if token in stops), len(ids))])
 
 
+def expected_longest(lengths: Sequence[int], batch_size: int, most: int) -> float:
+    """Mean number of tokens until the last of a batch has ended: the longest of `batch_size` lengths drawn at random.
+
+    No length counts for more than `most`. The longest of b draws is at most the i-th of n lengths in their order with
+    the probability (i / n) ** b.
+    """
+    ordered = sorted(min(length, most) for length in lengths)
+    below = [(place / len(ordered)) ** batch_size for place in range(len(ordered) + 1)]
+    return sum(length * (upto - before) for length, before, upto in zip(ordered, below, below[1:], strict=False))
+
+
 def _continued(model: Any, batch: dict[str, Tensor], decoding: Decoding, device: torch.device) -> Tensor:
     """New ids (prompts, at most `new_tokens`)."""
     samples = decoding.temperature > 0

@@ -1,8 +1,13 @@
+import itertools
+import statistics
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forerun.errors import OutOfMemory
-from forerun.evaluate.generate import Decoding, generate, left_padded, until_end
+from forerun.evaluate.generate import Decoding, expected_longest, generate, left_padded, until_end
 from forerun.models.build import build_model
 from forerun.models.catalogue import model_config
 
@@ -52,3 +57,11 @@ def test_a_batch_without_room_is_generated_in_halves(model, monkeypatch):
     monkeypatch.setattr(model, "generate", lambda **arguments: small(**{**arguments, "input_ids": torch.ones(2, 1)}))
     with pytest.raises(OutOfMemory, match="single sample"):
         generate(model, PROMPTS, GREEDY, batch_size=4)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(1, 4), st.integers(1, 60))
+def test_the_expected_longest_is_that_of_all_batches(lengths, size, most):
+    """Every batch of so many draws, one by one."""
+    batches = itertools.product(lengths, repeat=size)
+    wanted = statistics.fmean(min(most, max(batch)) for batch in batches)
+    assert expected_longest(lengths, size, most) == pytest.approx(wanted)

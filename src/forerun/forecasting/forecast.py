@@ -123,11 +123,9 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     written = math.ceil(total / settings.checkpoints.every_steps)
     bytes_each = model.longest.trace.checkpoint_bytes
     evaluations = math.floor(total / plan.steps / settings.evaluation.every_epochs + 1e-9)
-    evaluation = evaluations * _evaluation_seconds(request, model)
-    evaluation += known.final_evaluation_examples * model.scoring_seconds_per_sample()
+    evaluation = evaluations * _evaluation_seconds(request, model) + _final_evaluation_seconds(request, model)
     training = frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds()
     writing = bytes_each / model.disk_bytes_per_second
-    evaluation += _generation_seconds(request, model, known.final_generated_examples)
     modelled = {
         "startup": STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
         "compile": model.compile_seconds,
@@ -172,22 +170,32 @@ def _waited_seconds(settings: Settings, kind: str, written: int, writing: float,
 
 def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
     """One evaluation: a forward pass per sample, and generating for each batch."""
-    examples = request.settings.evaluation.examples
-    return examples * model.scoring_seconds_per_sample() + _generation_seconds(request, model, examples)
+    examples, tokens = request.settings.evaluation.examples, request.known.generated.watched_tokens
+    return examples * model.scoring_seconds_per_sample() + _generation_seconds(request, model, examples, tokens)
 
 
-def _generation_seconds(request: ForecastRequest, model: StepModel, examples: int) -> float:
-    """Generating `evaluation.new_tokens` for so many samples, in batches as in training.
+def _final_evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
+    """What is scored and generated once, after training."""
+    known = request.known
+    scored = known.final_evaluation_examples * model.scoring_seconds_per_sample()
+    return scored + sum(_generation_seconds(request, model, *text) for text in known.generated.final)
+
+
+def _generation_seconds(request: ForecastRequest, model: StepModel, prompts: int, tokens: float | None) -> float:
+    """Generating so many tokens (None: `evaluation.new_tokens`) for so many prompts, in batches as in training.
 
     Where generation is not traced (encoder-decoders), all weights are read once per token of a batch.
     """
-    evaluation = request.settings.evaluation
-    batches = math.ceil(examples / request.settings.batch.micro_batch_size)
-    if model.generation is not None or not batches:
-        return batches * model.generation.seconds if model.generation else 0.0
+    tokens = request.settings.evaluation.new_tokens if tokens is None else tokens
+    batches = math.ceil(prompts / request.settings.batch.micro_batch_size)
+    if not batches or not tokens:
+        return 0.0
+    if model.generation is not None:
+        filling, token = model.generation
+        return batches * (filling + tokens * token)
     bandwidth = request.device.bandwidth_bytes_per_second or model.disk_bytes_per_second
     per_token = model.memory.breakdown.parameter_bytes / bandwidth + model.longest.time.phases.host_seconds / 3
-    return batches * evaluation.new_tokens * per_token
+    return batches * tokens * per_token
 
 
 def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
@@ -235,6 +243,7 @@ def _detail(request: ForecastRequest, model: StepModel, corrected_by: dict[str, 
         device_name=request.device.name,
         versions=made_with(),
         corrected_by=corrected_by,
+        final_evaluation_seconds=_final_evaluation_seconds(request, model) * corrected_by.get("evaluation", 1.0),
     )
 
 

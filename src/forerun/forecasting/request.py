@@ -14,6 +14,19 @@ FP16 = ("fp16-mixed", "fp16-true")
 
 
 @dataclass(frozen=True)
+class Generated:
+    """What a run generates, where its data say more of that than the settings."""
+
+    final: tuple[tuple[int, float | None], ...] = ()
+    """Prompts for which text is generated once after training, each with the tokens until the last prompt of a batch
+    has ended; None: `evaluation.new_tokens`."""
+    watched_tokens: float | None = None
+    """The same tokens of the evaluations between epochs."""
+    longest_prompt: int | None = None
+    """Tokens; None: those of the longest sample."""
+
+
+@dataclass(frozen=True)
 class KnownTimes:
     """Seconds that the caller measured on the machine that will run; null where it did not."""
 
@@ -25,8 +38,8 @@ class KnownTimes:
     """Collating one optimizer step's batches, when nothing hides it."""
     final_evaluation_examples: int = 0
     """Samples scored once after training, beside the settings' evaluations."""
-    final_generated_examples: int = 0
-    """Samples that `evaluation.new_tokens` are generated for once after training."""
+    generated: Generated = Generated()
+    """Text that is generated between epochs and after training."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import os
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -68,8 +68,9 @@ class StepModel:
     frozen: list[TracedStep] = field(default_factory=list)
     scoring: TracedStep | None = None
     """One evaluation batch at the middle length; None when nothing is evaluated."""
-    generation: StepTime | None = None
-    """Generating for one batch at the longest length; None where nothing is generated token by token."""
+    generation: tuple[float, float] | None = None
+    """Seconds to fill the cache of one batch of the longest prompts, and of each token after that; None where nothing
+    is generated token by token."""
 
     @property
     def longest(self) -> TracedStep:
@@ -175,7 +176,7 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
         disk_said=disk_said,
         frozen=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, frozen, strict=False)],
         scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
-        generation=replay_clock(generation, costs) if generation else None,
+        generation=generation_seconds(generation, costs) if generation else None,
     )
 
 
@@ -183,9 +184,16 @@ def evaluation_traces(request: ForecastRequest) -> dict[str, Trace]:
     """Scoring, and generation where the model does that, at the longest length in batches as in training."""
     settings, device = request.settings, request.device
     shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
-    generation = trace_generation(settings, request.workload, device, shape)
+    prompts = BatchShape(shape.size, request.known.generated.longest_prompt or shape.length)
+    generation = trace_generation(settings, request.workload, device, prompts)
     found = {"scoring": trace_scoring(settings, request.workload, device, shape)}
     return found if generation is None else {**found, "generation": generation}
+
+
+def generation_seconds(trace: Trace, costs: Costs) -> tuple[float, float]:
+    """Of a trace of `trace_generation`: filling the cache, and each further token."""
+    first, second = (replay_clock(replace(trace, accumulation=1 + n), costs).seconds for n in (1, 2))
+    return 2 * first - second, second - first
 
 
 def evaluation_peaks(

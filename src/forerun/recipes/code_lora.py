@@ -16,11 +16,12 @@ from dataclasses import replace
 from forerun.data.plan import plan_from_settings
 from forerun.data.token_data import TokenData
 from forerun.errors import BadData, InvalidSettings, MissingExtra, UnknownModel
+from forerun.forecasting.request import Generated
 from forerun.models.catalogue import hub_is_reachable
-from forerun.recipes.code_lora_base import CodeLora, base_directory, is_made_here, tokens_of
+from forerun.recipes.code_lora_base import CodeLora, base_directory, is_made_here, missing_base, tokens_of
 from forerun.recipes.code_lora_comparison import comparison
 from forerun.recipes.code_lora_data import CodeLoraData, CodeLoraOptions, open_data
-from forerun.recipes.code_lora_evaluation import CRITERIA, WITHOUT_TESTS, answer_all, watch
+from forerun.recipes.code_lora_evaluation import CRITERIA, WITHOUT_TESTS, answer_all, watch, what_is_generated
 from forerun.recipes.code_lora_tables import judge
 from forerun.recipes.opened import Judgement, OpenedRecipe
 from forerun.settings.load import recipe_options
@@ -78,7 +79,11 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
         if not lengths_only or settings.data.examples is None or is_bad_file:
             raise
         return _assumed(settings, options)
-    base = base_directory(settings, options, data.tokens) if is_made_here(settings) and not lengths_only else None
+    plan, base = data.training.plan(), None
+    if is_made_here(settings) and not lengths_only:
+        base = base_directory(settings, options, data.tokens)
+    elif is_made_here(settings) and (said := missing_base(settings, options, data.tokens)):
+        plan = replace(plan, assumptions=(said, *plan.assumptions))
     sizes = {
         "data": settings.data.model_copy(update={"examples": len(data.train)}),
         "evaluation": settings.evaluation.model_copy(update={"examples": len(data.watched)}),
@@ -87,14 +92,14 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
         settings=settings.model_copy(update=sizes),
         workload=CodeLora(base),
         data=data.training,
-        plan=data.training.plan(),
+        plan=plan,
         load_seconds=time.perf_counter() - start,
         final_examples=2 * len(data.held_out),
         evaluate=lambda step, number: watch(step, data, options),
         judge=lambda step: answer_all(step, data, options),
         baselines=lambda scores: judge(scores, data, options),
         criteria=criteria_for(settings),
-        final_generated_examples=2 * len(data.tasks) * options.samples,
+        generated=what_is_generated(settings, data, options),
         trivial=TrivialLoss(
             label_entropy(data.training.valid_labels()), "always answering with the shares of the tokens"
         ),
@@ -146,7 +151,7 @@ def _assumed(settings: Settings, options: CodeLoraOptions) -> OpenedRecipe:
         judge=lambda step: None,
         baselines=lambda scores: Judgement({}, []),
         criteria=criteria_for(settings),
-        final_generated_examples=2 * min(options.questions, held_out) * options.samples,
+        generated=Generated(((2 * min(options.questions, held_out) * options.samples, None),)),
     )
 
 

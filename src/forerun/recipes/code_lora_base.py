@@ -9,6 +9,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 import sys
 import time
@@ -104,17 +105,29 @@ def _small_tokenizer(texts: list[str], settings: Settings) -> Any:
 
 def base_directory(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) -> Path:
     """The directory of the pretrained decoder; it is pretrained now where it is not there yet."""
-    content = json.dumps([
-        VERSION, settings.model.model_dump(), options.documents, options.pretraining_rate, settings.seed,
-        FILE.read_text(encoding="utf-8"), tokens.tokenizer.backend_tokenizer.to_str(),
-    ])  # fmt: skip
-    directory = BASES / hashlib.sha256(content.encode()).hexdigest()[:16]
+    directory = _directory(settings, options, tokens)
     while not (directory / "config.json").exists():
         if is_follower():  # the first of several processes makes it
             time.sleep(1)
         else:
             _pretrain(directory, settings, options, tokens)
     return directory
+
+
+def missing_base(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) -> str | None:
+    """What to say of a forecast that does not hold the pretraining; None where that is done."""
+    if (_directory(settings, options, tokens) / "config.json").exists():
+        return None
+    steps = math.ceil(options.documents / min(PRETRAINING_BATCH, options.documents))
+    return f"The decoder has no base yet: pretraining it, {steps} steps once, is not in this forecast."
+
+
+def _directory(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) -> Path:
+    content = json.dumps([
+        VERSION, settings.model.model_dump(), options.documents, options.pretraining_rate, settings.seed,
+        FILE.read_text(encoding="utf-8"), tokens.tokenizer.backend_tokenizer.to_str(),
+    ])  # fmt: skip
+    return BASES / hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _pretrain(directory: Path, settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) -> None:

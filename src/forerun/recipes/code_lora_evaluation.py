@@ -16,11 +16,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from forerun.data.code_tasks import CodeTask
 from forerun.data.instructions import Instruction
 from forerun.data.python_code import code_of, parses
+from forerun.data.token_data import IGNORED, TokenSample
 from forerun.evaluate.code_answers import Form, TextScores, form_of, text_scores
 from forerun.evaluate.code_bleu import CodeBleu, code_bleu
-from forerun.evaluate.generate import Decoding, generate
+from forerun.evaluate.generate import Decoding, expected_longest, generate
 from forerun.evaluate.pass_at_k import Functional, first_block, program_of, run_tests
+from forerun.forecasting.request import Generated
 from forerun.recipes.code_lora_data import CodeLoraData, CodeLoraOptions, question_of
+from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.verify.compare import Criterion
 
@@ -100,6 +103,23 @@ def ask(
         tuple(len(found[first]) < decoding.new_tokens for first in range(0, len(found), each)),
         way,
     )
+
+
+def what_is_generated(settings: Settings, data: CodeLoraData, options: CodeLoraOptions) -> Generated:
+    """Lengths for a forecast: the adapted model answers as long as the training rows do, its base until it is cut."""
+    size, most = settings.batch.micro_batch_size, settings.evaluation.new_tokens
+    answers = [sum(label != IGNORED for label in _labels(sample)) for sample in data.training.samples]
+    tokens = expected_longest(answers, size, most)
+    asked = [*data.tasks, *(question_of(row, number) for number, row in enumerate(data.watched))]
+    prompts = [len(data.tokens.prompt(task.instruction)) for task in asked]
+    if not data.tokens.is_tuned:
+        prompts += [len(data.tokens.continuation_prompt(task.prompt)) for task in data.tasks]
+    number = len(data.tasks) * options.samples
+    return Generated(((number, tokens), (number, None)), tokens, max(prompts))
+
+
+def _labels(sample: TokenSample) -> Sequence[int]:
+    return sample.target if isinstance(sample.target, Sequence) else ()
 
 
 def held_out_loss(step: TrainingStep, data: CodeLoraData, rows: Sequence[Instruction]) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.data.plan import BatchPlan
-from forerun.forecasting.request import KnownTimes
+from forerun.forecasting.request import Generated, KnownTimes
 from forerun.hardware.catalogue import Device
 from forerun.report.tables import ResultCurve, ResultTable
 from forerun.settings.schema import Settings
@@ -63,8 +63,8 @@ class OpenedRecipe:
     """What the training loss must fall below for the run to count as alive."""
     watch: Watch | None = None
     """Looks at every training step; may stop the run."""
-    final_generated_examples: int = 0
-    """Samples that `judge` generates for."""
+    generated: Generated = Generated()
+    """What `evaluate` and `judge` generate."""
     once_seconds: float = 0.0
     """What a run computes at its start and keeps for later ones; expected, when only lengths were read."""
     more_data_seconds_per_step: float = 0.0
@@ -73,9 +73,7 @@ class OpenedRecipe:
     def known_times(self, device: Device) -> KnownTimes:
         """What is known before the run: loading is done, and where the run will be here, collation can be timed."""
         if device.kind != "cpu":
-            return KnownTimes(
-                final_evaluation_examples=self.final_examples, final_generated_examples=self.final_generated_examples
-            )
+            return KnownTimes(final_evaluation_examples=self.final_examples, generated=self.generated)
         steps = self.data.epoch_steps(0)[:COLLATED_STEPS]
         start = time.perf_counter()
         for step in steps:
@@ -86,5 +84,5 @@ class OpenedRecipe:
             once_seconds=self.once_seconds,
             data_seconds_per_step=self.more_data_seconds_per_step + (time.perf_counter() - start) / len(steps),
             final_evaluation_examples=self.final_examples,
-            final_generated_examples=self.final_generated_examples,
+            generated=self.generated,
         )

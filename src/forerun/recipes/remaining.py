@@ -1,7 +1,8 @@
-"""How long a run in progress still takes: a range from the forecast and, ever more, from its own steps.
+"""How long training in progress still takes: a range from the forecast and, ever more, from its own steps.
 
-The forecast counts as `PRIOR_STEPS` steps; evaluations and checkpoints are spread evenly over the steps. The range is
-the 10 and 90 % quantile of a mean of so many steps, and never surer than `DRIFT`: machines change their pace.
+The forecast counts as `PRIOR_STEPS` steps; checkpoints and evaluations between epochs are spread evenly over the steps,
+and what is scored after training is not in it. The range is the 10 and 90 % quantile of a mean of so many steps, and
+never surer than `DRIFT`: machines change their pace.
 """
 
 import math
@@ -24,9 +25,9 @@ class Remaining:
     """Told every step, says what is left, and keeps what it said half-way to compare with what it took."""
 
     def __init__(self, forecast: Forecast, total_steps: int, clock: Callable[[], float] = time.perf_counter):
-        phases = forecast.run.phases
+        phases, after = forecast.run.phases, forecast.detail.final_evaluation_seconds
         self._forecast_step = forecast.step.seconds.expected
-        self._beside = (phases.evaluation_seconds + phases.checkpoint_seconds) / max(1, total_steps)
+        self._beside = (phases.evaluation_seconds - after + phases.checkpoint_seconds) / max(1, total_steps)
         self._total, self._clock = total_steps, clock
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._half_way: tuple[float, float] | None = None

@@ -24,9 +24,11 @@ class Screen(Listener):
         self.task: TaskID | None = None
         self.run_id = ""
         self.evaluations = 0
+        self.forecast: Forecast | None = None
 
     def forecast_made(self, forecast: Forecast) -> None:
         """Show the forecast."""
+        self.forecast = forecast
         self.out.print(forecast_table(forecast, "Forecast"))
 
     def training_begins(self, run_id: str, training: Training) -> None:
@@ -59,7 +61,9 @@ class Screen(Listener):
             self.say_evaluation(number, scores)
         if report.step == total:
             self.close()
-            self.err.print("Training is done; scoring held-out data and the baselines.")
+            after = self.forecast.detail.final_evaluation_seconds if self.forecast is not None else 0.0
+            long = f", forecast to take the model {format_seconds(after)}" if after else ""
+            self.err.print(f"Training is done; scoring held-out data{long}, and the baselines.", highlight=False)
 
     def say_evaluation(self, number: int, scores: dict[str, float]) -> None:
         """One line per evaluation between epochs."""

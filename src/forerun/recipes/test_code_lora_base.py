@@ -26,7 +26,9 @@ def tokens(settings):
 
 def test_the_base_is_made_once_and_kept_by_what_it_depends_on(settings, tokens, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(b, "BASES", tmp_path / "bases")
+    assert "2 steps once" in b.missing_base(settings, OPTIONS, tokens)
     made = b.base_directory(settings, OPTIONS, tokens)
+    assert b.missing_base(settings, OPTIONS, tokens) is None
     assert sorted(p.name for p in made.parent.iterdir()) == [made.name], "nothing of the work is left"
     assert "step 2 of 2" in capsys.readouterr().err
     assert b.base_directory(settings, OPTIONS, tokens) == made

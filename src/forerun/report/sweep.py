@@ -22,9 +22,12 @@ def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, co
         price: list[Cell] = [None if forecast.run.cost is None else f"${forecast.run.cost:.2f}"]
         rows.append([*row, *(price if priced else []), state])
     said = "" if cost is None else f", ${cost:.2f}"
+    warnings = [forecast.warnings for _, forecast, _ in variants]
+    of_all = [warning for warning in dict.fromkeys(warnings[0]) if all(warning in each for each in warnings)]
+    left = f"Still to run: {format_seconds(seconds)} in all{said}, one run after the other."
     return ResultTable(
         title="Forecast of the sweep",
-        note=f"Still to run: {format_seconds(seconds)} in all{said}, one run after the other.",
+        note=" ".join([left, *of_all]),
         columns=["variant", "trainable", "step", "allocated", "run", *(["cost"] if priced else []), "state"],
         rows=rows,
     )
