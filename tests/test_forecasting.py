@@ -12,7 +12,7 @@ from forerun.data.plan import BatchShape
 from forerun.errors import UnknownDevice, UntraceableOp
 from forerun.experience import Correction, CorrectionTerm
 from forerun.forecasting.forecast import make_forecast
-from forerun.forecasting.request import KnownTimes
+from forerun.forecasting.request import Generated, KnownTimes
 from forerun.hardware.detect import detect_cpu
 from forerun.hardware.micro_benchmarks import matmul_peak, step_overhead_seconds
 from forerun.settings.load import settings_from
@@ -146,6 +146,20 @@ def test_every_call_of_a_cpu_step_is_timed_or_named():
     assert not any("mm" in name or "softmax" in name or "adamw" in name for name in missing)
 
 
+def test_only_large_calls_are_timed_on_tensors_that_are_far(monkeypatch):
+    settings = settings_from({**BASE, "precision": "fp32"})
+    trace = trace_step(settings, generic_workload("causal-lm"), detect_cpu().device, BatchShape(4, 64))
+    far = []
+    monkeypatch.setattr(operator_timing, "repeated_seconds", lambda run, device, evict: far.append(evict) or [1.0])
+    tensors, found = operator_timing._Tensors(torch.device("cpu")), set()
+    for call in trace.calls:
+        if call.name.startswith("aten.") and operator_timing._time_call(call, tensors, 2**30):
+            size = sum(spec.bytes for spec in (*call.inputs, *call.outputs))
+            assert far[-1] == (size > operator_timing.NEAR_BYTES), call.name
+            found.add(far[-1])
+    assert found == {True, False}
+
+
 def test_the_cpus_rates_are_plausible():
     here = torch.device("cpu")
     assert 1e8 < matmul_peak(here, torch.float32, side=256) < 1e14
@@ -175,6 +189,23 @@ def test_work_that_is_kept_for_later_runs_is_not_corrected_by_runs_that_found_it
     later = make_forecast(replace(request, known=replace(known, once_seconds=0.0), correction=experience))
     assert later.run.phases.startup_seconds == pytest.approx(4.0)
     assert later.detail.corrected_by["startup"] == pytest.approx(4.0)
+
+
+def test_generation_takes_as_long_as_its_tokens():
+    """Seconds are linear in the tokens, none are none, and what is not known is `evaluation.new_tokens`."""
+    settings = settings_from({**BASE, "evaluation": {"examples": 0, "new_tokens": 40}})
+    request = request_of(settings, find_device("a100-40gb"), None)
+
+    def seconds(tokens, prompts=8, longest=None):
+        known = KnownTimes(final_evaluation_examples=1, generated=Generated(((prompts, tokens),), None, longest))
+        return make_forecast(replace(request, known=known)).run.phases.evaluation_seconds
+
+    ten, twenty, forty = seconds(10), seconds(20), seconds(40)
+    assert forty - twenty == pytest.approx(2 * (twenty - ten))
+    assert seconds(None) == pytest.approx(forty)
+    assert seconds(0) < ten / 5
+    assert seconds(10, prompts=16) - seconds(0) == pytest.approx(2 * (ten - seconds(0)))
+    assert seconds(10, longest=8) < ten
 
 
 def test_variants_on_the_cpu_time_what_they_share_once(monkeypatch):

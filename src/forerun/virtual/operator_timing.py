@@ -17,7 +17,7 @@ from torch import Tensor
 
 from forerun.hardware.micro_benchmarks import repeated_seconds
 from forerun.trace import Call, Named, Phase, TensorSpec, Trace
-from forerun.units import GIB, MIB
+from forerun.units import GIB, KIB, MIB
 from forerun.virtual import library_kernels
 
 VISITS, MORE_VISITS, MOST = 2, 3, 0.9
@@ -27,6 +27,10 @@ OUTLIER = 4.0
 LIST_BYTES = 256 * MIB
 """Calls over lists of tensors (optimizers) are timed over as many as this holds, and taken in proportion."""
 PATTERN_BYTES = 4 * MIB
+NEAR_BYTES = 256 * KIB
+"""Tensors of a call that are smaller together were most likely made by the calls just before it and are still in the
+nearest caches: only larger calls are timed on tensors that are not. A token of the small decoder of `code-lora` took
+24 ms when every call was timed so, 11 to 15 ms now, and takes 10 ms (docs/log.md, 2026-11-22)."""
 FUSED, STAND_IN = "fused.", "forerun."
 
 
@@ -104,13 +108,14 @@ def _is_tensor_list(value: Any) -> bool:
 
 def _time_call(call: Call, tensors: "_Tensors", budget_bytes: int) -> list[float]:
     arguments, share = _fitting(call)
-    if sum(spec.bytes for spec in (*call.inputs, *call.outputs)) * share > budget_bytes:
+    held = sum(spec.bytes for spec in (*call.inputs, *call.outputs)) * share
+    if held > budget_bytes:
         return []
     operator = _operator(call.name)
     try:
         real = [tensors.real(a) for a in arguments]
         keywords = {name: tensors.real(value) for name, value in call.keywords}
-        taken = repeated_seconds(lambda: operator(*real, **keywords), tensors.device, evict=True)
+        taken = repeated_seconds(lambda: operator(*real, **keywords), tensors.device, evict=held > NEAR_BYTES)
     except (RuntimeError, NotImplementedError, TypeError, IndexError):
         return []  # values matter to this call, or it is not for this device: the caller falls back
     return [seconds / share for seconds in taken]
