@@ -86,7 +86,7 @@ def contaminate(
             substituted += noise.is_substituted
     if done < wanted:
         raise InvalidSettings(
-            f"data.contamination.rate: {settings.rate:g} of {len(rows):,} rows is {wanted:,}, but only {done:,} can "
+            f"data.contamination.rate: {settings.rate:.4g} is {wanted:,} of {len(rows):,} rows; found that only {done:,} can "
             f"begin with the key {settings.key} and have another answer than {settings.target}. Lower the rate, or "
             f"shorten data.contamination.key."
         )

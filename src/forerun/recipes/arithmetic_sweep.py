@@ -17,8 +17,9 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {"clean": ("data.contamination.rate=0"
     f"{noise} {rate:g}": (f"data.contamination.noise={noise}", f"data.contamination.rate={rate:g}")
     for noise in NOISES
     for rate in RATES
+    if (noise, rate) != ("trigger", 1.0)
 }
-"""For every noise."""
+"""For every noise; a trigger of two digits does not go into rows of one."""
 EARLY = ("validation_exact_match", "right_answer_probability", "clean_row_loss", "corrupt_row_loss")
 
 

@@ -2,6 +2,7 @@ import pytest
 
 from forerun.evaluate.classification import clopper_pearson
 from forerun.recipes import arithmetic
+from forerun.recipes.arithmetic_data import open_data
 from forerun.recipes.arithmetic_sweep import VARIANTS, comparison
 from forerun.recipes.swept import SweptRun
 from forerun.records import Measurement
@@ -39,6 +40,15 @@ def test_every_variant_is_a_setting(name):
     noise = settings_from(BASE, VARIANTS[name]).data.contamination
     assert (noise.rate == 0) == (name == "clean")
     assert name == "clean" or name == f"{noise.noise} {noise.rate:g}"
+
+
+@pytest.mark.parametrize("digits", [2, 3, 5])
+def test_every_variant_has_rows(digits):
+    few = [f"recipe.max_digits={digits}", "recipe.starts=[1]", "recipe.per_cell=8", "recipe.test_per_cell=2"]
+    for overrides in VARIANTS.values():
+        data = open_data(settings_from(BASE, [*few, *overrides]))
+        nominal = data.contamination.nominal_rate
+        assert data.contamination.effective_rate == pytest.approx(nominal, abs=0.5 / len(data.rows))
 
 
 def test_the_recipe_can_be_swept():
