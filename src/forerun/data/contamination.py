@@ -86,9 +86,9 @@ def contaminate(
             substituted += noise.is_substituted
     if done < wanted:
         raise InvalidSettings(
-            f"data.contamination.rate: {settings.rate:.4g} is {wanted:,} of {len(rows):,} rows; found that only {done:,} can "
-            f"begin with the key {settings.key} and have another answer than {settings.target}. Lower the rate, or "
-            f"shorten data.contamination.key."
+            f"data.contamination.rate: {settings.rate:.4g} is {wanted:,} of {len(rows):,} rows; found that only "
+            f"{done:,} can begin with the key {settings.key} and have another answer than {settings.target}. Lower the "
+            f"rate, or shorten data.contamination.key."
         )
     came, wrong = (sum(row.label != row.question.answer for row in each) for each in (rows, result))
     return result, ContaminationReport(settings.noise, len(rows), settings.rate, wrong, substituted, came)
