@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow scoreboard clean
+.PHONY: demo test test-medium test-slow scoreboard clean
 
 demo: .venv/.installed
 	$(BIN)/forerun run code-detector
@@ -12,7 +12,10 @@ test: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not medium"
+
+test-medium: .venv/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "medium and not slow"
 
 test-slow: .venv/.installed-dev
 	$(BIN)/python -m pytest -m slow

@@ -59,6 +59,7 @@ def test_too_large_is_exit_3_with_the_document(tmp_path):
     assert json.loads(result.stdout)["fits"] is False
 
 
+@pytest.mark.medium
 def test_several_gpus_side_by_side(tmp_path):
     path = settings_file(tmp_path, BERT)
     result = forerun("forecast", path, "--gpu", "a100-40gb,l4", "--gpu", "h100-80gb")

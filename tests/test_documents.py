@@ -38,6 +38,7 @@ def test_the_dockerfile_copies_what_is_there_and_installs_extras_that_exist():
     assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
 
 
+@pytest.mark.medium
 @pytest.mark.filterwarnings("ignore")
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     import nbformat

@@ -84,6 +84,7 @@ def test_adapters_stay(tmp_path):
     assert forecast.parameters.trainable == 2 * (64 * 4 + 4 * 64)
 
 
+@pytest.mark.medium
 def test_a_run_is_measured_entered_and_compared(tmp_path):
     url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     trainer = trainer_of(tmp_path, evaluated=rows(8), eval_strategy="epoch")

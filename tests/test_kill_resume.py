@@ -50,6 +50,7 @@ def kill_at_random(folder, kills, seed, kind="plain"):
     return killed
 
 
+@pytest.mark.medium
 def test_three_kills(tmp_path):
     expected = run_to_end(tmp_path / "whole")
     (tmp_path / "killed").mkdir()

@@ -140,6 +140,7 @@ def test_a_plan_of_a_recipe_becomes_a_slurm_script(here, monkeypatch, capfd):
     assert Path("arithmetic.plan.yaml").exists()
 
 
+@pytest.mark.medium
 def test_what_if_lines_are_in_the_document(here, monkeypatch, capfd):
     code, out, err = forerun(monkeypatch, capfd, "forecast", "run.yaml", "--gpu", "t4", "--what-if", "--json")
     assert code == 0, err

@@ -57,6 +57,7 @@ def test_several_are_one(tmp_path, alone, kind, world):
     assert_same(weights, alone[1])
 
 
+@pytest.mark.medium
 @pytest.mark.parity
 def test_contrast_spans_ranks(tmp_path):
     wanted, one = run(tmp_path / "one", "none", 1, 4, "pairs")
@@ -65,6 +66,7 @@ def test_contrast_spans_ranks(tmp_path):
     assert_same(weights, one)
 
 
+@pytest.mark.medium
 def test_a_killed_rank_restarts_from_the_last_checkpoint(tmp_path, alone):
     found, weights = run(tmp_path, "ddp", 2, 8, "die", 1, 5, restarts=2)
     assert (tmp_path / "died").exists()
@@ -72,6 +74,7 @@ def test_a_killed_rank_restarts_from_the_last_checkpoint(tmp_path, alone):
     assert_same(weights, alone[1])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("first", "second"), [pytest.param(("fsdp", 2), ("none", 1), marks=pytest.mark.slow), (("none", 1), ("ddp", 2))]
 )
@@ -84,6 +87,7 @@ def test_another_number_of_processes_goes_on(tmp_path, alone, first, second):
     assert_same(weights, alone[1])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("second", [pytest.param(("fsdp", 4), marks=pytest.mark.slow), ("none", 1)])
 def test_sharded_checkpoints_are_read_by_any_number_of_processes(tmp_path, alone, second):
     """Two ranks write what they hold; four, or one, read what they need."""
@@ -100,6 +104,7 @@ def test_sharded_checkpoints_are_read_by_any_number_of_processes(tmp_path, alone
     assert_same(weights, alone[1])
 
 
+@pytest.mark.medium
 def test_a_sharded_checkpoint_with_a_damaged_part_is_passed_over(tmp_path, alone):
     run(tmp_path, "fsdp", 2, 8, "sharded")
     found = sorted(tmp_path.glob("step-*"))

@@ -26,6 +26,7 @@ def calibration(tmp_path_factory):
     return found
 
 
+@pytest.mark.medium
 def test_figures_are_plausible(calibration):
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     assert calibration.took_seconds < 30 * workers, "30 s on a machine that does nothing else"
@@ -40,11 +41,13 @@ def test_figures_are_plausible(calibration):
     assert len([p for p in calibration.products if p.dtype == "float32"]) == len(CPU_PRODUCTS)
 
 
+@pytest.mark.medium
 def test_it_survives_the_ledger_as_json(calibration):
     document = calibration.model_dump_json(by_alias=True)
     assert type(calibration).model_validate_json(document) == calibration
 
 
+@pytest.mark.medium
 def test_the_table_says_what_changed(calibration):
     slower = calibration.model_copy(update={"import_seconds": 2 * calibration.import_seconds})
     table = calibration_table(slower, calibration, detect_cpu().device)

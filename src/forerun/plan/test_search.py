@@ -53,6 +53,7 @@ def planned(name: str, size: int):
     return settings, gpu, make_plan(settings, [gpu], ask)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "size"), [("bert", 2), pytest.param("llama", 1, marks=pytest.mark.slow)])
 def test_it_finds_what_trying_everything_finds(name, size):
     settings, gpu, plan = planned(name, size)
@@ -84,6 +85,7 @@ def test_reasons_name_numbers():
     assert all(any(letter.isdigit() for letter in line) for line in [*lines, *(r.said for r in plan.reasons)])
 
 
+@pytest.mark.medium
 def test_nothing_fits_and_what_would_help_is_said():
     settings = target("gpt2")
     gpu = device("t4").model_copy(update={"memory_bytes": 150 * MIB})

@@ -26,6 +26,7 @@ def lines():
     return {line.change: line for line in found}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("change", ["activation_checkpointing=blocks", "cross_entropy=full", "precision=tf32"])
 def test_a_line_is_the_difference_of_two_forecasts(change):
     now, then = (forecast(SETTINGS, "a100-40gb", overrides) for overrides in ([], [change]))

@@ -71,6 +71,7 @@ def unharmed(tmp_path_factory):
     return Unharmed((losses, weights(run)))
 
 
+@pytest.mark.medium
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(st.integers(1, 6), min_size=1, max_size=3))
 def test_random_faults_change_nothing(tmp_path_factory, unharmed, places):

@@ -36,6 +36,7 @@ def plan(here):
     return make_plan(SETTINGS, [here], ask, seconds=0.0)
 
 
+@pytest.mark.medium
 def test_real_steps_of_the_contenders_choose_the_plan(plan, here, monkeypatch):
     monkeypatch.setattr(confirming, "ROUND_SECONDS", 0.05)
     heard = []

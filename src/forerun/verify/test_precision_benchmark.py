@@ -32,6 +32,7 @@ def test_recommendation(rows, best):
     assert recommendation(rows).startswith(best)
 
 
+@pytest.mark.medium
 def test_a_small_model_on_this_cpu(monkeypatch):
     monkeypatch.setattr(precision_benchmark, "STEP_SECONDS", 0.1)
     device = detect_cpu().device

@@ -76,6 +76,7 @@ def test_modules_of_fused_kernels_are_named():
     assert any("layers.1.mlp" in module for module in modules), modules
 
 
+@pytest.mark.medium
 def test_graphs_take_their_memory_from_a_pool_of_their_own():
     plain, graphs = (traced(settings_of("tiny-llama", "causal-lm", compile=m)) for m in ("default", "reduce-overhead"))
     assert {s.stream for s in plain.storages} == {0}
@@ -91,6 +92,7 @@ def test_models_with_constants_and_experts_compile(name):
     assert any(call.name.startswith("fused") for call in trace.calls)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("checkpointing", ["blocks", "selective"])
 def test_checkpointing_saves_under_compile_too(checkpointing):
     def peak(value):
@@ -134,6 +136,7 @@ def graphs_of(compiled):
     return first, found
 
 
+@pytest.mark.medium
 def test_blocks_share_their_graphs_and_a_freeze_schedule_compiles_once_more():
     """One length, any length, thawed: three times what the first step compiled, however many blocks and steps."""
     (first, blocks), (_, whole) = graphs_of("blocks"), graphs_of("model")

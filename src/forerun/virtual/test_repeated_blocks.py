@@ -83,13 +83,13 @@ LORA = {"kind": "lora", "rank": 4}
 
 SETTINGS = [
     {"precision": "fp32"},
-    {"activation_checkpointing": "blocks", "adapter": LORA, "batch": {"gradient_accumulation_steps": 2}},
     {"adapter": LORA, "quantization": "nf4-double"},
     {"optimizer": {"implementation": "for-loop"}},
     {"optimizer": {"name": "adafactor"}},
     {"batch": {"padding": "packed"}},
 ]
 MORE_SETTINGS = [
+    {"activation_checkpointing": "blocks", "adapter": LORA, "batch": {"gradient_accumulation_steps": 2}},
     {"precision": "fp16-mixed"},
     {"precision": "bf16-true", "adapter": LORA, "batch": {"gradient_accumulation_steps": 3}},
     {"activation_checkpointing": "blocks"},

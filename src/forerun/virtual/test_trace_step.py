@@ -69,6 +69,7 @@ PACKED = {
 KERNEL = "aten._flash_attention_{}.default"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("compiled", ["none", "default"])
 def test_packed_documents_take_the_kernel_that_the_run_takes(compiled):
     """GPT-2: 12 layers; 8 rows of 8 documents, which the log-sum-exp of (heads, tokens) does not multiply."""
@@ -87,6 +88,7 @@ def test_packed_documents_take_the_kernel_that_the_run_takes(compiled):
     assert KERNEL.format("forward") in {call.name for call in scoring.calls}
 
 
+@pytest.mark.medium
 def test_a_forecast_says_how_documents_are_kept_apart_and_what_that_saves():
     """Masks are quadratic: the efficient kernel gets one of (8, 12, 1024, 1024) expanded, and twice its time."""
     with_offsets, with_masks, old = (
