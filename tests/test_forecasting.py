@@ -146,16 +146,16 @@ def test_every_call_of_a_cpu_step_is_timed_or_named():
     assert not any("mm" in name or "softmax" in name or "adamw" in name for name in missing)
 
 
-def test_only_large_calls_are_timed_on_tensors_that_are_far(monkeypatch):
+def test_small_calls_may_be_timed_on_tensors_that_are_near(monkeypatch):
     settings = settings_from({**BASE, "precision": "fp32"})
     trace = trace_step(settings, generic_workload("causal-lm"), detect_cpu().device, BatchShape(4, 64))
     far = []
     monkeypatch.setattr(operator_timing, "repeated_seconds", lambda run, device, evict: far.append(evict) or [1.0])
     tensors, found = operator_timing._Tensors(torch.device("cpu")), set()
     for call in trace.calls:
-        if call.name.startswith("aten.") and operator_timing._time_call(call, tensors, 2**30):
+        if call.name.startswith("aten.") and operator_timing._time_call(call, tensors, 2**30, 2**18):
             size = sum(spec.bytes for spec in (*call.inputs, *call.outputs))
-            assert far[-1] == (size > operator_timing.NEAR_BYTES), call.name
+            assert far[-1] == (size >= 2**18), call.name
             found.add(far[-1])
     assert found == {True, False}
 

@@ -2,7 +2,7 @@
 
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.records import MemoryBreakdown
 from forerun.trace import Call, Category, Trace
 from forerun.units import GIGA
-from forerun.virtual.operator_timing import time_calls
+from forerun.virtual.operator_timing import NEAR_BYTES, time_calls
 from forerun.virtual.repeated_blocks import trace_step_by_blocks
 from forerun.virtual.trace_step import trace_generation, trace_scoring
 
@@ -159,8 +159,8 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
     scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []
     evaluation = evaluation_traces(request) if evaluates else {}
     generation = evaluation.get("generation")
-    timed = [*traces, *frozen, *scoring, *([generation] if generation else [])]
-    costs = choose_costs(device, timed, request.calibration, timed_calls)
+    evaluated = [*scoring, *([generation] if generation else [])]
+    costs = choose_costs(device, [*traces, *frozen], request.calibration, timed_calls, evaluated)
     card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
     disk, disk_said = _disk(request)
     memory = card.memory if card else replay_memory(traces[-1], is_host=True)
@@ -218,6 +218,7 @@ def choose_costs(
     traces: list[Trace],
     calibration: Calibration | None = None,
     timed_calls: dict[Call, float] | None = None,
+    evaluated: Sequence[Trace] = (),
 ) -> Costs:
     """Operators timed here for the device at hand (the CPU), priors for every other; calibration goes before both."""
     if device.kind != "cpu":
@@ -227,8 +228,10 @@ def choose_costs(
     here, processors = torch.device("cpu"), ProcessorTime()
     with freed_memory_held():
         seconds: dict[Call, float] = dict(timed_calls or {})
-        for trace in traces:
-            seconds = time_calls(trace, here, known=seconds, is_crowded=lambda: crowd(processors) > 0)
+        for trace, near in [*((trace, 0) for trace in traces), *((trace, NEAR_BYTES) for trace in evaluated)]:
+            seconds = time_calls(
+                trace, here, known=seconds, is_crowded=lambda: crowd(processors) > 0, near_bytes=near
+            )  # fmt: skip
         taken = crowd(processors)
         beside = f" beside other work that took {taken:.0%} of the processors" if taken else ""
         if timed_calls is not None:

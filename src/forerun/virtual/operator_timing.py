@@ -28,20 +28,21 @@ LIST_BYTES = 256 * MIB
 """Calls over lists of tensors (optimizers) are timed over as many as this holds, and taken in proportion."""
 PATTERN_BYTES = 4 * MIB
 NEAR_BYTES = 256 * KIB
-"""Tensors of a call that are smaller together were most likely made by the calls just before it and are still in the
-nearest caches: only larger calls are timed on tensors that are not. A token of the small decoder of `code-lora` took
-24 ms when every call was timed so, 11 to 15 ms now, and takes 10 ms (docs/log.md, 2026-11-22)."""
+"""Where nothing is kept for a backward pass, tensors of a call that are smaller together were most likely made by the
+calls just before it and are still in the nearest caches. A token of the small decoder of `code-lora` took 24 ms when
+every call was timed on tensors that are far, 11 to 15 ms now, and takes 10 ms (docs/log.md, 2026-11-22)."""
 FUSED, STAND_IN = "fused.", "forerun."
 
 
 def time_calls(
     trace: Trace, device: torch.device, *, known: dict[Call, float] | None = None, budget_bytes: int = 2 * GIB,
-    is_crowded: Callable[[], bool] = lambda: False,
+    is_crowded: Callable[[], bool] = lambda: False, near_bytes: int = 0,
 ) -> dict[Call, float]:  # fmt: skip
     """Mean seconds of each distinct kernel call in the warm step, on `device`; calls that cannot run are left out.
 
     `is_crowded` is asked when all was timed: where others were using the processors too, the lower quartile of each
-    call is taken in place of its mean, so that the figure is that of the machine to itself. The C library should hold
+    call is taken in place of its mean, so that the figure is that of the machine to itself. Calls on less than
+    `near_bytes` find their tensors in the nearest caches, all others do not. The C library should hold
     what is freed (`hardware/host_memory.py`): fresh pages are no part of an operator's time.
     """
     seconds = dict(known or {})
@@ -55,7 +56,7 @@ def time_calls(
     def visit(visited: list[int], times: int) -> None:
         for _ in range(times):
             for n in visited:
-                taken[n] += _time_call(trace.calls[n], tensors, budget_bytes)
+                taken[n] += _time_call(trace.calls[n], tensors, budget_bytes, near_bytes)
 
     visit(numbers, VISITS)
     shares = {n: counts[n] * _mean(values) for n, values in taken.items() if values}
@@ -106,7 +107,7 @@ def _is_tensor_list(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and all(isinstance(item, TensorSpec) for item in value)
 
 
-def _time_call(call: Call, tensors: "_Tensors", budget_bytes: int) -> list[float]:
+def _time_call(call: Call, tensors: "_Tensors", budget_bytes: int, near_bytes: int) -> list[float]:
     arguments, share = _fitting(call)
     held = sum(spec.bytes for spec in (*call.inputs, *call.outputs)) * share
     if held > budget_bytes:
@@ -115,7 +116,7 @@ def _time_call(call: Call, tensors: "_Tensors", budget_bytes: int) -> list[float
     try:
         real = [tensors.real(a) for a in arguments]
         keywords = {name: tensors.real(value) for name, value in call.keywords}
-        taken = repeated_seconds(lambda: operator(*real, **keywords), tensors.device, evict=held > NEAR_BYTES)
+        taken = repeated_seconds(lambda: operator(*real, **keywords), tensors.device, evict=held >= near_bytes)
     except (RuntimeError, NotImplementedError, TypeError, IndexError):
         return []  # values matter to this call, or it is not for this device: the caller falls back
     return [seconds / share for seconds in taken]
