@@ -7,6 +7,7 @@ what forecasts of such runs have missed by.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,10 @@ PRIOR_SPREAD = {"step": 0.12, **TERM_SPREAD}
 stated."""
 RUN_SPREAD = {"step": 0.08, "data": 0.2, "evaluation": 0.1, "checkpoint": 0.2, "startup": 0.15, "compile": 0.2}
 """From one run to the next of the same settings; of steps on a machine whose processors others share."""
+STRAY = 3.0
+"""Of three runs alike and more, none counts as farther from their median than so many times that: a forecast made
+while others took the processors was 16 times too long, and made five later ones 24 to 29 % short (docs/log.md,
+2026-11-22)."""
 LEAST_SECONDS = 1e-4
 """Shorter terms are noise."""
 LIKENESS = (
@@ -47,7 +52,8 @@ it, which alone made SmolLM2's forecast 0.59 of what it was to be (docs/log.md, 
 STEP_TERMS = ("step", "data")
 """Terms of one optimizer step: its length does not depend on how many there are."""
 NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
-    "name": None, "seed": None, "schedule": None, "checkpoints": None, "evaluation": None, "data": ("examples",),
+    "name": None, "seed": None, "schedule": None, "checkpoints": None, "evaluation": None,
+    "data": ("examples", "contamination"),
     "optimizer": ("learning_rate", "weight_decay"),
 }  # fmt: skip
 """Settings that a step's time does not depend on: whole sections, or fields of one."""
@@ -117,8 +123,16 @@ def _mean(seen: Sequence[_Seen], value: Callable[[_Seen], float], noise: float) 
         by_distance.setdefault(run.away, []).append(math.log(value(run)))
     weights = {away: 1 / (noise**2 / len(found) + away**2) for away, found in by_distance.items()}
     precision = sum(weights.values())
-    weighted = sum(weights[away] * sum(found) / len(found) for away, found in by_distance.items())
+    weighted = sum(weights[away] * _settled(found, noise) for away, found in by_distance.items())
     return weighted / precision if precision else 0.0, precision
+
+
+def _settled(logarithms: Sequence[float], noise: float) -> float:
+    """Their mean, none counted as farther from the median of three or more than `STRAY` times the noise."""
+    if len(logarithms) < 3:
+        return statistics.fmean(logarithms)
+    middle, reach = statistics.median(logarithms), STRAY * noise
+    return statistics.fmean(min(max(value, middle - reach), middle + reach) for value in logarithms)
 
 
 def _distance(wanted: Mapping[str, Any], digest: str, outcome: "Outcome", *, of_a_step: bool) -> float:

@@ -106,7 +106,23 @@ def test_the_same_settings_tell_the_time_itself():
     assert 3.6 * found.factor("step", 3.6) == pytest.approx(3.0, rel=0.01)
 
 
-def test_seed_epochs_and_rates_do_not_make_it_another_step():
+@pytest.mark.parametrize("is_same", [True, False])
+def test_one_stray_among_others_hardly_counts(is_same):
+    """A forecast that was 16 times too long because others used the processors while it was made."""
+    seen = SETTINGS if is_same else other(batch={**SETTINGS.batch.model_dump(), "micro_batch_size": 8})
+    usual = [outcome(1.1, seen)] * 4
+    factor = recalibrate(SETTINGS, usual).factor("step", EXPECTED)
+    stray = recalibrate(SETTINGS, [*usual, outcome(1 / 16, seen)]).factor("step", EXPECTED)
+    assert stray == pytest.approx(factor, abs=0.07)
+    two = recalibrate(SETTINGS, [outcome(1.1, seen), outcome(1 / 16, seen)]).factor("step", EXPECTED)
+    assert two < 0.7, "of two nobody knows which"
+
+
+def test_seed_epochs_rates_and_wrong_labels_do_not_make_it_another_step():
+    noise = {"examples": 100, "contamination": {"rate": 0.5}}
+    wrong = other(workload="arithmetic", data=noise)
+    clean = other(workload="arithmetic", data={"examples": 100})
+    assert recalibrate(clean, [outcome(1.2, wrong)]).said.endswith("1 with the same step")
     same = other(seed=7, schedule={"epochs": 9}, optimizer={"learning_rate": 0.1}, data={"examples": 900})
     assert (
         recalibrate(SETTINGS, [outcome(1.3, same)]).terms["step"] == recalibrate(SETTINGS, [outcome(1.3)]).terms["step"]
