@@ -1,6 +1,8 @@
 """Other work on the processors while operators are timed: when it counts, and what is then taken."""
 
 import os
+import statistics
+from collections import Counter
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from forerun.forecasting import step_model
 from forerun.forecasting.step_model import CROWDED, crowd
 from forerun.trace import Trace
 from forerun.virtual import operator_timing
-from forerun.virtual.operator_timing import time_calls
+from forerun.virtual.operator_timing import CROWDED_VISITS, VISITS, time_calls
 
 
 class Seen:
@@ -48,11 +50,20 @@ def test_in_a_crowd_the_undisturbed_runs_of_a_call_count(monkeypatch):
     })  # fmt: skip
     here = detect_cpu().device
     trace: Trace = trace_step(settings, request_of(settings, here, None).workload, here, BatchShape(1, 16))
-    monkeypatch.setattr(operator_timing, "_time_call", lambda call, tensors, budget: [1.0, 1.0, 100.0, 100.0])
+    visits = Counter()
+
+    def timed(call, *rest):
+        visits[call] += 1
+        return [1.0, 1.0, 1.5] if visits[call] == 7 else [300.0, 200.0, 300.0]
+
+    monkeypatch.setattr(operator_timing, "_time_call", timed)
     crowded = time_calls(trace, torch.device("cpu"), is_crowded=lambda: True)
+    assert set(crowded.values()) == {1.0}, "the one visit that nobody disturbed"
+    assert min(visits.values()) == CROWDED_VISITS
+    visits.clear()
     alone = time_calls(trace, torch.device("cpu"))
-    assert set(crowded.values()) == {1.0}
-    assert set(alone.values()) == {50.5}
+    assert set(alone.values()) == {statistics.fmean([300.0, 200.0, 300.0])}
+    assert min(visits.values()) == VISITS
 
 
 def test_a_full_disk_is_no_reason_not_to_forecast(monkeypatch):

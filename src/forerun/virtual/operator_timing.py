@@ -8,6 +8,7 @@ Not covered: calls that need more than `budget_bytes`, which are left to the cal
 """
 
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,9 @@ from forerun.virtual import library_kernels
 VISITS, MORE_VISITS, MOST = 2, 3, 0.9
 """Every call is timed a few times in a row, and that again after all others: a shared machine's speed changes from one
 second to the next. Those that make up most of the step are visited more often."""
+CROWDED_VISITS, CROWDED_SECONDS = 8, 20.0
+"""Visits where others use the processors too, and how long the further ones may take: two threads that wait for a taken
+core are late in all calls of one visit, and not in all visits."""
 OUTLIER = 4.0
 LIST_BYTES = 256 * MIB
 """Calls over lists of tensors (optimizers) are timed over as many as this holds, and taken in proportion."""
@@ -40,10 +44,10 @@ def time_calls(
 ) -> dict[Call, float]:  # fmt: skip
     """Mean seconds of each distinct kernel call in the warm step, on `device`; calls that cannot run are left out.
 
-    `is_crowded` is asked when all was timed: where others were using the processors too, the lower quartile of each
-    call is taken in place of its mean, so that the figure is that of the machine to itself. Calls on less than
-    `near_bytes` find their tensors in the nearest caches, all others do not. The C library should hold
-    what is freed (`hardware/host_memory.py`): fresh pages are no part of an operator's time.
+    `is_crowded` is asked when all was timed: where others were using the processors too, all calls are visited again
+    and the quickest visit counts in place of the mean, so that the figure is that of the machine to itself. Calls on
+    less than `near_bytes` find their tensors in the nearest caches, all others do not. The C library should hold what
+    is freed (`hardware/host_memory.py`): fresh pages are no part of an operator's time.
     """
     seconds = dict(known or {})
     counts = Counter(op.call for op in trace.ops if op.phase is not Phase.PREPARE)
@@ -51,29 +55,34 @@ def time_calls(
     if any(trace.calls[n].name.startswith(STAND_IN) for n in numbers):
         library_kernels.register()
     tensors = _Tensors(device)
-    taken: dict[int, list[float]] = {n: [] for n in numbers}
+    taken: dict[int, list[list[float]]] = {n: [] for n in numbers}
 
     def visit(visited: list[int], times: int) -> None:
         for _ in range(times):
             for n in visited:
-                taken[n] += _time_call(trace.calls[n], tensors, budget_bytes, near_bytes)
+                taken[n].append(_time_call(trace.calls[n], tensors, budget_bytes, near_bytes))
 
     visit(numbers, VISITS)
-    shares = {n: counts[n] * _mean(values) for n, values in taken.items() if values}
+    shares = {n: counts[n] * _mean(values) for n, values in taken.items() if values[0]}
     visit(_largest(shares), MORE_VISITS)
-    settled = _lower_quartile if is_crowded() else _mean
-    return seconds | {trace.calls[n]: settled(values) for n, values in taken.items() if values}
+    settled = _mean
+    if is_crowded():
+        settled, until = _quickest, time.monotonic() + CROWDED_SECONDS
+        for _ in range(CROWDED_VISITS - VISITS):
+            visit(numbers if time.monotonic() < until else [], 1)
+    return seconds | {trace.calls[n]: settled(values) for n, values in taken.items() if values[0]}
 
 
-def _mean(seconds: list[float]) -> float:
+def _mean(visits: list[list[float]]) -> float:
     """The mean, since steps pay for slow moments too, but no moment counts for more than `OUTLIER` ordinary ones."""
+    seconds = [value for visit in visits for value in visit]
     most = OUTLIER * statistics.median(seconds)
     return statistics.fmean(min(value, most) for value in seconds)
 
 
-def _lower_quartile(seconds: list[float]) -> float:
+def _quickest(visits: list[list[float]]) -> float:
     """What a call takes when no other process is in its way; two threads on a taken core wait for each other long."""
-    return sorted(seconds)[len(seconds) // 4]
+    return min(statistics.median(visit) for visit in visits if visit)
 
 
 def _is_timed(call: Call) -> bool:
