@@ -13,6 +13,8 @@ from forerun.records import Record
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 92, 12, 14, 28
 TICKS = 4
+MARKED = 12
+"""Lines through no more points than this show them: between them nothing was measured."""
 NICE_STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -162,6 +164,8 @@ def draw_lines(view: LineView, show_x: Callable[[float], str], show_y: Callable[
         else:
             path = " ".join(f"{x},{y}" for x, y in points)
             parts.append(f'<polyline class="{line.style}" points="{path}"/>')
+            if len(points) <= MARKED:
+                parts += [f'<circle class="{line.style}" cx="{x}" cy="{y}" r="2.5"/>' for x, y in points]
     return _svg(view.title, view.description, parts)
 
 

@@ -45,6 +45,9 @@ def test_lines_stay_inside_the_drawing():
         assert 0 <= x <= WIDTH
         assert 0 <= y <= HEIGHT
     assert root.find("title").text == "Loss"
+    assert len(root.findall("circle")) == 3, "each point was measured"
+    many = Line(name="loss", style="one", points=[(x, 1.0) for x in range(60)])
+    assert not ET.fromstring(draw_lines(line_view("Loss", "", [many]), str, str)).findall("circle")
 
 
 def test_layers_stack_and_far_marks_are_left_out():
