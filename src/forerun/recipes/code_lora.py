@@ -94,7 +94,7 @@ def open_recipe(settings: Settings, *, lengths_only: bool = False) -> OpenedReci
         data=data.training,
         plan=plan,
         load_seconds=time.perf_counter() - start,
-        final_examples=2 * len(data.held_out),
+        final_examples=(1 if settings.adapter.kind == "none" else 2) * len(data.held_out),
         evaluate=lambda step, number: watch(step, data, options),
         judge=lambda step: answer_all(step, data, options),
         baselines=lambda scores: judge(scores, data, options),

@@ -106,7 +106,7 @@ def ask(
 
 
 def what_is_generated(settings: Settings, data: CodeLoraData, options: CodeLoraOptions) -> Generated:
-    """Lengths for a forecast: the adapted model answers as long as the training rows do, its base until it is cut."""
+    """Lengths for a forecast: the trained model answers as long as the training rows do, its base until it is cut."""
     size, most = settings.batch.micro_batch_size, settings.evaluation.new_tokens
     answers = [sum(label != IGNORED for label in _labels(sample)) for sample in data.training.samples]
     tokens = expected_longest(answers, size, most)
@@ -115,7 +115,8 @@ def what_is_generated(settings: Settings, data: CodeLoraData, options: CodeLoraO
     if not data.tokens.is_tuned:
         prompts += [len(data.tokens.continuation_prompt(task.prompt)) for task in data.tasks]
     number = len(data.tasks) * options.samples
-    return Generated(((number, tokens), (number, None)), tokens, max(prompts))
+    final = ((number, tokens), (number, None)) if settings.adapter.kind != "none" else ((number, tokens),)
+    return Generated(final, tokens, max(prompts))
 
 
 def _labels(sample: TokenSample) -> Sequence[int]:

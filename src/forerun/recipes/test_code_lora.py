@@ -13,7 +13,16 @@ from forerun.errors import BadData, InvalidSettings
 from forerun.recipes import code_lora, code_lora_base
 from forerun.recipes.catalogue import criteria_of
 from forerun.recipes.code_lora_data import CodeLoraOptions, open_data
-from forerun.recipes.code_lora_evaluation import CRITERIA, WITHOUT_TESTS, Answers, Scores, ask, held_out_loss, watch
+from forerun.recipes.code_lora_evaluation import (
+    CRITERIA,
+    WITHOUT_TESTS,
+    Answers,
+    Scores,
+    ask,
+    held_out_loss,
+    watch,
+    what_is_generated,
+)  # fmt: skip
 from forerun.recipes.code_lora_tables import judge
 from forerun.settings.load import load_settings, settings_from
 from forerun.step.build import build_step, prepare_model
@@ -117,6 +126,20 @@ def test_the_base_is_the_model_without_its_adapter(opened):
     assert set(watch(step, data, options)) == {"watched_loss", "watched_parses", "watched_exact"}
     two = ask(step, data, options.model_copy(update={"samples": 2, "temperature": 1.0}), data.tasks, "continue")
     assert [len(texts) for texts in two.texts] == [2] * len(data.tasks)
+
+
+def test_a_forecast_knows_how_long_answers_and_prompts_are(opened):
+    chosen, options, data = opened
+    longest = max(len(data.tokens.prompt(task.instruction)) for task in data.tasks)
+    found = what_is_generated(chosen, data, options)
+    assert found.final == ((6, found.watched_tokens), (6, None))
+    assert 7 < found.watched_tokens <= 8, "new_tokens cuts nearly every answer"
+    assert found.longest_prompt >= longest
+    whole = settings("evaluation.new_tokens=200", "adapter.kind=none")
+    one = what_is_generated(whole, data, options.model_copy(update={"samples": 3}))
+    rows = [sum(label >= 0 for label in sample.target) for sample in data.training.samples]
+    assert max(rows) * 0.7 < one.watched_tokens < max(rows), "the longest of eight"
+    assert one.final == ((18, one.watched_tokens),), "without an adapter no base is asked"
 
 
 def test_right_answers_are_judged_right(opened):

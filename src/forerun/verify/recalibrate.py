@@ -29,7 +29,7 @@ RUN_SPREAD = {"step": 0.08, "data": 0.2, "evaluation": 0.1, "checkpoint": 0.2, "
 """From one run to the next of the same settings; of steps on a machine whose processors others share."""
 STRAY = 3.0
 """Of three runs alike and more, none counts as farther from their median than so many times that: a forecast made
-while others took the processors was 16 times too long, and made five later ones 24 to 29 % short (docs/log.md,
+while others took the processors was 16 times too long, and made the next three 24 to 29 % short (docs/log.md,
 2026-11-22)."""
 LEAST_SECONDS = 1e-4
 """Shorter terms are noise."""
