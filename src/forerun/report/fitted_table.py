@@ -4,8 +4,6 @@ Where the longest words of all columns do not fit side by side, rows and columns
 either, the columns are shown in groups below each other, each beside the first one.
 """
 
-from collections.abc import Sequence
-
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -31,7 +29,7 @@ class FittedTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for number, columns in enumerate(fitting(self.columns, options.max_width)):
-            yield _drawn(columns, self.title if number == 0 else None)
+            yield _drawn(columns, self.title if number == 0 else None, options.max_width)
         if self.note:
             yield Text(self.note, style=FAINT)
 
@@ -53,14 +51,29 @@ def fitting(columns: Columns, width: int) -> list[Columns]:
 
 def needed(columns: Columns) -> int:
     """Characters that a table takes when its cells, those of the first column apart, are wrapped between words."""
-    widths = [max(cell_len(word) for cell in column for word in ["", *cell.split()]) for column in columns[1:]]
-    return EDGES + max(map(cell_len, columns[0])) + sum(BETWEEN + width for width in widths)
+    return EDGES + sum(_least_widths(columns)) + BETWEEN * (len(columns) - 1)
 
 
-def _drawn(columns: Sequence[Sequence[str]], title: str | None) -> Table:
+def _least_widths(columns: Columns) -> list[int]:
+    first, *rest = columns
+    longest = [max(cell_len(word) for cell in column for word in ["", *cell.split()]) for column in rest]
+    return [max(map(cell_len, first)), *longest]
+
+
+def _widths(columns: Columns, width: int) -> list[int]:
+    """Of each column: what is left beside the longest words goes to those that need least to be on one line."""
+    found, left = _least_widths(columns), width - needed(columns)
+    wanted = [max(map(cell_len, column)) - least for column, least in zip(columns, found, strict=True)]
+    for index in sorted(range(len(columns)), key=lambda index: wanted[index]):
+        given = max(0, min(wanted[index], left))
+        found[index], left = found[index] + given, left - given
+    return found
+
+
+def _drawn(columns: Columns, title: str | None, width: int) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column[0], justify="left" if index == 0 else "right", no_wrap=index == 0)
+    for index, (column, wide) in enumerate(zip(columns, _widths(columns, width), strict=True)):
+        table.add_column(column[0], justify="left" if index == 0 else "right", no_wrap=index == 0, width=wide)
     for row in zip(*(column[1:] for column in columns), strict=True):
         table.add_row(*row)
     return table
