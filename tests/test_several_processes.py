@@ -49,7 +49,10 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), ("fsdp", 2), pytest.param("ddp", 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "world"),
+    [("ddp", 2), pytest.param("fsdp", 2, marks=pytest.mark.medium), pytest.param("ddp", 4, marks=pytest.mark.slow)],
+)
 def test_several_are_one(tmp_path, alone, kind, world):
     """Uneven lengths, an uneven last step, clipping across shards."""
     found, weights = run(tmp_path, kind, world, 8)

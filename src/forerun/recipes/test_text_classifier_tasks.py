@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from forerun.hardware.detect import detect
 from forerun.ledger.store import open_ledger
 from forerun.recipes.flow import run_recipe
@@ -53,6 +55,7 @@ def run(tmp_path, rows, *overrides):
     return opened, outcome
 
 
+@pytest.mark.medium
 def test_pairs_of_texts_are_learnt_from_both(tmp_path):
     opened, outcome = run(tmp_path, pairs(), "recipe.pair_field=other")
     metrics = outcome.measurement.metrics
