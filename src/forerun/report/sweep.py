@@ -25,6 +25,8 @@ def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, co
     warnings = [forecast.warnings for _, forecast, _ in variants]
     of_all = [warning for warning in dict.fromkeys(warnings[0]) if all(warning in each for each in warnings)]
     left = f"Still to run: {format_seconds(seconds)} in all{said}, one run after the other."
+    if all(state != "waiting" for _, _, state in variants):
+        left = "Nothing is left to run."
     return ResultTable(
         title="Forecast of the sweep",
         note=" ".join([left, *of_all]),
@@ -45,9 +47,11 @@ def accuracy_table(runs: Sequence[tuple[str, Forecast, Measurement]]) -> ResultT
         ]
         for name, forecast, measured in runs
     ]
+    both = (sum(f.run.seconds.expected for _, f, _ in runs), sum(m.run.seconds for _, _, m in runs))
     return ResultTable(
         title="Forecast beside measured",
-        note="Forecast / measured, and (forecast − measured) ÷ measured; each forecast was made before its run.",
+        note=f"Forecast / measured, and (forecast − measured) ÷ measured; each forecast was made before its run. "
+        f"All of them: {_pair(*both, format_seconds)}.",
         columns=["variant", "trainable", "step", "allocated", "run"],
         rows=rows,
     )
