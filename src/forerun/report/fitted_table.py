@@ -61,12 +61,12 @@ def _least_widths(columns: Columns) -> list[int]:
 
 
 def _widths(columns: Columns, width: int) -> list[int]:
-    """Of each column: what is left beside the longest words goes to those that need least to be on one line."""
+    """Of each column: what is left beside the longest words goes, one by one, to whichever lacks most for one line."""
     found, left = _least_widths(columns), width - needed(columns)
-    wanted = [max(map(cell_len, column)) - least for column, least in zip(columns, found, strict=True)]
-    for index in sorted(range(len(columns)), key=lambda index: wanted[index]):
-        given = max(0, min(wanted[index], left))
-        found[index], left = found[index] + given, left - given
+    lacking = [max(map(cell_len, column)) - least for column, least in zip(columns, found, strict=True)]
+    for _ in range(min(max(0, left), sum(lacking))):
+        index = lacking.index(max(lacking))
+        found[index], lacking[index] = found[index] + 1, lacking[index] - 1
     return found
 
 
