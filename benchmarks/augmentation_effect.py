@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from forerun.api import resolve
-from forerun.evaluate.label_metrics import Answers, macro_f1, plain_decision
-from forerun.recipes.text_classifier import open_recipe
-from forerun.recipes.text_classifier_data import TextData
-from forerun.recipes.text_classifier_evaluation import score_part
+from forerun.evaluate.label_metrics import LabelPredictions, macro_f1, plain_decision
+from forerun.recipes.text_classifier.data import TextData
+from forerun.recipes.text_classifier.evaluation import score_part
+from forerun.recipes.text_classifier.recipe import load_experiment
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.train.loop import Training, seed_everything
@@ -45,7 +45,7 @@ def run(target: str, overrides: list[str], method: str, seed: int) -> dict[str, 
     own = [*overrides, f"recipe.augmentation.policies={policies}", f"seed={seed}", "evaluation.examples=0"]
     settings = resolve(target, own)
     start = time.perf_counter()
-    opened = open_recipe(settings)
+    opened = load_experiment(settings)
     data = opened.data
     assert isinstance(data, TextData)
     seed_everything(seed)
@@ -65,7 +65,7 @@ def run(target: str, overrides: list[str], method: str, seed: int) -> dict[str, 
 def gap(method: list[np.ndarray], none: list[np.ndarray], targets: np.ndarray) -> tuple[float, float, float]:
     """Mean macro-F1 gap over starting points, and its 95 % interval over rows and starting points."""
     plain, random = plain_decision(targets.shape[1]), np.random.default_rng(0)
-    chosen = [[plain.labels(Answers(targets, c, False)) for c in side] for side in (method, none)]
+    chosen = [[plain.labels(LabelPredictions(targets, c, False)) for c in side] for side in (method, none)]
     starts, rows = len(method), len(targets)
 
     def mean(which: np.ndarray, drawn: np.ndarray) -> float:
@@ -101,7 +101,7 @@ def main() -> None:
                 with arguments.to.open("a") as lines:
                     lines.write(json.dumps(known[-1]) + "\n")
     known = [row for row in known if row["seed"] < arguments.starts]
-    data: Any = open_recipe(settings_from(resolve(arguments.target, overrides).model_dump())).data
+    data: Any = load_experiment(settings_from(resolve(arguments.target, overrides).model_dump())).data
     targets = np.concatenate([data.targets("selection"), data.targets("threshold")])
     table = {}
     by = {
@@ -110,7 +110,7 @@ def main() -> None:
     }
     plain = plain_decision(targets.shape[1])
     for method, chances in by.items():
-        scores = [macro_f1(targets, plain.labels(Answers(targets, c, False))) for c in chances]
+        scores = [macro_f1(targets, plain.labels(LabelPredictions(targets, c, False))) for c in chances]
         seconds = float(np.median([r["seconds"] for r in known if r["method"] == method]))
         table[method] = {
             "macro_f1": float(np.mean(scores)),

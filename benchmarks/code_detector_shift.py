@@ -3,8 +3,9 @@
     python benchmarks/code_detector_shift.py                       leaves out codeaid_63, the smaller shipped source
     python benchmarks/code_detector_shift.py --data FILE.jsonl.gz --source gcj2020_java_gpt4o_rewrite
 
-FILE has the fields of `forerun.data.code_authorship`. Trains with the recipe's settings (75 s on two cores), prints a
-table and one JSON line. Method version 1: the held-out source is the test split, validation stays in distribution.
+FILE has the fields of `forerun.recipes.code_detector.data.corpus`. Trains with the recipe's settings (75 s on two
+cores), prints a table and one JSON line. Method version 1: the held-out source is the test split, validation stays in
+distribution.
 """
 
 import argparse
@@ -15,11 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from forerun.data.code_authorship import embedded, from_path
 from forerun.hardware.detect import detect
-from forerun.recipes.code_detector import SETTINGS, open_recipe
-from forerun.recipes.flow import start_training
+from forerun.recipes.code_detector.data.corpus import embedded, from_path
+from forerun.recipes.code_detector.recipe import SETTINGS, load_experiment
 from forerun.report.terminal import result_table
+from forerun.runs.run import start_training
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--source", default="codeaid_63")
     arguments = parser.parse_args()
     corpus = embedded() if arguments.data is None else from_path(arguments.data)
-    opened = open_recipe(SETTINGS, corpus.hold_out("source", arguments.source))
+    opened = load_experiment(SETTINGS, corpus.hold_out("source", arguments.source))
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         training = start_training(opened, detect().device, Path(folder))

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from forerun.models.kernel_attention import CHUNK, causal_kernel_attention, orthogonal_projection
+from forerun.recipes.okadfa.model.kernel_attention import CHUNK, causal_kernel_attention, orthogonal_projection
 from forerun.units import MIB
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from forerun.api import forecast_settings
 from forerun.hardware.catalogue import Device, device
-from forerun.models.kernel_decoder import SHAPES
-from forerun.recipes.okadfa_presets import PRESETS, over_training, passes, preset_settings
+from forerun.recipes.okadfa.model.kernel_decoder import SHAPES
+from forerun.recipes.okadfa.presets import PRESETS, over_training, passes, preset_settings
 from forerun.units import GIB, MINUTE
 
 GPUS = ("a100-40gb", "a100-80gb")

@@ -19,9 +19,9 @@ from rich.table import Table
 
 from forerun.errors import MechanismDead
 from forerun.evaluate.language import score_language
-from forerun.recipes.okadfa import SETTINGS, open_recipe
-from forerun.recipes.okadfa_data import open_data
-from forerun.recipes.okadfa_evaluation import Watcher
+from forerun.recipes.okadfa.data.windows import open_data
+from forerun.recipes.okadfa.evaluation.scores import Watcher
+from forerun.recipes.okadfa.recipe import SETTINGS, load_experiment
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.train.loop import Training, seed_everything
@@ -54,7 +54,7 @@ INDUCTION = [
 def run(overrides: list[str], seed: int) -> dict[str, float | str]:
     """Train and score one run; `dead` says why where it was stopped."""
     settings = settings_from(SETTINGS.model_dump(), [*overrides, "recipe.shallow_twin=false", f"seed={seed}"])
-    opened = open_recipe(settings)
+    opened = load_experiment(settings)
     seed_everything(seed)
     step = build_step(settings, opened.workload, "cpu", pretrained=False)
     data = open_data(settings)

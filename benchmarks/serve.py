@@ -23,7 +23,7 @@ import httpx2
 import numpy as np
 from rich.console import Console
 
-from forerun.data.code_authorship import embedded
+from forerun.recipes.code_detector.data.corpus import embedded
 from forerun.report.tables import Cell, ResultTable
 from forerun.report.terminal import result_table
 

@@ -31,10 +31,10 @@ from forerun.data.json_rows import read_rows
 from forerun.evaluate.classification import Scored, bootstrap_auc, roc_auc
 from forerun.evaluate.retrieval import retrieval
 from forerun.models.minilm import minilm_vectors
+from forerun.recipes.code_detector.similarity.cohort import compare_all, cover_of, shared_words, standings, tiled_share
+from forerun.recipes.code_detector.similarity.compare import PreparedFile, Sizes, SourceFile, prepare
 from forerun.report.tables import Cell, ResultTable
 from forerun.report.terminal import result_table
-from forerun.similarity.cohort import compare_all, cover_of, shared_words, standings, tiled_share
-from forerun.similarity.compare import PreparedFile, Sizes, SourceFile, prepare
 
 Row = dict[str, Any]
 Matrix = NDArray[np.float64]

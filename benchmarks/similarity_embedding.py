@@ -5,9 +5,9 @@
     … --shipped                                 trained on the rows that ship with the package, as `forerun embed` alone
     … --made FOLDER                             vectors of an embedding that `forerun embed` made; nothing is trained
 
-What trains is `recipes/code_detector_embedding.py`; test rows are embedded once, at the end. Method version 3: version
-2's batches of 64 tasks x 4 files, AdamW 3e-5, half of them in one language; tasks without a second file do not count
-for the number of batches.
+What trains is `recipes/code_detector/embedding/training.py`; test rows are embedded once, at the end. Method version 3:
+version 2's batches of 64 tasks x 4 files, AdamW 3e-5, half of them in one language; tasks without a second file do not
+count for the number of batches.
 """
 
 import argparse
@@ -21,8 +21,7 @@ import numpy as np
 import torch
 
 from forerun.data.json_rows import read_rows
-from forerun.infer.embedding import read_embedding
-from forerun.recipes.code_detector_embedding import (
+from forerun.recipes.code_detector.embedding.training import (
     Floats,
     TaskFile,
     embedded_rows,
@@ -30,6 +29,7 @@ from forerun.recipes.code_detector_embedding import (
     task_files,
     train_embedding,
 )
+from forerun.recipes.code_detector.embedding.vectors import read_embedding
 
 LANGUAGES = {"Python": "python", "Java": "java", "C++": "cpp"}
 Rows = list[dict[str, Any]]
@@ -41,7 +41,7 @@ def encoded(rows: Rows, vectors: dict[str, Floats]) -> torch.Tensor:
     return inputs(files, np.stack([vectors[row["id"]] for row in rows]) if vectors else None)
 
 
-def told(epoch: int, loss: float, floor: float, score: float) -> None:
+def on_progress(epoch: int, loss: float, floor: float, score: float) -> None:
     """One line an epoch."""
     print(f"epoch {epoch}: loss {loss:.3f} (floor {floor:.3f}), validation MAP@R {score:.3f}", file=sys.stderr)
 
@@ -77,7 +77,7 @@ def main() -> None:
             data = {split: (parts[split], encoded(known[split], vectors)) for split in parts}
         else:
             data = {split: (found, inputs(found)) for split, found in parts.items()}
-        trained = train_embedding(data["train"], data["val"], arguments.epochs, told)
+        trained = train_embedding(data["train"], data["val"], arguments.epochs, on_progress)
         model = trained.model
         figures = {"epoch": trained.epoch, "validation_map_at_r": trained.score, "before_training": trained.before}
     scored = read_rows(arguments.data / "codeaid_scored_pairs.jsonl.gz")

@@ -11,7 +11,7 @@ import pytest
 
 from forerun import api as forerun_api
 from forerun.errors import FilesNotWritten
-from forerun.recipes.here import run_here
+from forerun.runs.local import run_locally
 
 FORERUN = [sys.executable, "-c", "from forerun.cli.main import main; main()"]
 BERT = {
@@ -172,7 +172,7 @@ def test_a_folder_without_room_for_runs_is_said_before_anything_is_done(tmp_path
     (tmp_path / "runs").write_text("a file where the folder would be")
     nothing: Any = None
     with pytest.raises(FilesNotWritten, match=r"runs, which cannot be written.*another folder"):
-        run_here(nothing, f"sqlite:///{tmp_path}/ledger.sqlite")
+        run_locally(nothing, f"sqlite:///{tmp_path}/ledger.sqlite")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
@@ -205,12 +205,12 @@ def test_a_sweep_of_nothing_is_refused(tmp_path):
 
 def test_profiles_are_targets_listed_and_copied(tmp_path):
     """Settings files beside the recipes; each must be valid settings of a recipe that ships."""
-    from forerun.recipes.catalogue import MODULES, profiles, shipped
+    from forerun.runs.registry import profiles, recipe_names, target_names
 
     assert "arithmetic-full" in profiles()
     for name in profiles():
-        assert forerun_api.resolve(name).workload in MODULES
-        assert name in shipped()
+        assert forerun_api.resolve(name).workload in recipe_names()
+        assert name in target_names()
     listed = json.loads(forerun("recipes", "--json").stdout)
     assert [p["name"] for p in listed["profiles"]] == list(profiles())
     copied = forerun("copy", "arithmetic-full", folder=tmp_path)

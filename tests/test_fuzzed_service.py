@@ -12,10 +12,10 @@ import pytest
 import requests
 from hypothesis import HealthCheck, Phase, given, settings
 
-from forerun.infer.app import make_app
-from forerun.infer.store import PredictionStore
-from forerun.infer.test_app import FakeDetector
-from forerun.infer.test_embedding import untrained
+from forerun.recipes.code_detector.embedding.test_vectors import untrained
+from forerun.recipes.code_detector.service.app import make_app
+from forerun.recipes.code_detector.service.store import PredictionStore
+from forerun.recipes.code_detector.service.test_app import FakeDetector
 from service_driver import serving
 
 REQUESTS = int(os.environ.get("FORERUN_FUZZ_REQUESTS", "600"))
@@ -27,7 +27,7 @@ TELLTALE = (CANARY, "Traceback", "site-packages", str(Path(__file__).parents[1])
 def detector():
     if EXPORT is None:
         return FakeDetector()
-    from forerun.recipes.code_detector_serving import open_detector
+    from forerun.recipes.code_detector.service.serving import open_detector
 
     return open_detector(Path(EXPORT))
 

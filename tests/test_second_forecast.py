@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import is_fake
 from forerun.data.plan import BatchPlan, BatchShape
 from forerun.hardware.detect import detect_cpu
 from forerun.ledger.store import open_ledger
-from forerun.recipes.flow import run_recipe
-from forerun.recipes.opened import Judgement, OpenedRecipe
+from forerun.runs.recipe import Experiment, Judgement
+from forerun.runs.run import run_experiment
 from forerun.settings.load import settings_from
 from kill_driver import SAMPLES, SETTINGS, TinyData, TinyWorkload
 
@@ -32,7 +32,7 @@ def opened():
     data = TinyData()
     shapes = [BatchShape(len(b), 8) for step in data.epoch_steps(0) for b in step]
     plan = BatchPlan.count(shapes, steps=7, samples=SAMPLES, tokens=8.0 * SAMPLES)
-    return OpenedRecipe(
+    return Experiment(
         settings=settings, workload=Hidden(), data=data, plan=plan, load_seconds=0.0, final_examples=0,
         evaluate=lambda step, number: {}, judge=lambda step: None, baselines=lambda scores: Judgement({}, []),
         criteria=(),
@@ -50,7 +50,7 @@ def test_the_second_forecast_of_a_recipe_is_better(tmp_path, request):
     misses = []
     with open_ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
         for _ in range(2):
-            outcome = run_recipe(opened(), device, ledger, tmp_path / "runs")
+            outcome = run_experiment(opened(), device, ledger, tmp_path / "runs")
             forecast, measured = outcome.forecast.step.seconds.expected, outcome.measurement.step.seconds
             misses.append(abs(math.log(measured / forecast)))
     assert misses[0] > math.log(2), "the first forecast cannot know"

@@ -14,10 +14,10 @@ import requests
 
 from forerun.hardware.detect import detect_cpu
 from forerun.ledger.store import open_ledger
-from forerun.recipes.code_detector import open_recipe
-from forerun.recipes.exporting import export_run
-from forerun.recipes.flow import enter_run, start_training
-from forerun.recipes.test_code_detector_data import corpus, settings
+from forerun.recipes.code_detector.data.test_training_data import corpus, settings
+from forerun.recipes.code_detector.recipe import load_experiment
+from forerun.runs.export import export_run
+from forerun.runs.run import enter_run, start_training
 
 FILE = {"code": "def f(x):\n    return x + 1\n" * 20, "language": "python"}
 
@@ -27,7 +27,7 @@ def run(tmp_path_factory):
     """The environment and the id of an exported run."""
     folder = tmp_path_factory.mktemp("served")
     url = f"sqlite:///{folder}/ledger.sqlite"
-    opened = open_recipe(
+    opened = load_experiment(
         settings(schedule={"epochs": 1, "max_steps": 2}, checkpoints={"every_steps": 2, "keep_last": 1}), corpus(2400)
     )
     device = detect_cpu().device

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from forerun.infer.app import make_app
-from forerun.infer.test_app import FakeDetector
+from forerun.recipes.code_detector.service.app import make_app
+from forerun.recipes.code_detector.service.test_app import FakeDetector
 from service_driver import serving
 
 CHROMIUM = next(

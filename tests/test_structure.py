@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "settings", "records", "experience", "trace", "hardware", "data", "similarity", "models", "step",
+    "errors", "units", "extensions", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
     "virtual", "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
-    "report", "recipes", "tune", "api", "hf", "cli", "__main__",
+    "report", "runs", "tune", "api", "hf", "cli", "recipes", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",
@@ -27,13 +27,13 @@ TORCH_FREE = [
     "clock",
     "ledger",
     "report",
-    "similarity",
+    "recipes.code_detector.similarity",
 ]
 APART = {"train": {"virtual", "memory", "clock", "forecasting", "plan"}}
 """The trainer knows nothing of the virtual GPU: both meet in `step` and `records`."""
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60
-BROAD_EXCEPTS = {"data/code_tokens.py"}
+BROAD_EXCEPTS = {"recipes/code_detector/data/tokens.py"}
 """The tokenizers library raises bare Exception for a malformed file."""
 LONG_FUNCTIONS: set[str] = set()
 """Exceptions to the function size by name; this list may only shrink."""
@@ -81,6 +81,18 @@ def test_torch_free_stages_do_not_import_torch():
     code = f"import sys\nfor name in {dotted!r}: __import__(name)\nassert 'torch' not in sys.modules, 'torch imported'"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_package_imports_a_recipe(path):
+    """Recipes are found by entry point, and know nothing of each other."""
+    owner = path.relative_to(SOURCE).parts[1] if stage(path) == "recipes" else None
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{a.name}" for a in node.names]
+        recipes = {name.split(".")[2] for name in names if name.startswith("forerun.recipes.")}
+        assert recipes <= {owner}, f"{path.relative_to(SOURCE)} imports recipes {recipes}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))

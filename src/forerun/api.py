@@ -13,13 +13,13 @@ from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, KnownTimes
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device
-from forerun.plan.choose import Limits, make_plan
+from forerun.plan.choose import PlanLimits, make_plan
 from forerun.plan.compare import compare_gpus
 from forerun.plan.migrate import make_migration
-from forerun.plan.outcome import Comparison, Migration, Plan, WhatIf
+from forerun.plan.outcome import GpuComparison, Migration, RunPlan, WhatIf
 from forerun.plan.what_if import what_if
-from forerun.recipes.catalogue import MODULES, profiles, recipe, shipped
 from forerun.records import Explanation, Forecast
+from forerun.runs.registry import load_recipe, profiles, recipe_names, target_names
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
@@ -63,14 +63,14 @@ def resolve(target: Target, overrides: Sequence[str] = ()) -> Settings:
         return settings_from(target.model_dump(), overrides) if overrides else target
     if isinstance(target, Mapping):
         return settings_from(target, overrides)
-    if str(target) in MODULES:
-        return settings_from(recipe(str(target)).SETTINGS.model_dump(), overrides)
+    if str(target) in recipe_names():
+        return settings_from(load_recipe(str(target)).SETTINGS.model_dump(), overrides)
     if str(target) in profiles():
         return load_settings(profiles()[str(target)], overrides)
     if Path(target).suffix.lower() not in (".yaml", ".yml", ".json") and not Path(target).exists():
         raise InvalidSettings(
             f"TARGET: a recipe's name or a YAML file; found {str(target)!r}, which is neither. "
-            f"Shipped: {nearest(str(target), shipped())}."
+            f"Shipped: {nearest(str(target), target_names())}."
         )
     return load_settings(Path(target), overrides)
 
@@ -110,11 +110,11 @@ def forecast_settings(
 
 
 def explain_settings(
-    settings: Settings, device: Device, told: Callable[[str], None] = lambda change: None
+    settings: Settings, device: Device, on_progress: Callable[[str], None] = lambda change: None
 ) -> Explanation:
     """What is alive at the memory peak of checked settings on a device, and what each setting would save."""
     with _no_cycle_collection():
-        return explain_memory(request_of(settings, device, None), told)
+        return explain_memory(request_of(settings, device, None), on_progress)
 
 
 def plan_settings(
@@ -122,13 +122,13 @@ def plan_settings(
     devices: Sequence[Device],
     ledger: "Ledger | None" = None,
     *,
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     allow: Sequence[str] = (),
-    told: Callable[[str], None] = lambda what: None,
-) -> Plan:
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> RunPlan:
     """The settings to run with on the best of `devices`, within `limits`; `allow` widens what may be changed."""
     with _no_cycle_collection():
-        return make_plan(settings, devices, _asking(ledger), limits=limits, allow=allow, told=told)
+        return make_plan(settings, devices, _asking(ledger), limits=limits, allow=allow, on_progress=on_progress)
 
 
 def migrate_settings(
@@ -137,13 +137,15 @@ def migrate_settings(
     after: Device,
     ledger: "Ledger | None" = None,
     *,
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     allow: Sequence[str] = (),
-    told: Callable[[str], None] = lambda what: None,
+    on_progress: Callable[[str], None] = lambda what: None,
 ) -> Migration:
     """Plans of one run on two GPUs, and what changes between them."""
     with _no_cycle_collection():
-        return make_migration(settings, before, after, _asking(ledger), limits=limits, allow=allow, told=told)
+        return make_migration(
+            settings, before, after, _asking(ledger), limits=limits, allow=allow, on_progress=on_progress
+        )
 
 
 def compare_settings(
@@ -151,36 +153,39 @@ def compare_settings(
     devices: Sequence[Device],
     ledger: "Ledger | None" = None,
     *,
-    limits: Limits | None = None,
-    told: Callable[[str], None] = lambda what: None,
-) -> Comparison:
+    limits: PlanLimits | None = None,
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> GpuComparison:
     """Time and cost of a run on each of `devices`, and which to take within `limits`."""
     with _no_cycle_collection():
-        return compare_gpus(settings, devices, _asking(ledger), limits=limits, told=told)
+        return compare_gpus(settings, devices, _asking(ledger), limits=limits, on_progress=on_progress)
 
 
 def confirm_plan(
-    plan: Plan,
+    plan: RunPlan,
     given: Settings,
     device: Device,
     ledger: "Ledger | None" = None,
     *,
-    told: Callable[[str], None] = lambda what: None,
-) -> Plan:
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> RunPlan:
     """The plan with a few real steps of its best candidates on `device`, the one here."""
 
     def forecast_of(settings: Settings) -> Forecast:
         return forecast_settings(settings, device, ledger=ledger)
 
-    return confirm(plan, given, device, _asking(ledger), forecast_of, told)
+    return confirm(plan, given, device, _asking(ledger), forecast_of, on_progress)
 
 
 def what_if_settings(
-    settings: Settings, device: Device, ledger: "Ledger | None" = None, told: Callable[[str], None] = lambda what: None
+    settings: Settings,
+    device: Device,
+    ledger: "Ledger | None" = None,
+    on_progress: Callable[[str], None] = lambda what: None,
 ) -> list[WhatIf]:
     """What each single change of checked settings would do to memory and time on a device."""
     with _no_cycle_collection():
-        return what_if(settings, device, _asking(ledger), told)
+        return what_if(settings, device, _asking(ledger), on_progress)
 
 
 def _asking(ledger: "Ledger | None") -> Callable[[Settings, Device], ForecastRequest]:
@@ -209,8 +214,8 @@ def _no_cycle_collection() -> Iterator[None]:
 
 def request_of(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
     """The question that checked settings ask of a device: workload, batch plan, and what is known of the run."""
-    if settings.workload in MODULES:
-        opened = recipe(settings.workload).open_recipe(settings, lengths_only=True)
+    if settings.workload in recipe_names():
+        opened = load_recipe(settings.workload).load_experiment(settings, lengths_only=True)
         return ForecastRequest(
             opened.settings, opened.workload, opened.plan, device, price_per_hour, opened.known_times(device)
         )
@@ -219,9 +224,9 @@ def request_of(settings: Settings, device: Device, price_per_hour: float | None)
             given = "recipe" if settings.recipe else "data.source"
             raise InvalidSettings(
                 f"{given}: is for recipes, which bring their data; found workload={settings.workload!r}. Leave it out, "
-                f"or set workload to one of {', '.join(MODULES)}."
+                f"or set workload to one of {', '.join(recipe_names())}."
             )
         workload = generic_workload(settings.workload)
         return ForecastRequest(settings, workload, plan_from_settings(settings), device, price_per_hour, KnownTimes())
-    known = ", ".join([*GENERIC, *MODULES])
+    known = ", ".join([*GENERIC, *recipe_names()])
     raise InvalidSettings(f"workload: one of {known}; found {settings.workload!r}.")

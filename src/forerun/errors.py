@@ -20,7 +20,8 @@
     ├── LedgerConflict(RuntimeError)         a ledger row would be rewritten or contradicts another
     ├── LedgerNotWritten(OSError)            the ledger's disk is full, or it may not be written
     ├── RunNotFound(LookupError)             the ledger has no such run
-    └── RecipeNotFound(LookupError)          no such recipe
+    ├── RecipeNotFound(LookupError)          no such recipe
+    └── ExtensionConflict(RuntimeError)      two installed packages use one name
 
 A message says what was asked, what was found (numbers with units) and what would work. The command line renders a
 `ForerunError` as one paragraph with exit code 2; any other exception is our bug and keeps its traceback.
@@ -116,6 +117,10 @@ class RunNotFound(ForerunError, LookupError):
 
 class RecipeNotFound(ForerunError, LookupError):
     """No recipe of that name is shipped."""
+
+
+class ExtensionConflict(ForerunError, RuntimeError):
+    """Two installed packages bring different things under one name."""
 
 
 def nearest(name: str, known: list[str], count: int = 5) -> str:

@@ -35,7 +35,7 @@ class TimedAttention(Record):
     backward_seconds: float
 
 
-class Calibration(Record):
+class DeviceCalibration(Record):
     """What one device and its machine were measured to do. Speeds are bytes per second, times are seconds."""
 
     schema_: Literal["forerun.calibration/1"] = Field(default=CALIBRATION_SCHEMA, alias="schema")

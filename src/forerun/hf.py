@@ -29,7 +29,16 @@ from forerun.errors import InvalidSettings, NotSupported
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest
 from forerun.ledger.store import Ledger, default_url, open_ledger
-from forerun.records import Forecast, MeasuredRun, MeasuredStep, Measurement, Parameters, RunPhases, StepPhases, Verdict
+from forerun.records import (
+    Forecast,
+    MeasuredRun,
+    MeasuredStep,
+    Measurement,
+    ParameterCounts,
+    RunPhases,
+    StepPhases,
+    Verdict,
+)
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch, LossSum
@@ -302,7 +311,7 @@ class ForerunCallback(TrainerCallback):
         return Measurement(
             settings_hash=self.forecast.settings_hash,
             gpu=self.forecast.gpu,
-            parameters=Parameters(
+            parameters=ParameterCounts(
                 total=sum(p.numel() for p in own), trainable=sum(p.numel() for p in own if p.requires_grad)
             ),
             memory=measure.measured_memory(self._device, None),

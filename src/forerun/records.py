@@ -27,7 +27,7 @@ class Range(Record):
     conservative: float
 
 
-class Parameters(Record):
+class ParameterCounts(Record):
     """Parameter counts, each shared tensor once."""
 
     total: int
@@ -189,7 +189,7 @@ class Forecast(Record):
     gpu: str
     world_size: int
     fits: bool
-    parameters: Parameters
+    parameters: ParameterCounts
     memory: MemoryForecast
     step: StepForecast
     run: RunForecast
@@ -269,7 +269,7 @@ class MeasuredRun(Record):
     cost: float | None = None
 
 
-class Evidence(Record):
+class RunEvidence(Record):
     """What else happened while a run trained; null where it cannot be seen."""
 
     padded_tokens_per_step: float | None = None
@@ -301,13 +301,13 @@ class Measurement(Record):
     schema_: Literal["forerun.measurement/1"] = Field(default=MEASUREMENT_SCHEMA, alias="schema")
     settings_hash: str
     gpu: str
-    parameters: Parameters
+    parameters: ParameterCounts
     memory: MeasuredMemory
     step: MeasuredStep
     run: MeasuredRun
     metrics: dict[str, float] = {}
     versions: dict[str, str] = {}
-    evidence: Evidence = Evidence()
+    evidence: RunEvidence = RunEvidence()
 
 
 class Cause(Record):

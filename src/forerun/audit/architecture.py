@@ -5,7 +5,6 @@ attention, 4 x layers x length x width (half of it where it is causal); a full t
 with frozen weights two, one that recomputes its blocks one more (Chowdhery et al. 2022, appendix B).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,9 +13,9 @@ import torch
 from torch import nn
 
 from forerun.errors import UnknownModel
+from forerun.extensions import ARCHITECTURES, extensions
 from forerun.models.build import WORKLOADS, build_model
 from forerun.models.catalogue import architecture, model_config
-from forerun.models.kernel_decoder import SHAPES, DecoderConfig, decoder_config
 from forerun.settings.schema import AdapterSettings, Settings
 
 BYTES_OF = {"float32": 4.0, "tfloat32": 4.0, "float16": 2.0, "bfloat16": 2.0}
@@ -34,7 +33,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Architecture:
+class ArchitectureCounts:
     """Counts of one architecture with its head."""
 
     name: str
@@ -103,7 +102,7 @@ def passes(settings: Settings) -> float:
     return base + (1.0 if settings.activation_checkpointing == "blocks" else 0.0)
 
 
-def architecture_of(settings: Settings) -> Architecture:
+def architecture_of(settings: Settings) -> ArchitectureCounts:
     """Of the settings' model, with the head of their workload where that is a general one.
 
     Raises:
@@ -114,14 +113,16 @@ def architecture_of(settings: Settings) -> Architecture:
 
 
 @lru_cache(maxsize=64)
-def counted(name: str, overrides: tuple[tuple[str, Any], ...] = (), head: str = "") -> Architecture:
+def counted(name: str, overrides: tuple[tuple[str, Any], ...] = (), head: str = "") -> ArchitectureCounts:
     """Counts of a catalogue name, directory, hub id or shape; without `head` with the one of its published count.
 
     Raises:
         UnknownModel: none of these.
     """
-    if name in SHAPES:
-        return _of_decoder(name, decoder_config(name, dict(overrides)))
+    for extension in extensions(ARCHITECTURES).values():
+        architecture_of_recipe = extension.load()(name, dict(overrides))
+        if architecture_of_recipe is not None:
+            return architecture_of_recipe
     config = model_config(name, dict(overrides), "eager")
     return _of_config(name, config, head or _published_head(name))
 
@@ -133,7 +134,7 @@ def _published_head(name: str) -> str:
         return "causal-lm"
 
 
-def _of_config(name: str, config: Any, head: str) -> Architecture:
+def _of_config(name: str, config: Any, head: str) -> ArchitectureCounts:
     with torch.device("meta"):
         model: Any = build_model(config, head)
     tokens, output = model.get_input_embeddings().weight, model.get_output_embeddings()
@@ -141,7 +142,7 @@ def _of_config(name: str, config: Any, head: str) -> Architecture:
         (path, module) for path, module in model.named_modules()
         if module is not output and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D")
     ]  # fmt: skip
-    return Architecture(
+    return ArchitectureCounts(
         name=name,
         total=sum(parameter.numel() for parameter in model.parameters()),
         embedding=tokens.numel(),
@@ -165,28 +166,3 @@ def _is_positions(path: str) -> bool:
 def _sizes(module: Any) -> tuple[int, int]:
     rows, columns = module.weight.shape
     return (columns, rows) if isinstance(module, nn.Linear) else (rows, columns)
-
-
-def _of_decoder(name: str, config: DecoderConfig) -> Architecture:
-    sizes: Mapping[str, tuple[int, int]] = {
-        "query": (config.width, config.width), "key": (config.width, config.width),
-        "value": (config.width, config.width), "output": (config.width, config.width),
-        "up": (config.width, config.feed_forward), "down": (config.feed_forward, config.width),
-    }  # fmt: skip
-    return Architecture(
-        name=name,
-        total=config.parameters,
-        embedding=config.vocabulary_size * config.width,
-        positions=0,
-        head_is_tied=True,
-        linears=tuple(
-            Linear(f"blocks.{layer}.{part}", *size) for layer in range(config.layers) for part, size in sizes.items()
-        ),
-        convolutions=0,
-        layers=config.layers,
-        width=config.width,
-        heads=config.heads,
-        vocabulary=config.vocabulary_size,
-        has_logits=True,
-        is_causal=True,
-    )

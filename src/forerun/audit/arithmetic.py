@@ -140,7 +140,7 @@ def check_ratio(claim: Ratio, context: Context) -> Finding:
     return finding("R03", verdict_of(found), right=show_number(low, high), formula=formula, said=said)
 
 
-class Change(Check):
+class ChangeClaim(Check):
     """Something before and after, and what is said of the difference."""
 
     kind: Literal["change"]
@@ -152,7 +152,7 @@ class Change(Check):
     unit: Unit = "number"
 
 
-def check_change(claim: Change, context: Context) -> Finding:
+def check_change(claim: ChangeClaim, context: Context) -> Finding:
     """R16: what is reduced is smaller after; what is enlarged is larger."""
     before, after = read(claim.before, claim.unit, "before"), read(claim.after, claim.unit, "after")
     ratio = after.middle / before.middle
@@ -209,4 +209,4 @@ def _text(written: Written) -> str:
     return " to ".join(map(str, written)) if isinstance(written, list) else str(written)
 
 
-CHECKS = {Sum: check_sum, Product: check_product, Ratio: check_ratio, Change: check_change, Agree: check_agree}
+CHECKS = {Sum: check_sum, Product: check_product, Ratio: check_ratio, ChangeClaim: check_change, Agree: check_agree}

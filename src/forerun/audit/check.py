@@ -18,10 +18,10 @@ def audit(
     forecaster: Forecaster | None = None,
     measurer: Measurer | None = None,
     *,
-    told: Callable[[str], None] = lambda what: None,
+    on_progress: Callable[[str], None] = lambda what: None,
 ) -> AuditReport:
     """The audit of a file; `forecaster` answers claims about memory and time, `measurer` those about runs of the
-    ledger; `told` hears what is being checked.
+    ledger; `on_progress` hears what is being checked.
 
     Raises:
         InvalidSettings: a check lacks what it needs, or its values make no sense; the message names the claim.
@@ -29,7 +29,7 @@ def audit(
     contexts = contexts_of(file, None if forecaster is None else once_each(forecaster), measurer)
     claims = []
     for number, claim in enumerate(file.claims, start=1):
-        told(claim.id or str(number))
+        on_progress(claim.id or str(number))
         claims.append(_audited(claim, str(number), contexts))
     return AuditReport(document=file.document, source=file.source, claims=claims)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from forerun.audit.architecture import Architecture, architecture_of, passes
+from forerun.audit.architecture import ArchitectureCounts, architecture_of, passes
 from forerun.errors import InvalidSettings, MissingPeak
 from forerun.hardware.catalogue import Device, device
 from forerun.records import Forecast, Measurement
@@ -88,7 +88,7 @@ class Context:
         return self.run.data.mean_tokens or float(self.run.batch.sequence_length)
 
     @cached_property
-    def architecture(self) -> Architecture:
+    def architecture(self) -> ArchitectureCounts:
         """Counts of the model."""
         return architecture_of(self.run)
 

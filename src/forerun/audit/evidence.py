@@ -22,7 +22,7 @@ FIXED = {
 }  # fmt: skip
 
 
-class Measurement(Check):
+class MeasurementClaim(Check):
     """A number or a statement that only a measurement can support."""
 
     kind: Literal["measurement"]
@@ -31,7 +31,7 @@ class Measurement(Check):
     """The run's id, or the source, that it was measured by."""
 
 
-def check_measurement(claim: Measurement, context: Context) -> Finding:
+def check_measurement(claim: MeasurementClaim, context: Context) -> Finding:
     """R25: unmeasured without a run or a source."""
     if claim.evidence is None:
         said = "unmeasured: no run and no source is named"
@@ -78,7 +78,7 @@ def _bound(claim: SpeedUp, context: Context) -> tuple[float | None, str]:
     return None, "no bound is known for a change of the program"
 
 
-class Outcome(Check):
+class OutcomeClaim(Check):
     """A forecast whose outcome is recorded."""
 
     kind: Literal["outcome"]
@@ -89,7 +89,7 @@ class Outcome(Check):
     """Where the outcome is recorded."""
 
 
-def check_outcome(claim: Outcome, context: Context) -> Finding:
+def check_outcome(claim: OutcomeClaim, context: Context) -> Finding:
     """Missed where the outcome lies outside what was claimed."""
     try:
         said, was = read(claim.claimed, claim.unit, "claimed"), read(claim.recorded, claim.unit, "recorded")
@@ -237,6 +237,7 @@ def check_rate(claim: Rate, context: Context) -> Finding:
 
 
 CHECKS = {
-    Measurement: check_measurement, SpeedUp: check_speed_up, Outcome: check_outcome, RunFigure: check_run_figure,
-    Alive: check_alive, SearchSpace: check_search_space, Coverage: check_coverage, Rate: check_rate,
+    MeasurementClaim: check_measurement, SpeedUp: check_speed_up, OutcomeClaim: check_outcome,
+    RunFigure: check_run_figure, Alive: check_alive, SearchSpace: check_search_space, Coverage: check_coverage,
+    Rate: check_rate,
 }  # fmt: skip

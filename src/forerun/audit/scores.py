@@ -22,7 +22,7 @@ LEAK_AUC = 0.55
 GRID = 2000
 
 
-class ContrastiveLoss(Check):
+class ContrastiveLossClaim(Check):
     """A contrastive loss whose positives are the samples of the same class in a batch."""
 
     kind: Literal["contrastive-loss"]
@@ -34,7 +34,7 @@ class ContrastiveLoss(Check):
     """The anchor itself stays in the denominator."""
 
 
-def check_contrastive_loss(claim: ContrastiveLoss, context: Context) -> Finding:
+def check_contrastive_loss(claim: ContrastiveLossClaim, context: Context) -> Finding:
     """R04: with P positives the mean over them of -log softmax is at least log P, log(P + 1) with the anchor kept."""
     batch = claim.batch or context.run.batch.micro_batch_size
     positives = batch // claim.classes - 1
@@ -154,7 +154,7 @@ def check_metric(claim: Metric, context: Context) -> Finding:
     return finding("R11", "consistent", right=right, formula=formula, source=source)
 
 
-class Difference(Check):
+class DifferenceClaim(Check):
     """Two shares of successes said to differ."""
 
     kind: Literal["difference"]
@@ -164,7 +164,7 @@ class Difference(Check):
     """In each group."""
 
 
-def check_difference(claim: Difference, context: Context) -> Finding:
+def check_difference(claim: DifferenceClaim, context: Context) -> Finding:
     """R13: samples in each group that would tell them apart."""
     needed = samples_needed(claim.first.middle, claim.second.middle)
     formula = f"{claim.first.text} against {claim.second.text}, 5 %, power 80 %"
@@ -200,7 +200,7 @@ def check_error_rates(claim: ErrorRates, context: Context) -> Finding:
     return finding("R03", "consistent", right=f"true positive rate {found:.2f}", formula=formula, said=said)
 
 
-class TextTokens(Check):
+class TextTokensClaim(Check):
     """A number of tokens, beside the longest text that it can be of."""
 
     kind: Literal["text-tokens"]
@@ -211,7 +211,7 @@ class TextTokens(Check):
     """Tokens that the tokeniser adds."""
 
 
-def check_text_tokens(claim: TextTokens, context: Context) -> Finding:
+def check_text_tokens(claim: TextTokensClaim, context: Context) -> Finding:
     """A tokeniser over bytes never makes more tokens than there are bytes."""
     most = len(claim.longest.encode()) + claim.special
     right, formula = f"at most {most}", f"{most - claim.special} bytes + {claim.special}"
@@ -242,7 +242,7 @@ def check_leak(claim: Leak, context: Context) -> Finding:
 
 
 CHECKS = {
-    ContrastiveLoss: check_contrastive_loss, Floor: check_floor, ClassificationLoss: check_classification_loss,
-    Metric: check_metric, Difference: check_difference, ErrorRates: check_error_rates, TextTokens: check_text_tokens,
-    Leak: check_leak,
+    ContrastiveLossClaim: check_contrastive_loss, Floor: check_floor, ClassificationLoss: check_classification_loss,
+    Metric: check_metric, DifferenceClaim: check_difference, ErrorRates: check_error_rates,
+    TextTokensClaim: check_text_tokens, Leak: check_leak,
 }  # fmt: skip

@@ -25,7 +25,7 @@ OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-8bit": 2.0, "paged-adamw-8bit": 2.0, "li
 """Of fp32 state for each trained parameter."""
 
 
-class Parameters(Check):
+class ParametersClaim(Check):
     """The number of parameters of a model."""
 
     kind: Literal["parameters"]
@@ -35,7 +35,7 @@ class Parameters(Check):
     basis: Literal["all", "non-embedding"] = "all"
 
 
-def check_parameters(claim: Parameters, context: Context) -> Finding:
+def check_parameters(claim: ParametersClaim, context: Context) -> Finding:
     """R08: every tensor once.
 
     A published model may be called by its name, or by the count of its paper where that has a shared embedding twice
@@ -88,7 +88,7 @@ class Family(Check):
     named: str
     """Catalogue name of the model that it is compared with."""
     claimed: Number | None = None
-    """Parameters, where not those of the configuration."""
+    """ParametersClaim, where not those of the configuration."""
 
 
 def check_family(claim: Family, context: Context) -> Finding:
@@ -225,6 +225,6 @@ def check_fits(claim: Fits, context: Context) -> Finding:
 
 
 CHECKS = {
-    Parameters: check_parameters, Family: check_family, MemoryPart: check_memory_part, Buffers: check_buffers,
+    ParametersClaim: check_parameters, Family: check_family, MemoryPart: check_memory_part, Buffers: check_buffers,
     Fits: check_fits,
 }  # fmt: skip

@@ -6,7 +6,7 @@ from forerun.audit.check import audit
 from forerun.audit.from_run import claims_of_run
 from forerun.errors import InvalidSettings, RunNotFound
 from forerun.ledger.store import open_ledger
-from forerun.records import Parameters, StepPhases, StepReport
+from forerun.records import ParameterCounts, StepPhases, StepReport
 from forerun.verify.compare import Criterion
 from forerun.verify.test_compare import forecast, measurement
 
@@ -82,7 +82,7 @@ def test_an_interval_that_holds_a_baseline_settles_nothing(audited):
 
 
 def test_an_empty_checkpoint_and_times_that_do_not_add_up(audited):
-    measured = measurement(metrics=METRICS).model_copy(update={"parameters": Parameters(total=25, trainable=1000)})
+    measured = measurement(metrics=METRICS).model_copy(update={"parameters": ParameterCounts(total=25, trainable=1000)})
     claims = audited(measured, steps=reports(seconds=9.0))
     assert claims["checkpoint"].verdict == "impossible"
     assert claims["step x steps"].verdict == "wrong"

@@ -59,7 +59,7 @@ def _files(names: list[str]) -> "list[ClaimsFile]":
 def _of_run(run_id: str) -> "ClaimsFile":
     from forerun.audit.from_run import claims_of_run
     from forerun.ledger.store import open_ledger
-    from forerun.recipes.catalogue import criteria_of
+    from forerun.runs.registry import criteria_of
     from forerun.settings.load import settings_from
 
     with open_ledger(ledger_url()) as ledger:
@@ -77,7 +77,7 @@ def _audited(files: "list[ClaimsFile]") -> "list[AuditReport]":
         return [
             hold_against(
                 file, lambda settings, gpu: forecast_settings(settings, find_device(gpu)), _measured,
-                told=lambda what: status.update(f"checking {what}"),
+                on_progress=lambda what: status.update(f"checking {what}"),
             )
             for file in files
         ]  # fmt: skip

@@ -50,10 +50,10 @@ def compare(
     devices = priced(found, price or [])
     with ledger_if_any() as ledger, Console(stderr=True).status("comparing") as status:
 
-        def told(what: str) -> None:
+        def on_progress(what: str) -> None:
             status.update(f"comparing: {what}")
 
-        comparison = compare_settings(settings, devices, ledger, limits=limits, told=told)
+        comparison = compare_settings(settings, devices, ledger, limits=limits, on_progress=on_progress)
     if as_json:
         print_json(comparison)
     else:

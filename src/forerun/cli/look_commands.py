@@ -64,7 +64,7 @@ def _benchmark(model: str, micro_batch_size: int, lengths: list[int], as_json: b
     with ledger_if_any() as ledger, Console(stderr=True).status("") as status:
         found = benchmark_precisions(
             model, detect().device, ledger, micro_batch_size=micro_batch_size, lengths=lengths,
-            told=lambda what: status.update(f"training in {what}"),
+            on_progress=lambda what: status.update(f"training in {what}"),
         )  # fmt: skip
     if as_json:
         print_json({"schema": PRECISIONS_SCHEMA, **found.model_dump(mode="json")})
@@ -97,18 +97,18 @@ def recipes(as_json: JsonOption = False) -> None:
     """List the recipes that ship with the package."""
     from rich.table import Table
 
-    from forerun.recipes.catalogue import MODULES, SUMMARIES, profiles
+    from forerun.runs.registry import profiles, recipe_names, summary
     from forerun.settings.load import load_settings
 
     settings = {name: load_settings(path) for name, path in profiles().items()}
     if as_json:
-        rows = [{"name": name, "summary": SUMMARIES[name]} for name in MODULES]
+        rows = [{"name": name, "summary": summary(name)} for name in recipe_names()]
         more = [{"name": name, "recipe": s.workload, "model": s.model.name} for name, s in settings.items()]
         print_json({"schema": RECIPES_SCHEMA, "recipes": rows, "profiles": more})
         return
     table = Table("recipe", "what it does")
-    for name in MODULES:
-        table.add_row(name, SUMMARIES[name])
+    for name in recipe_names():
+        table.add_row(name, summary(name))
     for name, s in settings.items():
         table.add_row(name, f"settings of {s.workload} with {s.model.name}", style="dim")
     _show(table)
@@ -119,10 +119,10 @@ def copy(
     to: Annotated[Path | None, typer.Option("--to", help="File to write; default: the recipe's name here.")] = None,
 ) -> None:
     """Copy a recipe's file here, to change and run it."""
-    from forerun.recipes.catalogue import profiles, recipe
+    from forerun.runs.registry import load_recipe, profiles
 
-    source = profiles().get(name) or Path(str(recipe(name).__file__))  # type: ignore[attr-defined]
-    target = to or Path(source.name)
+    source = profiles().get(name) or Path(str(load_recipe(name).__file__))  # type: ignore[attr-defined]
+    target = to or Path(name.replace("-", "_") + source.suffix)
     if target.exists():
         raise InvalidSettings(f"--to: {target} exists, and copying would overwrite it. Name another file with --to.")
     target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")

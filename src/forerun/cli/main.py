@@ -15,13 +15,12 @@ from forerun.cli import (
     look_commands,
     plan_command,
     run_commands,
-    serve_command,
-    similar_command,
     sweep_command,
     tune_command,
 )
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT
 from forerun.errors import ForerunError, NothingFits
+from forerun.extensions import COMMANDS, extensions
 
 app = typer.Typer(
     name="forerun",
@@ -37,9 +36,9 @@ audit_command.add_to(app)
 run_commands.add_to(app)
 sweep_command.add_to(app)
 tune_command.add_to(app)
-serve_command.add_to(app)
-similar_command.add_to(app)
 look_commands.add_to(app)
+for extension in extensions(COMMANDS).values():
+    extension.load()(app)
 
 
 def main() -> None:

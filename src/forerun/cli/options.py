@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
-    from forerun.plan.choose import Limits
+    from forerun.plan.choose import PlanLimits
 
 EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 2, 3, 4, 130
 TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="A recipe's name or a YAML file of settings.")]
@@ -31,16 +31,16 @@ DeadlineOption = Annotated[
 BudgetOption = Annotated[float | None, typer.Option("--budget", metavar="DOLLARS", help="Most that it may cost.")]
 
 
-def limits_of(deadline: str | None, budget: float | None) -> "Limits":
+def limits_of(deadline: str | None, budget: float | None) -> "PlanLimits":
     """What a run may take, from the options.
 
     Raises:
         InvalidSettings: a deadline that is no time, or a budget that is not above zero.
     """
-    from forerun.plan.choose import Limits
+    from forerun.plan.choose import PlanLimits
     from forerun.plan.limits import budget_of, seconds_of
 
-    return Limits(
+    return PlanLimits(
         None if deadline is None else seconds_of(deadline), None if budget is None else budget_of(budget)
     )  # fmt: skip
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from forerun.hardware.catalogue import Device
     from forerun.ledger.store import Ledger
-    from forerun.plan.choose import Limits
-    from forerun.plan.outcome import Migration, Plan
+    from forerun.plan.choose import PlanLimits
+    from forerun.plan.outcome import Migration, RunPlan
     from forerun.settings.schema import Settings
 
 AllowOption = Annotated[
@@ -70,26 +70,26 @@ def plan(
     from forerun.api import resolve
     from forerun.plan.launchers import require_job
     from forerun.plan.limits import allowed
-    from forerun.plan.outcome import Plan
-    from forerun.recipes.catalogue import MODULES
+    from forerun.plan.outcome import RunPlan
+    from forerun.runs.registry import recipe_names
 
     limits, words = limits_of(deadline, budget), allowed(allow or [])
     devices, settings = _devices(gpu, before, after), resolve(target, overrides or ())
     if confirmed:
         _require_here(devices, before)
     if script is not None:
-        require_job(script, settings, MODULES)
+        require_job(script, settings, recipe_names())
     with ledger_if_any() as ledger, Console(stderr=True).status("planning") as status:
 
-        def told(what: str) -> None:
+        def on_progress(what: str) -> None:
             status.update(f"planning: {what}")
 
-        document = _document(settings, devices, before, ledger, limits, words, told)
-        if confirmed and isinstance(document, Plan) and document.settings is not None:
-            document = _confirmed(document, settings, ledger, told)
+        document = _document(settings, devices, before, ledger, limits, words, on_progress)
+        if confirmed and isinstance(document, RunPlan) and document.settings is not None:
+            document = _confirmed(document, settings, ledger, on_progress)
         if what_if:
-            document = _with_lines(document, ledger, told)
-    planned = document if isinstance(document, Plan) else document.after
+            document = _with_lines(document, ledger, on_progress)
+    planned = document if isinstance(document, RunPlan) else document.after
     path = write or _default_path(planned)
     job = _job(planned, script, path)
     where = _write(planned, path)
@@ -130,74 +130,74 @@ def _require_here(devices: "Sequence[Device]", before: str | None) -> None:
 
 
 def _document(
-    settings: "Settings", devices: "Sequence[Device]", before: str | None, ledger: "Ledger | None", limits: "Limits",
-    words: list[str], told: "Callable[[str], None]",
-) -> "Plan | Migration":  # fmt: skip
+    settings: "Settings", devices: "Sequence[Device]", before: str | None, ledger: "Ledger | None",
+    limits: "PlanLimits", words: list[str], on_progress: "Callable[[str], None]",
+) -> "RunPlan | Migration":  # fmt: skip
     from forerun.api import migrate_settings, plan_settings
 
     if before is None:
-        return plan_settings(settings, devices, ledger, limits=limits, allow=words, told=told)
+        return plan_settings(settings, devices, ledger, limits=limits, allow=words, on_progress=on_progress)
     first, second = devices[0], devices[-1]
-    return migrate_settings(settings, first, second, ledger, limits=limits, allow=words, told=told)
+    return migrate_settings(settings, first, second, ledger, limits=limits, allow=words, on_progress=on_progress)
 
 
 def _confirmed(
-    document: "Plan", given: "Settings", ledger: "Ledger | None", told: "Callable[[str], None]"
-) -> "Plan":  # fmt: skip
+    document: "RunPlan", given: "Settings", ledger: "Ledger | None", on_progress: "Callable[[str], None]"
+) -> "RunPlan":  # fmt: skip
     """With real steps of the best candidates, and the fastest of these chosen."""
     from forerun.api import confirm_plan
     from forerun.hardware.detect import detect
 
-    return confirm_plan(document, given, detect().device, ledger, told=told)
+    return confirm_plan(document, given, detect().device, ledger, on_progress=on_progress)
 
 
 def _with_lines(
-    document: "Plan | Migration", ledger: "Ledger | None", told: "Callable[[str], None]"
-) -> "Plan | Migration":
+    document: "RunPlan | Migration", ledger: "Ledger | None", on_progress: "Callable[[str], None]"
+) -> "RunPlan | Migration":
     """With what each single change of the chosen settings would do."""
     from forerun.api import find_device, what_if_settings
-    from forerun.plan.outcome import Plan
+    from forerun.plan.outcome import RunPlan
     from forerun.settings.load import settings_from
 
-    planned = document if isinstance(document, Plan) else document.after
+    planned = document if isinstance(document, RunPlan) else document.after
     if planned.settings is None or planned.gpu is None:
         return document
-    lines = what_if_settings(settings_from(planned.settings), find_device(planned.gpu), ledger, told)
+    lines = what_if_settings(settings_from(planned.settings), find_device(planned.gpu), ledger, on_progress)
     planned = planned.model_copy(update={"what_if": lines})
-    return planned if isinstance(document, Plan) else document.model_copy(update={"after": planned})
+    return planned if isinstance(document, RunPlan) else document.model_copy(update={"after": planned})
 
 
-def _show(document: "Plan | Migration") -> None:
+def _show(document: "RunPlan | Migration") -> None:
     from rich.console import Console
 
-    from forerun.plan.outcome import Plan
+    from forerun.plan.outcome import RunPlan
     from forerun.report.plan import migration_view, plan_view
 
-    Console().print(plan_view(document) if isinstance(document, Plan) else migration_view(document))
+    Console().print(plan_view(document) if isinstance(document, RunPlan) else migration_view(document))
 
 
-def _job(planned: "Plan", kind: str | None, path: Path) -> dict[str, str]:
+def _job(planned: "RunPlan", kind: str | None, path: Path) -> dict[str, str]:
     """`script`, where one was asked for and the plan keeps its limits."""
     from forerun.plan.launchers import script
 
     return {"script": script(planned, kind, path)} if kind is not None and planned.meets_limits else {}
 
 
-def _write(planned: "Plan", path: Path) -> str | None:
+def _write(planned: "RunPlan", path: Path) -> str | None:
     """Write the settings of a plan that keeps its limits; says where, and what it replaces."""
     from forerun.plan.written import write_settings
-    from forerun.recipes.catalogue import MODULES
+    from forerun.runs.registry import recipe_names
 
     if not planned.meets_limits:
         return None
     replaced = " (an earlier plan there was replaced)" if path.exists() else ""
     write_settings(planned, path, shlex.join(["forerun", *sys.argv[1:]]))
-    trains = planned.settings is not None and planned.settings["workload"] in MODULES
+    trains = planned.settings is not None and planned.settings["workload"] in recipe_names()
     how = f"Run them with: forerun train {path}" if trains else f"Forecast them with: forerun forecast {path}"
     return f"Settings: {path}{replaced}. {how}"
 
 
-def _default_path(planned: "Plan") -> Path:
+def _default_path(planned: "RunPlan") -> Path:
     from forerun.plan.written import file_name
 
     return Path(f"{file_name(planned.name)}.plan.yaml")

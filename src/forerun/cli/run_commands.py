@@ -17,8 +17,8 @@ from forerun.cli.options import (
 from forerun.errors import InvalidSettings, NotSupported
 
 if TYPE_CHECKING:
-    from forerun.recipes.flow import RunOutcome
-    from forerun.recipes.opened import OpenedRecipe
+    from forerun.runs.recipe import Experiment
+    from forerun.runs.run import RunResult
     from forerun.settings.schema import Settings
 
 RUN_SCHEMA, RUNS_SCHEMA, EXPORT_SCHEMA = "forerun.run/1", "forerun.runs/1", "forerun.exported/1"
@@ -86,17 +86,17 @@ def _in_processes(target: str, overrides: list[str], resume: str | None, more: l
 
 def _require_trackers(names: list[str] | None) -> None:
     """Before anything is opened, forecast or entered in the ledger, and in one process instead of several."""
-    from forerun.recipes.trackers import require_trackers
+    from forerun.runs.trackers import require_trackers
 
     require_trackers(names or ())
 
 
-def _run(opened: "OpenedRecipe", resume: str | None, trackers: list[str] | None, as_json: bool) -> "RunOutcome | None":
-    from forerun.recipes.here import run_here
+def _run(opened: "Experiment", resume: str | None, trackers: list[str] | None, as_json: bool) -> "RunResult | None":
+    from forerun.runs.local import run_locally
     from forerun.train.interrupt import Interrupted
 
     try:
-        return run_here(opened, ledger_url(), resume=resume, quiet=as_json, trackers=trackers or ())
+        return run_locally(opened, ledger_url(), resume=resume, quiet=as_json, trackers=trackers or ())
     except Interrupted as stop:
         raise typer.Exit(EXIT_INTERRUPTED) from stop
 
@@ -107,8 +107,8 @@ def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
 
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
-    from forerun.recipes.flow import run_folder, start_training
     from forerun.report.terminal import result_table
+    from forerun.runs.run import run_folder, start_training
     from forerun.settings.load import settings_from
     from forerun.train.checkpoint import load_newest
 
@@ -131,8 +131,8 @@ def verify(run_id: RunArgument, as_json: JsonOption = False) -> None:
     from rich.console import Console
 
     from forerun.ledger.store import open_ledger
-    from forerun.recipes.catalogue import criteria_of
     from forerun.report.terminal import verdict_table
+    from forerun.runs.registry import criteria_of
     from forerun.settings.load import settings_from
     from forerun.verify.compare import verify as compare
 
@@ -174,7 +174,7 @@ def runs(
 def report(run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None) -> None:
     """Write the HTML page of a run."""
     from forerun.ledger.store import open_ledger
-    from forerun.recipes.here import write_page
+    from forerun.runs.local import write_page
 
     with open_ledger(ledger_url()) as ledger:
         typer.echo(str(write_page(ledger, ledger.run(run_id).id, to)))
@@ -192,9 +192,9 @@ def export(
 
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
-    from forerun.recipes.exporting import export_run, export_tables
-    from forerun.recipes.flow import run_folder
     from forerun.report.terminal import result_table
+    from forerun.runs.export import export_run, export_tables
+    from forerun.runs.run import run_folder
     from forerun.settings.load import settings_from
 
     with open_ledger(ledger_url()) as ledger:
@@ -209,40 +209,40 @@ def export(
             Console().print(result_table(table))
 
 
-def _open(target: str, overrides: list[str] | None) -> "OpenedRecipe":
+def _open(target: str, overrides: list[str] | None) -> "Experiment":
     from forerun.api import resolve
 
     return open_settings(resolve(target, overrides or ()))
 
 
-def open_settings(settings: object) -> "OpenedRecipe":
+def open_settings(settings: object) -> "Experiment":
     """A recipe with its data, for settings that name one."""
-    from forerun.recipes.catalogue import recipe
+    from forerun.runs.registry import load_recipe
     from forerun.train.interrupt import Interrupted
 
     checked = _require_recipe(settings)
     try:
-        return recipe(checked.workload).open_recipe(checked)
+        return load_recipe(checked.workload).load_experiment(checked)
     except Interrupted as stop:  # while it made a model to begin with
         typer.echo(f"{stop} The same command goes on from there.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from stop
 
 
 def _require_recipe(settings: object) -> "Settings":
-    from forerun.recipes.catalogue import MODULES
+    from forerun.runs.registry import recipe_names
     from forerun.settings.schema import Settings
 
-    if not isinstance(settings, Settings) or settings.workload not in MODULES:
+    if not isinstance(settings, Settings) or settings.workload not in recipe_names():
         raise NotSupported(
             f"workload: training needs a recipe, which brings its data; found "
-            f"{getattr(settings, 'workload', None)!r}. Recipes: {', '.join(MODULES)}."
+            f"{getattr(settings, 'workload', None)!r}. Recipes: {', '.join(recipe_names())}."
         )
     return settings
 
 
-def _finish(outcome: "RunOutcome | None", as_json: bool) -> None:
+def _finish(outcome: "RunResult | None", as_json: bool) -> None:
     from forerun.ledger.store import open_ledger
-    from forerun.recipes.here import tables_beside
+    from forerun.runs.local import related_tables
 
     if outcome is None:  # one of several ranks, and not the first
         return
@@ -255,7 +255,7 @@ def _finish(outcome: "RunOutcome | None", as_json: bool) -> None:
             "verdict": outcome.verdict.model_dump(mode="json", by_alias=True),
         }
         with open_ledger(ledger_url()) as ledger:
-            beside = tables_beside(ledger, ledger.run(outcome.run_id))
+            beside = related_tables(ledger, ledger.run(outcome.run_id))
         if beside:
             document["beside"] = [table.model_dump(mode="json") for table in beside]
         print_json(document)

@@ -8,9 +8,9 @@ from forerun.cli.options import EXIT_DOES_NOT_FIT, EXIT_INTERRUPTED, JsonOption,
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
-    from forerun.recipes.sweep import Sweep
     from forerun.records import Forecast
     from forerun.report.tables import ResultCurve, ResultTable
+    from forerun.runs.sweep import Sweep
     from forerun.settings.schema import Settings
 
 SCHEMA = "forerun.sweep/1"
@@ -40,12 +40,12 @@ def sweep(
     from forerun.api import forecast_settings, resolve
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
-    from forerun.recipes.catalogue import MODULES, recipe
-    from forerun.recipes.sweep import make_variants, plan_sweep, run_variant
+    from forerun.runs.registry import load_recipe, recipe_names
+    from forerun.runs.sweep import make_variants, plan_sweep, run_variant
 
     say = Console(stderr=True).print
     base = resolve(target)
-    usual = getattr(recipe(base.workload), "VARIANTS", {}) if base.workload in MODULES else {}
+    usual = getattr(load_recipe(base.workload), "VARIANTS", {}) if base.workload in recipe_names() else {}
     variants = make_variants(base, overrides or (), usual)
     device = detect().device
     with open_ledger(ledger_url()) as ledger:
@@ -82,15 +82,15 @@ def _finish(made: "Sweep", ledger: "Ledger", as_json: bool) -> None:
     """Show what was found, and write the page."""
     from rich.console import Console
 
-    from forerun.recipes.catalogue import MODULES, recipe
-    from forerun.recipes.here import write_sweep_page
-    from forerun.recipes.sweep import finished_runs
     from forerun.report.sweep import accuracy_table
+    from forerun.runs.local import write_sweep_page
+    from forerun.runs.registry import load_recipe, recipe_names
+    from forerun.runs.sweep import finished_runs
 
     runs = finished_runs(made, ledger)
     tables, curves = [accuracy_table([(run.name, run.forecast, run.measurement) for run in runs])], []
     workload = made.planned[0].variant.settings.workload
-    compare = getattr(recipe(workload), "comparison", None) if workload in MODULES else None
+    compare = getattr(load_recipe(workload), "comparison", None) if workload in recipe_names() else None
     if compare is not None and runs:
         more, curves = compare(runs)
         tables += more

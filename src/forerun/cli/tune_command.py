@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from forerun.report.tables import ResultTable
     from forerun.settings.schema import Settings
     from forerun.tune.pricing import Price
-    from forerun.tune.search import Limits, Search
-    from forerun.tune.whole import Plan
+    from forerun.tune.search import Search, SearchBudget
+    from forerun.tune.whole import StudySettings
 
 TRIALS = 20
 STORAGE = "sqlite:///runs/tune.sqlite"
@@ -58,9 +58,9 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Search a recipe's settings; the same command goes on with a study. Exit code 4: the winner misses a criterion."""
-    from forerun.tune.whole import Plan
+    from forerun.tune.whole import StudySettings
 
-    plan = Plan(
+    plan = StudySettings(
         target=target, overrides=tuple(overrides or ()), sampler=sampler, pruner=pruner, finalists=finalists,
         starts=starts,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def tune(
             close_study(search.study)
 
 
-def _search(search: "Search", plan: "Plan", as_json: bool) -> None:
+def _search(search: "Search", plan: "StudySettings", as_json: bool) -> None:
     from rich.console import Console
 
     from forerun.tune.whole import describe, finish, write_study_page
@@ -109,12 +109,12 @@ def _search(search: "Search", plan: "Plan", as_json: bool) -> None:
         raise typer.Exit(EXIT_CRITERION_FAILED)
 
 
-def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: str) -> "Search":
+def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name: str, storage: str) -> "Search":
     """Everything a worker needs."""
     from forerun.api import request_of, resolve
     from forerun.hardware.detect import detect
-    from forerun.recipes.catalogue import MODULES, recipe
-    from forerun.recipes.here import RUNS_FOLDER
+    from forerun.runs.local import RUNS_FOLDER
+    from forerun.runs.registry import load_recipe, recipe_names
     from forerun.settings.load import settings_from
     from forerun.tune.pricing import Pricer
     from forerun.tune.proposals import NumberedProposals, without_fixed
@@ -124,15 +124,15 @@ def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: 
     from forerun.verify.recalibrate import with_experience
 
     base = resolve(plan.target, plan.overrides)
-    module: Any = recipe(base.workload) if base.workload in MODULES else None
+    module: Any = load_recipe(base.workload) if base.workload in recipe_names() else None
     if not hasattr(module, "search_space"):
-        known = [each for each in MODULES if hasattr(recipe(each), "search_space")]
+        known = [each for each in recipe_names() if hasattr(load_recipe(each), "search_space")]
         raise NotSupported(
             f"TARGET: tune needs a recipe that says what can be searched; found workload={base.workload!r}. "
             f"Recipes: {', '.join(known)}."
         )
     device = detect().device
-    opened = module.open_recipe(settings_from(base.model_dump(), module.TRIAL))
+    opened = module.load_experiment(settings_from(base.model_dump(), module.TRIAL))
     space = without_fixed(module.search_space(opened), plan.overrides)
     if not space:
         raise InvalidSettings("--set: every setting that could be searched is fixed. Leave one out.")
@@ -153,21 +153,23 @@ def _open(plan: "Plan", limits: "Limits", ledger: "Ledger", name: str, storage: 
     return Search(
         study=study, recipe=module, opened=opened, base=base, space=space,
         pricer=Pricer(ask, module, fold_options(base).folds), device=device, ledger=ledger, ledger_url=ledger_url(),
-        storage=storage, root=Path(RUNS_FOLDER), pruner=plan.pruner, limits=limits, told=_Screen(),
+        storage=storage, root=Path(RUNS_FOLDER), pruner=plan.pruner, limits=limits, on_progress=_Screen(),
     )  # fmt: skip
 
 
-def _limits(trials: int, deadline: str | None, budget: float | None, price: float | None, reserved: int) -> "Limits":
+def _limits(
+    trials: int, deadline: str | None, budget: float | None, price: float | None, reserved: int
+) -> "SearchBudget":
     from forerun.hardware.detect import detect
     from forerun.plan.limits import budget_of, seconds_of
-    from forerun.tune.search import Limits
+    from forerun.tune.search import SearchBudget
 
     hourly = price if price is not None or budget is None else detect().device.price_per_hour
     if budget is not None and hourly is None:
         raise InvalidSettings(
             "--budget: dollars need a price, and the device here has none. Add --price with dollars an hour."
         )
-    return Limits(
+    return SearchBudget(
         trials=trials,
         deadline_seconds=None if deadline is None else seconds_of(deadline),
         budget=None if budget is None else budget_of(budget),

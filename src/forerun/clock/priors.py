@@ -28,7 +28,7 @@ from forerun.clock.costs import (
     VIEW_HOST_SECONDS,
 )
 from forerun.clock.products import Chip, ProductPrior, Products
-from forerun.experience import Calibration
+from forerun.experience import DeviceCalibration
 from forerun.hardware.catalogue import Device, devices
 from forerun.trace import BETWEEN_RANKS, Call, TensorSpec
 from forerun.units import GIGA, MICRO
@@ -84,7 +84,7 @@ class PriorCosts:
     device: Device
     tf32: bool = False
     world_size: int = 1
-    calibration: Calibration | None = None
+    calibration: DeviceCalibration | None = None
     """Of this very device; its products, copies and host time replace what was fitted to others."""
     is_host: bool = False
     _known: dict[Call, float] = field(default_factory=dict, compare=False)

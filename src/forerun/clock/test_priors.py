@@ -8,7 +8,7 @@ from forerun.clock.costs import KERNEL_SECONDS, OPERATOR_HOST_SECONDS
 from forerun.clock.measured import MeasuredCosts
 from forerun.clock.priors import PriorCosts, measured_like, table
 from forerun.errors import MissingPeak
-from forerun.experience import Calibration, TimedProduct
+from forerun.experience import DeviceCalibration, TimedProduct
 from forerun.hardware.catalogue import device, devices
 from forerun.trace import Call, TensorSpec
 
@@ -186,7 +186,7 @@ def calibrated(slower):
         TimedProduct(dtype="bfloat16", batch=1, m=m, k=k, n=n, seconds=slower * plain.device_seconds(product(m, n, k)))
         for m, k, n in shapes
     ]
-    return PriorCosts(gpu, calibration=Calibration(
+    return PriorCosts(gpu, calibration=DeviceCalibration(
         gpu=gpu.name, device_name="", threads=1, products=products, attention=[],
         copy_bytes_per_second={1: plain._bandwidth() * plain._share() / slower}, fresh_page_seconds_per_byte=0,
         operator_host_seconds=slower * OPERATOR_HOST_SECONDS, disk_write_bytes_per_second=1,

@@ -3,9 +3,9 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from forerun.data.chat_tokens import GEMMA_TEMPLATE, SMALL_TEMPLATE, ChatTokens, small_tokenizer
-from forerun.data.code_templates import draw_documents, draw_rows
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings
+from forerun.recipes.code_lora.data.templates import draw_documents, draw_rows
 
 WORDS = ("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", "user", "model", "hello", "code", "\n")
 

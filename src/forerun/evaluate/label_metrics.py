@@ -28,7 +28,7 @@ GRID = np.linspace(0.05, 0.95, 19)
 
 
 @dataclass(frozen=True)
-class Answers:
+class LabelPredictions:
     """Probabilities of every label for rows whose labels are known."""
 
     targets: Cells
@@ -50,7 +50,7 @@ class Decision:
 
     levels: tuple[float, ...]
 
-    def labels(self, answers: Answers) -> Cells:
+    def labels(self, answers: LabelPredictions) -> Cells:
         """Zeros and ones (rows, labels)."""
         levels = np.asarray(self.levels)
         if answers.is_multi_label:
@@ -64,7 +64,7 @@ def plain_decision(labels: int) -> Decision:
     return Decision((0.5,) * labels)
 
 
-def tune_decision(answers: Answers) -> Decision:
+def tune_decision(answers: LabelPredictions) -> Decision:
     """Thresholds with the highest F1 on rows kept for that; of two classes one threshold for the macro-F1.
 
     Several labels: each threshold for its label's F1. Three classes or more with one label a row: the most probable.
@@ -83,7 +83,7 @@ def _best_level(targets: Cells, chances: Floats) -> float:
     return float(max(GRID, key=lambda level: (_f1(targets, chances > level), -abs(level - 0.5))))
 
 
-def figures(answers: Answers, decision: Decision) -> dict[str, float]:
+def figures(answers: LabelPredictions, decision: Decision) -> dict[str, float]:
     """Every figure of the module's list."""
     targets, chosen = answers.targets, decision.labels(answers)
     return {
@@ -96,7 +96,7 @@ def figures(answers: Answers, decision: Decision) -> dict[str, float]:
     }
 
 
-def precision_by_label(answers: Answers) -> list[float | None]:
+def precision_by_label(answers: LabelPredictions) -> list[float | None]:
     """Average precision of each label; None for one that does not occur."""
     return [
         average_precision(answers.targets[:, k], answers.probabilities[:, k]) if answers.targets[:, k].any() else None
@@ -104,7 +104,7 @@ def precision_by_label(answers: Answers) -> list[float | None]:
     ]
 
 
-def mean_average_precision(answers: Answers) -> float:
+def mean_average_precision(answers: LabelPredictions) -> float:
     """Macro over the labels that occur."""
     return float(np.mean([value for value in precision_by_label(answers) if value is not None]))
 
@@ -138,7 +138,7 @@ def balanced_accuracy(targets: Cells, chosen: Cells, *, is_multi_label: bool) ->
     return float((recall.mean() + specificity.mean()) / 2)
 
 
-def calibration_error(answers: Answers) -> float:
+def calibration_error(answers: LabelPredictions) -> float:
     """Expected calibration error."""
     if answers.is_multi_label:
         return expected_calibration_error(answers.targets.ravel(), answers.probabilities.ravel())
@@ -147,7 +147,7 @@ def calibration_error(answers: Answers) -> float:
     return expected_calibration_error(right, answers.probabilities.max(axis=1))
 
 
-Score = Callable[[Answers], float]
+Score = Callable[[LabelPredictions], float]
 
 
 def score_of(metric: str, decision: Decision) -> Score:
@@ -155,14 +155,16 @@ def score_of(metric: str, decision: Decision) -> Score:
     return lambda answers: figures(answers, decision)[metric]
 
 
-def standard_error(answers: Answers, metric: str, decision: Decision, draws: int = 200, seed: int = 0) -> float:
+def standard_error(
+    answers: LabelPredictions, metric: str, decision: Decision, draws: int = 200, seed: int = 0
+) -> float:
     """Standard deviation of a figure over rows drawn with replacement."""
     return float(np.std(_resampled([answers], metric, [decision], draws, seed)[0], ddof=1))
 
 
 def paired_gap(
-    first: Answers,
-    second: Answers,
+    first: LabelPredictions,
+    second: LabelPredictions,
     metric: str,
     decisions: tuple[Decision, Decision],
     *,
@@ -178,7 +180,11 @@ def paired_gap(
 
 
 def _resampled(
-    several: list[Answers], metric: str, decisions: tuple[Decision, ...] | list[Decision], draws: int, seed: int
+    several: list[LabelPredictions],
+    metric: str,
+    decisions: tuple[Decision, ...] | list[Decision],
+    draws: int,
+    seed: int,
 ) -> list[Floats]:
     random = np.random.default_rng(seed)
     rows = len(several[0].targets)
@@ -186,12 +192,12 @@ def _resampled(
     for draw in range(draws):
         chosen = random.integers(0, rows, rows)
         for number, (answers, decision) in enumerate(zip(several, decisions, strict=True)):
-            part = Answers(answers.targets[chosen], answers.probabilities[chosen], answers.is_multi_label)
+            part = LabelPredictions(answers.targets[chosen], answers.probabilities[chosen], answers.is_multi_label)
             found[number, draw] = one_figure(part, metric, decision)
     return list(found)
 
 
-def one_figure(answers: Answers, metric: str, decision: Decision) -> float:
+def one_figure(answers: LabelPredictions, metric: str, decision: Decision) -> float:
     """One figure, without the others."""
     if metric == "average_precision":
         return mean_average_precision(answers)

@@ -42,7 +42,7 @@ Status = Literal["passed", "failed", "refused", "timeout", "memory", "died"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What one program may use."""
 
     wall_seconds: float = 6.0
@@ -53,7 +53,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SandboxResult:
     """How one program ended."""
 
     status: Status
@@ -66,13 +66,15 @@ class Outcome:
         return self.status == "passed"
 
 
-def run_programs(programs: Sequence[str], limits: Limits | None = None, workers: int | None = None) -> list[Outcome]:
+def run_programs(
+    programs: Sequence[str], limits: SandboxLimits | None = None, workers: int | None = None
+) -> list[SandboxResult]:
     """The outcome of each program; as many at a time as the machine has processors unless `workers` says."""
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         return list(pool.map(lambda program: run_program(program, limits), programs))
 
 
-def run_program(program: str, limits: Limits | None = None) -> Outcome:
+def run_program(program: str, limits: SandboxLimits | None = None) -> SandboxResult:
     """The outcome of one program.
 
     Raises:
@@ -82,7 +84,7 @@ def run_program(program: str, limits: Limits | None = None) -> Outcome:
         raise NotSupported(
             "The sandbox needs the process limits of Linux or macOS; found Windows. Use WSL or a container."
         )
-    limits, token = limits or Limits(), secrets.token_hex(16)
+    limits, token = limits or SandboxLimits(), secrets.token_hex(16)
     reading, channel = os.pipe()
     with tempfile.TemporaryDirectory(prefix="sandbox-") as folder, os.fdopen(reading, "rb", buffering=0) as report:
         job = {"program": program, "token": token, "channel": channel, "limits": asdict(limits)}
@@ -139,17 +141,17 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _outcome(said: bytes, token: str, ended: os.waitid_result | None) -> Outcome:
+def _outcome(said: bytes, token: str, ended: os.waitid_result | None) -> SandboxResult:
     try:
         report = json.loads(said)
         if isinstance(report, dict) and report.get("token") == token:
-            return Outcome(report["status"], report["said"])
+            return SandboxResult(report["status"], report["said"])
     except (json.JSONDecodeError, UnicodeDecodeError):
         pass
     if ended is None:
-        return Outcome("timeout", "stopped at the wall clock")
+        return SandboxResult("timeout", "stopped at the wall clock")
     if ended.si_code == os.CLD_EXITED:
-        return Outcome("died", f"exit code {ended.si_status} before the end of the program")
+        return SandboxResult("died", f"exit code {ended.si_status} before the end of the program")
     if ended.si_status in (signal.SIGXCPU, signal.SIGKILL):
-        return Outcome("timeout", "stopped at the CPU limit")
-    return Outcome("died", signal.strsignal(ended.si_status) or f"signal {ended.si_status}")
+        return SandboxResult("timeout", "stopped at the CPU limit")
+    return SandboxResult("died", signal.strsignal(ended.si_status) or f"signal {ended.si_status}")

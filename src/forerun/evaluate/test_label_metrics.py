@@ -3,8 +3,8 @@ import pytest
 from sklearn import metrics as sk
 
 from forerun.evaluate.label_metrics import (
-    Answers,
     Decision,
+    LabelPredictions,
     figures,
     paired_gap,
     plain_decision,
@@ -19,14 +19,14 @@ def single(rows=300, labels=3, seed=0, sharp=2.0):
     true = random.integers(0, labels, rows)
     scores = random.normal(size=(rows, labels)) + sharp * np.eye(labels)[true]
     chances = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-    return Answers(np.eye(labels, dtype=np.int64)[true], chances, False)
+    return LabelPredictions(np.eye(labels, dtype=np.int64)[true], chances, False)
 
 
 def several(rows=300, labels=4, seed=1):
     random = np.random.default_rng(seed)
     targets = (random.random((rows, labels)) < [0.1, 0.3, 0.5, 0.05]).astype(np.int64)
     chances = 1 / (1 + np.exp(-(3 * targets - 2 + random.normal(size=targets.shape))))
-    return Answers(targets, chances, True)
+    return LabelPredictions(targets, chances, True)
 
 
 def test_one_label_a_row_agrees_with_scikit_learn():
@@ -57,15 +57,17 @@ def test_the_all_negative_answer_is_no_good_by_these_figures():
     """It had 0.907 by the element-wise accuracy that a search once maximised."""
     targets = np.zeros((1000, 10), dtype=np.int64)
     targets.ravel()[np.random.default_rng(0).choice(10_000, 930, replace=False)] = 1
-    found = figures(Answers(targets, np.zeros((1000, 10)), True), plain_decision(10))
+    found = figures(LabelPredictions(targets, np.zeros((1000, 10)), True), plain_decision(10))
     assert (found["macro_f1"], found["micro_f1"], found["mcc"], found["balanced_accuracy"]) == (0, 0, 0, 0.5)
     assert (targets == 0).mean() == pytest.approx(0.907)
 
 
 def test_thresholds_are_tuned_where_there_are_two_classes_or_several_labels():
     two = single(labels=2)
-    skewed = Answers(two.targets, two.probabilities**3 / (two.probabilities**3).sum(axis=1, keepdims=True), False)
-    shifted = Answers(
+    skewed = LabelPredictions(
+        two.targets, two.probabilities**3 / (two.probabilities**3).sum(axis=1, keepdims=True), False
+    )
+    shifted = LabelPredictions(
         two.targets, np.stack([1 - 0.3 * two.probabilities[:, 1], 0.3 * two.probabilities[:, 1]], 1), False
     )
     assert figures(shifted, tune_decision(shifted))["macro_f1"] > figures(shifted, plain_decision(2))["macro_f1"] + 0.1

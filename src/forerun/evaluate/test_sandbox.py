@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from forerun.evaluate.sandbox import Limits, run_program, run_programs
+from forerun.evaluate.sandbox import SandboxLimits, run_program, run_programs
 from forerun.units import MIB
 
-QUICK = Limits(wall_seconds=4.0, cpu_seconds=1, memory_bytes=256 * MIB)
+QUICK = SandboxLimits(wall_seconds=4.0, cpu_seconds=1, memory_bytes=256 * MIB)
 
 SURVIVED = {
     "endless loop": ("while True: pass", {"timeout"}),
@@ -79,7 +79,7 @@ def test_nothing_that_is_deleted_is_gone(tmp_path):
 def test_no_process_is_left():
     program = "import os, time\ntry:\n os.setsid()\nexcept OSError: pass\nimport time\ntime.sleep(60)"
     before = {p for p in os.listdir("/proc") if p.isdigit()} if os.path.isdir("/proc") else set()
-    run_program(program, Limits(wall_seconds=0.5))
+    run_program(program, SandboxLimits(wall_seconds=0.5))
     left = [
         p for p in os.listdir("/proc") if p.isdigit() and p not in before
         and "sandbox_child" in _command(p)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun.evaluate.label_metrics import Answers, Cells, Floats
+from forerun.evaluate.label_metrics import Cells, Floats, LabelPredictions
 
 DRAW_SEED = 0
 Texts = Sequence[str]
@@ -95,9 +95,9 @@ def fit_length(texts: Texts, targets: Cells, *, is_multi_label: bool) -> Callabl
     return lambda rows: _answer(regressions, scaler.transform(_lengths(rows)), targets.shape[1], is_multi_label)
 
 
-def answers_of(baseline: Baseline, texts: Texts, targets: Cells, *, is_multi_label: bool) -> Answers:
+def answers_of(baseline: Baseline, texts: Texts, targets: Cells, *, is_multi_label: bool) -> LabelPredictions:
     """A baseline's answers to rows whose labels are known."""
-    return Answers(targets, baseline.answer(texts), is_multi_label)
+    return LabelPredictions(targets, baseline.answer(texts), is_multi_label)
 
 
 def _lengths(texts: Texts) -> Floats:

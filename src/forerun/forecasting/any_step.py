@@ -34,7 +34,7 @@ from forerun.memory.card import replay_on_card
 from forerun.records import (
     Forecast,
     MemoryForecast,
-    Parameters,
+    ParameterCounts,
     RunForecast,
     RunPhases,
     StepForecast,
@@ -76,7 +76,7 @@ def forecast_step(
         gpu=device.name,
         world_size=1,
         fits=card.fits,
-        parameters=Parameters(total=trace.total_parameters, trainable=trace.trainable_parameters),
+        parameters=ParameterCounts(total=trace.total_parameters, trainable=trace.trainable_parameters),
         memory=MemoryForecast(
             peak_allocated_bytes=replay.peak_allocated_bytes,
             peak_reserved_bytes=replay.peak_reserved_bytes,

@@ -1,6 +1,6 @@
 """How long `torch.compile` takes until the first compiled step runs, where nothing was compiled before."""
 
-from forerun.experience import Calibration
+from forerun.experience import DeviceCalibration
 from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
@@ -18,7 +18,7 @@ Other dates of the same dashboard differ by a fifth."""
 
 
 def compiling_seconds(
-    settings: Settings, trace: Trace, device: Device, calibration: Calibration | None = None
+    settings: Settings, trace: Trace, device: Device, calibration: DeviceCalibration | None = None
 ) -> float:
     """Of a traced step, 0 where nothing is compiled. Of blocks that are alike and compiled one by one, one counts."""
     if settings.compile == "none":

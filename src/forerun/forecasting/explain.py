@@ -24,8 +24,8 @@ LARGEST, MODULES = 10, 12
 Change = dict[str, Any]
 
 
-def explain_memory(request: ForecastRequest, told: Callable[[str], None] = lambda change: None) -> Explanation:
-    """What is alive at the peak of the longest step, and the levers; `told` hears of each lever before it is tried."""
+def explain_memory(request: ForecastRequest, on_progress: Callable[[str], None] = lambda change: None) -> Explanation:
+    """What is alive at the peak of the longest step, and the levers; `on_progress` hears of each lever before it is tried."""
     trace, replay = _replay(request, keep_lines=True)
     live, op = live_at_peak(trace, replay), op_at_peak(trace, replay)
     return Explanation(
@@ -34,15 +34,15 @@ def explain_memory(request: ForecastRequest, told: Callable[[str], None] = lambd
         operator=trace.calls[op.call].name if op else "",
         largest=live[:LARGEST],
         modules=dict(list(by_module(live).items())[:MODULES]),
-        largest_micro_batch_size=_largest(request, told),
-        levers=sorted(_levers(request, replay.peak_allocated_bytes, told), key=lambda lever: -lever.saves_bytes),
+        largest_micro_batch_size=_largest(request, on_progress),
+        levers=sorted(_levers(request, replay.peak_allocated_bytes, on_progress), key=lambda lever: -lever.saves_bytes),
     )
 
 
-def _largest(request: ForecastRequest, told: Callable[[str], None]) -> int | None:
+def _largest(request: ForecastRequest, on_progress: Callable[[str], None]) -> int | None:
     if request.device.kind == "cpu":
         return None
-    told("batch.micro_batch_size")
+    on_progress("batch.micro_batch_size")
     length = request.plan.longest.length
 
     def trace(size: int) -> Trace:
@@ -51,9 +51,9 @@ def _largest(request: ForecastRequest, told: Callable[[str], None]) -> int | Non
     return largest_that_fits(trace, request.device)
 
 
-def _levers(request: ForecastRequest, peak: int, told: Callable[[str], None]) -> Iterator[Lever]:
+def _levers(request: ForecastRequest, peak: int, on_progress: Callable[[str], None]) -> Iterator[Lever]:
     for text, change, changes_method in candidate_changes(request.settings):
-        told(text)
+        on_progress(text)
         try:
             settings = settings_from(request.settings.model_dump(), change)
             _, replay = _replay(replace(request, settings=settings))

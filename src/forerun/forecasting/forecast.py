@@ -19,7 +19,7 @@ from forerun.records import (
     ForecastDetail,
     MemoryBreakdown,
     MemoryForecast,
-    Parameters,
+    ParameterCounts,
     Range,
     RunForecast,
     RunPhases,
@@ -59,7 +59,7 @@ def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> F
         gpu=request.device.name,
         world_size=request.settings.parallel.world_size,
         fits=memory.device_bytes.conservative <= memory.capacity_bytes,
-        parameters=Parameters(
+        parameters=ParameterCounts(
             total=model.longest.trace.total_parameters, trainable=model.longest.trace.trainable_parameters
         ),
         memory=memory,

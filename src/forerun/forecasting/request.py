@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from forerun.data.plan import BatchPlan
 from forerun.errors import InvalidSettings
-from forerun.experience import Calibration, Correction
+from forerun.experience import Correction, DeviceCalibration
 from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 from forerun.step.workload import Workload
@@ -53,7 +53,7 @@ class ForecastRequest:
     price_per_hour: float | None = None
     """Overrides the catalogue's price."""
     known: KnownTimes = field(default_factory=KnownTimes)
-    calibration: Calibration | None = None
+    calibration: DeviceCalibration | None = None
     """What the device was measured to do; stated speeds stand in for it."""
     correction: Correction | None = None
     """What past runs teach."""

@@ -15,7 +15,7 @@ from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
 from forerun.errors import FilesNotWritten
-from forerun.experience import Calibration, Correction
+from forerun.experience import Correction, DeviceCalibration
 from forerun.forecasting.compiling import compiling_seconds
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
@@ -216,7 +216,7 @@ def evaluation_peaks(
 def choose_costs(
     device: Device,
     traces: list[Trace],
-    calibration: Calibration | None = None,
+    calibration: DeviceCalibration | None = None,
     timed_calls: dict[Call, float] | None = None,
     evaluated: Sequence[Trace] = (),
 ) -> Costs:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.experience import Calibration
+from forerun.experience import DeviceCalibration
 from forerun.forecasting.compiling import (
     COMPILED_KERNEL_SECONDS,
     COMPILER_SECONDS,
@@ -17,7 +17,7 @@ LINE = {"name": "c", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "
 A100 = device("a100-40gb")
 HERE = A100.model_copy(update={"name": "cpu", "kind": "cpu"})
 CALLS = [Call(f"fused.{n}", (), (), (), (), 0, 0, 0) for n in range(3)] + [Call("aten.mm", (), (), (), (), 1, 0, 0)]
-CALIBRATED = Calibration(
+CALIBRATED = DeviceCalibration(
     gpu="cpu", device_name="here", threads=2, products=[], attention=[], copy_bytes_per_second={1: 1.0},
     fresh_page_seconds_per_byte=0, operator_host_seconds=1e-5, compile_seconds=2 * FIRST_COMPILE_SECONDS,
     disk_write_bytes_per_second=1, disk_read_bytes_per_second=1, tokenised_bytes_per_second=1, import_seconds=1,

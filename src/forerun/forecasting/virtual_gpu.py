@@ -20,7 +20,7 @@ from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.hardware.catalogue import Device
 from forerun.hardware.catalogue import device as catalogue_device
-from forerun.memory.allocator import CachingAllocator, OutOfMemory
+from forerun.memory.allocator import CachingAllocator, SimulatedOutOfMemory
 from forerun.memory.overhead import workspace_bytes
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.trace import Category, Phase, Trace
@@ -46,7 +46,7 @@ class CardMemory:
         """
         try:
             self._allocator.allocate(key, size)
-        except OutOfMemory:
+        except SimulatedOutOfMemory:
             held, reserved = self._allocator.allocated_bytes, self._allocator.reserved_bytes
             raise torch.OutOfMemoryError(
                 f"Virtual GPU out of memory. Tried to allocate {format_bytes(size)}. {self._device.name} has a total "

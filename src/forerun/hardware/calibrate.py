@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from forerun.experience import Calibration, TimedAttention, TimedProduct
+from forerun.experience import DeviceCalibration, TimedAttention, TimedProduct
 from forerun.hardware import micro_benchmarks as measure
 from forerun.hardware.detect import DetectedDevice
 from forerun.hardware.host_memory import freed_memory_held
@@ -32,30 +32,32 @@ GPU_PRODUCTS = (
 GPU_COPIES = (4 * MIB, 64 * MIB, 512 * MIB)
 
 
-def calibrate(found: DetectedDevice, folder: Path, told: Callable[[str], None] = lambda what: None) -> Calibration:
-    """Measure `found` here; files are written and removed in `folder`. `told` hears what is measured next."""
+def calibrate(
+    found: DetectedDevice, folder: Path, on_progress: Callable[[str], None] = lambda what: None
+) -> DeviceCalibration:
+    """Measure `found` here; files are written and removed in `folder`. `on_progress` hears what is measured next."""
     start = time.perf_counter()
     device = torch.device(found.device.kind)
     is_host = device.type == "cpu"
     with freed_memory_held():
-        told("matrix products")
+        on_progress("matrix products")
         products = _products(found, device)
-        told("attention")
+        on_progress("attention")
         attention = _attention(found, device)
-        told("copies")
+        on_progress("copies")
         copies = {size: measure.copy_speed(device, size) for size in (measure.CPU_COPIES if is_host else GPU_COPIES)}
-        told("operators of a small network")
+        on_progress("operators of a small network")
         overhead = measure.step_overhead_seconds(device)
-        told("a compiled kernel")
+        on_progress("a compiled kernel")
         random, compiling = measure.compiled_random_seconds() if is_host else (None, None)
-    told("fresh memory")
+    on_progress("fresh memory")
     fresh = measure.fresh_page_seconds() if is_host else 0.0
-    told("disk")
+    on_progress("disk")
     written, read = measure.disk_speed(folder)
-    told("tokenising")
+    on_progress("tokenising")
     tokenised = measure.tokenising_speed()
-    told("start of a process")
-    return Calibration(
+    on_progress("start of a process")
+    return DeviceCalibration(
         gpu=found.device.name,
         device_name=found.reported_name,
         threads=torch.get_num_threads(),

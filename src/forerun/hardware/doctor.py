@@ -55,7 +55,7 @@ class Part(Record):
         return self.version is not None
 
 
-class Problem(Record):
+class HealthProblem(Record):
     """Something that stands in the way, and its remedy."""
 
     what: str
@@ -73,7 +73,7 @@ class DoctorReport(Record):
     home: str
     home_is_writable: bool
     ledger: str | None
-    problems: tuple[Problem, ...]
+    problems: tuple[HealthProblem, ...]
 
     @property
     def is_ready(self) -> bool:
@@ -122,12 +122,12 @@ def examine(
         free_bytes: free space of the disk that holds a folder, in bytes.
     """
     readers, folder, home = readers or Readers(), folder or Path.cwd(), home or Path.home()
-    problems: list[Problem] = []
+    problems: list[HealthProblem] = []
     try:
         detected = detect(readers=readers)
     except UnknownDevice as unknown:
         detected = detect_cpu(readers=readers)
-        problems.append(Problem(what=str(unknown), remedy="Until then everything here is about the CPU."))
+        problems.append(HealthProblem(what=str(unknown), remedy="Until then everything here is about the CPU."))
     disk_free_bytes, home_is_writable = free_bytes(folder), os.access(home, os.W_OK)
     problems += _hidden_card_problems(detected, readers) if not problems else []
     problems += _memory_problems(detected) + _thread_problems(detected)
@@ -187,34 +187,34 @@ def _has(device: Device) -> str:
     return f"{device.name} has {major}.{minor}"
 
 
-def _hidden_card_problems(detected: DetectedDevice, readers: Readers) -> list[Problem]:
+def _hidden_card_problems(detected: DetectedDevice, readers: Readers) -> list[HealthProblem]:
     if detected.kind == "cuda":
-        note = [Problem(what=text.partition(":")[0], remedy=PARTS[0].install) for text in detected.notes]
+        note = [HealthProblem(what=text.partition(":")[0], remedy=PARTS[0].install) for text in detected.notes]
         return note if NO_NVML in detected.notes else []
     if readers.text(NVIDIA_DRIVER_FILE) is None:
         return []
     torch_version, build = readers.version("torch"), readers.cuda_build()
     if build is None:
         return [
-            Problem(
+            HealthProblem(
                 what=f"An NVIDIA driver is loaded, but torch {torch_version} is a CPU build.",
                 remedy="Install the CUDA build of the same version (pytorch.org, Get Started).",
             )
         ]
     return [
-        Problem(
+        HealthProblem(
             what=f"An NVIDIA driver is loaded, but torch {torch_version} (CUDA {build}) sees no card.",
             remedy=f"Check nvidia-smi, CUDA_VISIBLE_DEVICES, and that the driver is new enough for CUDA {build}.",
         )
     ]
 
 
-def _memory_problems(detected: DetectedDevice) -> list[Problem]:
+def _memory_problems(detected: DetectedDevice) -> list[HealthProblem]:
     problems = []
     host, card = detected.host_memory, detected.memory
     if host.available_bytes < LOW_MEMORY_BYTES:
         problems.append(
-            Problem(
+            HealthProblem(
                 what=f"Only {format_bytes(host.available_bytes)} of host memory is available.",
                 remedy=f"Free {format_bytes(LOW_MEMORY_BYTES)} for a forecast, or raise the memory limit.",
             )
@@ -222,7 +222,7 @@ def _memory_problems(detected: DetectedDevice) -> list[Problem]:
     held_bytes = card.total_bytes - card.available_bytes - detected.device.context_bytes.conservative
     if detected.kind == "cuda" and held_bytes > BUSY_FRACTION * card.total_bytes:
         problems.append(
-            Problem(
+            HealthProblem(
                 what=f"Other processes hold {format_bytes(held_bytes)} of {detected.reported_name}.",
                 remedy="Stop them (nvidia-smi lists them): a forecast assumes an empty card.",
             )
@@ -230,29 +230,29 @@ def _memory_problems(detected: DetectedDevice) -> list[Problem]:
     return problems
 
 
-def _thread_problems(detected: DetectedDevice) -> list[Problem]:
+def _thread_problems(detected: DetectedDevice) -> list[HealthProblem]:
     usable = detected.cores.usable
     if detected.threads <= usable:
         return []
     return [
-        Problem(
+        HealthProblem(
             what=f"torch uses {detected.threads} threads, and this process may use {usable} cores.",
             remedy=f"Set OMP_NUM_THREADS={usable}.",
         )
     ]
 
 
-def _folder_problems(folder: Path, free: int, home: Path, home_is_writable: bool) -> list[Problem]:
+def _folder_problems(folder: Path, free: int, home: Path, home_is_writable: bool) -> list[HealthProblem]:
     problems = []
     if free < LOW_DISK_BYTES:
         problems.append(
-            Problem(
+            HealthProblem(
                 what=f"Only {format_bytes(free)} is free on the disk of {folder}.",
                 remedy=f"Free {format_bytes(LOW_DISK_BYTES)} for checkpoints, or run in another folder.",
             )
         )
     if not home_is_writable:
         problems.append(
-            Problem(what=f"{home} cannot be written.", remedy="Give the ledger a place that can be written.")
+            HealthProblem(what=f"{home} cannot be written.", remedy="Give the ledger a place that can be written.")
         )
     return problems

@@ -8,7 +8,7 @@
 
 A model of transformers becomes its folder; any other one `model.safetensors`. `forerun.json` beside them says what it
 is, so that `load_exported` builds it again. Whether the copy still scores as the original is asked by
-`recipes/exporting.py`.
+`runs/export.py`.
 """
 
 import copy

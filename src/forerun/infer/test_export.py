@@ -12,15 +12,15 @@ from forerun.errors import BadData, ExportMoved, FilesNotWritten, InvalidSetting
 from forerun.hardware.detect import detect_cpu
 from forerun.infer import export
 from forerun.infer.export import ADAPTER_WEIGHTS, load_exported, write_export
-from forerun.recipes import exporting
-from forerun.recipes.opened import OpenedRecipe
+from forerun.runs import export as exporting
+from forerun.runs.recipe import Experiment
 from forerun.settings.load import settings_from
 from forerun.step.heads import CausalLM
 from forerun.train.loop import Training
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
 from forerun.data.token_data import TokenData, TokenSample
-from forerun.recipes.flow import start_training
+from forerun.runs.run import start_training
 
 LORA = {"kind": "lora", "rank": 4, "alpha": 32, "targets": "all-linear"}
 KINDS = {
@@ -40,7 +40,7 @@ class Tiny(CausalLM):
         return super().build_model(settings, pretrained=pretrained and Path(settings.model.name).is_dir())
 
 
-def opened(kind, workload="causal-lm", model="tiny-llama") -> OpenedRecipe:
+def opened(kind, workload="causal-lm", model="tiny-llama") -> Experiment:
     settings = settings_from({
         "name": "e", "workload": workload, "model": {"name": model}, "optimizer": {"learning_rate": 1e-2},
         "batch": {"micro_batch_size": 4, "sequence_length": 16}, "schedule": {"epochs": 9, "max_steps": 12},
@@ -54,7 +54,7 @@ def opened(kind, workload="causal-lm", model="tiny-llama") -> OpenedRecipe:
         for n in range(24)
     ]
     data = TokenData(settings, samples)
-    made = OpenedRecipe(
+    made = Experiment(
         settings=settings, workload=Tiny(), data=data, plan=data.plan(), load_seconds=0.0,
         final_examples=0, evaluate=lambda step, number: {}, judge=lambda step: None, baselines=lambda scores: None,
         criteria=(),
@@ -140,9 +140,9 @@ def test_what_is_no_model_of_transformers_is_read_back_too(tmp_path):
 
 def test_tensors_that_a_model_shares_need_be_stored_once(tmp_path, device):
     """transformers names its own; a recipe's model ties them without telling."""
-    from forerun.recipes.okadfa import SETTINGS, open_recipe
+    from forerun.recipes.okadfa.recipe import SETTINGS, load_experiment
 
-    made = open_recipe(settings_from(SETTINGS.model_dump(), ["recipe.corpus=markov", "batch.micro_batch_size=1"]))
+    made = load_experiment(settings_from(SETTINGS.model_dump(), ["recipe.corpus=markov", "batch.micro_batch_size=1"]))
     training = start_training(made, device, tmp_path / "run")
     write_export(training.step.model, made.settings, tmp_path / "out", "model")
     stored = load_file(tmp_path / "out" / "model.safetensors")

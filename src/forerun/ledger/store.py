@@ -19,7 +19,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
 
 from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, nearest
-from forerun.experience import Calibration
+from forerun.experience import DeviceCalibration
 from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
 
 SCHEMA_VERSION = 1
@@ -98,7 +98,7 @@ class RunRow(Record):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OutcomeRow:
     """What was forecast for a finished run, and what it took."""
 
     run_id: str
@@ -241,7 +241,7 @@ class Ledger:
         """Keep an evaluation table or another result under a name."""
         self._document(run_id, "result", name, document)
 
-    def record_calibration(self, calibration: Calibration) -> None:
+    def record_calibration(self, calibration: DeviceCalibration) -> None:
         """Keep what a device was measured to do; the latest counts."""
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         document = calibration.model_dump(mode="json", by_alias=True)
@@ -310,20 +310,20 @@ class Ledger:
         """The latest verdict of a run."""
         return next((Verdict.model_validate(d) for _, d in reversed(self._documents(run_id, "verdict"))), None)
 
-    def calibration(self, gpu: str) -> Calibration | None:
+    def calibration(self, gpu: str) -> DeviceCalibration | None:
         """The latest calibration of a device, by its catalogue name or `cpu`."""
         query = sa.select(CALIBRATIONS.c.document).where(CALIBRATIONS.c.gpu == gpu)
         rows = self._read(query.order_by(CALIBRATIONS.c.number.desc()).limit(1))
-        return Calibration.model_validate(rows[0].document) if rows else None
+        return DeviceCalibration.model_validate(rows[0].document) if rows else None
 
-    def outcomes(self, gpu: str, limit: int = 50) -> list[Outcome]:
+    def outcomes(self, gpu: str, limit: int = 50) -> list[OutcomeRow]:
         """Forecast and measurement of the latest finished runs on a device, newest first."""
         query = sa.select(RUNS).where(RUNS.c.gpu == gpu).order_by(RUNS.c.started_at.desc(), RUNS.c.id.desc())
         found = []
         for row in self._read(query.limit(limit)):
             forecast, measurement = self.forecast(row.id), self.measurement(row.id)
             if forecast is not None and measurement is not None:
-                found.append(Outcome(row.id, row.settings, forecast, measurement))
+                found.append(OutcomeRow(row.id, row.settings, forecast, measurement))
         return found
 
     def results(self, run_id: str) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound
-from forerun.experience import Calibration
+from forerun.experience import DeviceCalibration
 from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, LedgerWarning, open_ledger
 from forerun.records import CriterionResult, StepPhases, StepReport, Verdict
 from forerun.verify.test_compare import forecast, measurement
@@ -180,7 +180,7 @@ def test_the_latest_calibration_counts(url):
     with open_ledger(url) as ledger:
         assert ledger.calibration("cpu") is None
         for seconds in (1.0, 2.0):
-            ledger.record_calibration(Calibration(
+            ledger.record_calibration(DeviceCalibration(
                 gpu="cpu", device_name="d", threads=2, products=[], attention=[], copy_bytes_per_second={1024: 1e9},
                 fresh_page_seconds_per_byte=0, operator_host_seconds=seconds, disk_write_bytes_per_second=1,
                 disk_read_bytes_per_second=1, tokenised_bytes_per_second=1, import_seconds=1, took_seconds=1,

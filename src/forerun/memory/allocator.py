@@ -25,7 +25,7 @@ SEGMENT_GAP = 1 << 50
 """Fictitious addresses between segments, so that none touch."""
 
 
-class OutOfMemory(Exception):
+class SimulatedOutOfMemory(Exception):
     """The simulated device is full. Caught by whoever replays; never shown to users."""
 
 
@@ -44,7 +44,7 @@ class AllocatorOptions:
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class MemoryBlock:
     """A piece of a segment; neighbours by address within the segment. An unmapped one has addresses but no memory."""
 
     address: int
@@ -53,8 +53,8 @@ class Block:
     segment: int
     is_free: bool = True
     is_mapped: bool = True
-    before: "Block | None" = None
-    after: "Block | None" = None
+    before: "MemoryBlock | None" = None
+    after: "MemoryBlock | None" = None
     age: int = 0
     """Value of the pool's clock when it was freed."""
 
@@ -64,22 +64,22 @@ class Pool:
     """Blocks of one size class on one stream: free ones ordered by (size, address), unmapped ones by address."""
 
     is_small: bool
-    free: list[tuple[int, int, Block]] = field(default_factory=list)
-    unmapped: list[tuple[int, Block]] = field(default_factory=list)
+    free: list[tuple[int, int, MemoryBlock]] = field(default_factory=list)
+    unmapped: list[tuple[int, MemoryBlock]] = field(default_factory=list)
 
     @property
     def page(self) -> int:
         """Bytes by which an expandable segment grows."""
         return SMALL_SEGMENT_BYTES if self.is_small else LARGE_SEGMENT_BYTES
 
-    def add(self, block: Block) -> None:
+    def add(self, block: MemoryBlock) -> None:
         """Put a free block in order."""
         if block.is_mapped:
             bisect.insort(self.free, (block.size, block.address, block), key=lambda entry: entry[:2])
         else:
             bisect.insort(self.unmapped, (block.address, block), key=lambda entry: entry[0])
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: MemoryBlock) -> None:
         """Take a free block out."""
         if block.is_mapped:
             self.free.pop(bisect.bisect_left(self.free, (block.size, block.address), key=lambda entry: entry[:2]))
@@ -101,7 +101,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = self.peak_reserved_bytes = 0
         self.flushes = 0
         self._pools: dict[tuple[int, bool], Pool] = {}
-        self._live: dict[int, Block] = {}
+        self._live: dict[int, MemoryBlock] = {}
         self._segments: dict[int, int] = {}
         self._next_address = 0
         self._clock = 0
@@ -157,7 +157,7 @@ class CachingAllocator:
     def _pool(self, stream: int, *, is_small: bool) -> Pool:
         return self._pools.setdefault((stream, is_small), Pool(is_small))
 
-    def _cached(self, pool: Pool, size: int) -> Block | None:
+    def _cached(self, pool: Pool, size: int) -> MemoryBlock | None:
         """The free block that serves `size` best, taken out of the pool."""
         index = pool.at_least(size)
         if index == len(pool.free):
@@ -176,7 +176,7 @@ class CachingAllocator:
         pool.free.pop(index)
         return block
 
-    def _from_driver(self, pool: Pool, size: int) -> Block:
+    def _from_driver(self, pool: Pool, size: int) -> MemoryBlock:
         """A new block of at least `size`, after giving cached memory back if that must be."""
         if self.capacity_bytes is not None and self.options.garbage_collection_threshold > 0:
             self._collect_garbage(size)
@@ -187,20 +187,20 @@ class CachingAllocator:
             self.flush()
             block = self._take(pool, size)
         if block is None:
-            raise OutOfMemory
+            raise SimulatedOutOfMemory
         return block
 
-    def _take(self, pool: Pool, size: int) -> Block | None:
+    def _take(self, pool: Pool, size: int) -> MemoryBlock | None:
         if self.options.expandable_segments:
             return self._expand(pool, size)
         return self._new_segment(pool, segment_size(size))
 
-    def _new_segment(self, pool: Pool, size: int) -> Block | None:
+    def _new_segment(self, pool: Pool, size: int) -> MemoryBlock | None:
         if not self._grow(size):
             return None
         address = self._new_address()
         self._segments[address] = size
-        return Block(address, size, pool, segment=address)
+        return MemoryBlock(address, size, pool, segment=address)
 
     def _new_address(self) -> int:
         self._next_address += SEGMENT_GAP
@@ -214,13 +214,13 @@ class CachingAllocator:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         return True
 
-    def _expand(self, pool: Pool, size: int) -> Block | None:
+    def _expand(self, pool: Pool, size: int) -> MemoryBlock | None:
         """Map pages behind or between the free blocks of an expandable segment until `size` bytes are in a row."""
         block = next((start for _, hole in pool.unmapped if (start := _run_start(hole, size)) is not None), None)
         if block is None:
             address = self._new_address()
             self._segments[address] = 0
-            block = Block(address, SEGMENT_GAP // 2, pool, segment=address, is_mapped=False)
+            block = MemoryBlock(address, SEGMENT_GAP // 2, pool, segment=address, is_mapped=False)
             pool.add(block)
         while not block.is_mapped or block.size < size:
             hole = block.after if block.is_mapped else block
@@ -230,7 +230,7 @@ class CachingAllocator:
         pool.remove(block)
         return block
 
-    def _map(self, hole: Block, size: int) -> bool:
+    def _map(self, hole: MemoryBlock, size: int) -> bool:
         """Give memory to whole pages at the start of an unmapped block; the rest of it stays unmapped."""
         page = hole.pool.page
         size = min(-(-size // page) * page, hole.size)
@@ -245,7 +245,7 @@ class CachingAllocator:
         self._add_merged(hole)
         return True
 
-    def _split(self, block: Block, size: int) -> None:
+    def _split(self, block: MemoryBlock, size: int) -> None:
         remaining, limit = block.size - size, self.options.max_split_bytes
         if block.pool.is_small or self.options.expandable_segments:
             worth = remaining >= MIN_BLOCK_BYTES
@@ -254,7 +254,7 @@ class CachingAllocator:
         if worth:
             block.pool.add(_cut(block, size))
 
-    def _add_merged(self, block: Block) -> None:
+    def _add_merged(self, block: MemoryBlock) -> None:
         """Put a free block into its pool, joined with free neighbours that have memory."""
         for neighbour in (block.before, block.after):
             if neighbour is not None and neighbour.is_free and neighbour.is_mapped:
@@ -262,7 +262,7 @@ class CachingAllocator:
                 block = _merge(block, neighbour)
         block.pool.add(block)
 
-    def _release(self, block: Block) -> int:
+    def _release(self, block: MemoryBlock) -> int:
         """Return the memory of a free block to the driver as far as whole segments or pages allow; bytes returned."""
         if self.options.expandable_segments:
             return self._unmap(block)
@@ -272,7 +272,7 @@ class CachingAllocator:
         self.reserved_bytes -= self._segments.pop(block.segment)
         return block.size
 
-    def _unmap(self, block: Block) -> int:
+    def _unmap(self, block: MemoryBlock) -> int:
         page, base = block.pool.page, block.segment
         start = base + -(-(block.address - base) // page) * page
         end = base + (block.address + block.size - base) // page * page
@@ -345,9 +345,9 @@ def segment_size(rounded: int) -> int:
     return -(-rounded // LARGE_ROUNDING_BYTES) * LARGE_ROUNDING_BYTES
 
 
-def _cut(block: Block, size: int) -> Block:
+def _cut(block: MemoryBlock, size: int) -> MemoryBlock:
     """Shorten `block` to `size`; returns the rest, linked behind it and in no pool."""
-    rest = Block(
+    rest = MemoryBlock(
         block.address + size, block.size - size, block.pool, block.segment,
         is_mapped=block.is_mapped, before=block, after=block.after, age=block.age,
     )  # fmt: skip
@@ -357,7 +357,7 @@ def _cut(block: Block, size: int) -> Block:
     return rest
 
 
-def _merge(one: Block, other: Block) -> Block:
+def _merge(one: MemoryBlock, other: MemoryBlock) -> MemoryBlock:
     """One free block out of two neighbours; the lower address survives."""
     low, high = (one, other) if one.address < other.address else (other, one)
     low.size += high.size
@@ -368,13 +368,13 @@ def _merge(one: Block, other: Block) -> Block:
     return low
 
 
-def _reach(block: Block) -> int:
+def _reach(block: MemoryBlock) -> int:
     """Bytes that a free block could grow to without moving."""
     after = block.after
     return block.size + (after.size if after is not None and not after.is_mapped else 0)
 
 
-def _run_start(hole: Block, size: int) -> Block | None:
+def _run_start(hole: MemoryBlock, size: int) -> MemoryBlock | None:
     """The block before or at an unmapped one from which `size` bytes are free or unmapped in a row; None if fewer."""
     start = hole.before if hole.before is not None and hole.before.is_free else hole
     found, block = 0, start

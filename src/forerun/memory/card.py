@@ -8,7 +8,7 @@ with the conservative context and `MARGIN_SHARE` of the card kept free.
 from dataclasses import dataclass
 
 from forerun.hardware.catalogue import Device
-from forerun.memory.allocator import AllocatorOptions, OutOfMemory
+from forerun.memory.allocator import AllocatorOptions, SimulatedOutOfMemory
 from forerun.memory.overhead import outside_bytes, workspace_bytes
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.records import Range
@@ -53,7 +53,7 @@ def replay_on_card(
     try:
         replay(total * (1 - MARGIN_SHARE) - context.conservative)
         cramped = replay(total - context.expected)
-    except OutOfMemory:
+    except SimulatedOutOfMemory:
         return CardReplay(roomy, False, _range(roomy, device, trace, 0, needed), False)
     return CardReplay(cramped, True, _range(cramped, device, trace, trace.paged_bytes, total), True)
 

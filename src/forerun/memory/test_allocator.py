@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.memory.allocator import AllocatorOptions, CachingAllocator, OutOfMemory, round_size, segment_size
+from forerun.memory.allocator import AllocatorOptions, CachingAllocator, SimulatedOutOfMemory, round_size, segment_size
 from forerun.units import KIB, MIB
 
 SIZES = st.one_of(st.integers(1, 2 * MIB), st.integers(1, 64 * MIB), st.sampled_from([512, MIB, MIB + 1, 10 * MIB]))
@@ -68,7 +68,7 @@ def test_full_device_flushes_and_tries_again():
     allocator.free(0)
     allocator.allocate(1, 30 * MIB)
     assert allocator.flushes == 1
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(SimulatedOutOfMemory):
         allocator.allocate(2, 4 * MIB)
 
 
@@ -157,7 +157,7 @@ def test_random_programs_keep_the_invariants(program, options, capacity):
         if action > 0:
             try:
                 allocator.allocate(key, action, stream=key % 2)
-            except OutOfMemory:
+            except SimulatedOutOfMemory:
                 assert capacity is not None
                 continue
             live[key] = action

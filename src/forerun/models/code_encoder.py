@@ -105,7 +105,7 @@ class NgramBag(nn.Module):
         return torch.cat(parts, dim=1)
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Depthwise convolution and attention, then a feed-forward, both pre-norm and residual."""
 
     def __init__(self, config: CodeEncoderConfig):
@@ -145,7 +145,7 @@ class CodeEncoder(nn.Module):
         self.positions = nn.Embedding(config.max_positions, config.width)
         nn.init.normal_(self.tokens.weight, std=0.5)
         nn.init.normal_(self.positions.weight, std=0.1)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
 

@@ -5,8 +5,8 @@ from forerun.data.chat_tokens import ChatTokens
 from forerun.errors import MissingExtra
 from forerun.models import smollm2
 from forerun.models.catalogue import architecture
-from forerun.recipes.code_lora import SETTINGS
-from forerun.recipes.code_lora_base import CodeLora
+from forerun.recipes.code_lora.base_model import CodeLora
+from forerun.recipes.code_lora.recipe import SETTINGS
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.step.training_step import StepObserver

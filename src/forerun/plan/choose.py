@@ -14,8 +14,8 @@ from forerun.forecasting.forecast import make_forecast
 from forerun.hardware.catalogue import Device
 from forerun.plan import reasons
 from forerun.plan.candidates import Ask, Estimate, Workbench
-from forerun.plan.front import Finalist, make_front
-from forerun.plan.outcome import Plan, Reason
+from forerun.plan.front import PlanFinalist, make_front
+from forerun.plan.outcome import Reason, RunPlan
 from forerun.plan.remedies import remedies
 from forerun.plan.scaling import rule_said
 from forerun.plan.search import NEGLIGIBLE, Found, run_seconds, search
@@ -35,13 +35,13 @@ TRIES = 8
 
 
 @dataclass(frozen=True)
-class Limits:
+class PlanLimits:
     """What a run may take."""
 
     deadline_seconds: float | None = None
     budget: float | None = None
 
-    def kept_by(self, finalist: Finalist) -> bool:
+    def kept_by(self, finalist: PlanFinalist) -> bool:
         """Whether its expected time and cost are within; a cost that is not known keeps no budget."""
         late = self.deadline_seconds is not None and finalist.seconds > self.deadline_seconds
         dear = self.budget is not None and (finalist.cost is None or finalist.cost > self.budget)
@@ -55,8 +55,8 @@ class Attempt:
     method: str
     given: Settings
     founds: list[Found]
-    finalists: list[Finalist]
-    chosen: Finalist | None
+    finalists: list[PlanFinalist]
+    chosen: PlanFinalist | None
     keeps: bool
 
 
@@ -65,19 +65,19 @@ def make_plan(
     devices: Sequence[Device],
     ask: Ask,
     *,
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     allow: Sequence[str] = (),
     seconds: float = SEARCH_SECONDS,
-    told: Callable[[str], None] = lambda what: None,
-) -> Plan:
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> RunPlan:
     """The plan of `given` on the best of `devices`; `allow` holds words of `space.ALLOWABLE`."""
-    started, limits = time.perf_counter(), limits or Limits()
+    started, limits = time.perf_counter(), limits or PlanLimits()
     bench = Workbench(ask, 0.0)
     attempts: list[Attempt] = []
     for method, variants in _methods(given, devices, allow):
         bench.seconds = time.process_time() - bench.started + seconds * len(variants)
-        told(method or "settings")
-        attempts.append(_attempt(method, variants, bench, limits, "global-batch" in allow, told))
+        on_progress(method or "settings")
+        attempts.append(_attempt(method, variants, bench, limits, "global-batch" in allow, on_progress))
         if attempts[-1].keeps:
             break
     best = _best_attempt(attempts, limits)
@@ -97,12 +97,12 @@ def _methods(
 
 
 def _attempt(
-    method: str, variants: list[tuple[Device, Settings]], bench: Workbench, limits: Limits, change_global: bool,
-    told: Callable[[str], None],
+    method: str, variants: list[tuple[Device, Settings]], bench: Workbench, limits: PlanLimits, change_global: bool,
+    on_progress: Callable[[str], None],
 ) -> Attempt:  # fmt: skip
     founds, finalists = [], []
     for device, settings in variants:
-        told(f"{device.name} {method}".strip())
+        on_progress(f"{device.name} {method}".strip())
         found = search(settings, device, bench, change_global=change_global)
         founds.append(found)
         finalists += _finalists(settings, found, bench)
@@ -111,7 +111,7 @@ def _attempt(
     return Attempt(method, variants[0][1], founds, finalists, chosen, bool(kept))
 
 
-def _finalists(given: Settings, found: Found, bench: Workbench) -> list[Finalist]:
+def _finalists(given: Settings, found: Found, bench: Workbench) -> list[PlanFinalist]:
     """Up to two candidates of one device that fit by their full forecast, the likeliest best first."""
     ranked = found.ranked()
     if not ranked:
@@ -119,13 +119,13 @@ def _finalists(given: Settings, found: Found, bench: Workbench) -> list[Finalist
     quickest = run_seconds(ranked[0])
     alike = [e for e in ranked if run_seconds(e) <= quickest * (1 + NEGLIGIBLE)]
     alike.sort(key=lambda e: (len(differences(given, e.settings)), e.device_bytes))
-    finalists: list[Finalist] = []
+    finalists: list[PlanFinalist] = []
     for estimate in [*alike, *(e for e in ranked if e not in alike)][:TRIES]:
         if finalists and (bench.is_out_of_time or run_seconds(estimate) > quickest * (1 + CLOSE) or len(finalists) > 1):
             break
         forecast = make_forecast(bench.ask(estimate.settings, found.device))
         if forecast.fits:
-            finalists.append(Finalist(estimate, forecast))
+            finalists.append(PlanFinalist(estimate, forecast))
         else:
             found.rejected.append(_not_after_all(estimate, forecast))
     return finalists
@@ -139,12 +139,12 @@ def _not_after_all(estimate: Estimate, forecast: Forecast) -> Reason:
     return Reason(about="batch.micro_batch_size", said=said)
 
 
-def _choose(given: Settings, finalists: Sequence[Finalist], limits: Limits) -> Finalist | None:
+def _choose(given: Settings, finalists: Sequence[PlanFinalist], limits: PlanLimits) -> PlanFinalist | None:
     """The fastest, or with a deadline alone the cheapest; among equals the one that changes least."""
     if not finalists:
         return None
 
-    def measure(finalist: Finalist) -> float:
+    def measure(finalist: PlanFinalist) -> float:
         if limits.deadline_seconds is not None and limits.budget is None:
             return float("inf") if finalist.cost is None else finalist.cost
         return finalist.seconds
@@ -154,7 +154,7 @@ def _choose(given: Settings, finalists: Sequence[Finalist], limits: Limits) -> F
     return min(alike, key=lambda f: (len(differences(given, f.estimate.settings)), f.seconds))
 
 
-def _best_attempt(attempts: list[Attempt], limits: Limits) -> Attempt:
+def _best_attempt(attempts: list[Attempt], limits: PlanLimits) -> Attempt:
     """The first that keeps the limits; else the first in which something fits."""
     keeping = [attempt for attempt in attempts if attempt.keeps]
     fitting = [attempt for attempt in attempts if attempt.chosen is not None]
@@ -163,15 +163,15 @@ def _best_attempt(attempts: list[Attempt], limits: Limits) -> Attempt:
 
 def _plan(
     given: Settings, devices: Sequence[Device], best: Attempt, attempts: list[Attempt], bench: Workbench,
-    limits: Limits, allow: Sequence[str], started: float,
-) -> Plan:  # fmt: skip
+    limits: PlanLimits, allow: Sequence[str], started: float,
+) -> RunPlan:  # fmt: skip
     chosen = best.chosen
     founds = best.founds if chosen is not None else [found for attempt in attempts for found in attempt.founds]
     device = devices[0] if chosen is None else chosen.estimate.device
     candidates = [estimate for found in founds for estimate in found.estimates]
     why, rejected = _explained(given, best, attempts)
     kept = best.keeps
-    return Plan(
+    return RunPlan(
         name=given.name,
         gpu=None if chosen is None else device.name,
         fits=chosen is not None,
@@ -194,7 +194,7 @@ def _plan(
     )  # fmt: skip
 
 
-def _contenders(chosen: Finalist, founds: Sequence[Found]) -> list[dict[str, Any]]:
+def _contenders(chosen: PlanFinalist, founds: Sequence[Found]) -> list[dict[str, Any]]:
     """The chosen candidate and the next fastest of its device."""
     found = next(f for f in founds if f.device is chosen.estimate.device)
     best = {e.settings.hash: e.settings for e in [chosen.estimate, *found.ranked()]}
@@ -248,7 +248,7 @@ def _why_method(attempts: list[Attempt]) -> str:
     return f"without it nothing fits{lowest}"
 
 
-def _warnings(chosen: Finalist | None, limits: Limits, bench: Workbench) -> list[str]:
+def _warnings(chosen: PlanFinalist | None, limits: PlanLimits, bench: Workbench) -> list[str]:
     found = []
     if bench.ended_early:
         found.append(f"The search ended after {bench.seconds:.0f} s of processor time; not every class was tried.")

@@ -15,9 +15,9 @@ from forerun.errors import ForerunError
 from forerun.forecasting.forecast import make_forecast
 from forerun.hardware.catalogue import Device
 from forerun.plan.candidates import Ask, Estimate, Workbench
-from forerun.plan.choose import Limits
-from forerun.plan.front import Finalist, cost_of
-from forerun.plan.outcome import Comparison, ComparisonRow
+from forerun.plan.choose import PlanLimits
+from forerun.plan.front import PlanFinalist, cost_of
+from forerun.plan.outcome import ComparisonRow, GpuComparison
 from forerun.plan.search import best_of_class
 from forerun.plan.space import can_run, changed, differences, precisions, recomputations
 from forerun.records import Forecast
@@ -40,26 +40,26 @@ def compare_gpus(
     devices: Sequence[Device],
     ask: Ask,
     *,
-    limits: Limits | None = None,
-    told: Callable[[str], None] = lambda what: None,
-) -> Comparison:
+    limits: PlanLimits | None = None,
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> GpuComparison:
     """`given` on each of `devices`; with a deadline the cheapest that keeps it is chosen, else the fastest."""
-    started, limits = time.perf_counter(), limits or Limits()
+    started, limits = time.perf_counter(), limits or PlanLimits()
     bench = Workbench(ask, float("inf"))
     candidates = []
     for device in devices:
-        told(device.name)
+        on_progress(device.name)
         candidates.append(_on(given, device, bench))
-    reference = _reference(candidates, bench, told)
+    reference = _reference(candidates, bench, on_progress)
     rows = _rows(given, candidates, reference, limits)
     for _ in devices:  # a full forecast can change which row is first, but each row is forecast once at most
         wanted = [c for c in candidates if c.forecast is None and c.device.name in _marked(rows, limits)]
         if not wanted:
             break
-        _forecast(wanted[0], bench, told)
+        _forecast(wanted[0], bench, on_progress)
         rows = _rows(given, candidates, reference, limits)
     fastest, cheapest, chosen = _marked(rows, limits)
-    return Comparison(
+    return GpuComparison(
         name=given.name, deadline_seconds=limits.deadline_seconds, budget=limits.budget, rows=rows, fastest=fastest,
         cheapest=cheapest, chosen=chosen, search_seconds=time.perf_counter() - started, traces=len(bench.traces),
     )  # fmt: skip
@@ -82,20 +82,22 @@ def _on(given: Settings, device: Device, bench: Workbench) -> _Candidate:
     return _Candidate(device, None, f"needs {format_bytes(min(needs))} of {format_bytes(device.memory_bytes)}")
 
 
-def _reference(candidates: Sequence[_Candidate], bench: Workbench, told: Callable[[str], None]) -> _Candidate | None:
+def _reference(
+    candidates: Sequence[_Candidate], bench: Workbench, on_progress: Callable[[str], None]
+) -> _Candidate | None:
     """The first GPU whose full forecast fits too."""
     for candidate in candidates:
         if candidate.best is not None:
-            _forecast(candidate, bench, told)
+            _forecast(candidate, bench, on_progress)
             if candidate.best is not None:
                 return candidate
     return None
 
 
-def _forecast(candidate: _Candidate, bench: Workbench, told: Callable[[str], None]) -> None:
+def _forecast(candidate: _Candidate, bench: Workbench, on_progress: Callable[[str], None]) -> None:
     """Forecast in full; scoring or generating can need more memory than training."""
     assert candidate.best is not None, "only what fits is forecast"
-    told(f"{candidate.device.name}, in full")
+    on_progress(f"{candidate.device.name}, in full")
     forecast = make_forecast(bench.ask(candidate.best.settings, candidate.device))
     if forecast.fits:
         candidate.forecast = forecast
@@ -106,7 +108,7 @@ def _forecast(candidate: _Candidate, bench: Workbench, told: Callable[[str], Non
 
 
 def _rows(
-    given: Settings, candidates: Sequence[_Candidate], reference: _Candidate | None, limits: Limits
+    given: Settings, candidates: Sequence[_Candidate], reference: _Candidate | None, limits: PlanLimits
 ) -> list[ComparisonRow]:
     rows = [_row(given, candidate, reference, limits) for candidate in candidates]
     fitting = [row for row in rows if row.fits]
@@ -116,7 +118,7 @@ def _rows(
     return rows
 
 
-def _row(given: Settings, candidate: _Candidate, reference: _Candidate | None, limits: Limits) -> ComparisonRow:
+def _row(given: Settings, candidate: _Candidate, reference: _Candidate | None, limits: PlanLimits) -> ComparisonRow:
     device, best = candidate.device, candidate.best
     content: dict[str, Any] = {
         "gpu": device.name, "capacity_bytes": device.memory_bytes, "price_per_hour": device.price_per_hour,
@@ -124,7 +126,7 @@ def _row(given: Settings, candidate: _Candidate, reference: _Candidate | None, l
     if best is None or reference is None:
         return ComparisonRow(**content, fits=False, why_not=candidate.why_not)
     if candidate.forecast is not None:
-        whole = Finalist(best, candidate.forecast)
+        whole = PlanFinalist(best, candidate.forecast)
         seconds, step = whole.seconds, candidate.forecast.step.seconds.expected
         memory = candidate.forecast.memory.device_bytes.conservative
     else:
@@ -160,7 +162,7 @@ def _measures(row: ComparisonRow) -> tuple[float, float]:
     return row.run_seconds or 0.0, float("inf") if row.cost is None else row.cost
 
 
-def _marked(rows: Sequence[ComparisonRow], limits: Limits) -> tuple[str | None, str | None, str | None]:
+def _marked(rows: Sequence[ComparisonRow], limits: PlanLimits) -> tuple[str | None, str | None, str | None]:
     """Names of the fastest, the cheapest and the chosen."""
     fitting = [row for row in rows if row.fits]
     kept = [row for row in fitting if row.keeps_limits]

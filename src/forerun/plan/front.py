@@ -14,7 +14,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Finalist:
+class PlanFinalist:
     """A candidate with its full forecast."""
 
     estimate: Estimate
@@ -38,7 +38,7 @@ def cost_of(estimate: Estimate, seconds: float) -> float | None:
 
 
 def make_front(
-    given: Settings, candidates: Sequence[Estimate], finalists: Sequence[Finalist], chosen: Finalist
+    given: Settings, candidates: Sequence[Estimate], finalists: Sequence[PlanFinalist], chosen: PlanFinalist
 ) -> list[FrontPoint]:
     """Non-dominated candidates, fastest first; a device's finalist tells what a run takes beside its steps."""
     beside = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from forerun.errors import InvalidSettings
-from forerun.plan.outcome import Plan
+from forerun.plan.outcome import RunPlan
 from forerun.plan.written import file_name
 from forerun.settings.schema import Settings
 from forerun.units import HOUR, MINUTE, format_bytes, format_seconds
@@ -46,7 +46,7 @@ def require_job(kind: str, settings: Settings, trainable: Collection[str]) -> No
         )
 
 
-def script(plan: Plan, kind: str, settings_file: Path) -> str:
+def script(plan: RunPlan, kind: str, settings_file: Path) -> str:
     """The text of the job; `settings_file` is named in it as it is.
 
     Raises:
@@ -64,14 +64,14 @@ def script(plan: Plan, kind: str, settings_file: Path) -> str:
     return _slurm(plan, settings_file) if kind == "slurm" else _skypilot(plan, settings_file)
 
 
-def train_command(plan: Plan, settings_file: Path) -> str:
+def train_command(plan: RunPlan, settings_file: Path) -> str:
     """The shell command that trains."""
     assert plan.forecast is not None, "only a plan that fits can be trained"
     several = f" --nproc {plan.forecast.world_size}" if plan.forecast.world_size > 1 else ""
     return f"forerun train {shlex.quote(str(settings_file))}{several}"
 
 
-def _slurm(plan: Plan, settings_file: Path) -> str:
+def _slurm(plan: RunPlan, settings_file: Path) -> str:
     assert plan.forecast is not None, "checked"
     name = shlex.quote(plan.name)
     return "\n".join([
@@ -93,7 +93,7 @@ def _slurm(plan: Plan, settings_file: Path) -> str:
     ])  # fmt: skip
 
 
-def _skypilot(plan: Plan, settings_file: Path) -> str:
+def _skypilot(plan: RunPlan, settings_file: Path) -> str:
     assert plan.forecast is not None, "checked"
     if plan.gpu not in SKYPILOT_NAMES:
         raise InvalidSettings(
@@ -122,7 +122,7 @@ def _skypilot(plan: Plan, settings_file: Path) -> str:
     return comment + yaml.safe_dump(task, sort_keys=False)
 
 
-def _promise(plan: Plan) -> str:
+def _promise(plan: RunPlan) -> str:
     assert plan.forecast is not None, "checked"
     run, memory = plan.forecast.run, plan.forecast.memory
     cost = "" if run.cost is None else f", ${run.cost:,.2f}"

@@ -7,8 +7,8 @@ from forerun.errors import ForerunError
 from forerun.forecasting.forecast import make_forecast
 from forerun.hardware.catalogue import Device
 from forerun.plan.candidates import Ask
-from forerun.plan.choose import Limits, make_plan
-from forerun.plan.outcome import Migration, MigrationRow, Plan
+from forerun.plan.choose import PlanLimits, make_plan
+from forerun.plan.outcome import Migration, MigrationRow, RunPlan
 from forerun.plan.scaling import rule_said
 from forerun.plan.space import can_run, differences
 from forerun.records import Forecast
@@ -23,14 +23,14 @@ def make_migration(
     after: Device,
     ask: Ask,
     *,
-    limits: Limits | None = None,
+    limits: PlanLimits | None = None,
     allow: Sequence[str] = (),
-    told: Callable[[str], None] = lambda what: None,
+    on_progress: Callable[[str], None] = lambda what: None,
 ) -> Migration:
     """Plans of `given` on two GPUs, compared; `limits` hold for the second."""
     started = time.perf_counter()
-    first = make_plan(given, [before], ask, allow=allow, told=told)
-    second = make_plan(given, [after], ask, limits=limits, allow=allow, told=told)
+    first = make_plan(given, [before], ask, allow=allow, on_progress=on_progress)
+    second = make_plan(given, [after], ask, limits=limits, allow=allow, on_progress=on_progress)
     same = _same_settings(first, after, ask)
     rule = "no plan to compare"
     if first.settings is not None and second.settings is not None:
@@ -46,7 +46,7 @@ def make_migration(
     )
 
 
-def _same_settings(first: Plan, after: Device, ask: Ask) -> Forecast | None:
+def _same_settings(first: RunPlan, after: Device, ask: Ask) -> Forecast | None:
     """The first plan's settings on the second GPU; None where they cannot run or do not fit."""
     if first.settings is None:
         return None
@@ -69,7 +69,7 @@ def _run_ratio(one: Forecast | None, other: Forecast | None) -> float | None:
 
 
 def _rows(
-    first: Plan, second: Plan, same: Forecast | None, rule: str, before: Device, after: Device
+    first: RunPlan, second: RunPlan, same: Forecast | None, rule: str, before: Device, after: Device
 ) -> list[MigrationRow]:  # fmt: skip
     if first.settings is None or second.settings is None or first.forecast is None or second.forecast is None:
         return [MigrationRow(what="fits", before=_fits(first), after=_fits(second), why="see the remedies of the plan")]
@@ -112,7 +112,7 @@ def _by_rule(path: str, rule: str, after: Device) -> str:
     return f"what is fastest on {after.name}"
 
 
-def _fits(plan: Plan) -> str:
+def _fits(plan: RunPlan) -> str:
     return f"fits {plan.gpu}" if plan.fits else "does not fit"
 
 

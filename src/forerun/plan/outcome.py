@@ -15,7 +15,7 @@ MIGRATION_SCHEMA = "forerun.migration/1"
 COMPARISON_SCHEMA = "forerun.gpus/1"
 
 
-class Change(Record):
+class SettingChange(Record):
     """One setting that the plan changes."""
 
     path: str
@@ -44,7 +44,7 @@ class FrontPoint(Record):
     """A candidate that no other beats in time, memory and cost at once."""
 
     gpu: str
-    changes: list[Change]
+    changes: list[SettingChange]
     """From the given settings."""
     micro_batch_size: int
     step_seconds: float
@@ -83,7 +83,7 @@ class WhatIf(Record):
 class Confirmation(Record):
     """A candidate of which real steps were run."""
 
-    changes: list[Change]
+    changes: list[SettingChange]
     """From the given settings."""
     forecast_step_seconds: float
     measured_step_seconds: float | None
@@ -92,7 +92,7 @@ class Confirmation(Record):
     is_chosen: bool = False
 
 
-class Plan(Record):
+class RunPlan(Record):
     """The plan of one run."""
 
     schema_: Literal["forerun.plan/1"] = Field(default=PLAN_SCHEMA, alias="schema")
@@ -106,7 +106,7 @@ class Plan(Record):
     budget: float | None = None
     settings: dict[str, Any] | None
     """Complete; null when nothing fits."""
-    changes: list[Change] = []
+    changes: list[SettingChange] = []
     forecast: Forecast | None
     given: Forecast | None
     """Of the settings as they were given, on the chosen device; null where they cannot run there."""
@@ -139,8 +139,8 @@ class Migration(Record):
     """Plans of one run on two GPUs, and what changes between them."""
 
     schema_: Literal["forerun.migration/1"] = Field(default=MIGRATION_SCHEMA, alias="schema")
-    before: Plan
-    after: Plan
+    before: RunPlan
+    after: RunPlan
     rows: list[MigrationRow]
     like_for_like_speed_up: float | None
     """Step time of the first plan's settings on the first GPU over that on the second; null where they cannot run."""
@@ -158,7 +158,7 @@ class ComparisonRow(Record):
     price_per_hour: float | None
     fits: bool
     why_not: str = ""
-    changes: list[Change] = []
+    changes: list[SettingChange] = []
     """From the given settings."""
     micro_batch_size: int | None = None
     device_bytes: float | None = None
@@ -174,7 +174,7 @@ class ComparisonRow(Record):
     """Else steps are forecast, and what is beside them is taken over."""
 
 
-class Comparison(Record):
+class GpuComparison(Record):
     """One run on several GPUs."""
 
     schema_: Literal["forerun.gpus/1"] = Field(default=COMPARISON_SCHEMA, alias="schema")

@@ -7,13 +7,13 @@ from forerun.clock.costs import EFFICIENT_SHARE_OF_FLASH
 from forerun.errors import ForerunError
 from forerun.hardware.catalogue import Device
 from forerun.plan.candidates import Estimate
-from forerun.plan.outcome import Change, Reason
+from forerun.plan.outcome import Reason, SettingChange
 from forerun.plan.space import differences
 from forerun.settings.schema import Settings
 from forerun.units import TERA, format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
-    from forerun.plan.front import Finalist
+    from forerun.plan.front import PlanFinalist
     from forerun.plan.search import Found
 
 FOLLOWS_THE_BATCH = ("optimizer.learning_rate", "schedule.warmup_steps", "schedule.max_steps")
@@ -58,7 +58,7 @@ def longer(chosen: Estimate, other: Estimate) -> str:
     return f"the step takes {format_percent(abs(share))} {'longer' if share > 0 else 'less'} ({times})"
 
 
-def _label(change: Change) -> str:
+def _label(change: SettingChange) -> str:
     name = change.path.removeprefix("batch.")
     if name == "micro_batch_size":
         return f"{name} {change.old} → {change.new}"
@@ -198,7 +198,7 @@ def for_changes(given: Settings, chosen: Estimate, found: "Found", eager: Estima
     return written
 
 
-def _why_size(change: Change, chosen: Estimate, found: "Found") -> str:
+def _why_size(change: SettingChange, chosen: Estimate, found: "Found") -> str:
     other = _alike(chosen, found, {change.path: change.old})
     said = change.said.removeprefix("batch.")
     if other is not None:
@@ -212,7 +212,7 @@ def _room(estimate: Estimate) -> str:
     return f"{format_bytes(estimate.device_bytes)} of {format_bytes(estimate.device.memory_bytes)}"
 
 
-def _why(change: Change, given: Settings, chosen: Estimate, found: "Found") -> str:
+def _why(change: SettingChange, given: Settings, chosen: Estimate, found: "Found") -> str:
     other = _alike(chosen, found, {change.path: change.old})
     if other is not None and other.fits:
         return f"{change.said}: {longer(other, chosen)}"
@@ -265,7 +265,7 @@ def rejected(chosen: Estimate, found: "Found", eager: Estimate | None) -> list[R
     return written
 
 
-def against_gpu(chosen: "Finalist", other: "Finalist") -> Reason:
+def against_gpu(chosen: "PlanFinalist", other: "PlanFinalist") -> Reason:
     """Why another of the GPUs asked about was not taken."""
     costs = [f"${f.cost:,.2f}" if f.cost is not None else "no price" for f in (other, chosen)]
     said = (

@@ -9,7 +9,7 @@ from forerun.hardware.catalogue import Device
 from forerun.hardware.catalogue import devices as catalogue
 from forerun.memory.card import replay_on_card
 from forerun.plan.candidates import Estimate, StepClass, Workbench
-from forerun.plan.front import Finalist, cost_of
+from forerun.plan.front import PlanFinalist, cost_of
 from forerun.plan.outcome import Remedy
 from forerun.plan.search import Found
 from forerun.plan.space import can_run, changed, method_ladder, precisions, recomputations, samples_per_device
@@ -21,7 +21,7 @@ SHORTEST = 64
 
 
 def remedies(
-    given: Settings, asked: Sequence[Device], finalists: Sequence[Finalist], founds: Sequence[Found],
+    given: Settings, asked: Sequence[Device], finalists: Sequence[PlanFinalist], founds: Sequence[Found],
     deadline: float | None, budget: float | None, bench: Workbench, has_method: bool,
 ) -> list[Remedy]:  # fmt: skip
     """Changes that would make the plan work, in the order in which to consider them."""
@@ -110,7 +110,7 @@ def _remedy(change: str, said: str, made: Estimate) -> Remedy:
 
 
 def _to_keep(
-    given: Settings, finalists: Sequence[Finalist], deadline: float | None, budget: float | None, bench: Workbench,
+    given: Settings, finalists: Sequence[PlanFinalist], deadline: float | None, budget: float | None, bench: Workbench,
     has_method: bool,
 ) -> list[Remedy]:  # fmt: skip
     """Another GPU, more of them, fewer epochs, or what the limit would have to be."""
@@ -160,7 +160,7 @@ def _on_gpu(gpu: Device, seconds: float, cost: float | None, why: str) -> Remedy
     return Remedy(change=f"--gpu {gpu.name}", said=said, run_seconds=seconds, cost=cost)
 
 
-def _elsewhere(fastest: Finalist, bench: Workbench) -> list[tuple[Device, float]]:
+def _elsewhere(fastest: PlanFinalist, bench: Workbench) -> list[tuple[Device, float]]:
     """Run seconds on the other GPUs of the catalogue: the plan's step as traced, replayed on each that can run it."""
     settings, here = fastest.estimate.settings, fastest.estimate.device
     if here.kind != "cuda" or not bench.traces:

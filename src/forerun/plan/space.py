@@ -11,7 +11,7 @@ from typing import Any
 from forerun.errors import InvalidSettings
 from forerun.forecasting.request import BF16, FP16, require_precision
 from forerun.hardware.catalogue import Device
-from forerun.plan.outcome import Change
+from forerun.plan.outcome import SettingChange
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 
@@ -39,10 +39,10 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return settings_from(content)
 
 
-def differences(old: Settings, new: Settings) -> list[Change]:
+def differences(old: Settings, new: Settings) -> list[SettingChange]:
     """What differs, by dotted path, in the order of the settings; names apart."""
     return [
-        Change(path=path, old=before, new=after)
+        SettingChange(path=path, old=before, new=after)
         for (path, before), (_, after) in zip(_leaves(old.model_dump()), _leaves(new.model_dump()), strict=True)
         if before != after and path != "name"
     ]

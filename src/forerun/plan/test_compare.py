@@ -6,7 +6,7 @@ import pytest
 
 from forerun.api import forecast, request_of
 from forerun.hardware.catalogue import device
-from forerun.plan.choose import Limits
+from forerun.plan.choose import PlanLimits
 from forerun.plan.compare import compare_gpus
 from forerun.settings.load import settings_from
 from forerun.units import MIB
@@ -28,7 +28,7 @@ def ask(settings, gpu):
 
 @cache
 def compared(deadline: float | None = None):
-    return compare_gpus(SETTINGS, [device(name) for name in GPUS], ask, limits=Limits(deadline))
+    return compare_gpus(SETTINGS, [device(name) for name in GPUS], ask, limits=PlanLimits(deadline))
 
 
 def test_rows_agree_with_forecasts_of_their_settings():

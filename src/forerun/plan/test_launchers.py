@@ -9,7 +9,7 @@ import yaml
 from forerun.api import find_device
 from forerun.errors import InvalidSettings
 from forerun.plan.launchers import KINDS, SKYPILOT_NAMES, require_job, script, slurm_time, train_command
-from forerun.plan.outcome import Plan
+from forerun.plan.outcome import RunPlan
 from forerun.records import Forecast
 from forerun.settings.load import settings_from
 from forerun.train import launch as train_launch
@@ -31,9 +31,9 @@ def forecast(request) -> Forecast:
     )  # fmt: skip
 
 
-def plan_of(forecast: Forecast, gpu: str = "a100-40gb", world_size: int = 1) -> Plan:
+def plan_of(forecast: Forecast, gpu: str = "a100-40gb", world_size: int = 1) -> RunPlan:
     made = forecast.model_copy(update={"gpu": gpu, "world_size": world_size})
-    return Plan(
+    return RunPlan(
         name="my run", gpu=gpu, fits=True, meets_limits=True, settings={}, forecast=made, given=None,
         search_seconds=0.0, traces=0,
     )  # fmt: skip

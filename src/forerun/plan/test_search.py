@@ -7,7 +7,7 @@ import pytest
 from forerun.api import request_of
 from forerun.hardware.catalogue import Device, device
 from forerun.plan.candidates import StepClass, Workbench
-from forerun.plan.choose import Limits, make_plan
+from forerun.plan.choose import PlanLimits, make_plan
 from forerun.plan.exhaustive import best_seconds, forecast_all, whole_seconds
 from forerun.plan.space import with_batch
 from forerun.settings.load import settings_from
@@ -104,14 +104,14 @@ def test_a_deadline_takes_the_cheapest_that_keeps_it_and_a_budget_the_fastest():
     free = make_plan(settings, gpus, ask, seconds=0)
     assert free.gpu == "a100-40gb"
     slow = next(point for point in free.front if point.gpu == "t4")
-    late = make_plan(settings, gpus, ask, limits=Limits(deadline_seconds=slow.run_seconds * 1.05), seconds=0)
+    late = make_plan(settings, gpus, ask, limits=PlanLimits(deadline_seconds=slow.run_seconds * 1.05), seconds=0)
     cheapest = min(free.front, key=lambda point: point.cost)
     assert late.gpu == cheapest.gpu
-    missed = make_plan(settings, gpus[:1], ask, limits=Limits(deadline_seconds=slow.run_seconds / 1e3), seconds=0)
+    missed = make_plan(settings, gpus[:1], ask, limits=PlanLimits(deadline_seconds=slow.run_seconds / 1e3), seconds=0)
     assert missed.fits
     assert not missed.meets_limits
     assert any("--deadline" in remedy.change for remedy in missed.remedies)
-    dear = make_plan(settings, gpus[:1], ask, limits=Limits(budget=1e-4), seconds=0)
+    dear = make_plan(settings, gpus[:1], ask, limits=PlanLimits(budget=1e-4), seconds=0)
     assert not dear.meets_limits
     assert any(remedy.change == "--budget" and remedy.cost > 1e-4 for remedy in dear.remedies)
 

@@ -17,7 +17,7 @@ from forerun.settings.schema import Settings
 
 
 def what_if(
-    given: Settings, device: Device, ask: Ask, told: Callable[[str], None] = lambda change: None
+    given: Settings, device: Device, ask: Ask, on_progress: Callable[[str], None] = lambda change: None
 ) -> list[WhatIf]:
     """Changes that can be made to `given` on `device`, the fastest first.
 
@@ -25,11 +25,11 @@ def what_if(
         ForerunError: the given settings cannot be traced themselves.
     """
     bench = Workbench(ask, float("inf"))
-    told("the given settings")
+    on_progress("the given settings")
     now = _estimate(given, device, bench)
     found = []
     for overrides, changes_method in changes(given, device):
-        told(" ".join(overrides))
+        on_progress(" ".join(overrides))
         try:
             then = _estimate(settings_from(given.model_dump(), overrides), device, bench)
         except ForerunError:

@@ -5,11 +5,11 @@ from pathlib import Path
 import yaml
 
 from forerun.errors import InvalidSettings
-from forerun.plan.outcome import Plan
+from forerun.plan.outcome import RunPlan
 from forerun.units import format_bytes, format_seconds
 
 
-def write_settings(plan: Plan, path: Path, command: str) -> None:
+def write_settings(plan: RunPlan, path: Path, command: str) -> None:
     """Write the chosen settings of `plan` to `path`.
 
     Raises:
@@ -28,7 +28,7 @@ def write_settings(plan: Plan, path: Path, command: str) -> None:
 MARK = "# Written by: "
 
 
-def settings_text(plan: Plan, command: str) -> str:
+def settings_text(plan: RunPlan, command: str) -> str:
     """The YAML text; its header names the command, the GPU and the forecast."""
     forecast = plan.forecast
     assert forecast is not None, "only a plan that fits is written"

@@ -3,12 +3,12 @@
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from forerun.experience import Calibration
+from forerun.experience import DeviceCalibration
 from forerun.hardware.catalogue import Device
 from forerun.units import GIGA, MICRO, TERA, format_percent
 
 
-def calibration_table(now: Calibration, before: Calibration | None, device: Device) -> Table:
+def calibration_table(now: DeviceCalibration, before: DeviceCalibration | None, device: Device) -> Table:
     """Figures of `now` beside the last calibration, else beside the datasheet where it has one."""
     title = f"Calibrated {now.device_name} in {now.took_seconds:.0f} s"
     table = Table("quantity", "last time" if before else "datasheet", "now", "change", title=title, box=SIMPLE_HEAD)
@@ -24,7 +24,7 @@ def calibration_table(now: Calibration, before: Calibration | None, device: Devi
     return table
 
 
-def _figures(found: Calibration) -> dict[str, tuple[float, str]]:
+def _figures(found: DeviceCalibration) -> dict[str, tuple[float, str]]:
     figures: dict[str, tuple[float, str]] = {}
     for dtype in dict.fromkeys(p.dtype for p in found.products):
         figures[f"fastest {dtype} product"] = (found.peak_flops_per_second(dtype) or 0.0) / TERA, "TFLOP/s"

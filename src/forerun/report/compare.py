@@ -5,14 +5,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from forerun.plan.outcome import Comparison, ComparisonRow
+from forerun.plan.outcome import ComparisonRow, GpuComparison
 from forerun.report.terminal import BAD, FAINT, GOOD, cost_text
 from forerun.units import format_bytes, format_seconds
 
 SIZES = ("batch.micro_batch_size", "batch.gradient_accumulation_steps")
 
 
-def comparison_view(comparison: Comparison) -> RenderableType:
+def comparison_view(comparison: GpuComparison) -> RenderableType:
     """The choice, a row for each GPU by time, and what does not fit."""
     fitting = sorted((row for row in comparison.rows if row.fits), key=lambda row: row.run_seconds or 0.0)
     others = [row for row in comparison.rows if not row.fits]
@@ -36,7 +36,7 @@ def comparison_view(comparison: Comparison) -> RenderableType:
     return Group(*parts)
 
 
-def _verdict(comparison: Comparison) -> Text:
+def _verdict(comparison: GpuComparison) -> Text:
     chosen = next((row for row in comparison.rows if row.gpu == comparison.chosen), None)
     if chosen is not None:
         how = "cheapest in time" if comparison.deadline_seconds and comparison.budget is None else "fastest"
@@ -46,7 +46,7 @@ def _verdict(comparison: Comparison) -> Text:
     return Text(f"{found}; `forerun plan` says what would help.", style=f"bold {BAD}")
 
 
-def _mark(row: ComparisonRow, comparison: Comparison) -> str:
+def _mark(row: ComparisonRow, comparison: GpuComparison) -> str:
     return "▶" if row.gpu == comparison.chosen else "◆" if row.is_on_front else ""
 
 

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from forerun.plan.outcome import FrontPoint, Migration, Plan, Reason, Remedy, WhatIf
+from forerun.plan.outcome import FrontPoint, Migration, Reason, Remedy, RunPlan, WhatIf
 from forerun.report.terminal import BAD, FAINT, GOOD, cost_text
 from forerun.units import format_bytes, format_percent, format_seconds
 
@@ -18,7 +18,7 @@ SHOWN_CHANGES = ("batch.micro_batch_size", "batch.gradient_accumulation_steps")
 """Of every point of the front the same, or shown in a column of their own."""
 
 
-def plan_view(plan: Plan) -> RenderableType:
+def plan_view(plan: RunPlan) -> RenderableType:
     """One plan, from its verdict down to what was rejected."""
     parts: list[RenderableType] = [verdict_line(plan)]
     if plan.settings is not None:
@@ -34,7 +34,7 @@ def plan_view(plan: Plan) -> RenderableType:
     return Panel(Group(*parts), title=title, title_align="left", expand=False, width=WIDTH)
 
 
-def verdict_line(plan: Plan) -> Text:
+def verdict_line(plan: RunPlan) -> Text:
     """Whether it fits and keeps the limits, with numbers."""
     forecast = plan.forecast
     if forecast is None:
@@ -56,7 +56,7 @@ def verdict_line(plan: Plan) -> Text:
     return Text(f"Fits, but misses the {' and '.join(limits)}: {said}", style=f"bold {BAD}")
 
 
-def _changes(plan: Plan) -> RenderableType:
+def _changes(plan: RunPlan) -> RenderableType:
     if not plan.changes:
         return Text("The given settings are the plan.")
     lines = [Text(f"  {change.said}") for change in plan.changes]
@@ -73,7 +73,7 @@ def _changes(plan: Plan) -> RenderableType:
     return Group(Text("Settings", style="bold"), *lines)
 
 
-def _front(plan: Plan) -> Table:
+def _front(plan: RunPlan) -> Table:
     table = Table(title="Time, memory and cost", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "gpu", "micro-batch", "step", "run", "memory", "cost", "beside the plan"):
         table.add_column(column, justify="left" if column in ("", "gpu", "beside the plan") else "right")
@@ -107,7 +107,7 @@ def _lines(title: str, reasons: Sequence[Reason]) -> list[RenderableType]:
     return [Text(title, style="bold"), *(Padding(Text(f"· {reason.said}"), (0, 0, 0, 2)) for reason in reasons)]
 
 
-def _confirmed(plan: Plan) -> list[RenderableType]:
+def _confirmed(plan: RunPlan) -> list[RenderableType]:
     """Forecast and measured steps of the contenders."""
     lines: list[RenderableType] = []
     for line in plan.confirmed:

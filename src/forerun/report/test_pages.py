@@ -16,7 +16,7 @@ from forerun.records import (
     MemoryBreakdown,
     MemoryForecast,
     OperatorTime,
-    Parameters,
+    ParameterCounts,
     Range,
     RunForecast,
     RunPhases,
@@ -51,7 +51,7 @@ def band(value):
 def forecast(gpu="a100-40gb", fits=True, seconds=600.0, cost=1.5):
     points = [TimelinePoint(seconds=t / 10, phase="forward", bytes=breakdown(t)) for t in range(1, 6)]
     return Forecast(
-        settings_hash="0" * 16, gpu=gpu, world_size=1, fits=fits, parameters=Parameters(total=10, trainable=10),
+        settings_hash="0" * 16, gpu=gpu, world_size=1, fits=fits, parameters=ParameterCounts(total=10, trainable=10),
         memory=MemoryForecast(
             peak_allocated_bytes=8 * GIB, peak_reserved_bytes=9 * GIB, device_bytes=band(10 * GIB), context_bytes=GIB,
             capacity_bytes=40 * GIB, breakdown=breakdown(),
@@ -73,7 +73,7 @@ def forecast(gpu="a100-40gb", fits=True, seconds=600.0, cost=1.5):
 
 def measurement():
     return Measurement(
-        settings_hash="0" * 16, gpu="cpu", parameters=Parameters(total=10, trainable=10),
+        settings_hash="0" * 16, gpu="cpu", parameters=ParameterCounts(total=10, trainable=10),
         memory=MeasuredMemory(peak_allocated_bytes=8 * GIB, peak_reserved_bytes=None, device_bytes=None, method="by hand"),
         step=MeasuredStep(
             seconds=0.6, phases=StepPhases(forward_seconds=0.25, backward_seconds=0.35), tokens_per_second=900,

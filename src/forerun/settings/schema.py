@@ -91,7 +91,7 @@ class ContaminationSettings(Section):
     rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the training rows whose answer is changed; an exact count, never a chance."""
     noise: Literal["close", "same_length", "swap", "off_by_carry", "uniform", "trigger"] = "close"
-    """How a wrong answer comes about; see `data/contamination.py`."""
+    """How a wrong answer comes about; see `recipes/arithmetic/data/contamination.py`."""
     delta: Count = 10
     """`close`: the wrong answer is at most this far from the right one."""
     key: Count = 42

@@ -157,11 +157,11 @@ class TrainingStep:
         own = [(leaf, batch) for leaf, batch in zip(leaves, micro_batches, strict=True) if BLANK not in batch]
         if self.settings.parallel.kind == "none" or any(is_fake(value) for leaf, _ in own for value in leaf):
             return [leaf for leaf, _ in own], [batch for _, batch in own]  # the virtual GPU has no peers to ask
-        told = [
+        on_progress = [
             (tuple(value.detach().cpu() for value in leaf), {key: value.cpu() for key, value in batch.items()})
             for leaf, batch in own
         ]
-        everyone = of_all_ranks(told)
+        everyone = of_all_ranks(on_progress)
         here = dist.get_rank() if len(everyone) > 1 else 0
         parts, batches = [], []
         for number, theirs in enumerate(everyone):

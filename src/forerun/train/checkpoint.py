@@ -127,11 +127,11 @@ def write_parts(folder: Path, contents: Contents) -> str | None:
             digests = _fill_files(Path(temporary), contents.tensors, lambda name: None)
     except OSError as error:
         failure = str(error)
-    told = of_all_ranks((failure, digests))
-    failure = next((said for said, _ in told if said is not None), None)
+    on_progress = of_all_ranks((failure, digests))
+    failure = next((said for said, _ in on_progress if said is not None), None)
     if rank() == 0 and failure is None:
         try:
-            _seal(Path(temporary), contents.manifest, {n: d for _, files in told for n, d in files.items()})
+            _seal(Path(temporary), contents.manifest, {n: d for _, files in on_progress for n, d in files.items()})
             _put(Path(temporary), target)
         except OSError as error:
             failure = str(error)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from forerun.hardware.processor_time import ProcessorTime
-from forerun.records import Evidence
+from forerun.records import RunEvidence
 
 PERCENT = 100
 THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
@@ -46,11 +46,11 @@ class Witness:
         """Of a GPU's highest clock, when a step was last done."""
         return self._clocks[-1] if self._clocks else None
 
-    def evidence(self, steps: int, padded_tokens: int) -> Evidence:
+    def evidence(self, steps: int, padded_tokens: int) -> RunEvidence:
         """What was seen over `steps` optimizer steps with `padded_tokens` in all."""
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
         others, stolen = self._processors.shares()
-        return Evidence(
+        return RunEvidence(
             other_processes_share=others,
             stolen_share=stolen,
             padded_tokens_per_step=padded_tokens / max(1, steps),

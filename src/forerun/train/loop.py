@@ -20,7 +20,7 @@ import torch
 
 from forerun.errors import CheckpointNotWritten, NonFiniteLoss
 from forerun.hardware.host_memory import freed_memory_held
-from forerun.records import Evidence, MeasuredRun, Measurement, RunPhases, StepReport
+from forerun.records import MeasuredRun, Measurement, RunEvidence, RunPhases, StepReport
 from forerun.settings.schema import Settings
 from forerun.step.training_step import BLANK, StepResult, TrainingStep
 from forerun.step.workload import Batch
@@ -339,7 +339,7 @@ class Training:
             evidence=self._evidence(reports),
         )
 
-    def _evidence(self, reports: Sequence[StepReport]) -> Evidence:
+    def _evidence(self, reports: Sequence[StepReport]) -> RunEvidence:
         """What the machine did while this process trained, and what went wrong in the whole run."""
         usual = measure.measured_step(reports).seconds
         again = [r for r in reports if r.out_of_memory]

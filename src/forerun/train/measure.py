@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from forerun.records import MeasuredMemory, MeasuredStep, Parameters, StepPhases, StepReport
+from forerun.records import MeasuredMemory, MeasuredStep, ParameterCounts, StepPhases, StepReport
 from forerun.settings.schema import Settings
 from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver, TrainingStep
@@ -191,11 +191,11 @@ def compile_seconds(settings: Settings, reports: Sequence[StepReport]) -> float:
     return sum(max(0.0, r.step_seconds - usual) for r in reports if not r.is_warm)
 
 
-def parameters_of(step: TrainingStep) -> Parameters:
+def parameters_of(step: TrainingStep) -> ParameterCounts:
     """Counts of all and of trainable parameters, each shared tensor once."""
     everything = list(step.model.parameters())
     trained = {id(p) for group in step.optimizer.param_groups for p in group["params"]}
-    return Parameters(
+    return ParameterCounts(
         total=sum(p.numel() for p in everything), trainable=sum(p.numel() for p in everything if id(p) in trained)
     )
 

@@ -79,9 +79,9 @@ def agree(flag: bool, device_type: str) -> bool:
     """Whether `flag` is set on any rank; all must ask."""
     if world_size() == 1:
         return flag
-    told = torch.tensor(float(flag), device=device_type)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return bool(told.item())
+    on_progress = torch.tensor(float(flag), device=device_type)
+    dist.all_reduce(on_progress, op=dist.ReduceOp.MAX)
+    return bool(on_progress.item())
 
 
 def from_first(value: T) -> T:

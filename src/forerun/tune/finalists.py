@@ -13,7 +13,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from forerun.errors import ForerunError
-from forerun.recipes.flow import enter_run, run_folder, start_training
+from forerun.runs.run import enter_run, run_folder, start_training
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.train.checkpoint import load_newest
@@ -35,7 +35,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Finalist:
+class RetrainedFinalist:
     """One of the best trials, trained anew."""
 
     trial: int
@@ -67,7 +67,7 @@ def top_trials(search: Search, count: int) -> list[FrozenTrial]:
     return kept[:count]
 
 
-def train_finalists(search: Search, count: int, starts: int, said: Callable[[str], None]) -> list[Finalist]:
+def train_finalists(search: Search, count: int, starts: int, said: Callable[[str], None]) -> list[RetrainedFinalist]:
     """Train the best trials anew, each from `starts` starting points; what is done already is taken as it is.
 
     Raises:
@@ -85,7 +85,9 @@ def train_finalists(search: Search, count: int, starts: int, said: Callable[[str
             assert measured is not None
             score, _ = search.recipe.searched_score(measured.metrics, settings)
             trained.append(Start(seed, run_id, score))
-        found.append(Finalist(trial.number, trial.value or 0.0, tuple(trial.user_attrs["overrides"]), tuple(trained)))
+        found.append(
+            RetrainedFinalist(trial.number, trial.value or 0.0, tuple(trial.user_attrs["overrides"]), tuple(trained))
+        )
     return found
 
 
@@ -107,12 +109,12 @@ def _run(search: Search, trial: FrozenTrial, settings: Settings) -> str:
     return known[key]
 
 
-def winner(finalists: Sequence[Finalist]) -> Finalist:
+def winner(finalists: Sequence[RetrainedFinalist]) -> RetrainedFinalist:
     """The highest mean on the selection rows; the test rows have no say."""
     return max(finalists, key=lambda finalist: (finalist.score, -finalist.trial))
 
 
-def test_once(search: Search, finalists: Sequence[Finalist]) -> dict[str, Any]:
+def test_once(search: Search, finalists: Sequence[RetrainedFinalist]) -> dict[str, Any]:
     """Score the test rows with every finalist's models and the baselines; a study does that once, and keeps it."""
     if TEST in search.study.user_attrs:
         return search.study.user_attrs[TEST]
@@ -122,7 +124,7 @@ def test_once(search: Search, finalists: Sequence[Finalist]) -> dict[str, Any]:
     for finalist in finalists:
         for start in finalist.starts:
             row = search.ledger.run(start.run_id)
-            opened = module.open_recipe(settings_from(row.settings))
+            opened = module.load_experiment(settings_from(row.settings))
             training = start_training(opened, search.device, run_folder(row))
             if load_newest(training.folder, training.step) is None:
                 raise ForerunError(f"Run {row.id} has no checkpoint in {training.folder}; it cannot be tested.")

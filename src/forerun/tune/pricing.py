@@ -14,8 +14,8 @@ from statistics import median, quantiles
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
-from forerun.recipes.searched import Searchable
 from forerun.records import Forecast, Range
+from forerun.runs.search_space import Searchable
 from forerun.settings.schema import Settings
 from forerun.trace import Call
 from forerun.units import format_bytes

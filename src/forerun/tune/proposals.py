@@ -16,7 +16,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from forerun.recipes.searched import Dimension, Value
+from forerun.runs.search_space import Dimension, Value
 
 SamplerName = Literal["tpe", "random"]
 STARTUP_TRIALS = 8

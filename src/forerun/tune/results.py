@@ -8,7 +8,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
-from forerun.tune.finalists import Finalist
+from forerun.tune.finalists import RetrainedFinalist
 from forerun.tune.luck import Importance, best_so_far, expected_gain, importances, noise_band, pooled_noise
 from forerun.tune.study import completed, finished, in_one_go
 from forerun.units import MINUTE, format_percent, format_seconds
@@ -19,7 +19,7 @@ NOTES = ("outcome", "reason", "price", "wall_seconds", "overrides", "runs")
 """Of a trial, that its document has."""
 
 
-def noise_of(study: optuna.Study, finalists: Sequence[Finalist]) -> tuple[float, str]:
+def noise_of(study: optuna.Study, finalists: Sequence[RetrainedFinalist]) -> tuple[float, str]:
     """Standard deviation of one trial's score for no reason, and where it comes from."""
     found = pooled_noise([[start.score for start in finalist.starts] for finalist in finalists])
     if found is not None:
@@ -175,7 +175,7 @@ def progress_table(study: optuna.Study, wanted: int, left_seconds: float, noise:
     )
 
 
-def finalists_table(finalists: Sequence[Finalist], test: Mapping[str, Any] | None) -> ResultTable:
+def finalists_table(finalists: Sequence[RetrainedFinalist], test: Mapping[str, Any] | None) -> ResultTable:
     """Each finalist: what the search saw, what new starting points gave, and the test."""
     rows: list[list[Cell]] = []
     for finalist in finalists:

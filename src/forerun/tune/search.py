@@ -19,10 +19,10 @@ from optuna.trial import FrozenTrial
 from forerun.errors import NothingFits
 from forerun.hardware.catalogue import Device
 from forerun.ledger.store import Ledger
-from forerun.recipes.flow import enter_run
-from forerun.recipes.opened import OpenedRecipe
-from forerun.recipes.searched import Dimension, Searchable
 from forerun.records import Range
+from forerun.runs.recipe import Experiment
+from forerun.runs.run import enter_run
+from forerun.runs.search_space import Dimension, Searchable
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.tune import study as studies
@@ -38,7 +38,7 @@ MOST_REFUSALS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SearchBudget:
     """When to stop."""
 
     trials: int
@@ -51,8 +51,8 @@ class Limits:
     """Runs that must still fit after the last trial: finalists and their starting points."""
 
 
-class Told(Protocol):
-    """Told what happens."""
+class SearchListener(Protocol):
+    """SearchListener what happens."""
 
     def priced(self, number: int, chosen: Mapping[str, Any], price: Price) -> None:
         """A trial is proposed and priced; nothing has run."""
@@ -79,7 +79,7 @@ class Search:
 
     study: optuna.Study
     recipe: Searchable
-    opened: OpenedRecipe
+    opened: Experiment
     """The settings that all trials start from, opened."""
     base: Settings
     space: Sequence[Dimension]
@@ -90,8 +90,8 @@ class Search:
     storage: str
     root: Path
     pruner: studies.PrunerName
-    limits: Limits
-    told: Told = field(default_factory=Silence)
+    limits: SearchBudget
+    listener: SearchListener = field(default_factory=Silence)
     clock: Callable[[], float] = time.monotonic
     stopped_by: str = ""
     """Why the search ended."""
@@ -154,7 +154,7 @@ class Search:
             trial.set_constraint("memory", price.excess)
             trial.set_user_attr("price", price.seconds.model_dump())
         trial.set_user_attr("overrides", overrides)
-        self.told.priced(trial.number, chosen, price)
+        self.listener.priced(trial.number, chosen, price)
         return price
 
     def memory_limit(self) -> float | None:
@@ -305,7 +305,7 @@ class Search:
         self._say_ended(trial.number)
 
     def _say_ended(self, number: int) -> None:
-        self.told.ended(self.study.get_trials(deepcopy=False)[number], self)
+        self.listener.ended(self.study.get_trials(deepcopy=False)[number], self)
 
     def remaining(self) -> Range:
         """Seconds that the rest of the wanted trials would take."""

@@ -3,11 +3,11 @@ from types import SimpleNamespace
 import optuna
 import pytest
 
-from forerun.tune.finalists import TEST, Finalist, Start, test_once, top_trials, winner
+from forerun.tune.finalists import TEST, RetrainedFinalist, Start, test_once, top_trials, winner
 
 
 def finalist(number, searched, *scores):
-    return Finalist(number, searched, ("a=1",), tuple(Start(n, f"run{n}", s) for n, s in enumerate(scores)))
+    return RetrainedFinalist(number, searched, ("a=1",), tuple(Start(n, f"run{n}", s) for n, s in enumerate(scores)))
 
 
 def study_of(*trials):

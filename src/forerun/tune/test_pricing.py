@@ -4,8 +4,8 @@ import pytest
 
 from forerun.api import request_of
 from forerun.hardware.catalogue import device
-from forerun.recipes import text_classifier
-from forerun.recipes.test_text_classifier_search import SMALL
+from forerun.recipes.text_classifier import recipe as text_classifier
+from forerun.recipes.text_classifier.test_search import SMALL
 from forerun.records import Range
 from forerun.settings.load import settings_from
 from forerun.tune.pricing import PROCESS_SECONDS, Paid, Pricer

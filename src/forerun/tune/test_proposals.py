@@ -1,7 +1,7 @@
 import optuna
 import pytest
 
-from forerun.recipes.searched import Dimension
+from forerun.runs.search_space import Dimension
 from forerun.tune.proposals import NumberedProposals, suggest, without_fixed
 
 SPACE = [

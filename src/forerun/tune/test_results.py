@@ -3,8 +3,8 @@ import pytest
 
 from forerun.report.html import render_results
 from forerun.tune import results
-from forerun.tune.finalists import Finalist, Start
-from forerun.tune.whole import Plan, reproduce
+from forerun.tune.finalists import RetrainedFinalist, Start
+from forerun.tune.whole import StudySettings, reproduce
 
 SPACE = {
     "rate": optuna.distributions.FloatDistribution(0, 1),
@@ -39,7 +39,7 @@ def study():
 
 
 def finalist(trial, *scores):
-    return Finalist(
+    return RetrainedFinalist(
         trial,
         0.9,
         ("recipe.judged_on=selection", "x.y=[a b]"),
@@ -105,6 +105,6 @@ def test_everything_is_drawn_on_a_page(study):
 
 
 def test_the_command_of_the_winner_is_judged_on_the_test_rows():
-    plan = Plan(target="text-classifier", overrides=("data.examples=5",))
+    plan = StudySettings(target="text-classifier", overrides=("data.examples=5",))
     command = reproduce(plan, finalist(9, 0.7, 0.8))
     assert command == "forerun run text-classifier --set data.examples=5 --set 'x.y=[a b]' --set seed=2"

@@ -6,13 +6,13 @@ import optuna
 import pytest
 
 from forerun.errors import NothingFits
-from forerun.recipes.searched import Dimension
 from forerun.records import Range
+from forerun.runs.search_space import Dimension
 from forerun.settings.load import settings_from
 from forerun.tune import study as studies
 from forerun.tune.pricing import Price
 from forerun.tune.proposals import NumberedProposals
-from forerun.tune.search import Limits, Search, Silence
+from forerun.tune.search import Search, SearchBudget, Silence
 from forerun.tune.trial import OUT_OF_MEMORY
 
 BASE = settings_from({"name": "t", "workload": "masked-lm", "model": {"name": "tiny-bert"}, "data": {"examples": 8}})
@@ -62,7 +62,7 @@ def search(capacity=1000, space=SPACE, start=8, **limits):
     found = Quick(
         study=study, recipe=RECIPE, opened=None, base=BASE, space=space, pricer=Prices(capacity),
         device=SimpleNamespace(name="card"), ledger=None, ledger_url="", storage="", root=None, pruner="none",
-        limits=Limits(**{"trials": 6, **limits}), told=Silence(),
+        limits=SearchBudget(**{"trials": 6, **limits}), listener=Silence(),
     )  # fmt: skip
     found.clock = lambda: found.now
     found.began = 0.0
@@ -132,6 +132,6 @@ def test_a_budget_is_for_all_workers_of_a_study():
 def test_what_is_left_is_priced_by_what_trials_took():
     found = search(trials=3, space=[Dimension(name="batch.sequence_length", values=(8, 16))])
     found.run()
-    found.limits = Limits(trials=5)
+    found.limits = SearchBudget(trials=5)
     assert found.remaining().expected == pytest.approx(2 * found.expected_price())
     assert 8 <= found.expected_price() <= 16

@@ -18,10 +18,10 @@ import optuna
 from forerun.errors import ForerunError, NonFiniteLoss, OutOfMemory
 from forerun.hardware.detect import detect
 from forerun.ledger.store import Ledger, open_ledger
-from forerun.recipes.catalogue import recipe
-from forerun.recipes.flow import Listener, run_recipe
-from forerun.recipes.opened import OpenedRecipe
 from forerun.records import Range, StepReport
+from forerun.runs.recipe import Experiment
+from forerun.runs.registry import load_recipe
+from forerun.runs.run import RunListener, run_experiment
 from forerun.settings.load import settings_from
 from forerun.step.training_step import TrainingStep
 from forerun.train.interrupt import Interrupted
@@ -59,7 +59,7 @@ class Pruned(Exception):
     """The study's pruner stops the trial."""
 
 
-class _WhileTheWorkerLives(Listener):
+class _WhileTheWorkerLives(RunListener):
     """Ends the process once its parent is gone: another worker will go on from the last checkpoint."""
 
     def __init__(self, parent: int):
@@ -75,11 +75,11 @@ def run_trial(order: TrialOrder, parent: int) -> int:
     device = detect().device
     with open_ledger(order.ledger) as ledger:
         settings = settings_from(ledger.run(order.run_id).settings)
-        opened = recipe(settings.workload).open_recipe(settings)
+        opened = load_recipe(settings.workload).load_experiment(settings)
         if order.storage is not None:
             opened = _reporting(opened, order, _trial_of(order), ledger)
         try:
-            run_recipe(
+            run_experiment(
                 opened, device, ledger, Path(order.root), resume=order.run_id, listener=_WhileTheWorkerLives(parent)
             )
         except Pruned as stop:
@@ -113,9 +113,9 @@ def _trial_of(order: TrialOrder) -> optuna.Trial:
     return optuna.trial.Trial(study, frozen._trial_id)
 
 
-def _reporting(opened: OpenedRecipe, order: TrialOrder, trial: optuna.Trial, ledger: Ledger) -> OpenedRecipe:
+def _reporting(opened: Experiment, order: TrialOrder, trial: optuna.Trial, ledger: Ledger) -> Experiment:
     """The recipe with each epoch's score reported."""
-    searched: Any = recipe(opened.settings.workload)
+    searched: Any = load_recipe(opened.settings.workload)
     steps_per_epoch = len(opened.data.epoch_steps(0))
     total = opened.settings.total_steps(steps_per_epoch * opened.settings.global_batch_size)
     known = set(trial.storage.get_trial(trial._trial_id).intermediate_values)

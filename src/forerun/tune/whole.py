@@ -11,7 +11,7 @@ from forerun.report.tables import ResultCurve, ResultTable
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Section, Settings
 from forerun.tune import results
-from forerun.tune.finalists import Finalist, test_once, train_finalists, winner
+from forerun.tune.finalists import RetrainedFinalist, test_once, train_finalists, winner
 from forerun.tune.proposals import SamplerName
 from forerun.tune.search import Search
 from forerun.tune.study import PrunerName, completed, finished
@@ -22,7 +22,7 @@ SCHEMA = "forerun.tune/1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StudySettings:
     """What a command asks of a search, beside its limits."""
 
     target: str
@@ -34,7 +34,7 @@ class Plan:
 
 
 @dataclass
-class Outcome:
+class StudyResult:
     """Everything a search has found so far."""
 
     tables: list[ResultTable]
@@ -57,7 +57,7 @@ def fold_options(settings: Settings) -> FoldOptions:
     return recipe_options(settings, FoldOptions)
 
 
-def fixed_facts(settings: Settings, plan: Plan, split: str, gpu: str) -> dict[str, Any]:
+def fixed_facts(settings: Settings, plan: StudySettings, split: str, gpu: str) -> dict[str, Any]:
     """What must be the same for every trial and every worker of a study."""
     options = fold_options(settings)
     return {
@@ -75,9 +75,9 @@ def fixed_facts(settings: Settings, plan: Plan, split: str, gpu: str) -> dict[st
     }
 
 
-def finish(search: Search, plan: Plan, said: Callable[[str], None]) -> Outcome:
+def finish(search: Search, plan: StudySettings, said: Callable[[str], None]) -> StudyResult:
     """Finalists and test after the search, as far as there are scores, and all that can be said."""
-    finalists: list[Finalist] = []
+    finalists: list[RetrainedFinalist] = []
     test: Mapping[str, Any] | None = None
     if plan.finalists and completed(search.study):
         finalists = train_finalists(search, plan.finalists, plan.starts, said)
@@ -85,7 +85,9 @@ def finish(search: Search, plan: Plan, said: Callable[[str], None]) -> Outcome:
     return describe(search, plan, finalists, test)
 
 
-def describe(search: Search, plan: Plan, finalists: Sequence[Finalist], test: Mapping[str, Any] | None) -> Outcome:
+def describe(
+    search: Search, plan: StudySettings, finalists: Sequence[RetrainedFinalist], test: Mapping[str, Any] | None
+) -> StudyResult:
     """Tables, curves and document of a study as it is."""
     study = search.study
     noise, source = results.noise_of(study, finalists)
@@ -125,10 +127,10 @@ def describe(search: Search, plan: Plan, finalists: Sequence[Finalist], test: Ma
         "tables": [table.model_dump(mode="json") for table in tables],
         "curves": [curve.model_dump(mode="json") for curve in curves],
     }
-    return Outcome(tables, curves, document, [c["name"] for c in checked if not c["passed"]])
+    return StudyResult(tables, curves, document, [c["name"] for c in checked if not c["passed"]])
 
 
-def reproduce(plan: Plan, best: Finalist) -> str:
+def reproduce(plan: StudySettings, best: RetrainedFinalist) -> str:
     """The command that trains the winner again, from its best starting point, and judges it on the test rows."""
     words = ["forerun", "run", plan.target]
     own = [text for text in best.overrides if not text.startswith("recipe.judged_on=")]
@@ -137,7 +139,7 @@ def reproduce(plan: Plan, best: Finalist) -> str:
     return shlex.join(words)
 
 
-def write_study_page(outcome: Outcome, search: Search) -> Path:
+def write_study_page(outcome: StudyResult, search: Search) -> Path:
     """Write the page of a study under its root; returns the file."""
     path = search.root / f"study-{search.study.study_name}" / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ Each cause says what it accounts for, by simple arithmetic on what was measured;
 the miss. What nothing recorded explains is said too.
 """
 
-from forerun.records import Cause, Evidence, Forecast, Measurement
+from forerun.records import Cause, Forecast, Measurement, RunEvidence
 from forerun.units import format_percent, format_seconds
 
 WORTH_SAYING = 0.02
@@ -40,7 +40,7 @@ def _of_steps(forecast: Forecast, measurement: Measurement) -> list[Cause]:
     return [*found, *_of_machine(evidence, measurement.run.phases.training_seconds)]
 
 
-def _of_machine(evidence: Evidence, training: float) -> list[Cause]:
+def _of_machine(evidence: RunEvidence, training: float) -> list[Cause]:
     found = []
     for name, share, who in (
         ("shared machine", evidence.other_processes_share, "other processes used"),

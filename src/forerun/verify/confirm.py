@@ -18,7 +18,7 @@ from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.plan.candidates import Ask
-from forerun.plan.outcome import Change, Confirmation, FrontPoint, Plan, Reason
+from forerun.plan.outcome import Confirmation, FrontPoint, Reason, RunPlan, SettingChange
 from forerun.plan.space import differences
 from forerun.records import Forecast
 from forerun.settings.load import settings_from
@@ -37,13 +37,13 @@ SHAPES = 4
 
 
 def confirm(
-    plan: Plan,
+    plan: RunPlan,
     given: Settings,
     device: Device,
     ask: Ask,
     forecast: Callable[[Settings], Forecast],
-    told: Callable[[str], None] = lambda what: None,
-) -> Plan:
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> RunPlan:
     """The plan with its contenders measured on `device`, and the fastest of them chosen.
 
     Raises:
@@ -62,7 +62,7 @@ def confirm(
     for number in (*range(len(candidates)), *reversed(range(len(candidates)))):
         if number in failed:
             continue
-        told(f"real steps of candidate {number + 1} of {len(candidates)}")
+        on_progress(f"real steps of candidate {number + 1} of {len(candidates)}")
         try:
             measured[number].append(step_seconds(ask(candidates[number], device), device))
         except ForerunError as error:
@@ -84,9 +84,9 @@ def confirm(
 
 
 def _chosen(
-    plan: Plan, given: Settings, candidates: Sequence[Settings], lines: list[Confirmation],
+    plan: RunPlan, given: Settings, candidates: Sequence[Settings], lines: list[Confirmation],
     forecast: Callable[[Settings], Forecast],
-) -> Plan:  # fmt: skip
+) -> RunPlan:  # fmt: skip
     """The plan with the fastest of its contenders; unchanged where its own choice is as fast, or nothing ran."""
     taken = {n: line.measured_step_seconds for n, line in enumerate(lines) if line.measured_step_seconds is not None}
     if not taken:
@@ -106,7 +106,7 @@ def _chosen(
     })  # fmt: skip
 
 
-def _front(plan: Plan, changes: list[Change], chosen: Settings, made: Forecast) -> list[FrontPoint]:
+def _front(plan: RunPlan, changes: list[SettingChange], chosen: Settings, made: Forecast) -> list[FrontPoint]:
     """The front with the chosen candidate marked, which by forecast may have been behind it."""
     others = [p.model_copy(update={"is_chosen": False}) for p in plan.front if p.changes != changes]
     point = FrontPoint(
@@ -117,7 +117,7 @@ def _front(plan: Plan, changes: list[Change], chosen: Settings, made: Forecast) 
     return sorted([*others, point], key=lambda p: (p.run_seconds, p.device_bytes))
 
 
-def _why(first: Confirmation, best: Confirmation, changes: Sequence[Change]) -> str:
+def _why(first: Confirmation, best: Confirmation, changes: Sequence[SettingChange]) -> str:
     what = ", ".join(change.said for change in changes) or "the given settings"
     if first.measured_step_seconds is None:
         return f"{what}: the forecast's first choice {first.failed}"

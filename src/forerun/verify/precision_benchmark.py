@@ -88,7 +88,7 @@ def benchmark_precisions(
     *,
     micro_batch_size: int = 8,
     lengths: Sequence[int] = (128,),
-    told: Callable[[str], None] = lambda what: None,
+    on_progress: Callable[[str], None] = lambda what: None,
 ) -> PrecisionBenchmark:
     """Train `model` (catalogue name or hub id) for a few steps in every precision on the device here.
 
@@ -98,7 +98,7 @@ def benchmark_precisions(
     rows = []
     for length in lengths:
         for precision in BENCHMARKED:
-            told(f"{precision}, {length} tokens")
+            on_progress(f"{precision}, {length} tokens")
             settings = _settings(model, precision, micro_batch_size, length)
             try:
                 require_precision(settings, device)

@@ -20,7 +20,7 @@ from forerun.records import Forecast, Measurement
 from forerun.settings.schema import Settings
 
 if TYPE_CHECKING:
-    from forerun.ledger.store import Ledger, Outcome
+    from forerun.ledger.store import Ledger, OutcomeRow
 
 PRIOR_SPREAD = {"step": 0.12, **TERM_SPREAD}
 """Standard deviation of the logarithm before any run: of steps from this project's CPU (docs/log.md), of the others
@@ -77,7 +77,7 @@ def with_experience(request: ForecastRequest, ledger: "Ledger") -> ForecastReque
     return replace(request, calibration=ledger.calibration(gpu), correction=correction if correction.terms else None)
 
 
-def recalibrate(settings: Settings, history: "Sequence[Outcome]") -> Correction:
+def recalibrate(settings: Settings, history: "Sequence[OutcomeRow]") -> Correction:
     """The correction of the next forecast for `settings`, from runs on the same device."""
     wanted = settings.model_dump(mode="json")
     terms, same = {}, 0
@@ -92,7 +92,7 @@ def recalibrate(settings: Settings, history: "Sequence[Outcome]") -> Correction:
     return Correction(terms=terms, said=said)
 
 
-def _seen(name: str, wanted: Mapping[str, Any], digest: str, outcome: "Outcome") -> _Seen:
+def _seen(name: str, wanted: Mapping[str, Any], digest: str, outcome: "OutcomeRow") -> _Seen:
     expected, measured = _seconds(name, outcome.forecast, outcome.measurement)
     away = _distance(wanted, digest, outcome, of_a_step=name in STEP_TERMS)
     version = 0.0 if outcome.forecast.detail.versions == made_with() else OTHER_VERSION
@@ -135,7 +135,7 @@ def _settled(logarithms: Sequence[float], noise: float) -> float:
     return statistics.fmean(min(max(value, middle - reach), middle + reach) for value in logarithms)
 
 
-def _distance(wanted: Mapping[str, Any], digest: str, outcome: "Outcome", *, of_a_step: bool) -> float:
+def _distance(wanted: Mapping[str, Any], digest: str, outcome: "OutcomeRow", *, of_a_step: bool) -> float:
     """Standard deviation to add for not being the same run, or not the same step."""
     if outcome.forecast.settings_hash == digest:
         return 0.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.records import Evidence, RunPhases, StepPhases
+from forerun.records import RunEvidence, RunPhases, StepPhases
 from forerun.verify.causes import causes
 from forerun.verify.test_compare import forecast, measurement
 
@@ -14,7 +14,7 @@ def slow(evidence=None, data=0.0, checkpoint=0.0):
     run = RunPhases(training_seconds=400, checkpoint_seconds=checkpoint)
     return found.model_copy(
         update={
-            "evidence": evidence or Evidence(),
+            "evidence": evidence or RunEvidence(),
             "step": found.step.model_copy(update={"phases": phases}),
             "run": found.run.model_copy(update={"phases": run, "seconds": 400 + checkpoint}),
         }
@@ -33,11 +33,21 @@ def test_nothing_recorded_explains_nothing():
 @pytest.mark.parametrize(
     ("evidence", "name", "seconds", "words"),
     [
-        (Evidence(padded_tokens_per_step=1300), "sequence lengths", 90, "1,300 padded tokens per step, planned 1,000"),
-        (Evidence(other_processes_share=0.2), "shared machine", 80, "other processes used 20.0 %"),
-        (Evidence(out_of_memory_steps=2, out_of_memory_seconds=30), "out of memory", 30, "2 steps ran out of memory"),
-        (Evidence(stolen_share=0.1), "shared processor", 40, "hypervisor"),
-        (Evidence(clock_share=0.8, throttled_share=0.9), "clock", 80, "power or heat"),
+        (
+            RunEvidence(padded_tokens_per_step=1300),
+            "sequence lengths",
+            90,
+            "1,300 padded tokens per step, planned 1,000",
+        ),
+        (RunEvidence(other_processes_share=0.2), "shared machine", 80, "other processes used 20.0 %"),
+        (
+            RunEvidence(out_of_memory_steps=2, out_of_memory_seconds=30),
+            "out of memory",
+            30,
+            "2 steps ran out of memory",
+        ),
+        (RunEvidence(stolen_share=0.1), "shared processor", 40, "hypervisor"),
+        (RunEvidence(clock_share=0.8, throttled_share=0.9), "clock", 80, "power or heat"),
     ],
 )
 def test_a_cause_has_its_seconds(evidence, name, seconds, words):
@@ -54,4 +64,4 @@ def test_waiting_for_data_and_the_disk():
 
 
 def test_what_would_have_made_it_quicker_is_no_cause_of_its_being_slow():
-    assert causes(planned(1000), slow(Evidence(padded_tokens_per_step=700))) == []
+    assert causes(planned(1000), slow(RunEvidence(padded_tokens_per_step=700))) == []

@@ -10,7 +10,7 @@ from forerun.records import (
     Measurement,
     MemoryBreakdown,
     MemoryForecast,
-    Parameters,
+    ParameterCounts,
     Range,
     RunForecast,
     RunPhases,
@@ -32,7 +32,7 @@ def band(value):
 def forecast(forward=1.0, backward=2.0, steps=100):
     step = forward + backward
     return Forecast(
-        settings_hash="h", gpu="cpu", world_size=1, fits=True, parameters=Parameters(total=25, trainable=25),
+        settings_hash="h", gpu="cpu", world_size=1, fits=True, parameters=ParameterCounts(total=25, trainable=25),
         memory=MemoryForecast(
             peak_allocated_bytes=1000, peak_reserved_bytes=1000, device_bytes=band(2000), context_bytes=900,
             capacity_bytes=9000, breakdown=PARTS,
@@ -51,7 +51,7 @@ def forecast(forward=1.0, backward=2.0, steps=100):
 def measurement(forward=1.0, backward=2.0, steps=100, allocated=1000, metrics=None):
     step = forward + backward
     return Measurement(
-        settings_hash="h", gpu="cpu", parameters=Parameters(total=25, trainable=25),
+        settings_hash="h", gpu="cpu", parameters=ParameterCounts(total=25, trainable=25),
         memory=MeasuredMemory(peak_allocated_bytes=allocated, peak_reserved_bytes=None, device_bytes=2100, method="m"),
         step=MeasuredStep(
             seconds=step, phases=StepPhases(forward_seconds=forward, backward_seconds=backward), tokens_per_second=10,

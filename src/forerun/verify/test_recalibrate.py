@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.forecasting.made_with import made_with
-from forerun.ledger.store import Outcome
+from forerun.ledger.store import OutcomeRow
 from forerun.records import RunPhases
 from forerun.settings.load import settings_from
 from forerun.verify.recalibrate import PRIOR_SPREAD, RUN_SPREAD, recalibrate
@@ -28,7 +28,7 @@ def outcome(ratio, settings=SETTINGS, applied=1.0, versions=None):
         update={"corrected_by": {"step": applied}, "versions": made_with() if versions is None else versions}
     )
     made = made.model_copy(update={"settings_hash": settings.hash, "detail": detail})
-    return Outcome("run", settings.model_dump(mode="json"), made, measurement(ratio * 1.0, ratio * 2.0))
+    return OutcomeRow("run", settings.model_dump(mode="json"), made, measurement(ratio * 1.0, ratio * 2.0))
 
 
 def other(**sections):
@@ -136,7 +136,7 @@ def evaluated(ratio, settings):
     made, done = outcome(1.0, settings), 10.0 * ratio
     run = made.forecast.run.model_copy(update={"phases": RunPhases(training_seconds=300, evaluation_seconds=10.0)})
     took = made.measurement.run.model_copy(update={"phases": RunPhases(training_seconds=300, evaluation_seconds=done)})
-    return Outcome(
+    return OutcomeRow(
         "run", made.settings, made.forecast.model_copy(update={"run": run}),
         made.measurement.model_copy(update={"run": took}),
     )  # fmt: skip

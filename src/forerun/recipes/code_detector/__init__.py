@@ -1,0 +1,1 @@
+"""AI-written code detection: classification and supervised contrastive learning."""

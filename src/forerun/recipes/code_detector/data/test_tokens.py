@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from forerun.errors import BadData
+from forerun.recipes.code_detector.data.tokens import CUT_ID, END_ID, START_ID, CodeTokeniser, cut
+
+CODES = [
+    "def f(a, b):\n    return a + b\n",
+    "def f(a,b):\n\treturn a+b  \n\n",
+    "for i in range(10):\r\n    print(i)\r\n",
+] * 5
+
+
+@pytest.fixture(scope="module")
+def tokeniser() -> CodeTokeniser:
+    return CodeTokeniser.train(CODES, vocabulary_size=400)
+
+
+@pytest.mark.parametrize("code", [*CODES[:3], "é = '日本'\t\n", "\x00\n\n\n  x", ""])
+def test_decoding_gives_back_every_byte(tokeniser, code):
+    (ids,) = tokeniser.encode([code], sequence_length=512)
+    assert tokeniser.decode(ids.tolist()) == code
+    assert ids[0] == START_ID
+    assert ids[-1] == END_ID
+    assert ids.max() < tokeniser.vocabulary_size
+
+
+def test_layout_changes_the_tokens(tokeniser):
+    variants = ["a = b", "a=b", "if a:\n    b", "if a:\n\tb", "a = b ", "a = b\n", "a = b\n\n"]
+    encoded = {tuple(ids.tolist()) for ids in tokeniser.encode(variants, sequence_length=64)}
+    assert len(encoded) == len(variants)
+
+
+def test_training_is_reproducible_and_survives_a_file(tokeniser, tmp_path):
+    again = CodeTokeniser.train(CODES, vocabulary_size=400)
+    again.save(tmp_path / "tokeniser.json")
+    loaded = CodeTokeniser.load(tmp_path / "tokeniser.json")
+    for other in (again, loaded):
+        for left, right in zip(tokeniser.encode(CODES, 64), other.encode(CODES, 64), strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_long_files_keep_head_and_tail():
+    ids = cut(list(range(10, 110)), sequence_length=20)
+    assert ids.tolist() == [START_ID, *range(10, 24), CUT_ID, *range(107, 110), END_ID]
+    assert len(cut(list(range(18)), sequence_length=20)) == 20
+    assert CUT_ID not in cut(list(range(10, 28)), sequence_length=20)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(BadData, match=r"bad\.json"):
+        CodeTokeniser.load(tmp_path / "bad.json")

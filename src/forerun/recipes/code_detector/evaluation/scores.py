@@ -1,0 +1,122 @@
+"""How a trained detector is judged: scores of a split, the report beside its baselines, and the success criteria.
+
+The criteria are data: each compares one metric with a number or with another metric. They ask for what must hold on
+any machine; how the detector stands against formatting counts and character n-grams is printed, and not a criterion.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from forerun.evaluate.classification import ClassificationReport, Floats, report, roc_auc
+from forerun.recipes.code_detector.data.corpus import Split
+from forerun.recipes.code_detector.data.training_data import CodeDetectorData
+from forerun.recipes.code_detector.evaluation.baselines import BaselineResult, Form, scored, slices_of
+from forerun.recipes.code_detector.options import options_of
+from forerun.settings.schema import Precision, Settings
+from forerun.step.precision import POLICIES
+from forerun.train.recovery import in_pieces
+from forerun.verify.compare import Criterion
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """Outcome on every sample of a split, in its order."""
+
+    probabilities: Floats
+    """Probability that the file is AI-written."""
+    vectors: np.ndarray
+    """Unit vectors (samples, 128) of the embedding head."""
+
+
+CRITERIA = (
+    Criterion(name="separates human from AI", quantity="roc_auc", comparison="above", bound=0.95),
+    Criterion(
+        name="beats length alone", quantity="roc_auc", comparison="above", bound="length-only.raw.roc_auc", margin=0.05
+    ),
+    Criterion(
+        name="beats the majority", quantity="accuracy", comparison="above", bound="majority.none.accuracy", margin=0.05
+    ),
+    Criterion(
+        name="metadata does not give the label away",
+        quantity="metadata-probe.none.roc_auc",
+        comparison="below",
+        bound=0.55,
+    ),
+    Criterion(
+        name="contrastive loss respects its floor", quantity="author_loss", comparison="above", bound="author_floor"
+    ),
+    Criterion(name="step time was forecast", quantity="step.seconds", comparison="error within", bound=0.30),
+    Criterion(name="peak memory was forecast", quantity="peak_allocated_bytes", comparison="error within", bound=0.15),
+)
+"""What `forerun run code-detector` must reach with the shipped settings and rows. The run adds `author_loss` and
+`author_floor` from its step reports to the metrics."""
+
+
+def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
+    """All for the shipped task; with a part held out or formatting taken away, what must hold for any run."""
+    options = options_of(settings)
+    if options.hold_out or options.form != "raw":
+        return tuple(c for c in CRITERIA if c.comparison == "error within" or c.quantity == "author_loss")
+    return CRITERIA
+
+
+def baseline_forms(settings: Settings) -> tuple[Form, ...]:
+    """Forms of the code that the baselines read: both; the run's own where a part is held out, for half the time."""
+    options = options_of(settings)
+    return (options.form,) if options.hold_out else ("raw", "normalised")
+
+
+def score_split(
+    model: nn.Module, data: CodeDetectorData, split: Split, *, precision: Precision = "fp32", limit: int | None = None
+) -> SplitScores:
+    """Score a split (its first `limit` samples) on the model's device; the training mode is put back after."""
+    device = next(model.parameters()).device
+    size = len(data.samples[split][:limit])
+    was_training = model.training
+    probabilities, vectors = np.zeros(size), None
+    model.eval()
+    with torch.inference_mode(), POLICIES[precision].autocast(device.type):
+        for indices, batch in data.evaluation_batches(split, limit):
+            outputs = in_pieces(lambda b: model(b["input_ids"].to(device), b["attention_mask"].to(device)), batch)
+            found = torch.cat([output.vectors for output in outputs]).float().cpu().numpy()
+            vectors = np.zeros((size, found.shape[1]), dtype=np.float32) if vectors is None else vectors
+            logits = torch.cat([output.logits for output in outputs])
+            probabilities[indices] = logits.float().softmax(dim=1)[:, 1].cpu().numpy()
+            vectors[indices] = found
+    model.train(was_training)
+    return SplitScores(probabilities, vectors if vectors is not None else np.zeros((0, 0), dtype=np.float32))
+
+
+def evaluate_detector(
+    model: nn.Module, data: CodeDetectorData, *, precision: Precision = "fp32", split: Split = "test"
+) -> ClassificationReport:
+    """Every figure on `split`, thresholds from validation, by language and source."""
+    samples = data.samples[split]
+    validation = score_split(model, data, "val", precision=precision)
+    here = validation if split == "val" else score_split(model, data, split, precision=precision)
+    return report(
+        scored(data.samples["val"], validation.probabilities), scored(samples, here.probabilities), slices_of(samples)
+    )
+
+
+def task_pair_auc(scores: SplitScores, data: CodeDetectorData, split: Split) -> float:
+    """P(two files of one group are more similar than two of different groups), by cosine of the embedding head.
+
+    Most groups of the shipped rows are near-duplicates, so this says that the vectors are alive, not that they find
+    disguised copies.
+    """
+    groups = np.asarray([data.group_numbers[sample.group] for sample in data.samples[split][: len(scores.vectors)]])
+    first, second = np.triu_indices(len(groups), k=1)
+    return roc_auc(groups[first] == groups[second], (scores.vectors @ scores.vectors.T)[first, second])
+
+
+def all_metrics(detector: ClassificationReport, baselines: Sequence[BaselineResult]) -> dict[str, float]:
+    """One flat table for a measurement: the detector's figures, and `name.form.figure` for each baseline."""
+    table = detector.metrics()
+    for result in baselines:
+        table |= result.report.metrics(f"{result.name}.{result.form}.")
+    return table

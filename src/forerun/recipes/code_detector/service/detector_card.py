@@ -1,0 +1,90 @@
+"""The card of an exported detector as data: what is known of it, and what every answer must say beside the score."""
+
+import json
+from pathlib import Path
+
+from forerun.errors import BadData
+from forerun.recipes.code_detector.evaluation.decision import BudgetPoint, CoveragePoint, ProbabilityCalibration
+from forerun.records import Record
+
+CARD = "detector.json"
+
+
+class SliceRow(Record):
+    """The detector on one part of the test rows, AI-written files of a generator beside all human ones."""
+
+    name: str
+    files: int
+    ai_files: int
+    roc_auc: float | None
+    tpr: float | None
+    fpr: float | None
+    """At the served budget; nulls where there are no such files."""
+
+
+class Distribution(Record):
+    """Shares of bins and their inner edges."""
+
+    edges: list[float]
+    shares: list[float]
+
+
+class Reference(Record):
+    """Distribution of the validation files, to see when others come: shares of bins and their inner edges."""
+
+    token_edges: list[float]
+    token_shares: list[float]
+    probability_edges: list[float]
+    probability_shares: list[float]
+    languages: dict[str, float]
+    features: dict[str, Distribution] = {}
+    """Counts of the formatting, by their names; none in cards of older exports."""
+
+
+class DetectorCard(Record):
+    """Everything that an answer needs beside the score."""
+
+    format: str = "forerun.detector/1"
+    name: str
+    settings_hash: str
+    form: str
+    hold_out: str
+    sequence_length: int
+    languages: list[str]
+    sources: list[str]
+    families: list[str]
+    training_files: int
+    calibration: ProbabilityCalibration
+    calibration_error_before: float
+    calibration_error: float
+    """Expected calibration error on test, raw and calibrated."""
+    roc_auc: float
+    roc_auc_low: float
+    roc_auc_high: float
+    test_files: int
+    least_tokens: int
+    served_budget: float
+    points: list[BudgetPoint]
+    by_certainty: list[CoveragePoint]
+    by_size: list[CoveragePoint]
+    slices: list[SliceRow]
+    reference: Reference
+    statement: list[str]
+
+    @property
+    def served(self) -> BudgetPoint:
+        """The point whose threshold is served: the wanted budget, or the smallest that can be promised."""
+        kept = [point for point in self.points if point.threshold is not None]
+        return next((point for point in kept if point.budget >= self.served_budget), self.points[-1])
+
+
+def read_card(folder: Path) -> DetectorCard:
+    """The card of an exported detector.
+
+    Raises:
+        BadData: there is none, or it breaks the format.
+    """
+    try:
+        return DetectorCard.model_validate(json.loads((folder / CARD).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise BadData(f"{folder / CARD}: no card of a detector: {error}. Export the run again.") from error

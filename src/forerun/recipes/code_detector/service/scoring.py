@@ -1,0 +1,73 @@
+"""What a served detector is to the service: questions in, answers out, in any number at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.recipes.code_detector.service.detector_card import DetectorCard
+from forerun.recipes.code_detector.service.messages import Language, Verdict, Window
+
+
+@dataclass(frozen=True)
+class DetectionQuestion:
+    """One file to be judged."""
+
+    code: str = field(repr=False)
+    language: Language
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says of one file."""
+
+    probability: float
+    """Calibrated, of being AI-written."""
+    tokens: int
+    """Of the whole file, uncut."""
+    windows: tuple[Window, ...]
+    """Parts of a file that is longer than the model reads at once; none for a shorter one."""
+    vector: NDArray[np.float32]
+    """Unit vector of the embedding head."""
+
+
+class ScoringModel(Protocol):
+    """A detector that can be asked; its answers do not depend on what else is asked in the same call."""
+
+    @property
+    def card(self) -> DetectorCard:
+        """What is known of it."""
+        ...
+
+    def answer(self, questions: Sequence[DetectionQuestion]) -> list[Answer]:
+        """One answer a question, in order."""
+        ...
+
+
+def verdict_of(answer: Answer, card: DetectorCard, language: str) -> tuple[Verdict, str]:
+    """The verdict and its reason, in plain words."""
+    point = card.served
+    if language not in card.languages:
+        return "no-verdict", f"The detector was not trained on {language}; it knows {', '.join(card.languages)}."
+    if answer.tokens < card.least_tokens:
+        return "not-enough-code", (
+            f"{answer.tokens} tokens are not enough code: below {card.least_tokens} the error rates are not known."
+        )
+    if point.threshold is None:
+        return "no-verdict", "No threshold keeps a false-positive budget with the validation files that there were."
+    if answer.probability <= point.threshold:
+        return "no-finding", (
+            f"Below the threshold. That does not show that a person wrote it: {1 - (point.tpr or 0):.0%} of the "
+            f"AI-written test files lie below it too."
+        )
+    share = point.ppv["0.05"]
+    honest = (
+        "" if share is None else f" Where one file in 20 is AI-written, {1 - share:.0%} of the flagged ones are not."
+    )
+    return "worth-a-conversation", (
+        f"Above the threshold that flags at most {point.budget:.1%} of people's files like the validation files "
+        f"(measured on test: {point.fpr or 0:.1%}, 95 % interval {point.fpr_low or 0:.1%} to "
+        f"{point.fpr_high or 0:.1%}).{honest}"
+    )

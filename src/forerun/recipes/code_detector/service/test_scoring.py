@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from forerun.recipes.code_detector.evaluation.decision import BudgetPoint, ProbabilityCalibration
+from forerun.recipes.code_detector.service.detector_card import DetectorCard, Reference
+from forerun.recipes.code_detector.service.scoring import Answer, verdict_of
+
+
+def point(budget=0.01, threshold=0.3):
+    return BudgetPoint(
+        budget=budget, threshold=threshold, validation_human_files=600, validation_flagged=1, validation_upper=0.008,
+        tpr=0.6, tpr_low=0.5, tpr_high=0.7, fpr=0.01, fpr_low=0.004, fpr_high=0.02,
+        ppv={"0.05": 0.61, "0.1": 0.77},
+    )  # fmt: skip
+
+
+def card(**changes) -> DetectorCard:
+    """A card with round numbers."""
+    return DetectorCard(
+        name="fake", settings_hash="0123456789abcdef", form="raw", hold_out="", sequence_length=256,
+        languages=["cpp", "java", "python"], sources=["s"], families=["qwen"], training_files=10,
+        calibration=ProbabilityCalibration(slope=1, intercept=0), calibration_error_before=0.1, calibration_error=0.02,
+        roc_auc=0.9, roc_auc_low=0.8, roc_auc_high=0.95, test_files=100, least_tokens=10, served_budget=0.01,
+        points=[point(0.001, None), point(), point(0.05, 0.2)], by_certainty=[], by_size=[], slices=[],
+        reference=Reference(
+            token_edges=[50.0, 100.0], token_shares=[0.25, 0.5, 0.25], probability_edges=[0.5],
+            probability_shares=[0.5, 0.5], languages={"java": 0.5, "python": 0.5},
+        ),
+        statement=["It proves nothing."],
+    ).model_copy(update=changes)  # fmt: skip
+
+
+def answer(probability=0.9, tokens=100) -> Answer:
+    return Answer(probability, tokens, (), np.ones(2, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("given", "language", "verdict", "words"),
+    [
+        (answer(), "python", "worth-a-conversation", "95 % interval 0.4% to 2.0%"),
+        (answer(), "python", "worth-a-conversation", "39% of the flagged ones are not"),
+        (answer(0.3), "python", "no-finding", "40% of the AI-written"),
+        (answer(tokens=9), "python", "not-enough-code", "below 10"),
+        (answer(), "cobol", "no-verdict", "cpp, java, python"),
+    ],
+)
+def test_verdicts_say_their_reason(given, language, verdict, words):
+    found, reason = verdict_of(given, card(), language)
+    assert found == verdict
+    assert words in reason
+
+
+def test_the_smallest_budget_that_can_be_promised_is_served():
+    assert card().served.budget == 0.01
+    assert card(points=[point(0.001, None), point(0.01, None), point(0.05, 0.2)]).served.budget == 0.05
+    none = card(points=[point(0.001, None)])
+    assert verdict_of(answer(), none, "python")[0] == "no-verdict"

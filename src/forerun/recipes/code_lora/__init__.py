@@ -1,0 +1,1 @@
+"""Python code generation: LoRA and QLoRA adapters, syntax, CodeBLEU and pass@k in a sandbox."""

@@ -1,0 +1,121 @@
+"""What must leave instruction data before it trains anything: copies, rows of the test, answers that are no code.
+
+- *duplicates*: the same request after lower-casing and collapsing white space and punctuation, but for signs that
+  compute or compare; the first stays;
+- *contaminated*: a row shares 13 words in a row with an evaluation task's texts (as GPT-3 did, Brown et al. 2020,
+  appendix C), its request has fewer, but at least 7, and stands whole in a task's texts (a third of MBPP's tasks
+  have 7 to 12 words), or it defines the function that a task asks for under a name that is not everyday;
+- *without request*: nothing is asked;
+- *unparsable*: the code of the answer is no Python, or there is none.
+
+Each row is counted under the first of the four that it breaks. The hash names the split that is left.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from forerun.data.instructions import Instruction
+from forerun.recipes.code_lora.data.python_code import code_of, parses
+from forerun.recipes.code_lora.data.tasks import CodeTask
+
+SHINGLE = 13
+"""Words in a row that make a row suspect."""
+SHORTEST = 7
+"""Words of a whole request that may be a task's: the fewest of MBPP's; what is shorter says too little."""
+EVERYDAY = frozenset({"solve", "solution", "main", "add", "test", "func", "function", "run"})
+"""Names that say nothing about where a function comes from."""
+WORD = re.compile(r"\w+")
+WORD_OR_SIGN = re.compile(r"\w+|[+*/%<>=&|^~]+")
+"""`x < y` and `x > y` are two requests."""
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Rows that stay, and how many went."""
+
+    rows: tuple[Instruction, ...]
+    given: int
+    duplicates: int
+    contaminated: int
+    unparsable: int
+    without_request: int = 0
+
+    @property
+    def unparsable_share(self) -> float:
+        """Of the rows that ask something and are neither duplicates nor contaminated, how many do not parse."""
+        rest = self.given - self.duplicates - self.contaminated - self.without_request
+        return self.unparsable / rest if rest else 0.0
+
+
+def clean(rows: Sequence[Instruction], tasks: Sequence[CodeTask]) -> Cleaned:
+    """The rows that may be trained on when `tasks` are what is tested."""
+    forbidden, names = _shingles(tasks), {task.entry_point for task in tasks} - EVERYDAY
+    seen: set[str] = set()
+    kept: list[Instruction] = []
+    duplicates = contaminated = unparsable = without_request = 0
+    for row in rows:
+        if not row.request:
+            without_request += 1
+            continue
+        key = " ".join(WORD_OR_SIGN.findall(row.request.lower())) or row.request
+        if key in seen:
+            duplicates += 1
+            continue
+        seen.add(key)
+        if is_contaminated(row, forbidden, names):
+            contaminated += 1
+        elif not parses(code_of(row.output)):
+            unparsable += 1
+        else:
+            kept.append(row)
+    return Cleaned(tuple(kept), len(rows), duplicates, contaminated, unparsable, without_request)
+
+
+def normalised(text: str) -> str:
+    """Words in lower case, one blank between them."""
+    return " ".join(WORD.findall(text.lower()))
+
+
+def shingles(text: str) -> set[tuple[str, ...]]:
+    """Every run of `SHINGLE` words."""
+    return _runs(WORD.findall(text.lower()), SHINGLE)
+
+
+def _runs(words: Sequence[str], length: int) -> set[tuple[str, ...]]:
+    return {tuple(words[place : place + length]) for place in range(len(words) - length + 1)}
+
+
+def _shingles(tasks: Iterable[CodeTask]) -> set[tuple[str, ...]]:
+    """Of what a task asks and what answers it; its tests are left out, since numbers in a row occur anywhere."""
+    found: set[tuple[str, ...]] = set()
+    for task in tasks:
+        asked = WORD.findall(task.instruction.lower())
+        found.update(shingles(task.reference), *(_runs(asked, size) for size in range(SHORTEST, SHINGLE + 1)))
+    return found
+
+
+def is_contaminated(row: Instruction, forbidden: set[tuple[str, ...]], names: set[str]) -> bool:
+    """Whether a row shares a run of words, a short request or a function's name with the evaluation."""
+    if not shingles(row.request).isdisjoint(forbidden) or not shingles(row.output).isdisjoint(forbidden):
+        return True
+    if tuple(WORD.findall(row.request.lower())) in forbidden:
+        return True
+    return any(f"def {name}(" in row.output for name in names)
+
+
+def split_rows(rows: Sequence[Instruction], held_out: float) -> tuple[list[Instruction], list[Instruction]]:
+    """Training and held-out rows; a row's place is a function of its request alone, whatever the other rows are."""
+    train, test = [], []
+    for row in rows:
+        digest = hashlib.sha256(normalised(row.request).encode()).digest()
+        (test if int.from_bytes(digest[:8], "big") / 2**64 < held_out else train).append(row)
+    return train, test
+
+
+def split_hash(train: Sequence[Instruction], test: Sequence[Instruction]) -> str:
+    """16 hex digits of the rows of both parts, in order."""
+    content = [[[row.request, row.output] for row in part] for part in (train, test)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

@@ -1,0 +1,84 @@
+"""How many tasks a model solves: programs out of answers, unit tests in the sandbox, pass@k.
+
+pass@k is the chance that one of k samples passes, estimated without bias from n ≥ k samples of which c pass as
+1 − C(n−c, k) / C(n, k), and averaged over tasks (Chen et al. 2021, arXiv 2107.03374, equation 1).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from statistics import fmean
+
+from forerun.evaluate.sandbox import SandboxLimits, SandboxResult, run_programs
+from forerun.recipes.code_lora.data.python_code import code_of
+from forerun.recipes.code_lora.data.tasks import CodeTask
+from forerun.recipes.code_lora.evaluation.answers import defines
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """Chance that at least one of `k` out of `samples` passes, of which `passed` do.
+
+    Raises:
+        ValueError: k is larger than the number of samples, or counts are impossible.
+    """
+    if not 0 <= passed <= samples or not 1 <= k <= samples:
+        raise ValueError(f"pass@k needs 1 <= k <= samples and passed <= samples; found {k}, {samples}, {passed}")
+    return 1.0 - comb(samples - passed, k) / comb(samples, k)
+
+
+def program_of(answer: str, task: CodeTask, *, continues: bool = False) -> str:
+    """The program that an answer means, tests left out.
+
+    An answer that does not define the function continues the prompt, as do all when the model `continues` text; one
+    that does gets the imports of the prompt before it.
+    """
+    if continues:
+        return task.prompt + first_block(answer)
+    code = code_of(answer)
+    return task.preamble + "\n" + code if defines(code, task.entry_point) else task.prompt + code
+
+
+def first_block(text: str) -> str:
+    """A continuation up to where the function's body ends: the first line that is neither indented nor blank."""
+    lines = text.split("\n")
+    end = next((n for n, line in enumerate(lines) if n and line.strip() and not line[0].isspace()), len(lines))
+    return "\n".join(lines[:end]) + "\n"
+
+
+@dataclass(frozen=True)
+class Functional:
+    """Outcomes of every sample of every task."""
+
+    outcomes: Mapping[str, tuple[SandboxResult, ...]]
+    """By task id, in the order of the tasks."""
+
+    @property
+    def samples(self) -> int:
+        """Of each task, at least."""
+        return min(len(found) for found in self.outcomes.values())
+
+    def passed(self) -> list[float]:
+        """Per task the share of samples that pass: pass@1 of that task."""
+        return [fmean(outcome.passed for outcome in found) for found in self.outcomes.values()]
+
+    def pass_at(self, k: int) -> float:
+        """pass@k over all tasks."""
+        return fmean(pass_at_k(len(found), sum(o.passed for o in found), k) for found in self.outcomes.values())
+
+    def statuses(self) -> dict[str, int]:
+        """How many samples ended in which way."""
+        return dict(Counter(outcome.status for found in self.outcomes.values() for outcome in found))
+
+
+def run_tests(
+    tasks: Sequence[CodeTask], programs: Sequence[Sequence[str]], limits: SandboxLimits | None = None
+) -> Functional:
+    """Run each task's programs with its tests."""
+    if not tasks or len(tasks) != len(programs) or not all(programs):
+        raise ValueError(f"each task needs a program; found {len(tasks)} tasks and {len(programs)} lists of programs")
+    flat = [f"{program}\n{task.tests}" for task, found in zip(tasks, programs, strict=True) for program in found]
+    outcomes = iter(run_programs(flat, limits))
+    return Functional({
+        task.task_id: tuple(next(outcomes) for _ in found) for task, found in zip(tasks, programs, strict=True)
+    })  # fmt: skip

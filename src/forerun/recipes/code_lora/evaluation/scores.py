@@ -1,0 +1,221 @@
+"""How `code-lora` is judged: losses and answers with and without the adapter, beside answers that need no model.
+
+The base is asked in the way it knows: a model that was tuned on chats by its template, others to continue a text.
+Baselines without a model: the answer to the most similar training request (cosine of word TF-IDF), and the commonest
+answer. Everything that needs the model is in `answer_all`; what follows needs only its answers.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from forerun.data.instructions import Instruction
+from forerun.data.token_data import IGNORED, TokenSample
+from forerun.evaluate.generate import Decoding, expected_longest, generate
+from forerun.forecasting.request import Generated
+from forerun.recipes.code_lora.data.python_code import code_of, parses
+from forerun.recipes.code_lora.data.rows import CodeLoraData, CodeLoraOptions, question_of
+from forerun.recipes.code_lora.data.tasks import CodeTask
+from forerun.recipes.code_lora.evaluation.answers import Form, TextScores, form_of, text_scores
+from forerun.recipes.code_lora.evaluation.code_bleu import CodeBleu, code_bleu
+from forerun.recipes.code_lora.evaluation.pass_at_k import Functional, first_block, program_of, run_tests
+from forerun.settings.schema import Settings
+from forerun.step.training_step import TrainingStep
+from forerun.verify.compare import Criterion
+
+MODEL, BASE, RETRIEVAL, COMMONEST = "adapted", "base", "retrieval", "commonest"
+Way = Literal["chat", "continue"]
+CRITERIA = (
+    Criterion(
+        name="solves more than its base", quantity="pass_at_1", comparison="above", bound="base.pass_at_1", margin=0.1
+    ),
+    Criterion(
+        name="solves more than the nearest training answer", quantity="pass_at_1", comparison="above",
+        bound="retrieval.pass_at_1", margin=0.1,
+    ),
+    Criterion(name="answers parse", quantity="parses", comparison="above", bound=0.9),
+    Criterion(name="held-out loss is below the base's", quantity="loss", comparison="below", bound="base.loss"),
+    Criterion(name="step time was forecast", quantity="step.seconds", comparison="error within", bound=0.30),
+    Criterion(name="peak memory was forecast", quantity="peak_allocated_bytes", comparison="error within", bound=0.15),
+)  # fmt: skip
+"""What `forerun run code-lora` must reach where tasks have tests."""
+WITHOUT_TESTS = tuple(criterion for criterion in CRITERIA if criterion.quantity not in ("pass_at_1", "parses")) + (
+    Criterion(name="answers parse as often as the base's", quantity="parses", comparison="above", bound="base.parses"),
+)
+"""The same where held-out rows are judged, which have none."""
+
+
+@dataclass(frozen=True)
+class AnswerScores:
+    """What one answerer said to every task; the first of several samples counts for all but pass@k."""
+
+    texts: tuple[tuple[str, ...], ...]
+    """Samples of each task."""
+    complete: tuple[bool, ...]
+    """Whether the first sample ended by itself."""
+    way: Way = "chat"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What needs the model: answers and held-out losses, with and without the adapter."""
+
+    answers: dict[str, AnswerScores]
+    losses: dict[str, float]
+
+
+def answer_all(step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions) -> Scores:
+    """Ask the model and its base."""
+    model: Any = step.model
+    answers = {MODEL: ask(step, data, options, data.tasks, "chat")}
+    losses = {MODEL: held_out_loss(step, data, data.held_out)}
+    if hasattr(model, "disable_adapter"):
+        with model.disable_adapter():
+            answers[BASE] = ask(step, data, options, data.tasks, "chat" if data.tokens.is_tuned else "continue")
+            losses[BASE] = held_out_loss(step, data, data.held_out)
+    return Scores(answers, losses)
+
+
+def ask(
+    step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions, tasks: Sequence[CodeTask], way: Way
+) -> AnswerScores:
+    """AnswerScores of the model as it is now."""
+    settings, tokens = step.settings, data.tokens
+    prompts = [
+        tokens.prompt(task.instruction) if way == "chat" else tokens.continuation_prompt(task.prompt)
+        for task in tasks for _ in range(options.samples)
+    ]  # fmt: skip
+    decoding = Decoding(
+        new_tokens=settings.evaluation.new_tokens, end_ids=tokens.end_ids, pad_id=tokens.pad_id,
+        temperature=options.temperature,
+    )  # fmt: skip
+    found = generate(
+        step.model, prompts, decoding, batch_size=settings.batch.micro_batch_size, precision=settings.precision
+    )
+    texts = [tokens.text(ids) for ids in found]
+    each = options.samples
+    return AnswerScores(
+        tuple(tuple(texts[first : first + each]) for first in range(0, len(texts), each)),
+        tuple(len(found[first]) < decoding.new_tokens for first in range(0, len(found), each)),
+        way,
+    )
+
+
+def what_is_generated(settings: Settings, data: CodeLoraData, options: CodeLoraOptions) -> Generated:
+    """Lengths for a forecast: the trained model answers as long as the training rows do, its base until it is cut."""
+    size, most = settings.batch.micro_batch_size, settings.evaluation.new_tokens
+    answers = [sum(label != IGNORED for label in _labels(sample)) for sample in data.training.samples]
+    tokens = expected_longest(answers, size, most)
+    asked = [*data.tasks, *(question_of(row, number) for number, row in enumerate(data.watched))]
+    prompts = [len(data.tokens.prompt(task.instruction)) for task in asked]
+    if not data.tokens.is_tuned:
+        prompts += [len(data.tokens.continuation_prompt(task.prompt)) for task in data.tasks]
+    number = len(data.tasks) * options.samples
+    final = ((number, tokens), (number, None)) if settings.adapter.kind != "none" else ((number, tokens),)
+    return Generated(final, tokens, max(prompts))
+
+
+def _labels(sample: TokenSample) -> Sequence[int]:
+    return sample.target if isinstance(sample.target, Sequence) else ()
+
+
+def held_out_loss(step: TrainingStep, data: CodeLoraData, rows: Sequence[Instruction]) -> float:
+    """Mean loss per token of the rows' answers."""
+    device = next(step.model.parameters()).device
+    scored, total, count = data.scoring(rows), 0.0, 0.0
+    was_training = step.model.training
+    step.model.eval()
+    with torch.inference_mode(), step.policy.autocast(device.type):
+        for micro_batches in scored.epoch_steps(0):
+            for indices in micro_batches:
+                batch = {name: value.to(device) for name, value in scored.collate(indices).items()}
+                total += float(step.workload.loss(step.model, batch).sum)
+                count += step.workload.count(batch)
+    step.model.train(was_training)
+    return total / count
+
+
+def watch(step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions) -> dict[str, float]:
+    """Between epochs: loss of some held-out rows, and how many answers to them parse and are right to the letter."""
+    single = options.model_copy(update={"samples": 1, "temperature": 0.0})
+    tasks = [question_of(row, number) for number, row in enumerate(data.watched)]
+    codes = [code_of(text[0]) for text in ask(step, data, single, tasks, "chat").texts]
+    exact = [code.strip() == task.reference.strip() for code, task in zip(codes, tasks, strict=True)]
+    return {
+        "watched_loss": held_out_loss(step, data, data.watched),
+        "watched_parses": sum(map(parses, codes)) / len(codes),
+        "watched_exact": sum(exact) / len(exact),
+    }
+
+
+def without_model(data: CodeLoraData) -> dict[str, AnswerScores]:
+    """AnswerScores that come straight from the training rows."""
+    outputs = [row.output for row in data.train]
+    vectoriser = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", lowercase=True)
+    known = vectoriser.fit_transform([row.request for row in data.train])
+    asked = vectoriser.transform([task.instruction for task in data.tasks])
+    nearest = (asked @ known.T).toarray().argmax(axis=1)
+    commonest = Counter(outputs).most_common(1)[0][0]
+    sure = tuple(True for _ in data.tasks)
+    return {
+        RETRIEVAL: AnswerScores(tuple((outputs[index],) for index in nearest), sure),
+        COMMONEST: AnswerScores(tuple((commonest,) for _ in data.tasks), sure),
+    }
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every figure of one answerer."""
+
+    forms: tuple[Form, ...]
+    text: TextScores
+    code: CodeBleu
+    functional: Functional | None
+    loss: float | None
+
+    def share(self, form: Form) -> float:
+        """Of the answers, those of that form."""
+        return self.forms.count(form) / len(self.forms)
+
+    def metrics(self, prefix: str, samples: int) -> dict[str, float]:
+        """Flat figures for the ledger."""
+        found = {
+            "parses": self.share("parses"), "truncated": self.share("truncated"), "empty": self.share("empty"),
+            "not_code": self.share("not code"), "bleu": self.text.bleu, "chrf": self.text.chrf,
+            "code_bleu": self.code.score,
+        }  # fmt: skip
+        if self.loss is not None:
+            found["loss"] = self.loss
+        if self.functional is not None:
+            found["pass_at_1"] = self.functional.pass_at(1)
+            if 1 < samples <= self.functional.samples:
+                found[f"pass_at_{samples}"] = self.functional.pass_at(samples)
+        return {prefix + name: value for name, value in found.items()}
+
+
+def report(answers: AnswerScores, data: CodeLoraData, loss: float | None) -> Report:
+    """Score answers; programs are run where tasks have tests."""
+    continues = answers.way == "continue"
+    firsts = [samples[0] for samples in answers.texts]
+    codes = [_code(text, task, continues) for text, task in zip(firsts, data.tasks, strict=True)]
+    references = [task.reference for task in data.tasks]
+    programs = [
+        [program_of(text, task, continues=continues) for text in samples]
+        for samples, task in zip(answers.texts, data.tasks, strict=True)
+    ]
+    forms: list[Form] = [
+        form_of(code, is_complete=complete, text=text)
+        for code, text, complete in zip(codes, firsts, answers.complete, strict=True)
+    ]
+    return Report(
+        tuple(forms), text_scores(codes, references), code_bleu(codes, references),
+        run_tests(data.tasks, programs) if data.has_tests else None, loss,
+    )  # fmt: skip
+
+
+def _code(text: str, task: CodeTask, continues: bool) -> str:
+    return task.prompt + first_block(text) if continues else code_of(text)

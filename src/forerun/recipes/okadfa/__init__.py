@@ -1,0 +1,1 @@
+"""Language model with orthogonalised kernel attention and direct feedback alignment, judged."""

@@ -1,0 +1,1 @@
+"""Texts to labels: losses, pooling, augmentation, and a search (tune) that can be trusted."""

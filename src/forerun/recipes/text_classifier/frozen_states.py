@@ -1,0 +1,181 @@
+"""Outputs of layers that are never trained, computed once for each text and kept in files.
+
+Frozen layers run without dropout, so what they make of a text is a function of its ids alone. Each text is computed by
+itself, without padding, so that the numbers do not depend on what it was batched with. Files hold the states of texts
+that were new to one process; a second process, or a second run, reads them. They are named after the weights, the
+number of layers, PyTorch's version and its threads; nothing else changes a number.
+
+Not kept on disk: weights of a hub id (kept in memory alone), since a name does not say which weights it is.
+"""
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from forerun.models.build import build_model
+from forerun.models.catalogue import model_config
+from forerun.recipes.text_classifier.model import TransformerBackbone
+
+TIMED_TOKENS, TIMED_PASSES = 32, 10
+SUFFIX = ".safetensors"
+WEIGHTS = ("*.safetensors", "*.bin", "config.json")
+
+
+class Sample(Protocol):
+    """Token ids of one text or pair, and which text each belongs to."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Ids."""
+        ...
+
+    @property
+    def types(self) -> Sequence[int]:
+        """0 for the first text, 1 for the second."""
+        ...
+
+
+@dataclass
+class FrozenStates:
+    """States (T, width) of texts below the first layer that is trained."""
+
+    name: str
+    """Of the encoder, in the catalogue."""
+    build: Callable[[], TransformerBackbone]
+    """The encoder with its weights; called when a text is new."""
+    layers: int
+    """Frozen ones."""
+    width: int
+    with_types: bool
+    """Whether the encoder is told which text a token belongs to."""
+    folder: Path | None = None
+    """Where states are kept; only in memory without one."""
+    is_pretended: bool = False
+    """Gives zeros: a forecast needs sizes alone."""
+    _known: dict[str, np.ndarray] = field(default_factory=dict)
+    _backbone: TransformerBackbone | None = None
+
+    def of(self, sample: Sample) -> np.ndarray:
+        """States of one text; computed where they are not known, and then not kept: augmentation's come up once."""
+        if self.is_pretended:
+            return np.zeros((len(sample.ids), self.width), dtype=np.float32)
+        known = self._known.get(_key(sample))
+        return self._compute(sample) if known is None else known
+
+    def fill(self, samples: Iterable[Sample]) -> int:
+        """Read or compute the states of `samples`, and keep them; returns how many were computed."""
+        if self.is_pretended:
+            return 0
+        wanted = {_key(sample): sample for sample in samples}
+        self._read(wanted)
+        new = {key: self._compute(sample) for key, sample in wanted.items() if key not in self._known}
+        self._known |= new
+        self._backbone = None  # only texts that augmentation makes need it again
+        if new and self.folder is not None:
+            _write(self.folder, new)
+        return len(new)
+
+    def seconds_of(self, tokens: float) -> float:
+        """What states of so many tokens take to compute here."""
+        return tokens * self.layers * seconds_per_token_and_layer(self.name) if tokens else 0.0
+
+    def unknown_tokens(self, samples: Iterable[Sample]) -> int:
+        """Tokens of the texts whose states would have to be computed."""
+        wanted = {_key(sample): len(sample.ids) for sample in samples}
+        known = {key for path in self._files() for key in _keys(path)} | set(self._known)
+        return sum(length for key, length in wanted.items() if key not in known)
+
+    def _compute(self, sample: Sample) -> np.ndarray:
+        if self._backbone is None:
+            state = torch.get_rng_state()
+            self._backbone = self.build().eval().requires_grad_(False)
+            torch.set_rng_state(state)  # building draws weights, which must not shift the run's own
+        ids = torch.tensor([list(sample.ids)])
+        types = torch.tensor([list(sample.types)]) if self.with_types else None
+        with torch.inference_mode():
+            return self._backbone.below(ids, torch.ones_like(ids), types, self.layers)[0].numpy()
+
+    def _read(self, wanted: Iterable[str]) -> None:
+        left = {key for key in wanted if key not in self._known}
+        for path in self._files():
+            if not left:
+                return
+            try:
+                with safe_open(path, "np") as opened:
+                    here = left & set(opened.keys())  # noqa: SIM118
+                    self._known |= {key: opened.get_tensor(key) for key in here}
+            except (OSError, SafetensorError):  # half written by a full disk: computed again
+                continue
+            left -= here
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob(f"*{SUFFIX}")) if self.folder is not None and self.folder.is_dir() else []
+
+
+def weights_folder(root: Path, weights: Path, layers: int) -> Path:
+    """Where states of `layers` layers of the weights in a directory are kept under `root`."""
+    files = sorted({file for pattern in WEIGHTS for file in weights.glob(pattern)})
+    facts = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    name = repr((str(weights), facts, layers, torch.__version__, torch.get_num_threads()))
+    return root / hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+@cache
+def seconds_per_token_and_layer(name: str) -> float:
+    """Time here of one layer of encoder `name` on one token of a text computed by itself; measured once a process.
+
+    The quickest of the passes: what other processes take from one of 3 ms can be five times as much.
+    """
+    config: Any = model_config(name, {"num_hidden_layers": 1}, "auto")
+    state = torch.get_rng_state()
+    backbone = TransformerBackbone(build_model(config, "encoder")).eval().requires_grad_(False)
+    torch.set_rng_state(state)
+    ids, times = torch.ones(1, TIMED_TOKENS, dtype=torch.long), []
+    with torch.inference_mode():
+        for _ in range(TIMED_PASSES):
+            start = time.perf_counter()
+            backbone.below(ids, torch.ones_like(ids), None, 1)
+            times.append(time.perf_counter() - start)
+    return min(times) / TIMED_TOKENS
+
+
+def padded_states(found: Sequence[np.ndarray], length: int, width: int) -> Tensor:
+    """States of several texts as one tensor (B, T, width), zeros where there is no token."""
+    states = torch.zeros(len(found), length, width)
+    for number, own in enumerate(found):
+        states[number, : len(own)] = torch.from_numpy(own)
+    return states
+
+
+def _key(sample: Sample) -> str:
+    return hashlib.sha256(np.asarray([sample.ids, sample.types], dtype=np.int32).tobytes()).hexdigest()[:24]
+
+
+def _keys(path: Path) -> list[str]:
+    try:
+        with safe_open(path, "np") as opened:
+            return list(opened.keys())
+    except (OSError, SafetensorError):
+        return []
+
+
+def _write(folder: Path, new: dict[str, np.ndarray]) -> None:
+    """One more file, there at once or not at all; named by the texts, so that two processes write the same one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256("".join(sorted(new)).encode()).hexdigest()[:16]
+    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".new")
+    os.close(handle)
+    save_file({key: torch.from_numpy(states) for key, states in new.items()}, temporary)
+    Path(temporary).replace(folder / f"{name}{SUFFIX}")

@@ -1,0 +1,173 @@
+"""Export that proves itself: the files are read back, scored on held-out data, and refused when the score moved.
+
+What is compared: the mean loss on the first batches of the training data, and every metric of the recipe's evaluation,
+of the run's model and of the one read back from the files. How far they may lie apart depends on what was rounded.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from forerun.errors import ExportMoved, FilesNotWritten, ForerunError, InvalidSettings, NotSupported
+from forerun.hardware.catalogue import Device
+from forerun.infer.export import Kind, load_exported, write_export
+from forerun.records import Record
+from forerun.report.tables import Cell, ResultTable
+from forerun.runs.recipe import Experiment
+from forerun.runs.run import start_training
+from forerun.step.build import bind_step
+from forerun.step.training_step import TrainingStep
+from forerun.train.checkpoint import load_newest
+from forerun.units import format_bytes
+
+COMPARED_STEPS = 8
+SAME, MERGED, ROUNDED = 1e-5, 1e-3, 2e-2
+"""Relative tolerance of the loss: same numbers read back; an update added to its weight in fp32; weights rounded to 16
+bits or dequantised."""
+ONNX_TOLERANCE = 1e-4
+"""Of any score: fp32 sums in another order."""
+METRIC_TOLERANCE = 0.01
+"""Of any metric of the evaluation, absolute, beside that of the loss."""
+
+
+class ScoreChange(Record):
+    """One number before and after."""
+
+    name: str
+    original: float
+    exported: float
+    tolerance: float
+
+    @property
+    def is_within(self) -> bool:
+        """Whether it stayed; a number that is no number never did."""
+        return abs(self.exported - self.original) <= self.tolerance
+
+
+class ExportReport(Record):
+    """What was exported, and how it scored beside the run's model."""
+
+    run_id: str
+    kind: str
+    folder: str
+    files: dict[str, int]
+    """Bytes by name."""
+    compared: list[ScoreChange]
+
+
+def export_run(
+    run_id: str, opened: Experiment, device: Device, run: Path, to: Path, *, merge: bool, onnx: bool = False
+) -> ExportReport:
+    """Export the newest checkpoint of a run under `run` into the new folder `to`.
+
+    Raises:
+        InvalidSettings: there is no checkpoint, or `to` is there already.
+        NotSupported: `onnx` for a recipe that has no such export.
+        ExportMoved: the exported model scores otherwise; nothing is left in `to`.
+        FilesNotWritten: there is no room for it, or no permission.
+    """
+    if to.exists():
+        raise InvalidSettings(f"--to: {to} exists, and exporting would overwrite it. Name another folder.")
+    if onnx and opened.write_onnx is None:
+        raise NotSupported(f"--onnx: models of {opened.settings.workload} are not exported to ONNX. Leave it out.")
+    settings = opened.settings
+    kind: Kind = "model" if settings.adapter.kind == "none" else "merged" if merge else "adapter"
+    training = start_training(opened, device, run)
+    if load_newest(training.folder, training.step) is None:
+        raise InvalidSettings(f"Run {run_id} has no checkpoint in {training.folder}. Finish it with --resume {run_id}.")
+    partial = to.with_name(f"{to.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        write_export(training.step.model, settings, partial, kind)
+        if opened.save_assets is not None:
+            opened.save_assets(partial)
+        plain, model = load_exported(partial, opened.workload)
+        again = bind_step(plain, opened.workload, model.to(training.step.device_type), training.step.device_type)
+        found = compare(opened, training.step, again, loss_tolerance(opened, kind))
+        if onnx and opened.write_onnx is not None:
+            gap = opened.write_onnx(again, partial)
+            found.append(ScoreChange(name="ONNX, largest gap", original=0.0, exported=gap, tolerance=ONNX_TOLERANCE))
+        wrong = [moved for moved in found if not moved.is_within]
+        if wrong:
+            said = ", ".join(f"{m.name} {m.original:.6g} -> {m.exported:.6g} (within {m.tolerance:.2g})" for m in wrong)
+            raise ExportMoved(
+                f"export: the exported model does not score as the run's model: {said}. Nothing was written to {to}. "
+                f"Export the adapter without --merge, or train in a wider precision."
+            )
+        if opened.write_card is not None:
+            opened.write_card(opened.judge(again), partial)
+        partial.rename(to)
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, ForerunError):
+            raise
+        raise FilesNotWritten(
+            f"--to: the export could not be written to {to}: {error}. Nothing was left there. Free space or change "
+            f"permissions, or name another folder."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    files = {path.name: path.stat().st_size for path in sorted(to.iterdir()) if path.is_file()}
+    return ExportReport(run_id=run_id, kind=kind, folder=str(to), files=files, compared=found)
+
+
+def export_tables(report: ExportReport) -> list[ResultTable]:
+    """The files, and the scores before and after."""
+    files: list[list[Cell]] = [[name, format_bytes(size)] for name, size in report.files.items()]
+    scores: list[list[Cell]] = [
+        [m.name.replace("_", " "), f"{m.original:.6g}", f"{m.exported:.6g}", f"{m.tolerance:.2g}"]
+        for m in report.compared
+    ]
+    return [
+        ResultTable(title=f"Exported: {report.kind}", note=f"In {report.folder}", columns=["file", "size"], rows=files),
+        ResultTable(title="Read back and scored", columns=["score", "run", "exported", "may differ by"], rows=scores),
+    ]
+
+
+def loss_tolerance(opened: Experiment, kind: Kind) -> float:
+    """How far the loss may move, relative to it."""
+    settings = opened.settings
+    if kind != "merged":
+        return SAME
+    return ROUNDED if settings.quantization != "none" or settings.precision not in ("fp32", "tf32") else MERGED
+
+
+def compare(opened: Experiment, original: TrainingStep, exported: TrainingStep, tolerance: float) -> list[ScoreChange]:
+    """Loss and metrics of both models; neither is trained."""
+    pairs = [(mean_loss(step, opened), _metrics(step, opened)) for step in (original, exported)]
+    (loss, metrics), (other_loss, other_metrics) = pairs
+    found = [ScoreChange(name="loss", original=loss, exported=other_loss, tolerance=tolerance * abs(loss))]
+    for name, value in metrics.items():
+        room = max(METRIC_TOLERANCE if tolerance > SAME else SAME, tolerance * abs(value))
+        found.append(ScoreChange(name=name, original=value, exported=other_metrics[name], tolerance=room))
+    return found
+
+
+def mean_loss(step: TrainingStep, opened: Experiment) -> float:
+    """Of the first batches of the data, without dropout."""
+    total = count = 0.0
+    with _not_training(step.model), torch.no_grad(), step.policy.autocast(step.device_type):
+        for micro_batches in opened.data.epoch_steps(0)[:COMPARED_STEPS]:
+            for indices in micro_batches:
+                batch = {key: value.to(step.device_type) for key, value in opened.data.collate(indices).items()}
+                total += float(step.workload.loss(step.model, batch).sum)
+                count += step.workload.count(batch)
+    return total / count
+
+
+def _metrics(step: TrainingStep, opened: Experiment) -> dict[str, float]:
+    with _not_training(step.model), torch.no_grad():
+        return opened.evaluate(step, 0)
+
+
+@contextlib.contextmanager
+def _not_training(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode for a while."""
+    was_training = model.training
+    model.eval()
+    yield
+    model.train(was_training)

@@ -1,0 +1,96 @@
+"""A run as it is seen in the terminal: forecast, progress, tables, verdict. Progress goes to stderr."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from forerun.records import Forecast, Range, StepReport, Verdict
+from forerun.report.terminal import forecast_table, result_table, verdict_table
+from forerun.runs.recipe import Judgement
+from forerun.runs.run import RunListener
+from forerun.train.loop import Training
+from forerun.units import format_seconds
+
+PLAIN_LINES = 10
+"""Lines of progress where there is no terminal."""
+
+
+class TerminalProgress(RunListener):
+    """Shows tables on `out` and progress on stderr; a quiet one shows only progress."""
+
+    def __init__(self, *, quiet: bool = False):
+        self.out = Console(quiet=quiet)
+        self.err = Console(stderr=True)
+        self.progress: Progress | None = None
+        self.task: TaskID | None = None
+        self.run_id = ""
+        self.evaluations = 0
+        self.forecast: Forecast | None = None
+
+    def forecast_made(self, forecast: Forecast) -> None:
+        """Show the forecast."""
+        self.forecast = forecast
+        self.out.print(forecast_table(forecast, "Forecast"))
+
+    def training_begins(self, run_id: str, training: Training) -> None:
+        """Open the progress bar."""
+        self.training, self.run_id = training, run_id
+        total = training.schedule.total_steps
+        self.err.print(f"Run {run_id}: training, {total} steps. Ctrl-C stops after a step and leaves a resumable run.")
+        if training.step.documents is not None:
+            self.err.print(training.step.documents.said, highlight=False)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self.progress = Progress(*columns, console=self.err, transient=True)
+        self.task = self.progress.add_task("steps", total=total, note="")
+        if self.err.is_terminal:
+            self.progress.start()
+
+    def step_done(self, report: StepReport, left: Range) -> None:
+        """Move the bar; without a terminal, print a line now and then."""
+        total = self.training.schedule.total_steps
+        note = progress_note(report, left)
+        if self.progress is not None and self.task is not None:
+            self.progress.update(self.task, completed=report.step, note=note)
+        if not self.err.is_terminal and report.step % max(1, total // PLAIN_LINES) == 0:
+            self.err.print(f"step {report.step}/{total}  {note}", highlight=False)
+        for number, scores in self.training.evaluations[self.evaluations :]:
+            self.say_evaluation(number, scores)
+        if report.step == total:
+            self.close()
+            after = self.forecast.detail.final_evaluation_seconds if self.forecast is not None else 0.0
+            long = f", forecast to take the model {format_seconds(after)}" if after else ""
+            self.err.print(f"Training is done; scoring held-out data{long}, and the baselines.", highlight=False)
+
+    def say_evaluation(self, number: int, scores: dict[str, float]) -> None:
+        """One line per evaluation between epochs."""
+        self.evaluations += 1
+        said = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
+        self.err.print(f"after step {number}: {said}", highlight=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+
+    def judged(self, judgement: Judgement) -> None:
+        """Show the evaluation."""
+        for table in judgement.tables:
+            self.out.print(result_table(table))
+
+    def verified(self, verdict: Verdict) -> None:
+        """Show the verdict."""
+        self.out.print(verdict_table(verdict))
+
+
+def progress_note(report: StepReport, left: Range) -> str:
+    """Loss, rate, tokens per second, and the time left."""
+    speed = report.tokens / report.step_seconds
+    said = f"loss {report.loss:.4f}  lr {report.learning_rate:.2e}  {speed:,.0f} tokens/s"
+    if not left.expected:
+        return said
+    return f"{said}  left {format_seconds(left.optimistic)} to {format_seconds(left.conservative)}"

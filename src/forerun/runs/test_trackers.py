@@ -1,0 +1,114 @@
+"""Every tracker gets the same figures; the file is there whatever else is."""
+
+import contextlib
+import json
+import sys
+import types
+
+import pytest
+
+from forerun.errors import InvalidSettings, MissingExtra
+from forerun.records import StepPhases, StepReport
+from forerun.runs.trackers import TRACKERS, TrackerWarning, figures, tracking
+
+REPORT = StepReport(
+    step=3, epoch=0.5, loss=1.25, learning_rate=1e-3, step_seconds=0.5, phases=StepPhases(data_seconds=0.05), samples=8,
+    tokens=600, padded_tokens=800, gradient_norm=2.0, details={"task_loss": 4.0},
+)  # fmt: skip
+
+
+def fake(heard):
+    """A library that looks like each of them; writes down what it hears."""
+
+    class Writer:
+        def __init__(self, folder):
+            heard.append(("folder", folder))
+
+        def add_scalar(self, name, value, step):
+            heard.append((name, value, step))
+
+        def close(self):
+            heard.append("closed")
+
+    def log_metrics(found, step):
+        heard.extend((name, value, step) for name, value in found.items())
+
+    run = types.SimpleNamespace(log=log_metrics, finish=lambda: heard.append("closed"))
+    run.log = lambda found, step: log_metrics(found, step)
+    return types.SimpleNamespace(
+        SummaryWriter=Writer, init=lambda **keywords: run, start_run=lambda run_name: contextlib.nullcontext(),
+        log_metrics=log_metrics, log=lambda found: log_metrics(found, 3), finish=lambda: heard.append("closed"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(TRACKERS))
+def test_each_tracker_gets_every_figure(name, tmp_path, monkeypatch):
+    heard = []
+    for module, _ in TRACKERS.values():
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, TRACKERS[name][0], fake(heard))
+    with tracking(tmp_path, "run-1", [name]) as take:
+        take(REPORT)
+    assert {(key, value, 3) for key, value in figures(REPORT).items()} <= set(heard)
+
+
+def test_the_file_is_written_as_the_run_goes(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with tracking(tmp_path / "run", "run-1") as take:
+        take(REPORT)
+        (line,) = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert (found["step"], found["loss"], found["padding_share"], found["data_wait_share"]) == (3, 1.25, 0.25, 0.1)
+    assert found["task_loss"] == 4.0
+
+
+def test_what_is_not_there_is_said(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtra, match="pip install wandb"), tracking(tmp_path, "r", ["wandb"]):
+        pass
+    with pytest.raises(InvalidSettings, match="tensorboard, wandb"), tracking(tmp_path, "r", ["comet"]):
+        pass
+
+
+def test_what_is_no_number_is_null_in_the_file(tmp_path):
+    with tracking(tmp_path, "run-1") as take:
+        take(REPORT.model_copy(update={"loss": float("nan"), "gradient_norm": float("inf")}))
+    (line,) = (tmp_path / "steps.jsonl").read_text().splitlines()
+    found = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert found["loss"] is found["gradient_norm"] is None
+
+
+def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with tracking(tmp_path, "run-1") as take:
+        take(REPORT)
+        (tmp_path / "steps.jsonl").unlink()
+        (tmp_path / "steps.jsonl").mkdir()  # as good as full: it cannot be appended to
+        with pytest.warns(TrackerWarning, match=r"steps\.jsonl .*ends at step 2.*goes on"):
+            take(REPORT)
+        take(REPORT)
+
+
+def test_trackers_are_asked_for_before_anything_is_done(monkeypatch, capfd, tmp_path):
+    from forerun.cli.main import main
+
+    monkeypatch.setenv("FORERUN_LEDGER", f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    for command in (["run"], ["train"], ["train", "--nproc", "2"]):
+        monkeypatch.setattr(sys, "argv", ["forerun", *command, "code-detector", "--log", "mlflow"])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 2
+        assert "pip install mlflow" in capfd.readouterr().err
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_what_the_gpu_did_and_mfu_are_figures_where_they_are_known():
+    seen = REPORT.model_copy(update={"gpu_busy_share": 0.9, "gpu_clock_share": 0.8, "peak_allocated_bytes": 7})
+    step = types.SimpleNamespace(model_flops=1000.0, mfu=0.5, seconds=types.SimpleNamespace(expected=1.0))
+    forecast = types.SimpleNamespace(step=step, detail=types.SimpleNamespace(padded_tokens_per_step=400.0))
+    found = figures(seen, forecast)
+    assert (found["gpu_busy_share"], found["gpu_clock_share"], found["peak_allocated_bytes"]) == (0.9, 0.8, 7)
+    assert found["mfu"] == 2.0, "the peak is 2000 FLOP/s; this step did 2000 FLOP in half a second"
+    assert "mfu" not in figures(seen)
+    assert "gpu_busy_share" not in figures(REPORT)
