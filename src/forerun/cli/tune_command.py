@@ -153,7 +153,7 @@ def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name:
     return Search(
         study=study, recipe=module, opened=opened, base=base, space=space,
         pricer=Pricer(ask, module, fold_options(base).folds), device=device, ledger=ledger, ledger_url=ledger_url(),
-        storage=storage, root=Path(RUNS_FOLDER), pruner=plan.pruner, limits=limits, on_progress=_Screen(),
+        storage=storage, root=Path(RUNS_FOLDER), pruner=plan.pruner, limits=limits, listener=_Screen(),
     )  # fmt: skip
 
 
