@@ -35,7 +35,7 @@ from forerun.recipes.text_classifier.augmentation.policies import (
     STEP_STREAM,
     AugmentationOptions,
     Augmenter,
-    oversampled,
+    oversampled_positions,
 )
 from forerun.recipes.text_classifier.frozen_states import FrozenStates, padded_states
 from forerun.recipes.text_classifier.model import Pooling
@@ -46,10 +46,10 @@ from forerun.step.workload import Batch
 MetricName = Literal["macro_f1", "micro_f1", "mcc", "balanced_accuracy", "average_precision"]
 EVALUATION_BATCH_TOKENS = 8192
 """Padded tokens of an evaluation batch."""
-BELOW_FROZEN = ("cutoff", "fgm", "pgd")
+EMBEDDING_METHODS = ("cutoff", "fgm", "pgd")
 """Methods of the training step that change the embeddings."""
-KEPT_EPOCHS = 2
-"""Of encoded texts: the epoch that is trained and the one that is prepared."""
+CACHED_EPOCHS = 2
+"""Epochs of encoded texts held in memory: the one that is trained and the one that is prepared."""
 
 
 class TextClassifierOptions(Section):
@@ -68,29 +68,29 @@ class TextClassifierOptions(Section):
     split_field: str = "split"
     """Column of the split: train, val or test; drawn by a hash of the text where it is missing."""
     label_separator: str = "|"
-    """Between labels of one row where they are text."""
+    """Text between the labels of one row, where a row has its labels in one string."""
     folds: Count = 1
     """Cut training and selection rows into so many fixed folds; 1 keeps the selection rows."""
     fold: Annotated[int, Field(ge=0)] = 0
-    """Which of them selects."""
+    """Fold that provides the selection rows, counted from 0."""
     judged_on: Literal["test", "selection"] = "test"
-    """What the run ends with: `selection` leaves the test rows alone, as every trial of a search does."""
+    """Rows that are scored at the end: `selection` leaves the test rows alone, as every trial of a search does."""
     metric: MetricName = "macro_f1"
-    """By which a search chooses."""
+    """Metric by which a search compares its trials."""
     vocabulary_size: Count = 8000
-    """Byte pairs of `text-encoder`."""
+    """Entries of the byte-pair vocabulary that `text-encoder` learns."""
     pooling: Pooling = "mean"
     """How hidden states become one vector."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """On that vector."""
+    """Dropout probability on the pooled vector."""
     loss: LossName = "cross-entropy"
-    """What is minimised; with several labels a row each label is a question of its own."""
+    """Training loss; with several labels a row each label is a binary question of its own."""
     gamma: Annotated[float, Field(ge=0)] = 2.0
-    """Of the focal and the asymmetric loss."""
+    """Focusing exponent of the focal and the asymmetric loss."""
     balance: Annotated[float, Field(ge=0, lt=1)] = 0.999
     """beta of the class-balanced loss."""
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Of the asymmetric loss."""
+    """Probability below which a negative adds nothing to the asymmetric loss."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the target that is spread over the labels."""
     head_rate: Annotated[float, Field(gt=0)] = 1.0
@@ -100,10 +100,10 @@ class TextClassifierOptions(Section):
     frozen_layers: Annotated[int, Field(ge=0)] = 0
     """Layers from the input on, embeddings included, that are never trained."""
     keep_frozen: bool = False
-    """Compute what frozen layers make of a text once and keep it in `runs/frozen`, 4 bytes × tokens × width a text.
-    Trained is the same; cutoff, fgm and pgd change what enters the layers, so with them nothing is kept."""
+    """Compute the output of the frozen layers once for each text and keep it in `runs/frozen`: 4 bytes × tokens ×
+    width a text. Training is the same. With cutoff, fgm and pgd, which change those layers' input, nothing is kept."""
     augmentation: AugmentationOptions = AugmentationOptions()
-    """What is done to training samples."""
+    """Augmentation of training samples."""
 
 
 @dataclass
@@ -125,7 +125,7 @@ class TextData:
 
     @property
     def classes(self) -> int:
-        """Labels."""
+        """Number of labels."""
         return len(self.corpus.label_names)
 
     @property
@@ -134,11 +134,11 @@ class TextData:
         return [sum(label in row.labels for row in self.rows["train"]) for label in range(self.classes)]
 
     def targets(self, part: Part) -> np.ndarray:
-        """Zeros and ones (rows, labels)."""
-        found = np.zeros((len(self.rows[part]), self.classes), dtype=np.int64)
+        """Label indicators of a part: zeros and ones (rows, labels)."""
+        matrix = np.zeros((len(self.rows[part]), self.classes), dtype=np.int64)
         for number, row in enumerate(self.rows[part]):
-            found[number, list(row.labels)] = 1
-        return found
+            matrix[number, list(row.labels)] = 1
+        return matrix
 
     def plan(self, epoch: int = 0) -> BatchPlan:
         """Shapes of an epoch, from the batches that training gets."""
@@ -171,16 +171,18 @@ class TextData:
         if epoch not in self._epochs:
             self._forget(self._epochs)
             train, plain = self.rows["train"], self.encoded("train")
-            found = [plain[index] for index in self.positions]
+            samples = [plain[index] for index in self.positions]
             texts = {}
             for position, index in enumerate(self.positions if self.augmenter.options.policies else ()):
                 changed = self.augmenter.text(train[index].text, epoch, position)
                 if changed != train[index].text:
                     texts[position] = (changed, train[index].pair)
-            again = self.tokens_of.encode(list(texts.values()), self.settings.batch.sequence_length) if texts else []
-            for position, sample in zip(texts, again, strict=True):
-                found[position] = sample
-            self._epochs[epoch] = found
+            new_samples = (
+                self.tokens_of.encode(list(texts.values()), self.settings.batch.sequence_length) if texts else []
+            )
+            for position, sample in zip(texts, new_samples, strict=True):
+                samples[position] = sample
+            self._epochs[epoch] = samples
         return self._epochs[epoch]
 
     def encoded(self, part: Part) -> list[Encoded]:
@@ -221,8 +223,8 @@ class TextData:
         while last:
             length = sampler.padded(len(samples[order[last - 1]].ids))
             first = max(0, last - max(1, EVALUATION_BATCH_TOKENS // length))
-            chosen = order[first:last]
-            yield chosen, self._tensors([samples[n] for n in chosen], [self.rows[part][n] for n in chosen], length)
+            indices = order[first:last]
+            yield indices, self._tensors([samples[n] for n in indices], [self.rows[part][n] for n in indices], length)
             last = first
 
     def _tensors(self, samples: Sequence[Encoded], rows: Sequence[LabelledText], length: int) -> Batch:
@@ -243,8 +245,8 @@ class TextData:
         return {**batch, "token_type_ids": torch.from_numpy(types)} if self.corpus.is_paired else batch
 
     def _step_entries(self, methods: set[str], epoch: int, places: Sequence[int], length: int) -> dict[str, Tensor]:
-        """What the training step does to each sample; samples that drew nothing are left as they are."""
-        found = step_entries(methods, len(places), length)
+        """Tensors that tell the training step what to do with each sample; neutral for samples without a policy."""
+        entries = step_entries(methods, len(places), length)
         for row, place in enumerate(places):
             policy = self.augmenter.policy(epoch, place)
             if policy is None or policy.method not in IN_STEP:
@@ -252,26 +254,26 @@ class TextData:
             random = self.augmenter.generator(epoch, place, STEP_STREAM)
             match policy.method:
                 case "mixup":
-                    found["partner"][row] = int(random.integers(len(places)))
-                    found["share"][row] = float(random.beta(policy.strength, policy.strength))
+                    entries["partner"][row] = int(random.integers(len(places)))
+                    entries["share"][row] = float(random.beta(policy.strength, policy.strength))
                 case "cutoff":
                     size = len(self.epoch_samples(epoch)[place].ids)
                     dropped = max(1, int(policy.strength * size))
-                    found["kept"][row, random.choice(size, size=min(dropped, size), replace=False)] = 0.0
+                    entries["kept"][row, random.choice(size, size=min(dropped, size), replace=False)] = 0.0
                 case "r-drop":
-                    found["consistency"][row] = policy.strength
+                    entries["consistency"][row] = policy.strength
                 case _:
-                    found["attack"][row] = policy.strength
-        return found
+                    entries["attack"][row] = policy.strength
+        return entries
 
     def _places(self, indices: Sequence[int]) -> tuple[int, list[int]]:
         epoch = int(indices[0]) // len(self.positions)
         return epoch, [int(index) - epoch * len(self.positions) for index in indices]
 
     @staticmethod
-    def _forget(kept: dict[int, Any]) -> None:
-        while len(kept) >= KEPT_EPOCHS:
-            del kept[next(iter(kept))]
+    def _forget(cache: dict[int, Any]) -> None:
+        while len(cache) >= CACHED_EPOCHS:
+            del cache[next(iter(cache))]
 
     def save_tokens(self, folder: Path) -> None:
         """Write the tokeniser and the names of the labels into `folder`."""
@@ -280,22 +282,22 @@ class TextData:
 
 
 def step_entries(methods: set[str], size: int, length: int) -> dict[str, Tensor]:
-    """Entries of a batch for methods of the training step, nothing being done yet."""
-    found: dict[str, Tensor] = {}
+    """Batch entries for methods of the training step, with values that change nothing."""
+    entries: dict[str, Tensor] = {}
     if "mixup" in methods:
-        found |= {"partner": torch.arange(size), "share": torch.ones(size)}
+        entries |= {"partner": torch.arange(size), "share": torch.ones(size)}
     if "cutoff" in methods:
-        found["kept"] = torch.ones(size, length)
+        entries["kept"] = torch.ones(size, length)
     if "r-drop" in methods:
-        found["consistency"] = torch.zeros(size)
+        entries["consistency"] = torch.zeros(size)
     if {"fgm", "pgd"} & methods:
-        found["attack"] = torch.zeros(size)
-    return found
+        entries["attack"] = torch.zeros(size)
+    return entries
 
 
 def keeps_frozen(options: TextClassifierOptions) -> bool:
     """Whether batches hold what the frozen layers make of their texts."""
-    touched = any(policy.method in BELOW_FROZEN for policy in options.augmentation.policies)
+    touched = any(policy.method in EMBEDDING_METHODS for policy in options.augmentation.policies)
     return options.keep_frozen and options.frozen_layers > 0 and not touched
 
 
@@ -327,7 +329,7 @@ def open_corpus(settings: Settings, options: TextClassifierOptions) -> TextCorpu
     return with_folds(corpus, options.folds, options.fold)
 
 
-def chosen_rows(corpus: TextCorpus, examples: int | None) -> dict[Part, tuple[LabelledText, ...]]:
+def select_rows(corpus: TextCorpus, examples: int | None) -> dict[Part, tuple[LabelledText, ...]]:
     """Rows by part; of the training rows `examples`, in an order that a hash of their texts gives: files are sorted."""
     rows: dict[Part, tuple[LabelledText, ...]] = {part: corpus.part(part) for part in PARTS}
     rows["train"] = tuple(sorted(rows["train"], key=lambda row: uniform("order", row.key)))[:examples]
@@ -336,4 +338,4 @@ def chosen_rows(corpus: TextCorpus, examples: int | None) -> dict[Part, tuple[La
 
 def positions_of(rows: Sequence[LabelledText], share: float) -> list[int]:
     """Index of the training row at each position of an epoch."""
-    return oversampled([row.labels for row in rows], share)
+    return oversampled_positions([row.labels for row in rows], share)

@@ -22,7 +22,7 @@ from forerun.evaluate.label_metrics import (
 )
 from forerun.evaluate.text_baselines import answers_of, fit_baselines
 from forerun.recipes.text_classifier.data import TextClassifierOptions, TextData
-from forerun.recipes.text_classifier.opening import check_methods, check_table, joined
+from forerun.recipes.text_classifier.opening import check_methods, check_table, joined_text
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
 from forerun.settings.schema import Precision
@@ -31,9 +31,9 @@ from forerun.train.recovery import in_pieces
 from forerun.verify.compare import Criterion
 
 Probabilities = dict[Part, np.ndarray]
-TUNED = ("length", "tf-idf")
+BASELINES_WITH_THRESHOLD = ("length", "tf-idf")
 """Baselines whose threshold is tuned as the model's is; the others have nothing to tune."""
-SHOWN = ("macro_f1", "micro_f1", "mcc", "balanced_accuracy", "average_precision", "ece")
+TABLE_FIGURES = ("macro_f1", "micro_f1", "mcc", "balanced_accuracy", "average_precision", "ece")
 CRITERIA = (
     Criterion(
         name="beats the majority", quantity="macro_f1", comparison="above", bound="majority.macro_f1", margin=0.1,
@@ -52,16 +52,16 @@ CRITERIA = (
 def score_part(model: nn.Module, data: TextData, part: Part, precision: Precision) -> np.ndarray:
     """Probabilities (rows, labels) of a part on the model's device; the training mode is put back after."""
     device = next(model.parameters()).device
-    was_training, found = model.training, np.zeros((len(data.rows[part]), data.classes))
+    was_training, probabilities = model.training, np.zeros((len(data.rows[part]), data.classes))
     model.eval()
     with torch.inference_mode(), POLICIES[precision].autocast(device.type):
         for rows, batch in data.evaluation_batches(part):
             inputs = {key: value for key, value in batch.items() if key != "labels"}
             logits = torch.cat(in_pieces(lambda b: model(**{k: v.to(device) for k, v in b.items()}), inputs)).float()
             chances = logits.sigmoid() if data.corpus.is_multi_label else logits.softmax(dim=1)
-            found[rows] = chances.cpu().numpy()
+            probabilities[rows] = chances.cpu().numpy()
     model.train(was_training)
-    return found
+    return probabilities
 
 
 def answers(data: TextData, part: Part, probabilities: np.ndarray) -> LabelPredictions:
@@ -71,21 +71,21 @@ def answers(data: TextData, part: Part, probabilities: np.ndarray) -> LabelPredi
 
 def selection_figures(data: TextData, probabilities: np.ndarray) -> dict[str, float]:
     """Figures of the selection rows, by plain decisions."""
-    found = figures(answers(data, "selection", probabilities), plain_decision(data.classes))
-    return {f"selection_{name}": value for name, value in found.items()}
+    plain_figures = figures(answers(data, "selection", probabilities), plain_decision(data.classes))
+    return {f"selection_{name}": value for name, value in plain_figures.items()}
 
 
 def judge_selection(probabilities: Probabilities, data: TextData, options: TextClassifierOptions) -> Judgement:
-    """What a trial of a search ends with: its score on the selection rows and how sure that is."""
+    """Score of a search trial on the selection rows, with its standard error."""
     here = answers(data, "selection", probabilities["selection"])
     plain = plain_decision(data.classes)
     metrics = selection_figures(data, probabilities["selection"])
     metrics["selection_standard_error"] = standard_error(here, options.metric, plain)
     note = f"{len(here.targets):,} selection rows; the test rows were not scored."
-    rows: list[list[Cell]] = [["model", *(metrics[f"selection_{name}"] for name in SHOWN)]]
-    table = ResultTable(title="Selection", note=note, columns=["", *SHOWN], rows=rows)
-    kept = {"probabilities": probabilities["selection"].round(6).tolist()}
-    return Judgement(metrics, [table], comparison_data=kept)
+    rows: list[list[Cell]] = [["model", *(metrics[f"selection_{name}"] for name in TABLE_FIGURES)]]
+    table = ResultTable(title="Selection", note=note, columns=["", *TABLE_FIGURES], rows=rows)
+    comparison_data = {"probabilities": probabilities["selection"].round(6).tolist()}
+    return Judgement(metrics, [table], comparison_data=comparison_data)
 
 
 def judge_test(probabilities: Probabilities, data: TextData, options: TextClassifierOptions) -> Judgement:
@@ -94,46 +94,51 @@ def judge_test(probabilities: Probabilities, data: TextData, options: TextClassi
     here = answers(data, "test", probabilities["test"])
     metrics = figures(here, decision) | selection_figures(data, probabilities["selection"])
     metrics["test_standard_error"] = standard_error(here, options.metric, decision)
-    rows: list[list[Cell]] = [["model", *(metrics[name] for name in SHOWN)]]
-    for name, found in baseline_answers(data, "test").items():
-        their = figures(*found)
-        metrics |= {f"{name}.{figure}": value for figure, value in their.items()}
-        rows.append([name, *(their[figure] for figure in SHOWN)])
+    rows: list[list[Cell]] = [["model", *(metrics[name] for name in TABLE_FIGURES)]]
+    for name, baseline in baseline_answers(data, "test").items():
+        baseline_figures = figures(*baseline)
+        metrics |= {f"{name}.{figure}": value for figure, value in baseline_figures.items()}
+        rows.append([name, *(baseline_figures[figure] for figure in TABLE_FIGURES)])
     note = (
         f"{len(here.targets):,} test rows, {len(data.rows['train']):,} to train on. Decisions were tuned on "
         f"{len(data.rows['threshold']):,} other rows. {options.metric} ± {1.96 * metrics['test_standard_error']:.3f} "
         f"(95 %, rows drawn again). {data.corpus.repeated} training rows were dropped as repeats."
     )
     tables = [
-        ResultTable(title="Test, beside its baselines", note=note, columns=["", *SHOWN], rows=rows),
+        ResultTable(title="Test, beside its baselines", note=note, columns=["", *TABLE_FIGURES], rows=rows),
         label_table(data, here, decision),
     ]
     checks = check_methods(data)
-    kept = {"probabilities": probabilities["test"].round(6).tolist(), "decision": list(decision.levels)}
-    return Judgement(metrics, [*tables, check_table(checks)] if checks else tables, comparison_data=kept)
+    comparison_data = {"probabilities": probabilities["test"].round(6).tolist(), "decision": list(decision.levels)}
+    return Judgement(metrics, [*tables, check_table(checks)] if checks else tables, comparison_data=comparison_data)
 
 
 def baseline_answers(data: TextData, part: Part) -> dict[str, tuple[LabelPredictions, Decision]]:
-    """LabelPredictions of every baseline to a part, with its decision."""
-    train, targets = [joined(row) for row in data.rows["train"]], data.targets("train")
-    is_multi, found = data.corpus.is_multi_label, {}
+    """Predictions of every baseline on a part, each with its decision."""
+    train, targets = [joined_text(row) for row in data.rows["train"]], data.targets("train")
+    is_multi, answers_by_name = data.corpus.is_multi_label, {}
     for baseline in fit_baselines(train, targets, is_multi_label=is_multi):
         decision = plain_decision(data.classes)
-        if baseline.name in TUNED and part == "test":
-            held = [joined(row) for row in data.rows["threshold"]]
-            decision = tune_decision(answers_of(baseline, held, data.targets("threshold"), is_multi_label=is_multi))
-        texts = [joined(row) for row in data.rows[part]]
-        found[baseline.name] = answers_of(baseline, texts, data.targets(part), is_multi_label=is_multi), decision
-    return found
+        if baseline.name in BASELINES_WITH_THRESHOLD and part == "test":
+            threshold_texts = [joined_text(row) for row in data.rows["threshold"]]
+            decision = tune_decision(
+                answers_of(baseline, threshold_texts, data.targets("threshold"), is_multi_label=is_multi)
+            )
+        texts = [joined_text(row) for row in data.rows[part]]
+        answers_by_name[baseline.name] = (
+            answers_of(baseline, texts, data.targets(part), is_multi_label=is_multi),
+            decision,
+        )
+    return answers_by_name
 
 
 def label_table(data: TextData, here: LabelPredictions, decision: Decision) -> ResultTable:
-    """Each label alone."""
-    chosen, precisions = decision.labels(here), precision_by_label(here)
+    """F1, average precision and threshold of each label."""
+    labels, precisions = decision.labels(here), precision_by_label(here)
     rows: list[list[Cell]] = []
     for number, name in enumerate(data.corpus.label_names):
-        true, said = here.targets[:, number], chosen[:, number]
-        hits, both = int((true * said).sum()), int(true.sum() + said.sum())
+        true, predicted = here.targets[:, number], labels[:, number]
+        hits, both = int((true * predicted).sum()), int(true.sum() + predicted.sum())
         score = 2 * hits / both if both else 0.0
         rows.append([name, int(true.sum()), score, precisions[number], decision.levels[number]])
     note = "Threshold: tuned, or one half where labels are weighed alike."
@@ -142,6 +147,6 @@ def label_table(data: TextData, here: LabelPredictions, decision: Decision) -> R
     )
 
 
-def parts_scored(options: TextClassifierOptions) -> Sequence[Part]:
-    """What the end of a run scores."""
+def scored_parts(options: TextClassifierOptions) -> Sequence[Part]:
+    """Parts that are scored at the end of a run."""
     return ("selection",) if options.judged_on == "selection" else ("selection", "threshold", "test")

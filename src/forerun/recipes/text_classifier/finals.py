@@ -24,14 +24,14 @@ from forerun.runs.recipe import Experiment
 from forerun.settings.load import recipe_options
 from forerun.step.training_step import TrainingStep
 
-Judged = tuple[LabelPredictions, Decision]
+DecidedPredictions = tuple[LabelPredictions, Decision]
 
 
-def held_out_scores(opened: Experiment, step: TrainingStep) -> Probabilities:
+def held_out_scores(experiment: Experiment, step: TrainingStep) -> Probabilities:
     """Probabilities of the rows that no search has seen."""
-    data = opened.data
+    data = experiment.data
     assert isinstance(data, TextData)
-    precision = opened.settings.precision
+    precision = experiment.settings.precision
     return {
         "threshold": score_part(step.model, data, "threshold", precision),
         "test": score_part(step.model, data, "test", precision),
@@ -39,64 +39,71 @@ def held_out_scores(opened: Experiment, step: TrainingStep) -> Probabilities:
 
 
 def final_comparison(
-    opened: Experiment, scores: Mapping[str, Sequence[Probabilities]], winner: str, start: int
+    experiment: Experiment, scores: Mapping[str, Sequence[Probabilities]], winner: str, start: int
 ) -> dict[str, Any]:
     """Figures of the winner's starting point `start` beside the baselines, and of every finalist beside the winner."""
-    data = opened.data
+    data = experiment.data
     assert isinstance(data, TextData)
-    metric = recipe_options(opened.settings, TextClassifierOptions).metric
-    judged = {name: [_judged(data, one) for one in several] for name, several in scores.items()}
-    best = judged[winner][start]
-    metrics, beaten = figures(*best), {}
-    for name, found in baseline_answers(data, "test").items():
-        metrics |= {f"{name}.{figure}": value for figure, value in figures(*found).items()}
-        beaten[name] = list(paired_gap(best[0], found[0], metric, (best[1], found[1])))
+    metric = recipe_options(experiment.settings, TextClassifierOptions).metric
+    decided = {name: [_decided(data, one) for one in several] for name, several in scores.items()}
+    best = decided[winner][start]
+    metrics, gaps = figures(*best), {}
+    for name, baseline in baseline_answers(data, "test").items():
+        metrics |= {f"{name}.{figure}": value for figure, value in figures(*baseline).items()}
+        gaps[name] = list(paired_gap(best[0], baseline[0], metric, (best[1], baseline[1])))
     return {
         "metric": metric,
         "rows": len(best[0].targets),
         "split": data.corpus.split_hash,
         "metrics": metrics,
         "decision": list(best[1].levels),
-        "over_baselines": beaten,
+        "over_baselines": gaps,
         "finalists": {
             name: {
                 "scores": [figures(*one)[metric] for one in several],
-                "below_winner": [0.0, 0.0, 0.0] if name == winner else list(_gap(judged[winner], several, metric)),
+                "below_winner": [0.0, 0.0, 0.0] if name == winner else list(_gap(decided[winner], several, metric)),
             }
-            for name, several in judged.items()
+            for name, several in decided.items()
         },
     }
 
 
-def baseline_scores(opened: Experiment) -> dict[str, float]:
+def baseline_scores(experiment: Experiment) -> dict[str, float]:
     """The metric of every baseline on the selection rows, where trials are compared."""
-    data = opened.data
+    data = experiment.data
     assert isinstance(data, TextData)
-    metric = recipe_options(opened.settings, TextClassifierOptions).metric
-    return {name: one_figure(found[0], metric, found[1]) for name, found in baseline_answers(data, "selection").items()}
+    metric = recipe_options(experiment.settings, TextClassifierOptions).metric
+    return {
+        name: one_figure(baseline[0], metric, baseline[1])
+        for name, baseline in baseline_answers(data, "selection").items()
+    }
 
 
-def _judged(data: TextData, scores: Probabilities) -> Judged:
+def _decided(data: TextData, scores: Probabilities) -> DecidedPredictions:
     return answers(data, "test", scores["test"]), tune_decision(answers(data, "threshold", scores["threshold"]))
 
 
-def _gap(first: Sequence[Judged], second: Sequence[Judged], metric: str) -> tuple[float, float, float]:
+def _gap(
+    first: Sequence[DecidedPredictions], second: Sequence[DecidedPredictions], metric: str
+) -> tuple[float, float, float]:
     """Mean figure of `first`'s starting points minus that of `second`'s, and its 95 % interval over rows."""
     rows = len(first[0][0].targets)
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(0)  # the same draws for every pair, so that gaps can be compared
 
-    def mean(several: Sequence[Judged], chosen: np.ndarray) -> float:
-        found = []
-        for known, decision in several:
-            part = LabelPredictions(known.targets[chosen], known.probabilities[chosen], known.is_multi_label)
-            found.append(one_figure(part, metric, decision))
-        return float(np.mean(found))
+    def mean(several: Sequence[DecidedPredictions], indices: np.ndarray) -> float:
+        values = []
+        for predictions, decision in several:
+            part = LabelPredictions(
+                predictions.targets[indices], predictions.probabilities[indices], predictions.is_multi_label
+            )
+            values.append(one_figure(part, metric, decision))
+        return float(np.mean(values))
 
     every = np.arange(rows)
     value = mean(first, every) - mean(second, every)
-    drawn = []
+    gaps = []
     for _ in range(DRAWS):
-        chosen = random.integers(0, rows, rows)
-        drawn.append(mean(first, chosen) - mean(second, chosen))
-    low, high = np.quantile(drawn, [0.025, 0.975])
+        indices = random.integers(0, rows, rows)
+        gaps.append(mean(first, indices) - mean(second, indices))
+    low, high = np.quantile(gaps, [0.025, 0.975])
     return value, float(low), float(high)

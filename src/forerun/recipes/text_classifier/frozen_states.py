@@ -38,7 +38,7 @@ class Sample(Protocol):
 
     @property
     def ids(self) -> Sequence[int]:
-        """Ids."""
+        """Token ids."""
         ...
 
     @property
@@ -52,50 +52,51 @@ class FrozenStates:
     """States (T, width) of texts below the first layer that is trained."""
 
     name: str
-    """Of the encoder, in the catalogue."""
+    """Name of the encoder in the catalogue."""
     build: Callable[[], TransformerBackbone]
     """The encoder with its weights; called when a text is new."""
     layers: int
-    """Frozen ones."""
+    """Number of frozen layers."""
     width: int
+    """Width of the states."""
     with_types: bool
     """Whether the encoder is told which text a token belongs to."""
     folder: Path | None = None
-    """Where states are kept; only in memory without one."""
-    is_pretended: bool = False
-    """Gives zeros: a forecast needs sizes alone."""
-    _known: dict[str, np.ndarray] = field(default_factory=dict)
+    """Folder of the files with states; states are held in memory alone without one."""
+    sizes_only: bool = False
+    """Give zeros in place of states: a forecast needs sizes alone."""
+    _cache: dict[str, np.ndarray] = field(default_factory=dict)
     _backbone: TransformerBackbone | None = None
 
     def of(self, sample: Sample) -> np.ndarray:
-        """States of one text; computed where they are not known, and then not kept: augmentation's come up once."""
-        if self.is_pretended:
+        """States of one text; those missing from the cache are computed and not kept: augmented texts come up once."""
+        if self.sizes_only:
             return np.zeros((len(sample.ids), self.width), dtype=np.float32)
-        known = self._known.get(_key(sample))
-        return self._compute(sample) if known is None else known
+        states = self._cache.get(_key(sample))
+        return self._compute(sample) if states is None else states
 
     def fill(self, samples: Iterable[Sample]) -> int:
-        """Read or compute the states of `samples`, and keep them; returns how many were computed."""
-        if self.is_pretended:
+        """Read or compute the states of `samples` and cache them; returns how many were computed."""
+        if self.sizes_only:
             return 0
-        wanted = {_key(sample): sample for sample in samples}
-        self._read(wanted)
-        new = {key: self._compute(sample) for key, sample in wanted.items() if key not in self._known}
-        self._known |= new
+        samples_by_key = {_key(sample): sample for sample in samples}
+        self._read(samples_by_key)
+        new = {key: self._compute(sample) for key, sample in samples_by_key.items() if key not in self._cache}
+        self._cache |= new
         self._backbone = None  # only texts that augmentation makes need it again
         if new and self.folder is not None:
             _write(self.folder, new)
         return len(new)
 
     def seconds_of(self, tokens: float) -> float:
-        """What states of so many tokens take to compute here."""
+        """Seconds that computing the states of so many tokens takes on this machine."""
         return tokens * self.layers * seconds_per_token_and_layer(self.name) if tokens else 0.0
 
     def unknown_tokens(self, samples: Iterable[Sample]) -> int:
         """Tokens of the texts whose states would have to be computed."""
-        wanted = {_key(sample): len(sample.ids) for sample in samples}
-        known = {key for path in self._files() for key in _keys(path)} | set(self._known)
-        return sum(length for key, length in wanted.items() if key not in known)
+        lengths = {_key(sample): len(sample.ids) for sample in samples}
+        stored_keys = {key for path in self._files() for key in _keys(path)} | set(self._cache)
+        return sum(length for key, length in lengths.items() if key not in stored_keys)
 
     def _compute(self, sample: Sample) -> np.ndarray:
         if self._backbone is None:
@@ -104,28 +105,28 @@ class FrozenStates:
             torch.set_rng_state(state)  # building draws weights, which must not shift the run's own
         ids = torch.tensor([list(sample.ids)])
         types = torch.tensor([list(sample.types)]) if self.with_types else None
-        with torch.inference_mode():
+        with torch.inference_mode():  # one text without padding: a batch would change the last bits of its sums
             return self._backbone.below(ids, torch.ones_like(ids), types, self.layers)[0].numpy()
 
-    def _read(self, wanted: Iterable[str]) -> None:
-        left = {key for key in wanted if key not in self._known}
+    def _read(self, keys: Iterable[str]) -> None:
+        missing = {key for key in keys if key not in self._cache}
         for path in self._files():
-            if not left:
+            if not missing:
                 return
             try:
-                with safe_open(path, "np") as opened:
-                    here = left & set(opened.keys())  # noqa: SIM118
-                    self._known |= {key: opened.get_tensor(key) for key in here}
+                with safe_open(path, "np") as file:
+                    present = missing & set(file.keys())  # noqa: SIM118
+                    self._cache |= {key: file.get_tensor(key) for key in present}
             except (OSError, SafetensorError):  # half written by a full disk: computed again
                 continue
-            left -= here
+            missing -= present
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob(f"*{SUFFIX}")) if self.folder is not None and self.folder.is_dir() else []
 
 
 def weights_folder(root: Path, weights: Path, layers: int) -> Path:
-    """Where states of `layers` layers of the weights in a directory are kept under `root`."""
+    """Folder under `root` for states of the first `layers` layers of the weights in a directory."""
     files = sorted({file for pattern in WEIGHTS for file in weights.glob(pattern)})
     facts = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     name = repr((str(weights), facts, layers, torch.__version__, torch.get_num_threads()))
@@ -134,9 +135,9 @@ def weights_folder(root: Path, weights: Path, layers: int) -> Path:
 
 @cache
 def seconds_per_token_and_layer(name: str) -> float:
-    """Time here of one layer of encoder `name` on one token of a text computed by itself; measured once a process.
+    """Seconds of one layer of encoder `name` for one token of a text computed by itself, measured once a process.
 
-    The quickest of the passes: what other processes take from one of 3 ms can be five times as much.
+    The quickest of the passes counts: beside other processes, one that takes 3 ms can take five times as long.
     """
     config: Any = model_config(name, {"num_hidden_layers": 1}, "auto")
     state = torch.get_rng_state()
@@ -151,11 +152,11 @@ def seconds_per_token_and_layer(name: str) -> float:
     return min(times) / TIMED_TOKENS
 
 
-def padded_states(found: Sequence[np.ndarray], length: int, width: int) -> Tensor:
+def padded_states(arrays: Sequence[np.ndarray], length: int, width: int) -> Tensor:
     """States of several texts as one tensor (B, T, width), zeros where there is no token."""
-    states = torch.zeros(len(found), length, width)
-    for number, own in enumerate(found):
-        states[number, : len(own)] = torch.from_numpy(own)
+    states = torch.zeros(len(arrays), length, width)
+    for number, array in enumerate(arrays):
+        states[number, : len(array)] = torch.from_numpy(array)
     return states
 
 
@@ -165,8 +166,8 @@ def _key(sample: Sample) -> str:
 
 def _keys(path: Path) -> list[str]:
     try:
-        with safe_open(path, "np") as opened:
-            return list(opened.keys())
+        with safe_open(path, "np") as file:
+            return list(file.keys())
     except (OSError, SafetensorError):
         return []
 
@@ -175,6 +176,7 @@ def _write(folder: Path, new: dict[str, np.ndarray]) -> None:
     """One more file, there at once or not at all; named by the texts, so that two processes write the same one."""
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256("".join(sorted(new)).encode()).hexdigest()[:16]
+    # the same folder, so that the rename stays on one file system and is atomic
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".new")
     os.close(handle)
     save_file({key: torch.from_numpy(states) for key, states in new.items()}, temporary)

@@ -2,8 +2,8 @@
 
 The encoder is one of transformers' or a small one that is trained from scratch (`CodeEncoder`'s blocks and hashed
 n-grams over a text vocabulary). Pooling: `cls` takes the first token, `mean` averages, `attention` weighs tokens by a
-learned query. For augmentation the embeddings can be shifted (`shift`, adversarial) or dropped (`kept`, cutoff), and
-pooled vectors mixed (`partner`, `share`).
+learned query. For augmentation the embeddings can be shifted (`shift`, adversarial) or dropped (`keep_mask`, cutoff),
+and pooled vectors mixed (`partner`, `share`).
 """
 
 from typing import Any, Literal, Protocol
@@ -22,12 +22,12 @@ SPLIT = ("bert", "roberta", "xlm-roberta")
 
 
 class Backbone(Protocol):
-    """What a `TextClassifier` needs of its encoder."""
+    """Interface between `TextClassifier` and its encoder."""
 
     width: int
-    """Of hidden states."""
+    """Width of the hidden states."""
     bag_width: int
-    """Of the part of the vector that no pooling makes; 0 without one."""
+    """Width of the text vector's n-gram part, which is not pooled; 0 without one."""
 
     def embed(self, ids: Tensor) -> Tensor:
         """Token embeddings (B, T, E) of ids (B, T)."""
@@ -42,11 +42,11 @@ class Backbone(Protocol):
         ...
 
     def layers(self) -> list[nn.Module]:
-        """What `frozen_layers` counts, from the input on: the embeddings come before the first."""
+        """Layers that `frozen_layers` counts, from the input on; the embeddings come before the first."""
         ...
 
     def embeddings(self) -> nn.Module:
-        """What is below the first layer."""
+        """Module of the embeddings, below the first layer."""
         ...
 
 
@@ -68,7 +68,8 @@ class TransformerBackbone(nn.Module):
         """Whether layers can be run without those below them."""
 
     def embed(self, ids: Tensor) -> Tensor:
-        """The table of tokens alone; the model adds positions."""
+        """Rows of the token table alone; the model adds positions and types."""
+        # modeling_bert.py (transformers 5.23): `inputs_embeds` replaces the token table, positions and types are added
         return self.model.get_input_embeddings()(ids)
 
     def hidden(self, ids: Tensor, mask: Tensor, types: Tensor | None, embedded: Tensor | None) -> Tensor:
@@ -76,15 +77,15 @@ class TransformerBackbone(nn.Module):
         inputs: dict[str, Tensor] = {"input_ids": ids} if embedded is None else {"inputs_embeds": embedded}
         if types is not None and self.takes_types:
             inputs["token_type_ids"] = types
-        if self.is_local:  # the first token sees all, as its authors do for classification
+        if self.is_local:  # as LongformerForSequenceClassification (modeling_longformer.py, transformers 5.23)
             first = torch.arange(mask.shape[1], device=mask.device) == 0
             inputs["global_attention_mask"] = first.to(mask.dtype).expand_as(mask)
         return self.model(attention_mask=mask, **inputs).last_hidden_state
 
     def below(self, ids: Tensor, mask: Tensor, types: Tensor | None, layers: int) -> Tensor:
         """States (B, T, width) after the embeddings and the first `layers` layers."""
-        given = {} if types is None or not self.takes_types else {"token_type_ids": types}
-        return self._through(self.layers()[:layers], self.embeddings()(input_ids=ids, **given), mask)
+        type_inputs = {} if types is None or not self.takes_types else {"token_type_ids": types}
+        return self._through(self.layers()[:layers], self.embeddings()(input_ids=ids, **type_inputs), mask)
 
     def above(self, states: Tensor, mask: Tensor, layers: int) -> Tensor:
         """Hidden states of what `below` gives with as many layers."""
@@ -93,13 +94,14 @@ class TransformerBackbone(nn.Module):
     def _through(self, layers: list[nn.Module], states: Tensor, mask: Tensor) -> Tensor:
         from transformers.masking_utils import create_bidirectional_mask
 
-        seen = create_bidirectional_mask(config=self.model.config, inputs_embeds=states, attention_mask=mask)
+        # modeling_bert.py, BertModel._create_attention_masks (transformers 5.23): layers take this mask, not (B, T)
+        attention_mask = create_bidirectional_mask(config=self.model.config, inputs_embeds=states, attention_mask=mask)
         for layer in layers:
-            states = layer(states, seen)
+            states = layer(states, attention_mask)
         return states
 
     def bag(self, ids: Tensor, mask: Tensor) -> None:
-        """None."""
+        """None: an encoder of transformers has no n-grams."""
 
     def layers(self) -> list[nn.Module]:
         """Blocks of the model."""
@@ -128,7 +130,7 @@ class SmallBackbone(nn.Module):
         return self.encoder.tokens(ids)
 
     def hidden(self, ids: Tensor, mask: Tensor, types: Tensor | None, embedded: Tensor | None) -> Tensor:
-        """After the last block; types of texts are not used: an end mark parts two texts."""
+        """Hidden states after the last block; types are not used, since an end mark parts two texts."""
         own, inside = self.encoder, mask.bool()
         hidden = own.dropout((self.embed(ids) if embedded is None else embedded) + own.positions.weight[: ids.shape[1]])
         for block in own.blocks:
@@ -136,11 +138,11 @@ class SmallBackbone(nn.Module):
         return own.norm(hidden)
 
     def bag(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Hashed n-grams."""
+        """Vector (B, bag_width) of hashed n-grams."""
         return self.encoder.ngrams(ids, mask.bool())
 
     def layers(self) -> list[nn.Module]:
-        """Its blocks."""
+        """Blocks of the encoder."""
         return list(self.encoder.blocks)
 
     def embeddings(self) -> nn.Module:
@@ -149,7 +151,7 @@ class SmallBackbone(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    """Ids to logits."""
+    """Encoder, pooling, dropout and a linear head: ids (B, T) to logits (B, labels)."""
 
     def __init__(self, backbone: Any, labels: int, pooling: Pooling, dropout: float):
         super().__init__()
@@ -168,7 +170,7 @@ class TextClassifier(nn.Module):
         token_type_ids: Tensor | None = None,
         *,
         shift: Tensor | None = None,
-        kept: Tensor | None = None,
+        keep_mask: Tensor | None = None,
         partner: Tensor | None = None,
         share: Tensor | None = None,
         states: Tensor | None = None,
@@ -176,21 +178,21 @@ class TextClassifier(nn.Module):
         """Logits (B, labels) of ids and mask (B, T).
 
         `states` (B, T, width) are what the frozen layers make of the ids (`below`), which then are not run.
-        `shift` (B, T, E) is added to the token embeddings, `kept` (B, T) is 0 where a token is cut off; the vector of
-        sample i becomes share[i] of its own and 1 - share[i] of that of sample partner[i].
+        `shift` (B, T, E) is added to the token embeddings, `keep_mask` (B, T) is 0 where a token is cut off; the vector
+        of sample i becomes share[i] of its own and 1 - share[i] of that of sample partner[i].
         """
         embedded = None
-        if shift is not None or kept is not None:
+        if shift is not None or keep_mask is not None:
             embedded = self.backbone.embed(input_ids)
             embedded = embedded if shift is None else embedded + shift.to(embedded.dtype)
-            embedded = embedded if kept is None else embedded * kept.unsqueeze(-1).to(embedded.dtype)
+            embedded = embedded if keep_mask is None else embedded * keep_mask.unsqueeze(-1).to(embedded.dtype)
         if states is not None:
             states = states.to(self.classifier.weight.dtype)
             hidden = self.backbone.above(states, attention_mask, self.frozen_layers)
         else:
             hidden = self.backbone.hidden(input_ids, attention_mask, token_type_ids, embedded)
         pooled = self._pooled(hidden, attention_mask)
-        bag = self.backbone.bag(input_ids, attention_mask if kept is None else attention_mask * kept.long())
+        bag = self.backbone.bag(input_ids, attention_mask if keep_mask is None else attention_mask * keep_mask.long())
         vector = pooled if bag is None else torch.cat([bag.to(pooled.dtype), pooled], dim=1)
         if partner is not None and share is not None:
             own = share.unsqueeze(1).to(vector.dtype)
@@ -226,6 +228,7 @@ class TextClassifier(nn.Module):
 
     def train(self, mode: bool = True) -> "TextClassifier":
         """Training mode, but for what is frozen."""
+        # nn.Module.train sets every submodule, also on each return from evaluation, so frozen ones are reset here
         super().train(mode)
         for module in self._frozen:
             module.eval()

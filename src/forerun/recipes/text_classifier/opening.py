@@ -19,9 +19,9 @@ from forerun.recipes.text_classifier.augmentation.word_edits import NEGATIONS
 from forerun.recipes.text_classifier.data import (
     TextClassifierOptions,
     TextData,
-    chosen_rows,
     open_corpus,
     positions_of,
+    select_rows,
 )
 from forerun.recipes.text_classifier.workload import FROM_SCRATCH, NOT_HERE, frozen_states, pretrained_tokeniser
 from forerun.records import Record
@@ -29,7 +29,7 @@ from forerun.report.tables import ResultTable
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Settings
 
-CHECKED = 200
+CHECKED_TEXTS = 200
 """Training texts on which a method's cost and its keeping of labels are measured."""
 CHECK_SEED = 2
 FROZEN_FOLDER = Path("runs") / "frozen"
@@ -43,20 +43,20 @@ class MethodCheck(Record):
     texts: int
     changed: int
     kept: int
-    """Of the changed ones, those whose label a logistic model of the training texts keeps."""
+    """Changed texts to which a logistic model of the training texts still gives the original's label."""
     seconds: float
-    """Per text."""
+    """Seconds that the method takes for one text."""
 
 
 def open_data(settings: Settings, corpus: TextCorpus | None = None, *, lengths_only: bool = False) -> TextData:
-    """Rows, tokens and augmentation. With `lengths_only` a tokeniser that is not here is replaced by a learned one.
+    """Open rows, tokens and augmentation; with `lengths_only` a learned tokeniser replaces one that is not here.
 
     Raises:
         BadData, InvalidSettings, MissingExtra, NotSupported, UnknownModel: something is wrong or missing.
     """
     options = recipe_options(settings, TextClassifierOptions)
     corpus = open_corpus(settings, options) if corpus is None else corpus
-    rows = chosen_rows(corpus, settings.data.examples)
+    rows = select_rows(corpus, settings.data.examples)
     augmenter = _augmenter(settings, options, rows["train"], corpus)
     return TextData(
         settings=settings,
@@ -65,30 +65,30 @@ def open_data(settings: Settings, corpus: TextCorpus | None = None, *, lengths_o
         tokens_of=_tokens(settings, options, rows, lengths_only=lengths_only),
         augmenter=augmenter,
         positions=positions_of(rows["train"], options.augmentation.oversample),
-        frozen=frozen_states(settings, options, FROZEN_FOLDER, with_types=corpus.is_paired, is_pretended=lengths_only),
+        frozen=frozen_states(settings, options, FROZEN_FOLDER, with_types=corpus.is_paired, sizes_only=lengths_only),
     )
 
 
 def keep_states(data: TextData, parts: Sequence[Part]) -> tuple[float, float]:
-    """Compute and keep the states of these parts' texts; returns the seconds it took, and 0.
+    """Compute and keep the states of these parts' texts; returns the seconds that it took, and 0.
 
-    Where it only pretends, it returns the seconds that it would take, and seconds of data a step that texts made by
-    augmentation will take.
+    For a forecast (`sizes_only`) nothing is computed: it returns the seconds that it would take, and the seconds of
+    data work that augmented texts, which are never cached, will add to each step.
     """
     if data.frozen is None:
         return 0.0, 0.0
     samples = [sample for part in parts for sample in data.encoded(part)]
     start = time.perf_counter()
     data.frozen.fill(samples)
-    if not data.frozen.is_pretended:
+    if not data.frozen.sizes_only:
         return time.perf_counter() - start, 0.0
     share = sum(policy.probability for policy in data.augmenter.options.policies if not _is_of_the_step(policy))
     steps = data.epoch_steps(0)
-    made = share * sum(data.tokens(indices)[0] for step in steps for indices in step) / len(steps)
-    return data.frozen.seconds_of(data.frozen.unknown_tokens(samples)), data.frozen.seconds_of(made)
+    new_tokens = share * sum(data.tokens(indices)[0] for step in steps for indices in step) / len(steps)
+    return data.frozen.seconds_of(data.frozen.unknown_tokens(samples)), data.frozen.seconds_of(new_tokens)
 
 
-def joined(row: LabelledText) -> str:
+def joined_text(row: LabelledText) -> str:
     """Both texts of a row as one, for models of words."""
     return row.text if row.pair is None else f"{row.text} {row.pair}"
 
@@ -96,13 +96,13 @@ def joined(row: LabelledText) -> str:
 def _augmenter(
     settings: Settings, options: TextClassifierOptions, train: Sequence[LabelledText], corpus: TextCorpus
 ) -> Augmenter:
-    wanted = options.augmentation
-    words = word_model(train, corpus) if wanted.keep_label or wanted.protect_strongest else None
-    strongest = words.strongest(wanted.protect_strongest) if words is not None else []
-    teacher = words.labels if words is not None and wanted.keep_label else None
-    protected = frozenset(NEGATIONS | {word.lower() for word in (*wanted.protected, *strongest)})
+    augmentation = options.augmentation
+    words = word_model(train, corpus) if augmentation.keep_label or augmentation.protect_strongest else None
+    strongest = words.strongest(augmentation.protect_strongest) if words is not None else []
+    teacher = words.labels if words is not None and augmentation.keep_label else None
+    protected = frozenset(NEGATIONS | {word.lower() for word in (*augmentation.protected, *strongest)})
     return make_augmenter(
-        wanted, settings.seed, strongest=strongest, rewrites=_rewrites(wanted, protected), teacher=teacher
+        augmentation, settings.seed, strongest=strongest, rewrites=_rewrites(augmentation, protected), teacher=teacher
     )
 
 
@@ -113,22 +113,22 @@ def word_model(train: Sequence[LabelledText], corpus: TextCorpus) -> WordModel:
     targets = np.zeros((len(train), len(corpus.label_names)), dtype=np.int64)
     for number, row in enumerate(train):
         targets[number, list(row.labels)] = 1
-    return fit_words([joined(row) for row in train], targets, is_multi_label=corpus.is_multi_label)
+    return fit_words([joined_text(row) for row in train], targets, is_multi_label=corpus.is_multi_label)
 
 
 def _rewrites(options: AugmentationOptions, protected: frozenset[str]) -> Mapping[str, Rewrite]:
-    """Methods that need a model, where one is named and wanted."""
+    """Methods that need a model, where a policy uses them and the options name their model."""
     methods = {policy.method for policy in options.policies}
-    found: dict[str, Rewrite] = {}
+    rewrites: dict[str, Rewrite] = {}
     if "contextual" in methods and options.masked_lm is not None:
         from forerun.recipes.text_classifier.augmentation.masked_words import contextual
 
-        found["contextual"] = contextual(options.masked_lm, protected)
+        rewrites["contextual"] = contextual(options.masked_lm, protected)
     if "back-translation" in methods and len(options.translators) == 2:
         from forerun.recipes.text_classifier.augmentation.masked_words import back_translation
 
-        found["back-translation"] = back_translation(options.translators)
-    return found
+        rewrites["back-translation"] = back_translation(options.translators)
+    return rewrites
 
 
 def _tokens(
@@ -156,28 +156,28 @@ def check_methods(data: TextData) -> list[MethodCheck]:
     if not policies:
         return []
     words = word_model(data.rows["train"], data.corpus)
-    texts = [row.text for row in data.rows["train"][:CHECKED]]
-    found = []
+    texts = [row.text for row in data.rows["train"][:CHECKED_TEXTS]]
+    checks = []
     for policy in policies:
         start = time.perf_counter()
-        made = [
+        new_texts = [
             data.augmenter.apply(policy, text, data.augmenter.generator(0, place, CHECK_SEED))
             for place, text in enumerate(texts)
         ]
         seconds = (time.perf_counter() - start) / len(texts)
-        pairs = [(old, new) for old, new in zip(texts, made, strict=True) if old != new]
-        kept = 0
+        pairs = [(old, new) for old, new in zip(texts, new_texts, strict=True) if old != new]
+        same_labels = 0
         if pairs:
             before, after = (words.labels([pair[n] for pair in pairs]) for n in (0, 1))
-            kept = int((before == after).reshape(len(pairs), -1).all(axis=1).sum())
-        found.append(
-            MethodCheck(method=policy.method, texts=len(texts), changed=len(pairs), kept=kept, seconds=seconds)
+            same_labels = int((before == after).reshape(len(pairs), -1).all(axis=1).sum())
+        checks.append(
+            MethodCheck(method=policy.method, texts=len(texts), changed=len(pairs), kept=same_labels, seconds=seconds)
         )
-    return found
+    return checks
 
 
 def check_table(checks: Sequence[MethodCheck]) -> ResultTable:
-    """What augmentation does to texts."""
+    """Table of what each method does to texts and what it costs."""
     rows = [
         [c.method, f"{c.changed} of {c.texts}", "–" if not c.changed else str(wilson(c.kept, c.changed)),
          f"{c.seconds * 1e6:.0f} µs"]

@@ -18,8 +18,8 @@ from forerun.recipes.text_classifier.evaluation import (
     Probabilities,
     judge_selection,
     judge_test,
-    parts_scored,
     score_part,
+    scored_parts,
     selection_figures,
 )
 from forerun.recipes.text_classifier.finals import baseline_scores, final_comparison, held_out_scores
@@ -67,7 +67,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
     data = open_data(settings, lengths_only=lengths_only)
     plan = data.plan()
     load_seconds = time.perf_counter() - start
-    once_seconds, data_seconds = keep_states(data, ("train", *parts_scored(options)))
+    once_seconds, data_seconds = keep_states(data, ("train", *scored_parts(options)))
     sizes = {
         "data": settings.data.model_copy(update={"examples": len(data.rows["train"])}),
         "evaluation": settings.evaluation.model_copy(update={"examples": len(data.rows["selection"])}),
@@ -77,7 +77,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         return selection_figures(data, score_part(step.model, data, "selection", settings.precision))
 
     def judge(step: TrainingStep) -> Probabilities:
-        return {part: score_part(step.model, data, part, settings.precision) for part in parts_scored(options)}
+        return {part: score_part(step.model, data, part, settings.precision) for part in scored_parts(options)}
 
     judged = judge_selection if options.judged_on == "selection" else judge_test
     return Experiment(
@@ -88,7 +88,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         load_seconds=load_seconds,
         once_seconds=once_seconds,
         extra_data_seconds_per_step=data_seconds,
-        final_examples=sum(len(data.rows[part]) for part in parts_scored(options)),
+        final_examples=sum(len(data.rows[part]) for part in scored_parts(options)),
         evaluate=evaluate,
         judge=judge,
         baselines=lambda scores: judged(scores, data, options),
@@ -99,13 +99,13 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
 
 
 def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
-    """None for the trials of a search, which leave the test rows alone."""
+    """Success criteria of these settings; none for trials of a search, which leave the test rows alone."""
     options = recipe_options(settings, TextClassifierOptions)
     return CRITERIA if options.judged_on == "test" else ()
 
 
 def _trivial(data: TextData, options: TextClassifierOptions) -> TrivialLoss | None:
-    """What the loss must fall below, where it is a plain cross-entropy of untouched samples."""
+    """Loss of a constant answer, which training must beat; None unless it is plain cross-entropy of plain samples."""
     is_plain = options.loss == "cross-entropy" and not options.augmentation.policies
     if not is_plain or data.corpus.is_multi_label or options.augmentation.oversample:
         return None

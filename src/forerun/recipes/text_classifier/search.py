@@ -1,4 +1,4 @@
-"""What `forerun tune text-classifier` searches. Every dimension is proved live by `test_search.py`.
+"""Search space of `forerun tune text-classifier`; `test_search.py` proves that every dimension has an effect.
 
 Trials are compared on the selection rows by the settings' metric; seed, number format, metric and split never vary.
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from forerun.data.sampler import padded_length
 from forerun.recipes.text_classifier.augmentation.policies import IN_STEP
-from forerun.recipes.text_classifier.data import BELOW_FROZEN, TextClassifierOptions, TextData, keeps_frozen
+from forerun.recipes.text_classifier.data import EMBEDDING_METHODS, TextClassifierOptions, TextData, keeps_frozen
 from forerun.recipes.text_classifier.workload import FROM_SCRATCH
 from forerun.runs.recipe import Experiment
 from forerun.runs.search_space import Dimension, Value
@@ -22,29 +22,29 @@ METHOD, SHARE, WARMUP = "augmentation.method", "augmentation.probability", "sche
 EDITS = ("swap", "deletion", "aeda", "keyboard", "character-swap")
 """Methods that need no lexicon or model."""
 WITH_LEXICON = ("synonym", "insertion")
-"""Searched too where `recipe.augmentation.lexicon` is set."""
+"""Methods that are searched too where `recipe.augmentation.lexicon` is set."""
 STRENGTHS: dict[str, tuple[float, float, bool]] = {
     "edit": (0.05, 0.3, False), "mixup": (0.1, 1.0, True), "cutoff": (0.05, 0.3, False), "r-drop": (0.3, 5.0, True),
     "fgm": (0.01, 1.0, True),
 }  # fmt: skip
-"""Strengths that mean different things: low end, high end, whether on a logarithmic scale."""
+"""Range of each kind of strength: low end, high end, whether on a logarithmic scale."""
 NONE = "none"
 POLICIES = "recipe.augmentation.policies"
 IMBALANCED = 1.5
 """Ratio of the most to the least frequent label from which oversampling is searched."""
 LENGTH_QUANTILES = (0.8, 0.95, 1.0)
-"""Sequence lengths that keep so many of the training texts whole."""
+"""Shares of the training texts that a searched sequence length keeps whole."""
 
 
-def search_space(opened: Experiment) -> Sequence[Dimension]:
+def search_space(experiment: Experiment) -> Sequence[Dimension]:
     """The dimensions around these settings, with those left out that the task does not have."""
-    settings, data = opened.settings, _data(opened)
+    settings, data = experiment.settings, _data(experiment)
     options = recipe_options(settings, TextClassifierOptions)
     is_small = settings.model.name == FROM_SCRATCH
     rates = (3e-4, 1e-2) if is_small else (1e-5, 1e-3)
     losses = ["cross-entropy", "focal", "class-balanced", *(["asymmetric"] if data.corpus.is_multi_label else [])]
     epochs = max(1, int(settings.schedule.epochs))
-    found = [
+    dimensions = [
         Dimension(name="optimizer.learning_rate", low=rates[0], high=rates[1], is_logarithmic=True),
         Dimension(name="optimizer.weight_decay", low=1e-4, high=0.3, is_logarithmic=True),
         Dimension(name=WARMUP, low=0.0, high=0.15),
@@ -64,16 +64,16 @@ def search_space(opened: Experiment) -> Sequence[Dimension]:
     ]
     counts = data.label_counts
     if max(counts) > IMBALANCED * max(1, min(counts)):
-        found.append(Dimension(name="recipe.augmentation.oversample", low=0.0, high=1.0))
-    return found
+        dimensions.append(Dimension(name="recipe.augmentation.oversample", low=0.0, high=1.0))
+    return dimensions
 
 
-def search_start(opened: Experiment) -> Mapping[str, Value]:
-    """The settings as they are, as far as the space has them."""
+def search_start(experiment: Experiment) -> Mapping[str, Value]:
+    """The settings themselves as a point of the space, clipped to it."""
     start: dict[str, Value] = {}
-    for dimension in search_space(opened):
-        value = NONE if dimension.name == METHOD else _warmup(opened) if dimension.name == WARMUP else None
-        value = _at(opened.settings, dimension.name) if value is None else value
+    for dimension in search_space(experiment):
+        value = NONE if dimension.name == METHOD else _warmup(experiment) if dimension.name == WARMUP else None
+        value = _setting_at(experiment.settings, dimension.name) if value is None else value
         if not dimension.is_asked(start) or value is None:
             continue
         if dimension.values:
@@ -83,30 +83,30 @@ def search_start(opened: Experiment) -> Mapping[str, Value]:
     return start
 
 
-def search_overrides(chosen: Mapping[str, Value], opened: Experiment) -> list[str]:
-    """A point of the space as overrides."""
-    found = [f"{n}={v}" for n, v in chosen.items() if not n.startswith("augmentation.") and n != WARMUP]
-    method = chosen.get(METHOD)
+def search_overrides(point: Mapping[str, Value], experiment: Experiment) -> list[str]:
+    """Settings overrides of a point of the space."""
+    overrides = [f"{n}={v}" for n, v in point.items() if not n.startswith("augmentation.") and n != WARMUP]
+    method = point.get(METHOD)
     if method == NONE:
-        found.append(f"{POLICIES}=[]")
+        overrides.append(f"{POLICIES}=[]")
     elif method is not None:
-        strength = chosen[_strength_name(str(method))]
-        found.append(f"{POLICIES}=[{{method: {method}, strength: {strength}, probability: {chosen[SHARE]}}}]")
-    if WARMUP in chosen:
-        size = int(chosen.get("batch.micro_batch_size", opened.settings.batch.micro_batch_size))
-        epochs = float(chosen.get("schedule.epochs", opened.settings.schedule.epochs))
-        steps = epochs * len(_data(opened).positions) / (size * opened.settings.micro_batches_per_step)
-        found.append(f"schedule.warmup_steps={round(float(chosen[WARMUP]) * steps)}")
-    return found
+        strength = point[_strength_name(str(method))]
+        overrides.append(f"{POLICIES}=[{{method: {method}, strength: {strength}, probability: {point[SHARE]}}}]")
+    if WARMUP in point:
+        size = int(point.get("batch.micro_batch_size", experiment.settings.batch.micro_batch_size))
+        epochs = float(point.get("schedule.epochs", experiment.settings.schedule.epochs))
+        steps = epochs * len(_data(experiment).positions) / (size * experiment.settings.micro_batches_per_step)
+        overrides.append(f"schedule.warmup_steps={round(float(point[WARMUP]) * steps)}")
+    return overrides
 
 
 def step_class(settings: Settings) -> Settings:
-    """The settings of the step alone: which loss, pooling and rates they have costs nothing worth another trace."""
+    """Settings with all that does not change the step's cost set alike, so that such trials share one trace."""
     options = recipe_options(settings, TextClassifierOptions)
     policies = [
         {"method": policy.method} for policy in options.augmentation.policies if policy.method in IN_STEP
     ]  # fmt: skip
-    kept: dict[str, Any] = {
+    recipe: dict[str, Any] = {
         **settings.recipe, "pooling": "mean", "loss": "cross-entropy", "label_smoothing": 0.0, "gamma": 2.0,
         "balance": 0.999, "dropout": 0.1, "head_rate": 2.0 if options.head_rate != 1 else 1.0,
         "layer_decay": 0.9 if options.layer_decay != 1 else 1.0,
@@ -114,7 +114,7 @@ def step_class(settings: Settings) -> Settings:
     }  # fmt: skip
     optimizer = settings.optimizer.model_copy(update={"learning_rate": 1e-3, "weight_decay": 0.01})
     schedule = settings.schedule.model_copy(update={"epochs": 1, "max_steps": None, "warmup_steps": 0})
-    return settings.model_copy(update={"recipe": kept, "optimizer": optimizer, "schedule": schedule})
+    return settings.model_copy(update={"recipe": recipe, "optimizer": optimizer, "schedule": schedule})
 
 
 def searched_score(metrics: Mapping[str, float], settings: Settings) -> tuple[float, float]:
@@ -124,21 +124,21 @@ def searched_score(metrics: Mapping[str, float], settings: Settings) -> tuple[fl
 
 
 def _augmentation(options: TextClassifierOptions) -> list[Dimension]:
-    """Methods and their strengths; those below kept states are left out, since a trial of them computes everything."""
-    without = BELOW_FROZEN if keeps_frozen(options) else ()
-    strengths = {name: found for name, found in STRENGTHS.items() if name not in without}
+    """Methods and their strengths, without those that would make cached frozen states useless."""
+    without = EMBEDDING_METHODS if keeps_frozen(options) else ()
+    strengths = {name: interval for name, interval in STRENGTHS.items() if name not in without}
     edits = EDITS if options.augmentation.lexicon is None else (*EDITS, *WITH_LEXICON)
     methods = (NONE, *edits, *(name for name in strengths if name != "edit"))
-    found = [Dimension(name=METHOD, values=methods)]
+    dimensions = [Dimension(name=METHOD, values=methods)]
     for name, (low, high, is_logarithmic) in strengths.items():
         for_methods = edits if name == "edit" else (name,)
-        found.append(
+        dimensions.append(
             Dimension(
                 name=f"augmentation.{name}_strength", low=low, high=high, is_logarithmic=is_logarithmic,
                 only_if=(METHOD, for_methods),
             )
         )  # fmt: skip
-    return [*found, Dimension(name=SHARE, low=0.1, high=0.9, only_if=(METHOD, methods[1:]))]
+    return [*dimensions, Dimension(name=SHARE, low=0.1, high=0.9, only_if=(METHOD, methods[1:]))]
 
 
 def _strength_name(method: str) -> str:
@@ -166,21 +166,21 @@ def _frozen(frozen: int) -> Dimension:
     return Dimension(name="recipe.frozen_layers", values=tuple(sorted({max(0, frozen - 1), frozen, frozen + 1})))
 
 
-def _warmup(opened: Experiment) -> float:
-    settings = opened.settings
-    steps = settings.schedule.epochs * len(_data(opened).positions) / settings.global_batch_size
+def _warmup(experiment: Experiment) -> float:
+    settings = experiment.settings
+    steps = settings.schedule.epochs * len(_data(experiment).positions) / settings.global_batch_size
     return settings.schedule.warmup_steps / max(1.0, steps)
 
 
-def _at(settings: Settings, path: str) -> Value | None:
-    """A setting by its path; options of the recipe with their defaults."""
+def _setting_at(settings: Settings, path: str) -> Value | None:
+    """Value of a setting by its dotted path; options of the recipe with their defaults."""
     value: Any = settings
     for key in path.split("."):
         value = recipe_options(settings, TextClassifierOptions) if key == "recipe" else getattr(value, key, None)
     return value
 
 
-def _data(opened: Experiment) -> TextData:
-    data = opened.data
+def _data(experiment: Experiment) -> TextData:
+    data = experiment.data
     assert isinstance(data, TextData)
     return data

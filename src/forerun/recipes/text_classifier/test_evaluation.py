@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from forerun.recipes.text_classifier.evaluation import SHOWN
+from forerun.recipes.text_classifier.evaluation import TABLE_FIGURES
 from forerun.recipes.text_classifier.finals import baseline_scores, final_comparison, held_out_scores
 from forerun.recipes.text_classifier.recipe import CRITERIA, criteria_for, load_experiment
 from forerun.recipes.text_classifier.test_search import SMALL
@@ -22,7 +22,7 @@ def path(tmp_path_factory):
     return path
 
 
-def opened(path, **recipe):
+def experiment_of(path, **recipe):
     return load_experiment(
         settings_from(
             {
@@ -34,42 +34,44 @@ def opened(path, **recipe):
     )  # fmt: skip
 
 
-def judged(recipe) -> Judgement:
-    step = build_step(recipe.settings, recipe.workload, "cpu", pretrained=False)
-    return recipe.baselines(recipe.judge(step))
+def judgement_of(experiment) -> Judgement:
+    step = build_step(experiment.settings, experiment.workload, "cpu", pretrained=False)
+    return experiment.baselines(experiment.judge(step))
 
 
 def test_a_trial_leaves_the_test_rows_alone(path):
-    recipe = opened(path, judged_on="selection")
-    scores = recipe.judge(build_step(recipe.settings, recipe.workload, "cpu", pretrained=False))
+    experiment = experiment_of(path, judged_on="selection")
+    scores = experiment.judge(build_step(experiment.settings, experiment.workload, "cpu", pretrained=False))
     assert set(scores) == {"selection"}
-    found = recipe.baselines(scores)
-    assert all(name.startswith("selection_") for name in found.metrics)
-    assert criteria_for(recipe.settings) == ()
+    judgement = experiment.baselines(scores)
+    assert all(name.startswith("selection_") for name in judgement.metrics)
+    assert criteria_for(experiment.settings) == ()
 
 
 def test_a_run_ends_beside_every_baseline(path):
-    recipe = opened(path, augmentation={"policies": [{"method": "aeda"}, {"method": "mixup"}]} | {"keep_label": True})
-    found = judged(opened(path, augmentation={"policies": [{"method": "aeda", "probability": 0.2}]}))
+    experiment = experiment_of(
+        path, augmentation={"policies": [{"method": "aeda"}, {"method": "mixup"}]} | {"keep_label": True}
+    )
+    judgement = judgement_of(experiment_of(path, augmentation={"policies": [{"method": "aeda", "probability": 0.2}]}))
     for name in ("majority", "prior", "all-negative", "length", "tf-idf"):
-        assert {f"{name}.{figure}" for figure in SHOWN} <= set(found.metrics)
-    assert found.metrics["tf-idf.macro_f1"] > 0.9
-    assert {criterion.quantity for criterion in CRITERIA} - set(found.metrics) == {
+        assert {f"{name}.{figure}" for figure in TABLE_FIGURES} <= set(judgement.metrics)
+    assert judgement.metrics["tf-idf.macro_f1"] > 0.9
+    assert {criterion.quantity for criterion in CRITERIA} - set(judgement.metrics) == {
         "step.seconds",
         "peak_allocated_bytes",
     }
-    (check,) = (t for t in found.tables if t.title == "Augmentation of text")
+    (check,) = (t for t in judgement.tables if t.title == "Augmentation of text")
     assert check.rows[0][0] == "aeda"
-    assert recipe.settings.data.examples == len(recipe.data.rows["train"])
+    assert experiment.settings.data.examples == len(experiment.data.rows["train"])
 
 
 def test_finalists_are_paired_with_the_winner_over_the_same_rows(path):
-    recipe = opened(path, judged_on="selection")
-    step = build_step(recipe.settings, recipe.workload, "cpu", pretrained=False)
-    scores = held_out_scores(recipe, step)
-    targets = recipe.data.targets("test")
-    right = {"threshold": 0.2 + 0.6 * recipe.data.targets("threshold"), "test": 0.2 + 0.6 * targets}
-    document = final_comparison(recipe, {"3": [scores, scores], "5": [right]}, "5", 0)
+    experiment = experiment_of(path, judged_on="selection")
+    step = build_step(experiment.settings, experiment.workload, "cpu", pretrained=False)
+    scores = held_out_scores(experiment, step)
+    targets = experiment.data.targets("test")
+    right = {"threshold": 0.2 + 0.6 * experiment.data.targets("threshold"), "test": 0.2 + 0.6 * targets}
+    document = final_comparison(experiment, {"3": [scores, scores], "5": [right]}, "5", 0)
     assert document["metrics"]["macro_f1"] == 1
     assert document["finalists"]["5"]["below_winner"] == [0, 0, 0]
     value, low, high = document["finalists"]["3"]["below_winner"]
@@ -80,5 +82,5 @@ def test_finalists_are_paired_with_the_winner_over_the_same_rows(path):
 
 
 def test_baselines_are_scored_where_trials_are(path):
-    found = baseline_scores(opened(path))
-    assert found["tf-idf"] > 0.9 > found["majority"]
+    scores = baseline_scores(experiment_of(path))
+    assert scores["tf-idf"] > 0.9 > scores["majority"]

@@ -49,24 +49,24 @@ def test_training_on_states_is_training_on_texts(family):
         torch.manual_seed(1)
         models.append(TextClassifier(inner, 2, "attention", 0.0))
         models[-1].freeze_layers(1)
-    made = FrozenStates(f"tiny-{family}", lambda: backbone(f"tiny-{family}"), 1, models[0].backbone.width, False)
+    frozen = FrozenStates(f"tiny-{family}", lambda: backbone(f"tiny-{family}"), 1, models[0].backbone.width, False)
     ids, mask = torch.full((3, 8), 1), torch.zeros(3, 8, dtype=torch.long)
     for row, text in enumerate(TEXTS):
         ids[row, : len(text.ids)], mask[row, : len(text.ids)] = torch.tensor(text.ids), 1
-    kept = padded_states([made.of(text) for text in TEXTS], 8, made.width)
-    for model, given in zip(models, (None, kept), strict=True):
+    padded = padded_states([frozen.of(text) for text in TEXTS], 8, frozen.width)
+    for model, batch_states in zip(models, (None, padded), strict=True):
         model.train()
         for module in model.modules():  # what is trained has dropout; here it would hide everything else
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
-        torch.nn.functional.cross_entropy(model(ids, mask, states=given), torch.tensor([0, 1, 0])).backward()
-    seen = 0
+        torch.nn.functional.cross_entropy(model(ids, mask, states=batch_states), torch.tensor([0, 1, 0])).backward()
+    nonzero_count = 0
     for (name, one), (_, other) in zip(models[0].named_parameters(), models[1].named_parameters(), strict=True):
         assert (one.grad is None) == (other.grad is None), name
         if one.grad is not None and other.grad is not None:
             torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-3)
-            seen += one.grad.abs().sum() > 0
-    assert seen > 10
+            nonzero_count += one.grad.abs().sum() > 0
+    assert nonzero_count > 10
 
 
 def test_frozen_layers_have_no_dropout_and_trained_ones_do():
@@ -105,36 +105,36 @@ def test_a_damaged_file_is_computed_again(tmp_path):
 
 
 def test_types_and_order_of_a_pair_count():
-    made = states()
+    frozen = states()
     plain = Text(TEXTS[1].ids, (0,) * 6)
-    assert not np.allclose(made.of(TEXTS[1]), made.of(plain))
+    assert not np.allclose(frozen.of(TEXTS[1]), frozen.of(plain))
 
 
 def test_a_forecast_needs_no_weights(tmp_path):
-    pretended = states(tmp_path, build=never, is_pretended=True)
-    assert pretended.fill(TEXTS) == 0
-    assert pretended.of(TEXTS[1]).shape == (6, pretended.width)
-    assert pretended.seconds_of(1000) == pytest.approx(1000 * seconds_per_token_and_layer("tiny-bert"))
-    assert pretended.seconds_of(0) == 0
+    empty = states(tmp_path, build=never, sizes_only=True)
+    assert empty.fill(TEXTS) == 0
+    assert empty.of(TEXTS[1]).shape == (6, empty.width)
+    assert empty.seconds_of(1000) == pytest.approx(1000 * seconds_per_token_and_layer("tiny-bert"))
+    assert empty.seconds_of(0) == 0
 
 
 def test_computing_leaves_random_numbers_alone():
     torch.manual_seed(3)
-    wanted = torch.rand(2)
+    expected = torch.rand(2)
     torch.manual_seed(3)
     seconds_per_token_and_layer.cache_clear()
     states(build=lambda: TransformerBackbone(build_model(model_config("tiny-bert", {}, "auto"), "encoder"))).of(
         TEXTS[0]
     )
     seconds_per_token_and_layer("tiny-bert")
-    assert torch.equal(torch.rand(2), wanted)
+    assert torch.equal(torch.rand(2), expected)
 
 
 def test_other_weights_and_other_layers_are_kept_elsewhere(tmp_path):
     weights = tmp_path / "weights"
     weights.mkdir()
     (weights / "model.safetensors").write_bytes(b"12")
-    found = {weights_folder(tmp_path, weights, 1), weights_folder(tmp_path, weights, 2)}
+    folders = {weights_folder(tmp_path, weights, 1), weights_folder(tmp_path, weights, 2)}
     (weights / "model.safetensors").write_bytes(b"123")
-    found.add(weights_folder(tmp_path, weights, 1))
-    assert len(found) == 3
+    folders.add(weights_folder(tmp_path, weights, 1))
+    assert len(folders) == 3

@@ -47,8 +47,8 @@ def test_padding_changes_nothing(name, pooling):
 
 def test_poolings_differ():
     ids, mask = batch()
-    found = [classifier("tiny-bert", pooling)(ids, mask) for pooling in ("cls", "mean", "attention")]
-    assert all(not torch.allclose(one, other) for one in found for other in found if one is not other)
+    logits = [classifier("tiny-bert", pooling)(ids, mask) for pooling in ("cls", "mean", "attention")]
+    assert all(not torch.allclose(one, other) for one in logits for other in logits if one is not other)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -64,7 +64,7 @@ def test_every_family_embeds_apart_from_its_encoder(name):
     inside = mask.bool().any(dim=1)
     torch.testing.assert_close(model(ids, mask, shift=shift)[inside], plain[inside], atol=1e-4, rtol=1e-3)
     assert not torch.allclose(model(ids, mask, shift=shift + 0.5 * torch.randn_like(shift)), plain)
-    assert not torch.allclose(model(ids, mask, kept=torch.zeros_like(mask).float()), plain)
+    assert not torch.allclose(model(ids, mask, keep_mask=torch.zeros_like(mask).float()), plain)
 
 
 @pytest.mark.parametrize("name", ["small", "tiny-bert"])

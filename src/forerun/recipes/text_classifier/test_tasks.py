@@ -48,18 +48,18 @@ def run(tmp_path, rows, *overrides):
         },
         overrides,
     )  # fmt: skip
-    opened = load_experiment(settings)
+    experiment = load_experiment(settings)
     with open_ledger(f"sqlite:///{tmp_path}/ledger.sqlite") as ledger:
-        outcome = run_experiment(opened, detect().device, ledger, tmp_path / "runs")
+        outcome = run_experiment(experiment, detect().device, ledger, tmp_path / "runs")
         assert ledger.run(outcome.run_id).state == "verified"
-    return opened, outcome
+    return experiment, outcome
 
 
 @pytest.mark.medium
 def test_pairs_of_texts_are_learnt_from_both(tmp_path):
-    opened, outcome = run(tmp_path, pairs(), "recipe.pair_field=other")
+    experiment, outcome = run(tmp_path, pairs(), "recipe.pair_field=other")
     metrics = outcome.measurement.metrics
-    assert set(opened.data.collate(opened.data.epoch_steps(0)[0][0])) >= {"token_type_ids", "labels"}
+    assert set(experiment.data.collate(experiment.data.epoch_steps(0)[0][0])) >= {"token_type_ids", "labels"}
     assert metrics["macro_f1"] > 0.9, "the first text alone says nothing"
     assert metrics["majority.macro_f1"] < 0.4
     checked = {criterion.name: criterion.passed for criterion in outcome.verdict.criteria}
@@ -68,9 +68,9 @@ def test_pairs_of_texts_are_learnt_from_both(tmp_path):
 
 
 def test_several_labels_a_text_are_learnt_each(tmp_path):
-    opened, outcome = run(tmp_path, several(), "recipe.task=multi-label")
-    assert opened.data.corpus.label_names == tuple(sorted(LABELS))
-    assert any(not row.labels for row in opened.data.rows["train"]), "rows without a label are rows"
+    experiment, outcome = run(tmp_path, several(), "recipe.task=multi-label")
+    assert experiment.data.corpus.label_names == tuple(sorted(LABELS))
+    assert any(not row.labels for row in experiment.data.rows["train"]), "rows without a label are rows"
     metrics = outcome.measurement.metrics
     assert metrics["macro_f1"] > 0.9
     assert metrics["all-negative.macro_f1"] == 0

@@ -41,13 +41,15 @@ def settings_of(tmp_path, pair=False, several=False, **recipe):
 
 def gradients(settings, batches):
     torch.manual_seed(0)
-    opened = load_experiment(settings)
-    step = build_step(opened.settings, opened.workload, "cpu", pretrained=False)
-    kept = {}
+    experiment = load_experiment(settings)
+    step = build_step(experiment.settings, experiment.workload, "cpu", pretrained=False)
+    gradients_by_name = {}
     for name, parameter in step.model.named_parameters():
-        parameter.register_post_accumulate_grad_hook(lambda p, name=name: kept.update({name: p.grad.clone()}))
-    result = step.run([opened.data.collate(indices) for indices in batches], StepObserver())
-    return float(result.loss), kept
+        parameter.register_post_accumulate_grad_hook(
+            lambda p, name=name: gradients_by_name.update({name: p.grad.clone()})
+        )
+    result = step.run([experiment.data.collate(indices) for indices in batches], StepObserver())
+    return float(result.loss), gradients_by_name
 
 
 @pytest.mark.parametrize(("pair", "several"), [(False, False), (True, False), (False, True), (True, True)])
@@ -63,11 +65,11 @@ def test_the_example_batch_has_what_collation_gives(tmp_path):
     policies = [
         {"method": m, "probability": 0.2, "strength": 0.3} for m in ("mixup", "cutoff", "r-drop", "fgm", "aeda")
     ]
-    opened = load_experiment(settings_of(tmp_path, pair=True, augmentation={"policies": policies}))
-    real = opened.data.collate(opened.data.epoch_steps(0)[0][0])
+    experiment = load_experiment(settings_of(tmp_path, pair=True, augmentation={"policies": policies}))
+    real = experiment.data.collate(experiment.data.epoch_steps(0)[0][0])
     size, length = real["input_ids"].shape
-    made = opened.workload.example_batch(opened.settings, size, length)
-    assert {k: (tuple(v.shape), v.dtype) for k, v in made.items()} == {
+    example = experiment.workload.example_batch(experiment.settings, size, length)
+    assert {k: (tuple(v.shape), v.dtype) for k, v in example.items()} == {
         k: (tuple(v.shape), v.dtype) for k, v in real.items()
     }
 
@@ -91,10 +93,10 @@ def test_what_was_not_drawn_is_trained_as_it_is(tmp_path):
     plain = gradients(settings_of(tmp_path), [[0, 1, 2, 3]])
     for method in ("mixup", "cutoff", "r-drop", "fgm"):
         policy = {"policies": [{"method": method, "strength": 0.3, "probability": 1e-9}]}
-        found = gradients(settings_of(tmp_path, augmentation=policy), [[0, 1, 2, 3]])
-        assert found[0] == pytest.approx(plain[0], rel=1e-5)
+        rare = gradients(settings_of(tmp_path, augmentation=policy), [[0, 1, 2, 3]])
+        assert rare[0] == pytest.approx(plain[0], rel=1e-5)
         for name, gradient in plain[1].items():
-            torch.testing.assert_close(found[1][name], gradient, atol=1e-6, rtol=1e-3)
+            torch.testing.assert_close(rare[1][name], gradient, atol=1e-6, rtol=1e-3)
 
 
 def test_an_epoch_and_a_batch_are_the_same_for_every_process(tmp_path):
@@ -114,7 +116,7 @@ def test_learning_rates_fall_from_the_head_down():
     options = TextClassifierOptions(head_rate=10, layer_decay=0.5)
     workload = TextClassifierWorkload(options, [5, 5], is_paired=False)
     workload.layers = 2
-    found = [
+    scales = [
         workload.learning_rate_scale(name)
         for name in (
             "classifier.weight", "query.weight", "backbone.model.encoder.layer.1.output.dense.weight",
@@ -122,7 +124,7 @@ def test_learning_rates_fall_from_the_head_down():
             "backbone.model.final_norm.weight", "backbone.encoder.ngrams.table.weight", "backbone.encoder.tokens.weight",
         )
     ]  # fmt: skip
-    assert found == [10, 10, 1, 0.5, 0.25, 1, 1, 0.25]
+    assert scales == [10, 10, 1, 0.5, 0.25, 1, 1, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -138,8 +140,8 @@ def test_what_does_not_go_together_is_refused(tmp_path, recipe, words):
     settings = settings_of(tmp_path, **recipe)
 
     def build():
-        opened = load_experiment(settings)
-        opened.workload.build_model(opened.settings, pretrained=False)
+        experiment = load_experiment(settings)
+        experiment.workload.build_model(experiment.settings, pretrained=False)
 
     with pytest.raises(InvalidSettings, match=words):
         build()
@@ -159,8 +161,8 @@ def test_shipped_rows_have_neither_pairs_nor_several_labels():
 
 
 def test_the_small_encoder_has_no_blocks_worth_recomputing(tmp_path):
-    opened = load_experiment(settings_of(tmp_path))
-    model = opened.workload.build_model(opened.settings, pretrained=False)
+    experiment = load_experiment(settings_of(tmp_path))
+    model = experiment.workload.build_model(experiment.settings, pretrained=False)
     assert isinstance(model.backbone, SmallBackbone)
     with pytest.raises(InvalidSettings, match="no blocks"):
         model.gradient_checkpointing_enable()
@@ -171,15 +173,15 @@ def test_kept_states_are_in_the_example_batch_unless_something_acts_below(tmp_pa
         policy = {"policies": [{"method": method, "strength": 0.3, "probability": 0.5}]}
         settings = settings_of(tmp_path, frozen_layers=1, keep_frozen=True, augmentation=policy)
         settings = settings_from(settings.model_dump(), ["model.name=tiny-bert", "model.config={}"])
-        opened = load_experiment(settings, lengths_only=True)
-        real = opened.data.collate(opened.data.epoch_steps(0)[0][0])
-        made = opened.workload.example_batch(opened.settings, *real["input_ids"].shape)
-        assert ("states" in made) == is_kept
-        assert {k: (tuple(v.shape), v.dtype) for k, v in made.items()} == {
+        experiment = load_experiment(settings, lengths_only=True)
+        real = experiment.data.collate(experiment.data.epoch_steps(0)[0][0])
+        example = experiment.workload.example_batch(experiment.settings, *real["input_ids"].shape)
+        assert ("states" in example) == is_kept
+        assert {k: (tuple(v.shape), v.dtype) for k, v in example.items()} == {
             k: (tuple(v.shape), v.dtype) for k, v in real.items()
         }
-        assert (opened.extra_data_seconds_per_step > 0) == (method == "aeda"), "texts that are new each epoch"
-        build_step(opened.settings, opened.workload, "cpu", pretrained=False)
+        assert (experiment.extra_data_seconds_per_step > 0) == (method == "aeda"), "texts that are new each epoch"
+        build_step(experiment.settings, experiment.workload, "cpu", pretrained=False)
 
 
 @pytest.mark.parametrize("name", ["text-encoder", "tiny-electra"])
@@ -197,13 +199,13 @@ def test_a_pretrained_encoder_scores_the_same_from_kept_states(tmp_path, monkeyp
     from forerun.recipes.text_classifier.evaluation import score_part
 
     monkeypatch.chdir(tmp_path)
-    found = []
+    scores = []
     for keep in (True, False):
         settings = settings_of(tmp_path, pair=True, frozen_layers=4, keep_frozen=keep)
         settings = settings_from(settings.model_dump(), ["model.name=minilm", "model.config={}"])
-        opened = load_experiment(settings)
+        experiment = load_experiment(settings)
         torch.manual_seed(0)
-        step = build_step(opened.settings, opened.workload, "cpu", pretrained=True)
-        found.append(score_part(step.model, opened.data, "test", "fp32"))
+        step = build_step(experiment.settings, experiment.workload, "cpu", pretrained=True)
+        scores.append(score_part(step.model, experiment.data, "test", "fp32"))
     assert list((tmp_path / "runs" / "frozen").glob("*/*.safetensors"))
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)

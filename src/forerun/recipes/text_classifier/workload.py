@@ -1,6 +1,6 @@
 """The training step of `text-classifier`: the chosen loss on an encoder with a head, and augmentation inside the step.
 
-Of the entries that a batch may hold beside ids, mask and labels (`text_classifier_data.step_entries`):
+Entries that a batch may hold beside ids, mask and labels (`data.step_entries`):
 
 - mixup (Zhang et al. 2018; on pooled vectors as Guo et al. 2019, arXiv 1905.08941): `partner`, `share`.
 - token cutoff (Shen et al. 2020, arXiv 2009.13818): `kept`.
@@ -38,7 +38,7 @@ PGD_STEPS, PGD_REACH = 3, 0.5
 """Steps of an attack, and how far each goes, as a share of its radius."""
 LAYER = re.compile(r"\.(?:layers?|blocks)\.(\d+)\.")
 NOT_HERE = (UnknownModel, MissingExtra)
-"""Why a tokeniser may be missing; a forecast goes on without."""
+"""Errors of weights or a tokeniser that are not on this machine; a forecast goes on without."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "states")
 
 
@@ -68,7 +68,7 @@ class TextClassifierWorkload:
         if {"fgm", "pgd"} <= self.methods:
             raise InvalidSettings("recipe.augmentation: fgm and pgd are one attack, in one or several steps; take one.")
         self.layers = 0
-        """Of the model that was built last."""
+        """Number of layers of the model that was built last."""
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """Encoder and head; `text-encoder` always starts from random weights.
@@ -90,7 +90,7 @@ class TextClassifierWorkload:
         return model
 
     def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
-        """What `TextData.collate` yields."""
+        """A batch of the form that `TextData.collate` yields."""
         ids = torch.ones(size, length, dtype=torch.long)
         is_multi = self.criterion.is_multi_label
         labels = torch.zeros(size, self.classes) if is_multi else torch.zeros(size, dtype=torch.long)
@@ -108,7 +108,7 @@ class TextClassifierWorkload:
         if not model.training:
             return LossSum(self.criterion(model(**inputs), targets).sum())
         if "kept" in batch:
-            inputs["kept"] = batch["kept"]
+            inputs["keep_mask"] = batch["kept"]
         if "partner" in batch:
             partner, share = batch["partner"] % len(targets), batch["share"]  # a batch may have been cut in two
             inputs |= {"partner": partner, "share": share}
@@ -120,9 +120,9 @@ class TextClassifierWorkload:
             losses = self.criterion(logits, targets)
         if "consistency" in batch:
             again = model(**inputs)
-            drawn = (batch["consistency"] > 0).float()
+            has_policy = (batch["consistency"] > 0).float()
             gap = symmetric_divergence(logits, again, is_multi_label=self.criterion.is_multi_label)
-            losses = losses + drawn * (self.criterion(again, targets) - losses) / 2 + batch["consistency"] * gap
+            losses = losses + has_policy * (self.criterion(again, targets) - losses) / 2 + batch["consistency"] * gap
         return LossSum(losses.sum())
 
     def _attacked(
@@ -137,34 +137,35 @@ class TextClassifierWorkload:
         inside = inputs["attention_mask"].unsqueeze(-1)
         moved, loss = torch.zeros_like(shift), clean
         for number in range(steps):
+            # the first gradient keeps the clean pass's graph, which the backward pass of the step needs again
             (slope,) = torch.autograd.grad(loss.sum(), shift, retain_graph=number == 0)
             moved = _within(moved + _unit(slope * inside) * (reach * attack)[:, None, None], attack)
             shift = moved.detach().requires_grad_(number < steps - 1)
             hostile = self.criterion(model(**inputs, shift=shift), targets)
             loss = hostile
-        drawn = (attack > 0).float()
-        return clean + drawn * (loss - clean) / 2, logits
+        has_policy = (attack > 0).float()
+        return clean + has_policy * (loss - clean) / 2, logits
 
     def count(self, batch: Batch) -> float:
-        """Samples."""
+        """Number of samples, by which the loss is divided."""
         return float(len(batch["labels"]))
 
     def encoder(self, model: nn.Module) -> nn.Module | None:
-        """The encoder under the head."""
+        """The encoder below the head."""
         return model.get_submodule("backbone")
 
     def learning_rate_scale(self, parameter_name: str) -> float:
         """`head_rate` of the head; `layer_decay` to the number of layers above for the encoder."""
         if "backbone." not in parameter_name:
             return self.options.head_rate
-        found = LAYER.search(parameter_name)
+        layer = LAYER.search(parameter_name)
         below_first = "embed" in parameter_name or "tokens" in parameter_name or "positions" in parameter_name
-        depth = int(found[1]) + 1 if found else 0 if below_first else self.layers
+        depth = int(layer[1]) + 1 if layer else 0 if below_first else self.layers
         return self.options.layer_decay ** (self.layers - depth)
 
 
 def _backbone(settings: Settings, options: TextClassifierOptions, *, pretrained: bool) -> Any:
-    """The encoder that `model.name` says: text-encoder, minilm, a catalogue name, a hub id or a directory."""
+    """The encoder that `model.name` names: text-encoder, minilm, a catalogue name, a hub id or a directory."""
     name = settings.model.name
     if name == FROM_SCRATCH:
         defaults = {"vocabulary_size": options.vocabulary_size}
@@ -191,7 +192,7 @@ def encoder_width(settings: Settings) -> int:
 
 
 def frozen_states(
-    settings: Settings, options: TextClassifierOptions, root: Path, *, with_types: bool, is_pretended: bool
+    settings: Settings, options: TextClassifierOptions, root: Path, *, with_types: bool, sizes_only: bool
 ) -> FrozenStates | None:
     """States below the trained layers, kept under `root`; None where nothing is kept.
 
@@ -212,23 +213,23 @@ def frozen_states(
         layers=options.frozen_layers,
         width=encoder_width(settings),
         with_types=with_types,
-        folder=_kept_in(settings, options.frozen_layers, root, is_pretended=is_pretended),
-        is_pretended=is_pretended,
+        folder=_states_folder(settings, options.frozen_layers, root, sizes_only=sizes_only),
+        sizes_only=sizes_only,
     )
 
 
-def _kept_in(settings: Settings, layers: int, root: Path, *, is_pretended: bool) -> Path | None:
+def _states_folder(settings: Settings, layers: int, root: Path, *, sizes_only: bool) -> Path | None:
     try:
         weights = Path(source_of(settings.model.name))
     except NOT_HERE:
-        if not is_pretended:
+        if not sizes_only:
             raise
         return None
     return weights_folder(root, weights, layers) if weights.is_dir() else None
 
 
 def architecture_of(name: str) -> str:
-    """Name in the catalogue of a model's name here."""
+    """Catalogue name of a model name of this recipe."""
     return MINILM if name == "minilm" else name
 
 

@@ -48,18 +48,18 @@ def read_lexicon(path: Path) -> dict[str, list[str]]:
 
 
 class RelatedWords(Mapping[str, list[str]]):
-    """The closest of the related terms of each word, found when they are asked for."""
+    """The closest of the related terms of each word, ranked on first access."""
 
     def __init__(self, related: Mapping[str, frozenset[str]]):
         self._related = related
-        self._found: dict[str, list[str]] = {}
+        self._cache: dict[str, list[str]] = {}
 
     def __getitem__(self, word: str) -> list[str]:
-        if word not in self._found:
-            self._found[word] = self._closest(word)
-        if not self._found[word]:
+        if word not in self._cache:
+            self._cache[word] = self._closest(word)
+        if not self._cache[word]:
             raise KeyError(word)
-        return self._found[word]
+        return self._cache[word]
 
     def __iter__(self) -> Iterator[str]:
         return (word for word in self._related if self._closest(word))

@@ -13,7 +13,7 @@ import torch
 from forerun.errors import UnknownModel
 
 CANDIDATES = 10
-"""Words that a masked model may choose from, by their probabilities."""
+"""Most probable words from which one is drawn by its probability."""
 MOST_TOKENS = 256
 Rewrite = Callable[[str, float, np.random.Generator], str]
 
@@ -68,21 +68,21 @@ def _likely(model: Any, tokeniser: Any, words: Sequence[str], place: int, random
     masked = " ".join([*words[:place], tokeniser.mask_token, *words[place + 1 :]])
     inputs = tokeniser([masked], return_tensors="pt", truncation=True, max_length=MOST_TOKENS)
     where = (inputs["input_ids"][0] == tokeniser.mask_token_id).nonzero()
-    if not len(where):  # cut off
+    if not len(where):  # the mask lies beyond MOST_TOKENS
         return words[place]
     with torch.no_grad():
         scores = model(**inputs).logits[0, int(where[0])].float().log_softmax(dim=0)
-    found: list[tuple[str, float]] = []
-    for token in scores.argsort(descending=True)[: 8 * CANDIDATES].tolist():
+    candidates: list[tuple[str, float]] = []
+    for token in scores.argsort(descending=True)[: 8 * CANDIDATES].tolist():  # most are word pieces or punctuation
         word = tokeniser.decode([token]).strip()
         if word.isalpha() and word.lower() != words[place].lower():
-            found.append((word, float(scores[token].exp())))
-        if len(found) == CANDIDATES:
+            candidates.append((word, float(scores[token].exp())))
+        if len(candidates) == CANDIDATES:
             break
-    if not found:
+    if not candidates:
         return words[place]
-    chances = np.asarray([chance for _, chance in found])
-    return found[int(random.choice(len(found), p=chances / chances.sum()))][0]
+    chances = np.asarray([chance for _, chance in candidates])
+    return candidates[int(random.choice(len(candidates), p=chances / chances.sum()))][0]
 
 
 def _load(factory: Any, name: str) -> tuple[Any, Any]:

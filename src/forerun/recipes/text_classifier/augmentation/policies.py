@@ -24,18 +24,18 @@ Method = Literal[
     "back-translation", "mixup", "cutoff", "r-drop", "fgm", "pgd",
 ]  # fmt: skip
 IN_STEP = ("mixup", "cutoff", "r-drop", "fgm", "pgd")
-"""Methods of the training step."""
+"""Methods that act in the training step and leave the text alone."""
 TEXT_STREAM, STEP_STREAM = 1, 2
-"""Separate streams of random numbers of one sample."""
+"""Numbers of a sample's random streams, one for the text and one for the step."""
 Rewrite = Callable[[str, float, np.random.Generator], str]
 """Another text for a text, at a strength."""
 
 
 class Policy(Section):
-    """One method."""
+    """One augmentation method with its strength and its share of the samples."""
 
     method: Method
-    """What is done."""
+    """Name of the method."""
     strength: Annotated[float, Field(gt=0)] = 0.1
     """Share of the words that edits touch; mixup: both parameters of Beta; cutoff: share of tokens; r-drop: weight of
     the divergence; fgm and pgd: length of the attack on each sample's embeddings."""
@@ -44,7 +44,7 @@ class Policy(Section):
 
 
 class AugmentationOptions(Section):
-    """What is done to training samples; judged samples are never touched."""
+    """Augmentation of training samples; samples that are scored are never touched."""
 
     policies: list[Policy] = []
     """Their probabilities sum to 1 at most: a sample gets one of them or none."""
@@ -79,12 +79,12 @@ class AugmentationOptions(Section):
 
 @dataclass
 class Cost:
-    """What a method took."""
+    """Measured cost of one method."""
 
     samples: int = 0
     changed: int = 0
     undone: int = 0
-    """Given back because a label seemed to change."""
+    """New texts that were dropped because the label seemed to change."""
     seconds: float = 0.0
 
 
@@ -98,11 +98,11 @@ class Augmenter:
     rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
     """Methods that need a model: `contextual`, `back-translation`."""
     teacher: Callable[[Sequence[str]], np.ndarray] | None = None
-    """Labels of texts, to see whether they are kept."""
+    """Model that labels texts, to see whether augmentation changed a label."""
     cost: dict[str, Cost] = field(default_factory=dict)
 
     def policy(self, epoch: int, position: int) -> Policy | None:
-        """What the sample at a position of an epoch gets."""
+        """Policy of the sample at a position of an epoch; None where it drew none."""
         place = self.generator(epoch, position, 0).random()
         for policy in self.options.policies:
             place -= policy.probability
@@ -120,20 +120,20 @@ class Augmenter:
         if policy is None or policy.method in IN_STEP:
             return text
         start = time.perf_counter()
-        found = self.apply(policy, text, self.generator(epoch, position, TEXT_STREAM))
+        new_text = self.apply(policy, text, self.generator(epoch, position, TEXT_STREAM))
         cost = self.cost.setdefault(policy.method, Cost())
         cost.samples += 1
-        cost.changed += found != text
-        if self.options.keep_label and self.teacher is not None and found != text:
-            before, after = self.teacher([text, found])
+        cost.changed += new_text != text
+        if self.options.keep_label and self.teacher is not None and new_text != text:
+            before, after = self.teacher([text, new_text])
             if not np.array_equal(before, after):
                 cost.undone += 1
-                found = text
+                new_text = text
         cost.seconds += time.perf_counter() - start
-        return found
+        return new_text
 
     def apply(self, policy: Policy, text: str, random: np.random.Generator) -> str:
-        """A method on a text, whatever was drawn."""
+        """The text after a policy's method, whether or not the sample drew it."""
         if policy.method in EDITS:
             words = text.split()
             return " ".join(EDITS[policy.method](words, policy.strength, random, self.edits)) if words else text
@@ -181,8 +181,8 @@ def make_augmenter(
     return Augmenter(options, seed, Edits(frozenset(protected), synonyms), rewrites, teacher)
 
 
-def oversampled(labels: Sequence[tuple[int, ...]], share: float) -> list[int]:
-    """Positions to samples: each once, and those of rare labels again until each label has `share` of the largest.
+def oversampled_positions(labels: Sequence[tuple[int, ...]], share: float) -> list[int]:
+    """Sample at each position: every one once, then those of rare labels until each has `share` of the largest.
 
     Repeats go round the label's samples in order; a sample of several labels counts for all of them.
     """
@@ -192,13 +192,13 @@ def oversampled(labels: Sequence[tuple[int, ...]], share: float) -> list[int]:
         for label in own:
             members.setdefault(label, []).append(number)
     counts = {label: len(numbers) for label, numbers in members.items()}
-    wanted = math.ceil(share * max(counts.values(), default=0))
+    target_count = math.ceil(share * max(counts.values(), default=0))
     for label in sorted(members, key=lambda each: counts[each]):
         turn = 0
-        while counts[label] < wanted:
-            chosen = members[label][turn % len(members[label])]
-            positions.append(chosen)
-            for own in labels[chosen]:
+        while counts[label] < target_count:
+            sample = members[label][turn % len(members[label])]
+            positions.append(sample)
+            for own in labels[sample]:
                 counts[own] += 1
             turn += 1
     return positions

@@ -41,18 +41,18 @@ def test_the_words_with_the_most_shared_terms_come_first():
 def test_moby_makes_every_method_of_eda_available(method):
     options = AugmentationOptions(policies=[Policy(method=method, strength=0.3, probability=1.0)], lexicon="moby")
     augmenter, text = make_augmenter(options, 0), "a funny film with a dull story"
-    made = [augmenter.text(text, epoch, 0) for epoch in range(12)]
-    assert made == [make_augmenter(options, 0).text(text, epoch, 0) for epoch in range(12)]
-    assert sum(each != text for each in made) > 6
-    new = {word for each in made for word in each.split()} - set(text.split())
+    texts = [augmenter.text(text, epoch, 0) for epoch in range(12)]
+    assert texts == [make_augmenter(options, 0).text(text, epoch, 0) for epoch in range(12)]
+    assert sum(each != text for each in texts) > 6
+    new = {word for each in texts for word in each.split()} - set(text.split())
     assert new <= {other for word in ("funny", "film", "dull", "story", "with", "a") for other in synonyms(word)}
     assert new
 
 
 def synonyms(word):
-    found = open_lexicon("moby").get(word, [])
-    assert len(found) <= CLOSEST
-    return found
+    words = open_lexicon("moby").get(word, [])
+    assert len(words) <= CLOSEST
+    return words
 
 
 def test_without_its_package_moby_says_what_to_install(monkeypatch):

@@ -30,10 +30,10 @@ def masked_model(tmp_path_factory):
 def test_words_are_replaced_by_words_of_the_model(masked_model):
     rewrite = contextual(masked_model, frozenset({"bad"}))
     text = "good bad film story music"
-    found = [rewrite(text, 0.4, np.random.default_rng(seed)) for seed in range(6)]
-    assert found == [rewrite(text, 0.4, np.random.default_rng(seed)) for seed in range(6)]
-    for made in found:
-        words = made.split()
+    rewrites = [rewrite(text, 0.4, np.random.default_rng(seed)) for seed in range(6)]
+    assert rewrites == [rewrite(text, 0.4, np.random.default_rng(seed)) for seed in range(6)]
+    for new_text in rewrites:
+        words = new_text.split()
         assert set(words) <= set(WORDS)
         assert sum(new != old for new, old in zip(words, text.split(), strict=True)) == 2
         assert words[1] == "bad"

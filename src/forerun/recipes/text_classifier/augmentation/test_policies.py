@@ -9,7 +9,7 @@ from forerun.recipes.text_classifier.augmentation.policies import (
     AugmentationOptions,
     Policy,
     make_augmenter,
-    oversampled,
+    oversampled_positions,
 )
 
 TWO = AugmentationOptions(
@@ -19,9 +19,9 @@ TWO = AugmentationOptions(
 
 def test_each_sample_gets_one_policy_or_none_in_the_stated_shares():
     augmenter = make_augmenter(TWO, 0)
-    drawn = Counter(p.method if (p := augmenter.policy(0, n)) else None for n in range(4000))
-    assert drawn["aeda"] / 4000 == pytest.approx(0.3, abs=0.03)
-    assert drawn["mixup"] / 4000 == pytest.approx(0.5, abs=0.03)
+    counts = Counter(p.method if (p := augmenter.policy(0, n)) else None for n in range(4000))
+    assert counts["aeda"] / 4000 == pytest.approx(0.3, abs=0.03)
+    assert counts["mixup"] / 4000 == pytest.approx(0.5, abs=0.03)
 
 
 def test_the_same_whoever_asks_and_in_any_order():
@@ -67,8 +67,8 @@ def test_a_translator_makes_back_translation_available():
 def test_a_text_that_changes_its_label_is_given_back():
     options = AugmentationOptions(policies=[Policy(method="deletion", strength=0.9, probability=1.0)], keep_label=True)
     augmenter = make_augmenter(options, 0, teacher=lambda texts: np.asarray(["film" in text for text in texts]))
-    found = [augmenter.text("a good film indeed", 0, n) for n in range(40)]
-    assert all("film" in text for text in found)
+    new_texts = [augmenter.text("a good film indeed", 0, n) for n in range(40)]
+    assert all("film" in text for text in new_texts)
     assert 0 < augmenter.cost["deletion"].undone < 40
 
 
@@ -82,8 +82,8 @@ def test_protected_words_reach_the_edits():
 
 def test_oversampling_repeats_rare_labels_until_their_share():
     labels = [(0,)] * 30 + [(1,)] * 5 + [(0, 1)]
-    assert oversampled(labels, 0.0) == list(range(36))
-    positions = oversampled(labels, 0.5)
+    assert oversampled_positions(labels, 0.0) == list(range(36))
+    positions = oversampled_positions(labels, 0.5)
     counts = Counter(label for n in positions for label in labels[n])
     assert positions[:36] == list(range(36))
     assert counts[1] >= 0.5 * 31

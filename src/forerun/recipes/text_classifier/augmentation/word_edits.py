@@ -16,7 +16,7 @@ import numpy as np
 
 T = TypeVar("T")
 PUNCTUATION = (".", ";", "?", ":", "!", ",")
-"""AEDA's six."""
+"""The six marks that AEDA inserts."""
 ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 LEAST_LETTERS = 4
 """Shorter words are not misspelt: a changed letter makes another word of them."""
@@ -30,12 +30,12 @@ NEGATIONS = frozenset(
 
 @dataclass(frozen=True)
 class Edits:
-    """What edits need beside the words."""
+    """Protected words and synonyms, which edits need beside the text."""
 
     protected: Set[str] = NEGATIONS
-    """Lower case."""
+    """Words in lower case that no edit touches."""
     synonyms: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of lower-case words."""
+    """Synonyms of words in lower case."""
 
 
 Edit = Callable[[list[str], float, np.random.Generator, Edits], list[str]]
@@ -43,59 +43,59 @@ Edit = Callable[[list[str], float, np.random.Generator, Edits], list[str]]
 
 def synonym(words: list[str], strength: float, random: np.random.Generator, edits: Edits) -> list[str]:
     """Replace words by synonyms."""
-    places = [n for n in _free(words, edits) if edits.synonyms.get(words[n].lower())]
+    places = [n for n in _editable_places(words, edits) if edits.synonyms.get(words[n].lower())]
     words = list(words)
-    for place in _chosen(places, _count(words, strength), random):
-        words[place] = _one(edits.synonyms[words[place].lower()], random)
+    for place in _sample_places(places, _edit_count(words, strength), random):
+        words[place] = _pick(edits.synonyms[words[place].lower()], random)
     return words
 
 
 def insertion(words: list[str], strength: float, random: np.random.Generator, edits: Edits) -> list[str]:
     """Put synonyms of words at random places."""
-    known = [words[n].lower() for n in _free(words, edits) if edits.synonyms.get(words[n].lower())]
-    wanted, words = _count(words, strength), list(words)
-    for _ in range(wanted if known else 0):
-        words.insert(int(random.integers(len(words) + 1)), _one(edits.synonyms[_one(known, random)], random))
+    candidates = [words[n].lower() for n in _editable_places(words, edits) if edits.synonyms.get(words[n].lower())]
+    count, words = _edit_count(words, strength), list(words)
+    for _ in range(count if candidates else 0):
+        words.insert(int(random.integers(len(words) + 1)), _pick(edits.synonyms[_pick(candidates, random)], random))
     return words
 
 
 def swap(words: list[str], strength: float, random: np.random.Generator, edits: Edits) -> list[str]:
     """Exchange two words, again and again."""
-    places, words = _free(words, edits), list(words)
-    for _ in range(_count(words, strength) if len(places) > 1 else 0):
-        one, other = _chosen(places, 2, random)
+    places, words = _editable_places(words, edits), list(words)
+    for _ in range(_edit_count(words, strength) if len(places) > 1 else 0):
+        one, other = _sample_places(places, 2, random)
         words[one], words[other] = words[other], words[one]
     return words
 
 
 def deletion(words: list[str], strength: float, random: np.random.Generator, edits: Edits) -> list[str]:
     """Remove each word with the probability `strength`; at least one stays."""
-    places = set(_free(words, edits))
-    kept = [word for n, word in enumerate(words) if n not in places or random.random() >= strength]
-    return kept or [_one(words, random)]
+    places = set(_editable_places(words, edits))
+    remaining = [word for n, word in enumerate(words) if n not in places or random.random() >= strength]
+    return remaining or [_pick(words, random)]
 
 
 def eda(words: list[str], strength: float, random: np.random.Generator, edits: Edits) -> list[str]:
     """One of EDA's four, by chance."""
-    return _one((synonym, insertion, swap, deletion), random)(words, strength, random, edits)
+    return _pick((synonym, insertion, swap, deletion), random)(words, strength, random, edits)
 
 
 def aeda(words: list[str], strength: float, random: np.random.Generator, edits: Edits) -> list[str]:
     """Punctuation between words."""
-    most, words = _count(words, strength), list(words)
+    most, words = _edit_count(words, strength), list(words)
     for _ in range(int(random.integers(1, most + 1))):
-        words.insert(int(random.integers(len(words) + 1)), _one(PUNCTUATION, random))
+        words.insert(int(random.integers(len(words) + 1)), _pick(PUNCTUATION, random))
     return words
 
 
 def keyboard(words: list[str], strength: float, random: np.random.Generator, edits: Edits) -> list[str]:
     """One letter of a word replaced by its neighbour on the keyboard."""
-    return _misspelt(words, strength, random, edits, _mistyped)
+    return _misspell(words, strength, random, edits, _hit_neighbour_key)
 
 
 def character_swap(words: list[str], strength: float, random: np.random.Generator, edits: Edits) -> list[str]:
     """Two neighbouring letters inside a word exchanged."""
-    return _misspelt(words, strength, random, edits, _exchanged)
+    return _misspell(words, strength, random, edits, _exchange_letters)
 
 
 EDITS: dict[str, Edit] = {
@@ -105,47 +105,47 @@ EDITS: dict[str, Edit] = {
 NEED_SYNONYMS = ("synonym", "insertion", "eda")
 
 
-def _misspelt(
+def _misspell(
     words: list[str],
     strength: float,
     random: np.random.Generator,
     edits: Edits,
     change: Callable[[str, np.random.Generator], str],
 ) -> list[str]:
-    places = [n for n in _free(words, edits) if len(words[n]) >= LEAST_LETTERS and words[n].isalpha()]
+    places = [n for n in _editable_places(words, edits) if len(words[n]) >= LEAST_LETTERS and words[n].isalpha()]
     words = list(words)
-    for place in _chosen(places, _count(words, strength), random):
+    for place in _sample_places(places, _edit_count(words, strength), random):
         words[place] = change(words[place], random)
     return words
 
 
-def _mistyped(word: str, random: np.random.Generator) -> str:
+def _hit_neighbour_key(word: str, random: np.random.Generator) -> str:
     place = int(random.integers(len(word)))
     letter = word[place].lower()
     row = next((row for row in ROWS if letter in row), "")
     near = [row[n] for n in (row.find(letter) - 1, row.find(letter) + 1) if 0 <= n < len(row)] if row else []
-    return word if not near else word[:place] + _one(near, random) + word[place + 1 :]
+    return word if not near else word[:place] + _pick(near, random) + word[place + 1 :]
 
 
-def _exchanged(word: str, random: np.random.Generator) -> str:
+def _exchange_letters(word: str, random: np.random.Generator) -> str:
     place = int(random.integers(1, len(word) - 2))
     return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
 
 
-def _free(words: Sequence[str], edits: Edits) -> list[int]:
+def _editable_places(words: Sequence[str], edits: Edits) -> list[int]:
     """Places of words that may be touched."""
     return [n for n, word in enumerate(words) if word.lower() not in edits.protected]
 
 
-def _count(words: Sequence[str], strength: float) -> int:
+def _edit_count(words: Sequence[str], strength: float) -> int:
     return max(1, int(strength * len(words)))
 
 
-def _chosen(places: Sequence[int], count: int, random: np.random.Generator) -> list[int]:
+def _sample_places(places: Sequence[int], count: int, random: np.random.Generator) -> list[int]:
     if not places:
         return []
     return [places[n] for n in random.choice(len(places), size=min(count, len(places)), replace=False)]
 
 
-def _one(values: Sequence[T], random: np.random.Generator) -> T:
+def _pick(values: Sequence[T], random: np.random.Generator) -> T:
     return values[int(random.integers(len(values)))]
