@@ -1,4 +1,4 @@
-"""What of a model do claims depend on? Exact counts of an architecture, built on `meta`, and FLOP and bytes from them.
+"""Which counts of a model do claims depend on? Exact ones of an architecture on `meta`, and FLOP and bytes from them.
 
 Shapes of the recipe `okadfa` count too. FLOP: one multiply-add is 2. Forward pass of a token 2 x matrix parameters plus
 attention, 4 x layers x length x width (half of it where it is causal); a full training step does three such passes, one
@@ -19,8 +19,9 @@ from forerun.models.catalogue import architecture, model_config
 from forerun.settings.schema import AdapterSettings, Settings
 
 BYTES_OF = {"float32": 4.0, "tfloat32": 4.0, "float16": 2.0, "bfloat16": 2.0}
+# bitsandbytes/functional.py:940 (0.50.2): double quantisation packs the constants of 256 blocks together.
 NF4_BYTES, NF4_DOUBLE_BYTES, INT8_BYTES = 0.5 + 4 / 64, 0.5 + 1 / 64 + 4 / (64 * 256), 1.0
-"""Of a packed weight with its constants: blocks of 64 (Dettmers et al. 2023, section 3); int8 without row scales."""
+"""Bytes of a packed weight with constants: blocks of 64 (Dettmers et al. 2023, section 3); int8 without row scales."""
 
 
 @dataclass(frozen=True)
@@ -38,57 +39,58 @@ class ArchitectureCounts:
 
     name: str
     total: int
-    """Each shared tensor once."""
+    """All parameters, each shared tensor once."""
     embedding: int
-    """Of the token embedding."""
+    """Parameters of the token embedding."""
     positions: int
-    """Of learned positions."""
+    """Parameters of learned position embeddings."""
     head_is_tied: bool
     linears: tuple[Linear, ...]
-    """All but the output layer over the vocabulary."""
+    """All matrices but the output layer over the vocabulary."""
     convolutions: int
     layers: int
     width: int
     heads: int
     vocabulary: int
     has_logits: bool
-    """It scores the vocabulary at every token."""
+    """Whether the model scores the vocabulary at every token."""
     is_causal: bool
 
     @property
     def untied(self) -> int:
-        """Counting a shared embedding twice, as some papers do."""
+        """All parameters with a shared embedding counted twice, as some papers do."""
         return self.total + (self.embedding if self.head_is_tied else 0)
 
     @property
     def non_embedding(self) -> int:
-        """Without token embedding and positions."""
+        """Parameters without token and position embeddings."""
         return self.total - self.embedding - self.positions
 
     @property
     def matrix_parameters(self) -> int:
-        """That every token is multiplied by, the output layer included."""
+        """Parameters that every token is multiplied by, the output layer included."""
         inner = sum(linear.inputs * linear.outputs for linear in self.linears)
         return inner + (self.vocabulary * self.width if self.has_logits else 0)
 
     def forward_flops(self, length: float) -> float:
-        """Of one token in a sequence of `length`."""
+        """FLOP of one token's forward pass in a sequence of `length` tokens."""
         attention = 4 * self.layers * length * self.width * (0.5 if self.is_causal else 1)
         return 2 * self.matrix_parameters + attention
 
     def adapter_parameters(self, adapter: AdapterSettings) -> int:
-        """Of LoRA on its target matrices."""
+        """Trainable parameters that LoRA adds to its target matrices."""
         if adapter.kind == "none":
             return 0
         return sum(adapter.rank * (linear.inputs + linear.outputs) for linear in self.linears if _hit(linear, adapter))
 
     def weight_bytes(self, precision: str, quantization: str) -> float:
-        """Of the weights as stored: quantised ones packed, all else in the precision's own format."""
+        """Bytes of the weights as stored: quantised matrices packed, all else in the precision's own format."""
         width = 4.0 if precision in ("fp32", "tf32") or precision.endswith("-mixed") else 2.0
         if quantization == "none":
             return width * self.total
         packed = sum(linear.inputs * linear.outputs for linear in self.linears)
         each = {"nf4": NF4_BYTES, "nf4-double": NF4_DOUBLE_BYTES, "int8": INT8_BYTES}[quantization]
+        # transformers' bitsandbytes integration replaces linear layers only; embeddings and norms stay in 16 bits.
         return each * packed + 2.0 * (self.total - packed)
 
 
@@ -103,17 +105,17 @@ def passes(settings: Settings) -> float:
 
 
 def architecture_of(settings: Settings) -> ArchitectureCounts:
-    """Of the settings' model, with the head of their workload where that is a general one.
+    """Counts of the settings' model, with the head of their workload where that is a general one.
 
     Raises:
         UnknownModel: it is neither in the catalogue nor a shape of a recipe.
     """
     head = settings.workload if settings.workload in WORKLOADS else ""
-    return counted(settings.model.name, tuple(sorted(settings.model.config.items())), head)
+    return count_architecture(settings.model.name, tuple(sorted(settings.model.config.items())), head)
 
 
 @lru_cache(maxsize=64)
-def counted(name: str, overrides: tuple[tuple[str, Any], ...] = (), head: str = "") -> ArchitectureCounts:
+def count_architecture(name: str, overrides: tuple[tuple[str, Any], ...] = (), head: str = "") -> ArchitectureCounts:
     """Counts of a catalogue name, directory, hub id or shape; without `head` with the one of its published count.
 
     Raises:
@@ -165,4 +167,5 @@ def _is_positions(path: str) -> bool:
 
 def _sizes(module: Any) -> tuple[int, int]:
     rows, columns = module.weight.shape
+    # transformers/pytorch_utils.py:110 (5.23): Conv1D of GPT-2 stores inputs x outputs, the transpose of nn.Linear.
     return (columns, rows) if isinstance(module, nn.Linear) else (rows, columns)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from forerun.audit.architecture import counted
+from forerun.audit.architecture import count_architecture
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, finding
 from forerun.audit.quantities import Duration, show_seconds
@@ -12,7 +12,7 @@ from forerun.units import MILLI, TERA, format_percent
 BUSY = 0.10
 """Share of the peak below which launches, not arithmetic, take the time; stated (R18)."""
 REPEATS = 5
-"""Of a measurement that is to have an interval; stated (R18)."""
+"""Least repeats of a measurement that is to have an interval; stated (R18)."""
 
 
 class Benchmark(Check):
@@ -24,10 +24,10 @@ class Benchmark(Check):
     stands_for: Literal["inference", "training"]
     samples: Count
     tokens: float
-    """Of a sample, as it really was."""
+    """Tokens of a sample, as it really was."""
     dtype: str = "float32"
     seconds: Duration
-    """Of one iteration."""
+    """Time of one iteration."""
     iterations: Count
     repeats: Count = 1
     source: str = ""
@@ -35,7 +35,7 @@ class Benchmark(Check):
 
 def check_benchmark(claim: Benchmark, context: Context) -> Finding:
     """R18: share of the peak, the kind of step, and whether there is an interval."""
-    flops = claim.samples * claim.tokens * counted(claim.model).forward_flops(claim.tokens)
+    flops = claim.samples * claim.tokens * count_architecture(claim.model).forward_flops(claim.tokens)
     flops *= 3 if claim.measures == "training" else 1
     share = flops / context.peak(claim.dtype) / claim.seconds.middle
     right = f"{format_percent(share)} of peak; {claim.repeats} repeats of {claim.iterations}"
@@ -44,11 +44,13 @@ def check_benchmark(claim: Benchmark, context: Context) -> Finding:
         f"{show_seconds(claim.seconds.middle)}"
     )
     if claim.measures != claim.stands_for or share < BUSY:
-        said = [f"{claim.measures} is not {claim.stands_for}"] if claim.measures != claim.stands_for else []
-        said += ["launches, not arithmetic, take the time"] if share < BUSY else []
-        return finding("R18", "wrong", right=right, formula=formula, said="; ".join(said), source=claim.source or None)
+        problems = [f"{claim.measures} is not {claim.stands_for}"] if claim.measures != claim.stands_for else []
+        problems += ["launches, not arithmetic, take the time"] if share < BUSY else []
+        return finding(
+            "R18", "wrong", right=right, formula=formula, remark="; ".join(problems), source=claim.source or None
+        )
     if claim.repeats < 2:
-        return finding("R18", "unsupported", right=right, formula=formula, said="one repeat has no interval")
+        return finding("R18", "unsupported", right=right, formula=formula, remark="one repeat has no interval")
     return finding("R18", "consistent", right=right, formula=formula)
 
 
@@ -62,10 +64,14 @@ class Repeats(Check):
 
 def check_repeats(claim: Repeats, context: Context) -> Finding:
     """R18: an interval needs repeats, not iterations."""
-    said = f"{claim.repeats} of {REPEATS} repeats: no interval" if claim.repeats < REPEATS else ""
+    remark = f"{claim.repeats} of {REPEATS} repeats: no interval" if claim.repeats < REPEATS else ""
     formula = f"{claim.repeats} x {claim.iterations} iterations"
     return finding(
-        "R18", "unsupported" if said else "consistent", right=f"at least {REPEATS} repeats", formula=formula, said=said
+        "R18",
+        "unsupported" if remark else "consistent",
+        right=f"at least {REPEATS} repeats",
+        formula=formula,
+        remark=remark,
     )
 
 

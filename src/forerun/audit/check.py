@@ -26,11 +26,11 @@ def audit(
     Raises:
         InvalidSettings: a check lacks what it needs, or its values make no sense; the message names the claim.
     """
-    contexts = contexts_of(file, None if forecaster is None else once_each(forecaster), measurer)
+    contexts = contexts_of(file, None if forecaster is None else cached_forecaster(forecaster), measurer)
     claims = []
     for number, claim in enumerate(file.claims, start=1):
         on_progress(claim.id or str(number))
-        claims.append(_audited(claim, str(number), contexts))
+        claims.append(_audit_claim(claim, str(number), contexts))
     return AuditReport(document=file.document, source=file.source, claims=claims)
 
 
@@ -42,42 +42,46 @@ def check_one(
     Raises:
         InvalidSettings: a field is wrong, or the configuration lacks what the check needs.
     """
-    known = {} if configuration is None else {"here": dict(configuration)}
-    content = {"document": "one check", "configurations": known, "claims": [{"quote": "", "checks": [dict(check)]}]}
+    configurations = {} if configuration is None else {"here": dict(configuration)}
+    content = {
+        "document": "one check",
+        "configurations": configurations,
+        "claims": [{"quote": "", "checks": [dict(check)]}],
+    }
     return audit(claims_from(content), forecaster).claims[0].findings[0]
 
 
-def once_each(forecaster: Forecaster) -> Forecaster:
-    """Forecasts that several claims ask for are made once."""
-    asked: dict[tuple[str, str], Settings] = {}
+def cached_forecaster(forecaster: Forecaster) -> Forecaster:
+    """A forecaster that makes a forecast once, however many claims ask for it."""
+    settings_of: dict[tuple[str, str], Settings] = {}
 
     @cache
     def answer(settings_hash: str, gpu: str) -> Forecast:
-        return forecaster(asked[settings_hash, gpu], gpu)
+        return forecaster(settings_of[settings_hash, gpu], gpu)
 
     def ask(settings: Settings, gpu: str) -> Forecast:
-        asked[settings.hash, gpu] = settings
+        settings_of[settings.hash, gpu] = settings
         return answer(settings.hash, gpu)
 
     return ask
 
 
-def _audited(claim: Claim, number: str, contexts: dict[str | None, Context]) -> AuditedClaim:
-    findings = [_checked(check, claim.id or number, contexts[check.of]) for check in claim.checks]
-    verdict = VERDICTS[max(VERDICTS.index(found.verdict) for found in findings)]
+def _audit_claim(claim: Claim, number: str, contexts: dict[str | None, Context]) -> AuditedClaim:
+    findings = [_run_check(check, claim.id or number, contexts[check.of]) for check in claim.checks]
+    verdict = VERDICTS[max(VERDICTS.index(finding.verdict) for finding in findings)]
     return AuditedClaim(
         id=claim.id or number, quote=claim.quote, line=claim.line, note=claim.note, verdict=verdict, findings=findings
     )
 
 
-def _checked(check: Check, name: str, context: Context) -> Finding:
+def _run_check(check: Check, name: str, context: Context) -> Finding:
     kind = kind_of(type(check))
     try:
-        found = CHECKS[type(check)](check, context)
+        finding = CHECKS[type(check)](check, context)
     except ForerunError as error:
         raise type(error)(f"Claim {name}, check {kind}: {error}") from error
     except ValueError as error:
         raise InvalidSettings(f"Claim {name}, check {kind}: {error}.") from error
     except ZeroDivisionError as error:
         raise InvalidSettings(f"Claim {name}, check {kind}: a quantity that is divided by is 0.") from error
-    return found.model_copy(update={"kind": kind})
+    return finding.model_copy(update={"kind": kind})

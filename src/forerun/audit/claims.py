@@ -43,13 +43,13 @@ class Configuration(Section):
     gpu: str | None = None
     """Catalogue name."""
     settings: dict[str, Any] = {}
-    """As for `forerun forecast`."""
+    """Settings as `forerun forecast` takes them."""
     drop_last: bool = False
     """The last partial micro-batch of an epoch is left out."""
     like: str | None = None
     """Another configuration that this one changes."""
     set: list[str] = []
-    """`dotted.path=value`, as `--set` takes it."""
+    """Changes of the settings as `dotted.path=value`, the way `--set` takes them."""
 
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class Claim(Section):
     id: str = ""
     """A label; the claim's number without one."""
     quote: str
-    """What the document says, word for word."""
+    """The document's words."""
     line: int | None = None
-    """Where."""
+    """Line of the document."""
     note: str = ""
-    """For the reader of the result."""
+    """A note for the reader of the result."""
     checks: list[AnyCheck] = Field(min_length=1)
 
     @model_validator(mode="before")
@@ -87,9 +87,9 @@ class ClaimsFile(Section):
     document: str
     """Its title."""
     source: str = ""
-    """Where it is published."""
+    """Place where the document is published."""
     configurations: dict[str, Configuration] = {}
-    """By name; the first counts where a check names none."""
+    """Configurations by name; the first counts where a check names none."""
     claims: list[Claim] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -100,8 +100,8 @@ class ClaimsFile(Section):
         for number, claim in enumerate(self.claims):
             for check in claim.checks:
                 if check.of is not None and check.of not in self.configurations:
-                    known = nearest(check.of, list(self.configurations)) or "none is given"
-                    raise ValueError(f"claims.{number}: of names no configuration ({check.of!r}). Nearest: {known}")
+                    close = nearest(check.of, list(self.configurations)) or "none is given"
+                    raise ValueError(f"claims.{number}: of names no configuration ({check.of!r}). Nearest: {close}")
         return self
 
 
@@ -137,28 +137,28 @@ def claims_from(content: Mapping[str, Any]) -> ClaimsFile:
 def contexts_of(
     file: ClaimsFile, forecaster: Forecaster | None = None, measurer: Measurer | None = None
 ) -> dict[str | None, Context]:
-    """Contexts by the name of their configuration; under None the first one, or an empty one.
+    """Contexts by the name of their configuration; the key None has the first one, or an empty one.
 
     Raises:
         InvalidSettings: settings of a configuration are wrong.
     """
-    found: dict[str | None, Context] = {}
+    contexts: dict[str | None, Context] = {}
     for name in file.configurations:
-        gpu, content, changes, drop_last = _resolved(file.configurations, name, ())
+        gpu, content, changes, drop_last = _resolve(file.configurations, name, ())
         settings = _settings(name, content, changes) if content else None
-        found[name] = Context(name, settings, gpu, drop_last, forecaster, measurer)
-    return {None: next(iter(found.values()), Context(forecaster=forecaster, measurer=measurer)), **found}
+        contexts[name] = Context(name, settings, gpu, drop_last, forecaster, measurer)
+    return {None: next(iter(contexts.values()), Context(forecaster=forecaster, measurer=measurer)), **contexts}
 
 
-def _resolved(
-    known: Mapping[str, Configuration], name: str, seen: tuple[str, ...]
+def _resolve(
+    configurations: Mapping[str, Configuration], name: str, path: tuple[str, ...]
 ) -> tuple[str | None, dict[str, Any], list[str], bool]:
-    if name in seen:
-        raise InvalidSettings(f"configurations.{name}.like: goes round in a circle ({' → '.join((*seen, name))}).")
-    own = known[name]
+    if name in path:
+        raise InvalidSettings(f"configurations.{name}.like: goes round in a circle ({' → '.join((*path, name))}).")
+    own = configurations[name]
     if own.like is None:
         return own.gpu, own.settings, own.set, own.drop_last
-    gpu, content, changes, drop_last = _resolved(known, own.like, (*seen, name))
+    gpu, content, changes, drop_last = _resolve(configurations, own.like, (*path, name))
     return own.gpu or gpu, own.settings or content, [*changes, *own.set], own.drop_last or drop_last
 
 
@@ -170,29 +170,30 @@ def _settings(name: str, content: Mapping[str, Any], changes: list[str]) -> Sett
 
 
 def _explain(error: ValidationError, content: Mapping[str, Any]) -> str:
-    return "Invalid claims file. " + " ".join(_one(problem, content) for problem in error.errors())
+    return "Invalid claims file. " + " ".join(_describe_problem(problem, content) for problem in error.errors())
 
 
-def _one(problem: Any, content: Mapping[str, Any]) -> str:
+def _describe_problem(problem: Any, content: Mapping[str, Any]) -> str:
+    # pydantic puts the tag of a discriminated union into `loc`, which is no place in the file.
     place = [str(part) for part in problem["loc"]]
-    where = ".".join(part for part in place if part not in KINDS) + _called(problem["loc"], content)
+    where = ".".join(part for part in place if part not in KINDS) + _claim_label(problem["loc"], content)
     kind = next((part for part in place if part in KINDS), None)
     match problem["type"]:
         case "union_tag_invalid" | "union_tag_not_found":
-            found = problem["input"].get("kind") if isinstance(problem["input"], Mapping) else problem["input"]
-            close = nearest(str(found), list(KINDS)) if found else ", ".join(KINDS)
-            return f"{where}: no kind of check {found!r}. Nearest: {close}. `forerun audit --kinds` lists all."
+            value = problem["input"].get("kind") if isinstance(problem["input"], Mapping) else problem["input"]
+            close = nearest(str(value), list(KINDS)) if value else ", ".join(KINDS)
+            return f"{where}: no kind of check {value!r}. Nearest: {close}. `forerun audit --kinds` lists all."
         case "extra_forbidden":
-            known = list(KINDS[kind].model_fields) if kind else _known(place)
-            return f"{where}: no such field{f' of {kind}' if kind else ''}. Nearest: {nearest(place[-1], known)}."
+            names = list(KINDS[kind].model_fields) if kind else _field_names(place)
+            return f"{where}: no such field{f' of {kind}' if kind else ''}. Nearest: {nearest(place[-1], names)}."
         case "missing":
             return f"{where}: required{f' by {kind}' if kind else ''}, but not given. Add it."
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    found = "" if isinstance(problem["input"], Mapping | Section) else f"; found {problem['input']!r}"
-    return f"{where}: {message}{found}." if where else f"{message}."
+    actual = "" if isinstance(problem["input"], Mapping | Section) else f"; found {problem['input']!r}"
+    return f"{where}: {message}{actual}." if where else f"{message}."
 
 
-def _called(location: tuple[int | str, ...], content: Mapping[str, Any]) -> str:
+def _claim_label(location: tuple[int | str, ...], content: Mapping[str, Any]) -> str:
     """The id of the claim in question, where it has one."""
     if len(location) < 2 or location[0] != "claims" or not isinstance(location[1], int):
         return ""
@@ -200,6 +201,6 @@ def _called(location: tuple[int | str, ...], content: Mapping[str, Any]) -> str:
     return f" (claim {claim['id']})" if isinstance(claim, Mapping) and claim.get("id") else ""
 
 
-def _known(place: list[str]) -> list[str]:
+def _field_names(place: list[str]) -> list[str]:
     section = Claim if place[0] == "claims" else Configuration if place[0] == "configurations" else ClaimsFile
     return list((section if len(place) > 1 else ClaimsFile).model_fields)

@@ -60,7 +60,7 @@ class Context:
 
     @property
     def examples(self) -> int:
-        """Samples of an epoch."""
+        """Number of samples in an epoch."""
         return self._need(self.run.data.examples, "data.examples", "settings: {data: {examples: …}}")
 
     @property
@@ -89,29 +89,30 @@ class Context:
 
     @cached_property
     def architecture(self) -> ArchitectureCounts:
-        """Counts of the model."""
+        """Parameter and FLOP counts of the model."""
         return architecture_of(self.run)
 
     def peak(self, dtype: str | None = None) -> float:
-        """Dense peak of the device in the run's precision, or for `dtype`.
+        """Dense peak of the device, in FLOP/s, in the run's precision or for `dtype`.
 
         Raises:
             MissingPeak: the hardware has no such arithmetic.
         """
-        known = self.device.peak_flops_per_second
-        wanted = (dtype,) if dtype else PEAK_DTYPES[self.run.precision]
-        found = next((known[name] for name in wanted if name in known), None)
-        if found is None:
-            raise MissingPeak(f"No dense peak for {wanted[0]} on {self.device.name}. Known: {', '.join(known)}.")
-        return found
+        peaks = self.device.peak_flops_per_second
+        dtypes = (dtype,) if dtype else PEAK_DTYPES[self.run.precision]
+        flops_per_second = next((peaks[name] for name in dtypes if name in peaks), None)
+        if flops_per_second is None:
+            raise MissingPeak(f"No dense peak for {dtypes[0]} on {self.device.name}. Known: {', '.join(peaks)}.")
+        return flops_per_second
 
     def least_seconds(self, samples: float, tokens: float, frozen: bool = False) -> float:
-        """Time of training on so many samples of so many tokens, were every product at the peak of all devices.
+        """Seconds of training on so many samples of so many tokens, were every product at the peak of all devices.
 
         Frozen encoders do the forward pass alone. Forward passes through int8 layers count at the peak of int8.
         """
         forward = samples * tokens * self.architecture.forward_flops(tokens) / self.run.parallel.world_size
         peak = self.peak()
+        # bitsandbytes LLM.int8() multiplies int8 tensors in the forward pass alone; the backward pass uses 16 bits.
         first = self.peak("int8") if self.run.quantization == "int8" else peak
         count = 1.0 if frozen else passes(self.run)
         recomputed = 1.0 if self.run.activation_checkpointing == "blocks" and not frozen else 0.0
@@ -129,7 +130,7 @@ class Context:
         return self.forecaster(self.run, self.device.name)
 
     def measured(self, run_id: str) -> Measurement:
-        """What a run of the ledger measured.
+        """The measurement of a run in the ledger.
 
         Raises:
             InvalidSettings: nobody gave this audit a ledger, or the run has not finished.

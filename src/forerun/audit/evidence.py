@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from forerun.audit.arithmetic import Unit, Written, compared, read, shown
+from forerun.audit.arithmetic import RawQuantity, Unit, compare_in_unit, read_quantity, show_range
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding
-from forerun.audit.quantities import Number, agreement, show_number
+from forerun.audit.quantities import Number, compare_quantities, show_number
 from forerun.errors import nearest
 from forerun.hardware.catalogue import device
 from forerun.settings.schema import Count
@@ -34,8 +34,8 @@ class MeasurementClaim(Check):
 def check_measurement(claim: MeasurementClaim, context: Context) -> Finding:
     """R25: unmeasured without a run or a source."""
     if claim.evidence is None:
-        said = "unmeasured: no run and no source is named"
-        return finding("R25", "unsupported", right="–", formula=claim.claimed, said=said)
+        remark = "unmeasured: no run and no source is named"
+        return finding("R25", "unsupported", right="–", formula=claim.claimed, remark=remark)
     return finding("R25", "consistent", right=claim.claimed, formula="as recorded", source=claim.evidence)
 
 
@@ -44,13 +44,13 @@ class SpeedUp(Check):
 
     kind: Literal["speed-up"]
     claimed: Number
-    """As a factor: 1.15-1.3 for 15 to 30 %."""
+    """The gain as a factor: 1.15-1.3 for 15 to 30 %."""
     by: Literal["precision", "device", "program"] = "program"
     before: str = ""
     """Number format, or catalogue name of the device."""
     after: str = ""
     share_of_time: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of the step that the change can make faster."""
+    """Share of the step that the change can make faster."""
     evidence: str | None = None
 
 
@@ -62,9 +62,9 @@ def check_speed_up(claim: SpeedUp, context: Context) -> Finding:
         bound, formula = 1 / (1 - claim.share_of_time), f"1 / (1 - {claim.share_of_time:g})"
     right = "–" if bound is None else f"at most {show_number(bound)}x"
     if bound is not None and claim.claimed.low > bound * (1 + claim.claimed.tolerance):
-        return finding("R14", "impossible", right=right, formula=formula, said=f"{claim.claimed.text} is beyond it")
+        return finding("R14", "impossible", right=right, formula=formula, remark=f"{claim.claimed.text} is beyond it")
     if claim.evidence is None:
-        return finding("R25", "unsupported", right=right, formula=formula, said="possible; unmeasured")
+        return finding("R25", "unsupported", right=right, formula=formula, remark="possible; unmeasured")
     return finding("R14", "consistent", right=right, formula=formula, source=claim.evidence)
 
 
@@ -82,35 +82,39 @@ class OutcomeClaim(Check):
     """A forecast whose outcome is recorded."""
 
     kind: Literal["outcome"]
-    claimed: Written
-    recorded: Written
+    claimed: RawQuantity
+    recorded: RawQuantity
     unit: Unit = "number"
     source: str
-    """Where the outcome is recorded."""
+    """Place where the outcome is recorded."""
 
 
 def check_outcome(claim: OutcomeClaim, context: Context) -> Finding:
-    """Missed where the outcome lies outside what was claimed."""
+    """A forecast is missed where the recorded outcome lies outside it."""
     try:
-        said, was = read(claim.claimed, claim.unit, "claimed"), read(claim.recorded, claim.unit, "recorded")
+        claimed, recorded = (
+            read_quantity(claim.claimed, claim.unit, "claimed"),
+            read_quantity(claim.recorded, claim.unit, "recorded"),
+        )
     except ValueError:
         same = str(claim.claimed).strip().lower() == str(claim.recorded).strip().lower()
         verdict: Verdict = "consistent" if same else "wrong"
         why = "" if same else f"not {claim.claimed}"
         return finding(
-            "recorded", verdict, right=str(claim.recorded), formula="recorded", said=why, source=claim.source
+            "recorded", verdict, right=str(claim.recorded), formula="recorded", remark=why, source=claim.source
         )
-    found = compared(said, was.low, was.high, claim.unit)
-    right = shown(was.low, was.high, claim.unit)
-    if found != "apart":
-        is_wider = said.high > said.low and was.high - was.low > (said.high - said.low) * (1 + said.tolerance)
-        partly = found == "partly" or is_wider
+    agreement = compare_in_unit(claimed, recorded.low, recorded.high, claim.unit)
+    right = show_range(recorded.low, recorded.high, claim.unit)
+    if agreement != "apart":
+        widths = claimed.high - claimed.low, recorded.high - recorded.low
+        is_wider = widths[0] > 0 and widths[1] > widths[0] * (1 + claimed.tolerance)
+        partly = agreement == "partly" or is_wider
         why = f"only part of it lies in {claim.claimed}" if partly else ""
         verdict = "unsupported" if partly else "consistent"
-        return finding("recorded", verdict, right=right, formula="recorded", said=why, source=claim.source)
-    off = f", {was.middle / said.middle:.2f} times the claim" if said.middle and said.low > 0 else ""
+        return finding("recorded", verdict, right=right, formula="recorded", remark=why, source=claim.source)
+    off = f", {recorded.middle / claimed.middle:.2f} times the claim" if claimed.middle and claimed.low > 0 else ""
     why = f"missed: {claim.claimed} was claimed{off}"
-    return finding("recorded", "wrong", right=right, formula="recorded", said=why, source=claim.source)
+    return finding("recorded", "wrong", right=right, formula="recorded", remark=why, source=claim.source)
 
 
 class RunFigure(Check):
@@ -121,12 +125,12 @@ class RunFigure(Check):
     """The run's id, a unique beginning of it, or `last`."""
     quantity: str
     """A metric, or a field of the measurement such as step.seconds or memory.peak_allocated_bytes."""
-    claimed: Written
+    claimed: RawQuantity
     unit: Unit = "number"
 
 
 def check_run_figure(claim: RunFigure, context: Context) -> Finding:
-    """R25: what the ledger says of that run."""
+    """R25: the claimed figure beside the one in the ledger."""
     measured = context.measured(claim.run)
     fields = _figures(measured.model_dump())
     figures = {**{name: value for name, value in fields.items() if "." in name}, **measured.metrics}
@@ -134,22 +138,24 @@ def check_run_figure(claim: RunFigure, context: Context) -> Finding:
         close = nearest(claim.quantity, sorted(figures))
         raise ValueError(f"quantity: run {claim.run} has no {claim.quantity!r}. Nearest: {close}")
     value = figures[claim.quantity]
-    found = compared(read(claim.claimed, claim.unit, "claimed"), value, value, claim.unit)
-    verdict: Verdict = "consistent" if found == "agree" else "wrong"
-    said = "" if found == "agree" else f"not {claim.claimed}"
-    right = shown(value, value, claim.unit)
-    return finding("R25", verdict, right=right, formula=claim.quantity, said=said, source=f"ledger, run {claim.run}")
+    agreement = compare_in_unit(read_quantity(claim.claimed, claim.unit, "claimed"), value, value, claim.unit)
+    verdict: Verdict = "consistent" if agreement == "agree" else "wrong"
+    remark = "" if agreement == "agree" else f"not {claim.claimed}"
+    right = show_range(value, value, claim.unit)
+    return finding(
+        "R25", verdict, right=right, formula=claim.quantity, remark=remark, source=f"ledger, run {claim.run}"
+    )
 
 
 def _figures(document: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers of a nested document by their dotted path."""
-    found: dict[str, float] = {}
+    """The numbers of a nested document by their dotted path."""
+    figures: dict[str, float] = {}
     for name, value in document.items():
         if isinstance(value, Mapping):
-            found |= _figures(value, f"{prefix}{name}.")
+            figures |= _figures(value, f"{prefix}{name}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[f"{prefix}{name}"] = value
-    return found
+            figures[f"{prefix}{name}"] = value
+    return figures
 
 
 class Alive(Check):
@@ -158,7 +164,7 @@ class Alive(Check):
     kind: Literal["alive"]
     mechanism: str
     effect: float | None = None
-    """Relative: output over input, 1 - cosine of gradients with and without it, share of rows that change."""
+    """Relative size: output over input, 1 - cosine of gradients with and without it, share of rows that change."""
     source: str
 
 
@@ -166,11 +172,11 @@ def check_alive(claim: Alive, context: Context) -> Finding:
     """R21: an effect of zero is none."""
     formula = f"effect of {claim.mechanism}"
     if claim.effect is None:
-        return finding("R21", "unsupported", right="–", formula=formula, said="nobody measured an effect")
+        return finding("R21", "unsupported", right="–", formula=formula, remark="nobody measured an effect")
     right = f"{claim.effect:.3g}"
     if abs(claim.effect) < NO_EFFECT:
-        said = f"{claim.mechanism} does nothing"
-        return finding("R21", "wrong", right=right, formula=formula, said=said, source=claim.source)
+        remark = f"{claim.mechanism} does nothing"
+        return finding("R21", "wrong", right=right, formula=formula, remark=remark, source=claim.source)
     return finding("R21", "consistent", right=right, formula=formula, source=claim.source)
 
 
@@ -179,18 +185,18 @@ class SearchSpace(Check):
 
     kind: Literal["search-space"]
     parameters: dict[str, Literal["live", "dead", "precision", "seed", "metric"]]
-    """What each is; dead where nothing reads it."""
+    """Parameter → what it is; `dead` where nothing reads it."""
 
 
 def check_search_space(claim: SearchSpace, context: Context) -> Finding:
     """R19: every parameter is live, and none is the seed, the precision or the objective."""
-    said = [
+    problems = [
         f"{name} {FIXED.get(what, 'is read by nothing')}" for name, what in claim.parameters.items() if what != "live"
     ]
     live = sum(what == "live" for what in claim.parameters.values())
     right = f"{live} of {len(claim.parameters)} belong in the search"
-    verdict: Verdict = "wrong" if said else "consistent"
-    return finding("R19", verdict, right=right, formula=", ".join(claim.parameters), said="; ".join(said))
+    verdict: Verdict = "wrong" if problems else "consistent"
+    return finding("R19", verdict, right=right, formula=", ".join(claim.parameters), remark="; ".join(problems))
 
 
 class Coverage(Check):
@@ -200,15 +206,15 @@ class Coverage(Check):
     claimed: Count
     checked: Annotated[int, Field(ge=0)]
     source: str
-    """Where the check is read."""
+    """Place where the check is documented."""
 
 
 def check_coverage(claim: Coverage, context: Context) -> Finding:
     """R25: as many as claimed."""
     right = f"{claim.checked} of {claim.claimed} ({format_percent(claim.checked / claim.claimed)})"
-    said = f"{claim.claimed - claim.checked} were not" if claim.checked < claim.claimed else ""
-    verdict: Verdict = "wrong" if said else "consistent"
-    return finding("R25", verdict, right=right, formula="checked / claimed", said=said, source=claim.source)
+    remark = f"{claim.claimed - claim.checked} were not" if claim.checked < claim.claimed else ""
+    verdict: Verdict = "wrong" if remark else "consistent"
+    return finding("R25", verdict, right=right, formula="checked / claimed", remark=remark, source=claim.source)
 
 
 class Rate(Check):
@@ -230,10 +236,12 @@ def check_rate(claim: Rate, context: Context) -> Finding:
         f"{claim.flops / TERA:.4g} TFLOP in {claim.seconds:.4g} s at {claim.peak_flops_per_second / TERA:.4g} TFLOP/s"
     )
     if share > 1:
-        return finding("R01", "impossible", right=right, formula=formula, said="above the peak")
-    found = "agree" if claim.claimed is None else agreement(claim.claimed, share)
-    said = "" if found == "agree" or claim.claimed is None else f"not {claim.claimed.text}"
-    return finding("R01", "consistent" if found == "agree" else "wrong", right=right, formula=formula, said=said)
+        return finding("R01", "impossible", right=right, formula=formula, remark="above the peak")
+    agreement = "agree" if claim.claimed is None else compare_quantities(claim.claimed, share)
+    remark = "" if agreement == "agree" or claim.claimed is None else f"not {claim.claimed.text}"
+    return finding(
+        "R01", "consistent" if agreement == "agree" else "wrong", right=right, formula=formula, remark=remark
+    )
 
 
 CHECKS = {

@@ -1,4 +1,4 @@
-"""What an audit finds: one finding for each check, one verdict for each claim, counts for each document.
+"""The result of an audit: one finding for each check, one verdict for each claim, counts for each document.
 
 Verdicts, from best to worst:
 
@@ -81,7 +81,7 @@ class Check(Section):
     """One thing to hold a claim against; each kind adds its word, `kind`, and its own fields."""
 
     of: str | None = None
-    """The configuration that it is about; the first one without it."""
+    """Name of the configuration that the claim is about; the first one without it."""
 
 
 class Finding(Record):
@@ -95,7 +95,7 @@ class Finding(Record):
     formula: str
     source: str
     said: str = ""
-    """What is wrong or left open, in words; of a consistent claim a caveat."""
+    """What is wrong or open, in words; a caveat where the claim is consistent."""
 
 
 class AuditedClaim(Record):
@@ -133,13 +133,15 @@ class AuditReport(Record):
 
 
 def finding(
-    rule: str, verdict: Verdict, *, right: str, formula: str, said: str = "", source: str | None = None
+    rule: str, verdict: Verdict, *, right: str, formula: str, remark: str = "", source: str | None = None
 ) -> Finding:
-    """A finding by a rule, whose source it has unless another is given."""
-    known = RULES[rule].source
-    return Finding(rule=rule, verdict=verdict, right=right, formula=formula, source=source or known, said=said)
+    """A finding by a rule; its source is the rule's unless another is given."""
+    default_source = RULES[rule].source
+    return Finding(
+        rule=rule, verdict=verdict, right=right, formula=formula, source=source or default_source, said=remark
+    )
 
 
 def verdict_of(agreement: Agreement, worst: Verdict = "wrong") -> Verdict:
-    """Of how a claimed quantity stands to the right one: overlapping ranges are unsupported."""
+    """The verdict that follows from comparing a claimed quantity with the right one; `worst` is for ranges apart."""
     return "consistent" if agreement == "agree" else "unsupported" if agreement == "partly" else worst

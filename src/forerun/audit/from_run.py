@@ -16,7 +16,7 @@ from forerun.records import Forecast, Measurement, Range, StepReport
 from forerun.verify.compare import Criterion
 
 WEIGHT_BYTES = 2.0
-"""Least of a trained parameter in a checkpoint: its weight in 16 bits, without optimizer state."""
+"""Least bytes of a trained parameter in a checkpoint: its weight in 16 bits, without optimizer state."""
 FLOORS = {"_loss": "_floor"}
 """Ending of a metric → ending of the metric that is its floor."""
 Content = dict[str, Any]
@@ -69,33 +69,34 @@ def _counts(forecast: Forecast, measured: Measurement, steps: Sequence[StepRepor
 def _memory(forecast: Forecast, measured: Measurement) -> list[Content]:
     parts = {name: f"{size:,} B" for name, size in forecast.memory.breakdown.model_dump().items()}
     peak = forecast.memory.peak_allocated_bytes
-    found = [_claim(
+    claims = [_claim(
         "memory parts", f"a forecast peak of {peak:,} B", kind="sum", unit="size", parts=parts, total=f"{peak:,} B"
     )]  # fmt: skip
     allocated, reserved = measured.memory.peak_allocated_bytes, measured.memory.peak_reserved_bytes
     if allocated is not None and reserved is not None:
-        said = "larger" if reserved > allocated else "same"
+        direction = "larger" if reserved > allocated else "same"
         quote = f"{reserved:,} B reserved for {allocated:,} B allocated"
-        found.append(_claim(
-            "reserved", quote, kind="change", unit="size", before=f"{allocated} B", after=f"{reserved} B", said=said
+        claims.append(_claim(
+            "reserved", quote, kind="change", unit="size", before=f"{allocated} B", after=f"{reserved} B",
+            said=direction,
         ))  # fmt: skip
-    return found
+    return claims
 
 
 def _times(measured: Measurement, steps: Sequence[StepReport]) -> list[Content]:
     phases = {name: f"{seconds:.6g} s" for name, seconds in measured.run.phases.model_dump().items()}
     whole = measured.run.seconds
-    found = [_claim(
+    claims = [_claim(
         "run phases", f"{whole:.1f} s in all", kind="sum", unit="time", parts=phases, total=f"~{whole:.6g} s"
     )]  # fmt: skip
     if steps:
         mean = statistics.fmean(report.step_seconds for report in steps)
         training = measured.run.phases.training_seconds
         quote = f"{training:.1f} s of training in {len(steps)} steps of {mean:.4g} s in the mean"
-        found.append(_claim(
+        claims.append(_claim(
             "step x steps", quote, kind="run-time", step=f"{mean:.6g} s", steps=len(steps), claimed=f"~{training:.6g} s"
         ))  # fmt: skip
-    return found
+    return claims
 
 
 def _rates(row: RunRow, forecast: Forecast, measured: Measurement) -> list[Content]:
@@ -133,34 +134,34 @@ def _outcomes(forecast: Forecast, measured: Measurement) -> list[Content]:
 
 
 def _metrics(row: RunRow, metrics: dict[str, float], criteria: Sequence[Criterion]) -> list[Content]:
-    found = [_floor(row, name, metrics) for name in metrics if _floor_of(name, metrics)]
+    claims = [_floor(row, name, metrics) for name in metrics if _floor_of(name, metrics)]
     for criterion in criteria:
         value = metrics.get(criterion.quantity)
         if value is None or _floor_of(criterion.quantity, metrics) or criterion.comparison == "error within":
             continue
         if isinstance(criterion.bound, str) and criterion.bound in metrics:
-            found.append(_against_baseline(row, criterion, value, metrics[criterion.bound]))
+            claims.append(_against_baseline(row, criterion, value, metrics[criterion.bound]))
         elif not isinstance(criterion.bound, str):
             sign = ">" if criterion.comparison == "above" else "<"
-            found.append(_claim(
+            claims.append(_claim(
                 criterion.name, f"{criterion.quantity} {sign} {criterion.bound:g}", kind="outcome",
                 claimed=f"{sign} {criterion.bound}", recorded=f"{value:.6g}", source=f"run {row.id}",
             ))  # fmt: skip
-    return [*found, *_beside_all(row, metrics, criteria)]
+    return [*claims, *_beside_all(row, metrics, criteria)]
 
 
 def _beside_all(row: RunRow, metrics: dict[str, float], criteria: Sequence[Criterion]) -> list[Content]:
     """Each quantity that the targets are about beside every other method of the same run that has it."""
-    found = []
+    claims = []
     for quantity, higher in {c.quantity: c.comparison == "above" for c in criteria if "." not in c.quantity}.items():
         others = {name: value for name, value in metrics.items() if name.endswith(f".{quantity}")}
         if others and quantity in metrics:
-            found.append(_claim(
+            claims.append(_claim(
                 f"{quantity} beside all", f"{quantity} {metrics[quantity]:.4g}", kind="metric", name=quantity,
                 claimed=_interval(quantity, metrics), higher_is_better=higher, baselines=others, source=f"run {row.id}",
                 evidence=f"run {row.id}",
             ))  # fmt: skip
-    return found
+    return claims
 
 
 def _interval(quantity: str, metrics: dict[str, float]) -> list[str] | str:

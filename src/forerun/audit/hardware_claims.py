@@ -7,7 +7,7 @@ import torch
 
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding, verdict_of
-from forerun.audit.quantities import Number, Size, agreement, show_bytes, show_number, size_agreement
+from forerun.audit.quantities import Number, Size, compare_quantities, compare_sizes, show_bytes, show_number
 from forerun.hardware.catalogue import Device, device, device_of_name_string, devices
 from forerun.units import TERA
 
@@ -23,17 +23,17 @@ class DeviceClaim(Check):
 
 def check_device(claim: DeviceClaim, context: Context) -> Finding:
     """Memory as CUDA reports it (decimal or binary GB), and compute capability."""
-    found = device_of_name_string(claim.name) or device(claim.name)
-    assert found.compute_capability is not None, "only a CPU has none"
-    capability = float(".".join(map(str, found.compute_capability)))
+    card = device_of_name_string(claim.name) or device(claim.name)
+    assert card.compute_capability is not None, "only a CPU has none"
+    capability = float(".".join(map(str, card.compute_capability)))
     wrong = []
-    if claim.memory is not None and size_agreement(claim.memory, found.memory_bytes) != "agree":
+    if claim.memory is not None and compare_sizes(claim.memory, card.memory_bytes) != "agree":
         wrong.append(f"not {claim.memory.text}")
     if claim.capability is not None and claim.capability != capability:
         wrong.append(f"not capability {claim.capability}")
-    right = f"{found.name}: {show_bytes(found.memory_bytes)}, capability {capability}"
+    right = f"{card.name}: {show_bytes(card.memory_bytes)}, capability {capability}"
     verdict: Verdict = "wrong" if wrong else "consistent"
-    return finding("device", verdict, right=right, formula="total that CUDA reports", said="; ".join(wrong))
+    return finding("device", verdict, right=right, formula="total that CUDA reports", remark="; ".join(wrong))
 
 
 class Peaks(Check):
@@ -47,18 +47,22 @@ class Peaks(Check):
 def check_peaks(claim: Peaks, context: Context) -> Finding:
     """R14: all are the rates of one number format."""
     formats = [_formats(device(name), tera) for name, tera in claim.tera.items()]
-    unknown = [name for name, found in zip(claim.tera, formats, strict=True) if not found]
+    unknown = [name for name, matches in zip(claim.tera, formats, strict=True) if not matches]
     common = set.intersection(*formats)
     cards = [device(name) for name in claim.tera]
     alike = [
         f"{dtype} " + " / ".join(f"{card.peak_flops_per_second[dtype] / TERA:g}" for card in cards)
         for dtype in cards[0].peak_flops_per_second if all(dtype in card.peak_flops_per_second for card in cards)
     ]  # fmt: skip
-    said = [f"no peak of {', '.join(unknown)}"] if unknown else []
-    said += ["peaks of different number formats"] if not common and not unknown else []
+    problems = [f"no peak of {', '.join(unknown)}"] if unknown else []
+    problems += ["peaks of different number formats"] if not common and not unknown else []
     formula = " / ".join(claim.tera)
     return finding(
-        "R14", "wrong" if said else "consistent", right=", ".join(alike), formula=formula, said="; ".join(said)
+        "R14",
+        "wrong" if problems else "consistent",
+        right=", ".join(alike),
+        formula=formula,
+        remark="; ".join(problems),
     )
 
 
@@ -89,10 +93,10 @@ def check_device_ratio(claim: DeviceRatio, context: Context) -> Finding:
     formula = f"{over / TERA:g} / {under / TERA:g} TFLOP/s in {' and '.join(dict.fromkeys(claim.dtypes))}"
     right = f"at most {show_number(ratio)}x"
     if claim.claimed.low > ratio * (1 + claim.claimed.tolerance):
-        return finding("R14", "impossible", right=right, formula=formula, said="faster than the arithmetic allows")
-    found = agreement(claim.claimed, ratio)
-    said = "" if found == "agree" else "possible; not measured"
-    return finding("R14", verdict_of(found, worst="unsupported"), right=right, formula=formula, said=said)
+        return finding("R14", "impossible", right=right, formula=formula, remark="faster than the arithmetic allows")
+    agreement = compare_quantities(claim.claimed, ratio)
+    remark = "" if agreement == "agree" else "possible; not measured"
+    return finding("R14", verdict_of(agreement, worst="unsupported"), right=right, formula=formula, remark=remark)
 
 
 class Capability(Check):
@@ -101,7 +105,7 @@ class Capability(Check):
     kind: Literal["capability"]
     dtype: Literal["float16", "bfloat16", "tfloat32", "float8", "int8"]
     at_least: float | None = None
-    """None: all CUDA devices."""
+    """Least compute capability; None means all CUDA devices."""
 
 
 def check_capability(claim: Capability, context: Context) -> Finding:
@@ -114,25 +118,26 @@ def check_capability(claim: Capability, context: Context) -> Finding:
     if claim.at_least is None:
         if len(with_it) < len(cards):
             without = ", ".join(sorted(set(cards) - with_it))
-            return finding("device", "wrong", right=right, formula=formula, said=f"not on {without}")
-        said = f"the catalogue begins at {lowest}; whether older cards gain anything by it is not known here"
-        return finding("device", "unsupported", right=right, formula=formula, said=said)
+            return finding("device", "wrong", right=right, formula=formula, remark=f"not on {without}")
+        remark = f"the catalogue begins at {lowest}; whether older cards gain anything by it is not known here"
+        return finding("device", "unsupported", right=right, formula=formula, remark=remark)
     above = {name for name, capability in cards.items() if capability >= claim.at_least}
     if above == with_it:
-        return finding("device", "consistent", right=right, formula=formula, said=_asked_by_torch(claim.dtype))
-    return finding("device", "wrong", right=right, formula=formula, said=f"not from {claim.at_least} on")
+        return finding("device", "consistent", right=right, formula=formula, remark=_torch_caveat(claim.dtype))
+    return finding("device", "wrong", right=right, formula=formula, remark=f"not from {claim.at_least} on")
 
 
-def _asked_by_torch(dtype: str) -> str:
+def _torch_caveat(dtype: str) -> str:
     if dtype != "bfloat16" or not _counts_emulation():
         return "a baseline called FP32 may be TF32 on such cards" if dtype == "tfloat32" else ""
     return "torch.cuda.is_bf16_supported() also says yes to emulation on older cards"
 
 
 def _counts_emulation() -> bool:
-    """Whether `torch.cuda.is_bf16_supported` says yes to emulation unless told otherwise."""
-    known = inspect.signature(torch.cuda.is_bf16_supported).parameters
-    return "including_emulation" in known and known["including_emulation"].default is True
+    """Whether `torch.cuda.is_bf16_supported` counts emulation by default."""
+    # torch/cuda/__init__.py:191 (2.13): the default is True; older releases have no such parameter.
+    parameters = inspect.signature(torch.cuda.is_bf16_supported).parameters
+    return "including_emulation" in parameters and parameters["including_emulation"].default is True
 
 
 class PrecisionChoice(Check):
@@ -141,7 +146,7 @@ class PrecisionChoice(Check):
     kind: Literal["precision-choice"]
     asks: Literal["torch.cuda.is_bf16_supported()", "torch.cuda.is_bf16_supported(including_emulation=False)"]
     older: list[str]
-    """Cards that are to get fp16."""
+    """Catalogue names of the cards that are to get fp16."""
 
 
 def check_precision_choice(claim: PrecisionChoice, context: Context) -> Finding:
@@ -152,8 +157,8 @@ def check_precision_choice(claim: PrecisionChoice, context: Context) -> Finding:
     source = f"torch {torch.__version__}: torch.cuda.is_bf16_supported; GPU catalogue"
     right = "device(…).has_bf16: False on " + (", ".join(without) or "none of them")
     if without and says_yes:
-        said = "it says yes to emulation, so these cards take the slow path"
-        return finding("device", "wrong", right=right, formula=formula, said=said, source=source)
+        remark = "it says yes to emulation, so these cards take the slow path"
+        return finding("device", "wrong", right=right, formula=formula, remark=remark, source=source)
     return finding("device", "consistent", right=right, formula=formula, source=source)
 
 

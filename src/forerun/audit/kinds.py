@@ -23,7 +23,7 @@ def kind_of(section: type[Check]) -> str:
 KINDS: dict[str, type[Check]] = {kind_of(section): section for section in CHECKS}
 
 
-def described() -> list[tuple[str, str, list[str]]]:
+def describe_kinds() -> list[tuple[str, str, list[str]]]:
     """Kind, what it checks, and its fields; those that must be given end in a star."""
     return [
         (

@@ -18,11 +18,11 @@ OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod, ast.Add: operator.add, ast.Sub: operator.sub, ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 WORKER_DEFAULTS = {"prefetch_factor": 2}
-"""What the loader takes for None where there are workers (documentation of torch.utils.data.DataLoader)."""
+"""Values that the loader takes for None where there are workers (torch/utils/data/dataloader.py:292, 2.13)."""
 LONGEST_LOOP = 1_000_000
-"""Micro-steps that are followed one by one."""
+"""Most micro-steps that the check follows one by one."""
 DEPRECATED_SINCE = "2.4"
-"""torch.cuda.amp.autocast (PyTorch 2.4 release notes)."""
+"""Release that deprecated torch.cuda.amp.autocast (PyTorch 2.4 release notes)."""
 
 
 class AccumulationLoop(Check):
@@ -30,7 +30,7 @@ class AccumulationLoop(Check):
 
     kind: Literal["accumulation-loop"]
     condition: str
-    """Of `step` and `N`, such as (step + 1) % N == 0."""
+    """Condition on `step` and `N`, such as (step + 1) % N == 0."""
     accumulation: Count
     micro_steps: Annotated[int, Field(ge=1, le=LONGEST_LOOP)]
     first_step: int = 0
@@ -44,15 +44,15 @@ def check_accumulation_loop(claim: AccumulationLoop, context: Context) -> Findin
         if _holds(claim.condition, step=step, N=claim.accumulation):
             groups.append(waiting)
             waiting = 0
-    said = []
+    problems = []
     if groups and groups[0] != claim.accumulation:
-        said.append(f"the first update comes after {groups[0]} of {claim.accumulation} micro-steps")
+        problems.append(f"the first update comes after {groups[0]} of {claim.accumulation} micro-steps")
     if waiting:
-        said.append(f"the last {waiting} are thrown away")
+        problems.append(f"the last {waiting} are thrown away")
     right = "(step + 1) % N == 0, and an update for what is left"
     formula = f"{claim.condition}, N = {claim.accumulation}, {claim.micro_steps} micro-steps"
-    verdict: Verdict = "wrong" if said else "consistent"
-    return finding("program", verdict, right=right, formula=formula, said="; ".join(said))
+    verdict: Verdict = "wrong" if problems else "consistent"
+    return finding("program", verdict, right=right, formula=formula, remark="; ".join(problems))
 
 
 def _holds(condition: str, **names: int) -> bool:
@@ -93,9 +93,9 @@ MUST_PRECEDE = (
 
 
 def check_call_order(claim: CallOrder, context: Context) -> Finding:
-    """The order that gradient scaling needs."""
+    """The calls in the order that gradient scaling needs."""
     place = {call: number for number, call in enumerate(claim.calls)}
-    said = [
+    problems = [
         why
         for first, second, why in MUST_PRECEDE
         if first in place and second in place and place[first] > place[second]
@@ -104,7 +104,12 @@ def check_call_order(claim: CallOrder, context: Context) -> Finding:
     source = "PyTorch, Automatic Mixed Precision examples: gradient clipping"
     right = "backward → unscale → clip → step → update"
     return finding(
-        "program", "wrong" if said else "consistent", right=right, formula=formula, said="; ".join(said), source=source
+        "program",
+        "wrong" if problems else "consistent",
+        right=right,
+        formula=formula,
+        remark="; ".join(problems),
+        source=source,
     )
 
 
@@ -118,16 +123,18 @@ class LoaderOption(Check):
 
 
 def check_loader_option(claim: LoaderOption, context: Context) -> Finding:
-    """Beside the default of the installed PyTorch."""
-    known = inspect.signature(DataLoader.__init__).parameters
-    if claim.option not in known:
+    """The value beside the default of the installed PyTorch."""
+    parameters = inspect.signature(DataLoader.__init__).parameters
+    if claim.option not in parameters:
         raise ValueError(f"option: one of DataLoader's, such as prefetch_factor; found {claim.option!r}")
-    default = known[claim.option].default
+    default = parameters[claim.option].default
     if default is None and claim.workers:
         default = WORKER_DEFAULTS.get(claim.option)
-    said = "is the default: setting it changes nothing" if default == claim.value else ""
+    remark = "is the default: setting it changes nothing" if default == claim.value else ""
     source = f"torch {torch.__version__}: DataLoader"
-    return finding("program", "consistent", right=f"default {default}", formula=claim.option, said=said, source=source)
+    return finding(
+        "program", "consistent", right=f"default {default}", formula=claim.option, remark=remark, source=source
+    )
 
 
 class Versions(Check):
@@ -135,7 +142,7 @@ class Versions(Check):
 
     kind: Literal["versions"]
     torch: str
-    """As `torch.__version__` prints it, such as 2.8.0+cu128."""
+    """Version as `torch.__version__` prints it, such as 2.8.0+cu128."""
     cuda: str
     autocast: Literal["torch.cuda.amp.autocast", "torch.autocast", ""] = ""
 
@@ -147,11 +154,11 @@ def check_versions(claim: Versions, context: Context) -> Finding:
     right = f"CUDA {named[:-1]}.{named[-1]}" if build.startswith("cu") and len(named) > 1 else "no CUDA build"
     agrees = right == f"CUDA {claim.cuda}"
     newer = tuple(map(int, release.split(".")[:2])) >= tuple(map(int, DEPRECATED_SINCE.split(".")))
-    said = "" if agrees else f"not CUDA {claim.cuda}"
+    remark = "" if agrees else f"not CUDA {claim.cuda}"
     if agrees and claim.autocast == "torch.cuda.amp.autocast" and newer:
-        said = f"torch.cuda.amp.autocast is deprecated since {DEPRECATED_SINCE}; use torch.autocast"
+        remark = f"torch.cuda.amp.autocast is deprecated since {DEPRECATED_SINCE}; use torch.autocast"
     verdict: Verdict = "consistent" if agrees else "wrong"
-    return finding("program", verdict, right=right, formula=claim.torch, said=said, source="PyTorch release notes")
+    return finding("program", verdict, right=right, formula=claim.torch, remark=remark, source="PyTorch release notes")
 
 
 CHECKS = {

@@ -29,14 +29,14 @@ SIZE_UNITS = {"B": 1.0, "KB": KILO, "MB": MEGA, "GB": GIGA, "TB": TERA, "KiB": K
 SIZE_UNITS |= {"byte": 1.0}
 ABOUT_SIGNS, BELOW, ABOVE = ("~", "≈"), ("<=", "<", "≤"), (">=", ">", "≥")
 _NUMBER = r"[-+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?"
-_WRITTEN = re.compile(
+_QUANTITY = re.compile(
     rf"(?P<sign>~|≈|<=|<|≤|>=|>|≥)?\s*(?P<low>{_NUMBER})\s*(?P<lowunit>[^\W\d_]*|%|×)"
     rf"(?:\s*(?:-|–|—|to|…|\.\.)\s*~?(?P<high>{_NUMBER})\s*(?P<unit>[^\W\d_]*|%|×))?\+?"
 )
 
 Agreement = Literal["agree", "partly", "apart"]
 AGREEMENTS: tuple[Agreement, ...] = ("agree", "partly", "apart")
-"""From best to worst."""
+"""Agreements from best to worst."""
 
 
 class Quantity(Section):
@@ -60,7 +60,7 @@ class Quantity(Section):
 
     @property
     def middle(self) -> float:
-        """Of the range; the end that a limit has."""
+        """Middle of the range; of a limit the end that it has."""
         return self.low if math.isinf(self.high) else self.high if math.isinf(self.low) else (self.low + self.high) / 2
 
 
@@ -74,8 +74,10 @@ def between(low: float, high: float) -> Quantity:
     return Quantity(low=min(low, high), high=max(low, high))
 
 
-def agreement(claimed: Quantity, low: float, high: float | None = None, share: float | None = None) -> Agreement:
-    """Whether `claimed` says what is right (`low` to `high`): one holds the other, they overlap, or lie apart."""
+def compare_quantities(
+    claimed: Quantity, low: float, high: float | None = None, share: float | None = None
+) -> Agreement:
+    """How `claimed` stands to the right range (`low` to `high`): one holds the other, they overlap, or lie apart."""
     high = low if high is None else high
     share = claimed.tolerance if share is None else share
 
@@ -90,10 +92,10 @@ def agreement(claimed: Quantity, low: float, high: float | None = None, share: f
     return "agree" if holds or is_held else "partly"
 
 
-def size_agreement(claimed: Quantity, low: float, high: float | None = None, share: float | None = None) -> Agreement:
-    """As `agreement`, for bytes: people write GB for GiB, so the better of both readings counts."""
+def compare_sizes(claimed: Quantity, low: float, high: float | None = None, share: float | None = None) -> Agreement:
+    """`compare_quantities` for bytes: people write GB for GiB, so the better of both readings counts."""
     high = low if high is None else high
-    readings = [agreement(claimed, low * unit, high * unit, share) for unit in (1.0, GIGA / GIB)]
+    readings = [compare_quantities(claimed, low * unit, high * unit, share) for unit in (1.0, GIGA / GIB)]
     return AGREEMENTS[min(map(AGREEMENTS.index, readings))]
 
 
@@ -112,20 +114,20 @@ def parse_quantity(value: Any, units: Mapping[str, float], example: str) -> Quan
             low=low.low, high=high.high, half_unit=max(low.half_unit, high.half_unit),
             about=low.about or high.about, text=f"{low.text} to {high.text}",
         )  # fmt: skip
-    found = _WRITTEN.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
-    if found is None:
+    match = _QUANTITY.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
+    if match is None:
         raise ValueError(f"a quantity such as {example}")
-    return _of(found, units, example, str(value))
+    return _from_match(match, units, example, str(value))
 
 
-def _of(found: re.Match[str], units: Mapping[str, float], example: str, text: str) -> Quantity:
-    named = found["unit"] or found["lowunit"] or ""
-    factors = [_factor(found["lowunit"] or named, units, example), _factor(named, units, example)]
-    low = _value(found["low"]) * factors[0]
-    high = low if found["high"] is None else _value(found["high"]) * factors[1]
-    written = found["low"], found["high"] or found["low"]
-    half = max(_half_unit(each, factor) for each, factor in zip(written, factors, strict=True))
-    sign = found["sign"] or ""
+def _from_match(match: re.Match[str], units: Mapping[str, float], example: str, text: str) -> Quantity:
+    named = match["unit"] or match["lowunit"] or ""
+    factors = [_factor(match["lowunit"] or named, units, example), _factor(named, units, example)]
+    low = _value(match["low"]) * factors[0]
+    high = low if match["high"] is None else _value(match["high"]) * factors[1]
+    numbers = match["low"], match["high"] or match["low"]
+    half = max(_half_unit(each, factor) for each, factor in zip(numbers, factors, strict=True))
+    sign = match["sign"] or ""
     if sign in BELOW:
         low = -math.inf
     elif sign in ABOVE:
@@ -143,13 +145,13 @@ def _factor(unit: str, units: Mapping[str, float], example: str) -> float:
     raise ValueError(f"a quantity with its unit, such as {example}")
 
 
-def _value(written: str) -> float:
-    return float(written.replace(",", "").replace("_", ""))
+def _value(text: str) -> float:
+    return float(text.replace(",", "").replace("_", ""))
 
 
-def _half_unit(written: str, factor: float) -> float:
+def _half_unit(text: str, factor: float) -> float:
     """Half of the last printed digit; nothing for whole numbers without a larger unit, which are counts."""
-    digits, _, exponent = written.lower().partition("e")
+    digits, _, exponent = text.lower().partition("e")
     decimals = len(digits.partition(".")[2])
     return 0.0 if not decimals and factor == 1 else 0.5 * factor * 10.0 ** (int(exponent or 0) - decimals)
 

@@ -5,18 +5,18 @@ from typing import Literal
 
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding, verdict_of
-from forerun.audit.quantities import Duration, Number, Size, agreement, show_bytes, show_number, show_seconds
+from forerun.audit.quantities import Duration, Number, Size, compare_quantities, show_bytes, show_number, show_seconds
 from forerun.settings.schema import Count
 from forerun.units import format_percent
 
 WARMUP_SHARE = 0.10
-"""Of the updates, above which the rest of the schedule has no room; stated (R07)."""
+"""Share of the updates above which warm-up leaves the rest of the schedule no room; stated (R07)."""
 PASSES = 4.0
-"""Over the same tokens that are worth nearly as much as new ones (Muennighoff et al. 2023, arXiv 2305.16264)."""
+"""Passes over the same tokens that are worth nearly as much as new ones (Muennighoff et al. 2023, arXiv 2305.16264)."""
 TOKENS_PER_PARAMETER = 1.0
-"""Below this a model trained from random weights can learn its data by heart; stated (R10)."""
+"""Unique tokens a parameter, below which a model with random weights can learn its data by heart; stated (R10)."""
 ADAM_BYTES = 12.0
-"""Of a parameter in a checkpoint with Adam's state: the fp32 parameter and its two moments."""
+"""Bytes of a parameter in a checkpoint with Adam's state: the fp32 parameter and its two moments."""
 
 
 class GlobalBatch(Check):
@@ -25,7 +25,7 @@ class GlobalBatch(Check):
     kind: Literal["global-batch"]
     claimed: Number
     in_batch_negatives: bool = False
-    """The loss takes its negatives from the batch."""
+    """Whether the loss takes its negatives from the batch."""
 
 
 def check_global_batch(claim: GlobalBatch, context: Context) -> Finding:
@@ -33,11 +33,12 @@ def check_global_batch(claim: GlobalBatch, context: Context) -> Finding:
     batch, world = context.run.batch, context.run.parallel.world_size
     right = context.run.global_batch_size
     formula = f"{batch.micro_batch_size} x {batch.gradient_accumulation_steps}" + (f" x {world}" if world > 1 else "")
-    found = agreement(claim.claimed, right, share=0.0)
-    said = "" if found == "agree" else f"not {claim.claimed.text}"
-    if claim.in_batch_negatives and batch.gradient_accumulation_steps > 1 and not said:
-        said = f"a loss over the batch still sees {batch.micro_batch_size} samples: accumulation adds no negatives"
-    return finding("R03", verdict_of(found), right=f"{right:,}", formula=formula, said=said)
+    agreement = compare_quantities(claim.claimed, right, share=0.0)
+    remark = "" if agreement == "agree" else f"not {claim.claimed.text}"
+    # Each micro-batch has a backward pass of its own, so its loss never sees the samples of another.
+    if claim.in_batch_negatives and batch.gradient_accumulation_steps > 1 and not remark:
+        remark = f"a loss over the batch still sees {batch.micro_batch_size} samples: accumulation adds no negatives"
+    return finding("R03", verdict_of(agreement), right=f"{right:,}", formula=formula, remark=remark)
 
 
 class Steps(Check):
@@ -52,11 +53,11 @@ class Steps(Check):
 
 
 def check_steps(claim: Steps, context: Context) -> Finding:
-    """R07: how many the settings make."""
+    """R07: the number of steps that follows from the settings."""
     right, formula = _steps(claim, context)
-    found = agreement(claim.claimed, right, share=None if claim.claimed.about else 0.0)
-    said = "" if found == "agree" else f"not {claim.claimed.text}"
-    return finding("R07", verdict_of(found), right=f"{right:,} {claim.counts}", formula=formula, said=said)
+    agreement = compare_quantities(claim.claimed, right, share=None if claim.claimed.about else 0.0)
+    remark = "" if agreement == "agree" else f"not {claim.claimed.text}"
+    return finding("R07", verdict_of(agreement), right=f"{right:,} {claim.counts}", formula=formula, remark=remark)
 
 
 def _steps(claim: Steps, context: Context) -> tuple[int, str]:
@@ -85,9 +86,9 @@ class ScheduleUnit(Check):
     claimed: Number
     """Steps that are announced."""
     counted: Literal["micro-steps", "updates"]
-    """What the program counts."""
+    """Unit that the program counts in."""
     source: str
-    """Where that is read."""
+    """Place in the program that shows it."""
 
 
 def check_schedule_unit(claim: ScheduleUnit, context: Context) -> Finding:
@@ -98,8 +99,8 @@ def check_schedule_unit(claim: ScheduleUnit, context: Context) -> Finding:
     right = f"{updates:,.0f} updates"
     if accumulation == 1:
         return finding("R07", "consistent", right=right, formula=formula, source=claim.source)
-    said = "they are micro-steps, and a schedule sized in them never completes"
-    return finding("R07", "wrong", right=right, formula=formula, said=said, source=claim.source)
+    remark = "they are micro-steps, and a schedule sized in them never completes"
+    return finding("R07", "wrong", right=right, formula=formula, remark=remark, source=claim.source)
 
 
 class Warmup(Check):
@@ -111,15 +112,15 @@ class Warmup(Check):
 
 
 def check_warmup(claim: Warmup, context: Context) -> Finding:
-    """R07: of the optimizer updates, and at most 10 % of them."""
+    """R07: warm-up as a share of the optimizer updates, at most 10 %."""
     share = claim.steps.middle / context.updates
     right, formula = format_percent(share), f"{claim.steps.text} / {context.updates:,} updates"
     if share > WARMUP_SHARE:
-        said = f"more than {format_percent(WARMUP_SHARE)} of all updates warm up"
-        return finding("R07", "wrong", right=right, formula=formula, said=said)
-    found = "agree" if claim.share is None else agreement(claim.share, share)
-    said = "" if found == "agree" or claim.share is None else f"not {claim.share.text}"
-    return finding("R07", verdict_of(found), right=right, formula=formula, said=said)
+        remark = f"more than {format_percent(WARMUP_SHARE)} of all updates warm up"
+        return finding("R07", "wrong", right=right, formula=formula, remark=remark)
+    agreement = "agree" if claim.share is None else compare_quantities(claim.share, share)
+    remark = "" if agreement == "agree" or claim.share is None else f"not {claim.share.text}"
+    return finding("R07", verdict_of(agreement), right=right, formula=formula, remark=remark)
 
 
 class Saves(Check):
@@ -129,7 +130,7 @@ class Saves(Check):
     every: Count
     claimed: Number | None = None
     keep: Count | None = None
-    """How many stay; the disk that they take is said beside."""
+    """Checkpoints that stay on disk; the finding adds the space that they take."""
 
 
 def check_saves(claim: Saves, context: Context) -> Finding:
@@ -137,15 +138,19 @@ def check_saves(claim: Saves, context: Context) -> Finding:
     regular, rest = divmod(context.updates, claim.every)
     right = regular + (1 if rest else 0)
     each = ADAM_BYTES * _trainable(context)
-    kept = f"; {min(claim.keep, right)} kept take {show_bytes(min(claim.keep, right) * each)}" if claim.keep else ""
+    disk_note = (
+        f"; {min(claim.keep, right)} kept take {show_bytes(min(claim.keep, right) * each)}" if claim.keep else ""
+    )
     formula = f"{context.updates:,} / {claim.every}: {regular}" + (" and a last one" if rest else "")
-    found = "agree" if claim.claimed is None else agreement(claim.claimed, right, share=0.0)
-    said = (
+    agreement = "agree" if claim.claimed is None else compare_quantities(claim.claimed, right, share=0.0)
+    remark = (
         f"writes {show_bytes(right * each)} in all"
-        if found == "agree"
+        if agreement == "agree"
         else f"not {claim.claimed and claim.claimed.text}"
     )
-    return finding("R23", verdict_of(found), right=f"{right} checkpoints{kept}", formula=formula, said=said)
+    return finding(
+        "R23", verdict_of(agreement), right=f"{right} checkpoints{disk_note}", formula=formula, remark=remark
+    )
 
 
 def _trainable(context: Context) -> int:
@@ -159,19 +164,19 @@ class RunTime(Check):
     kind: Literal["run-time"]
     step: Duration
     claimed: Duration
-    """Of the run."""
+    """Time of the run."""
     steps: Number | None = None
-    """Where not the updates that the settings make."""
+    """Steps of the run, where not the updates that the settings make."""
 
 
 def check_run_time(claim: RunTime, context: Context) -> Finding:
     """R02: step x steps, evaluation and start-up apart."""
     steps = context.updates if claim.steps is None else claim.steps.middle
     low, high = (end * steps for end in claim.step.ends)
-    found = agreement(claim.claimed, low, high)
-    said = "" if found == "agree" else f"not {claim.claimed.text}"
+    agreement = compare_quantities(claim.claimed, low, high)
+    remark = "" if agreement == "agree" else f"not {claim.claimed.text}"
     formula = f"{claim.step.text} x {show_number(steps)} steps"
-    return finding("R02", verdict_of(found), right=show_seconds(low, high), formula=formula, said=said)
+    return finding("R02", verdict_of(agreement), right=show_seconds(low, high), formula=formula, remark=remark)
 
 
 class DataVolume(Check):
@@ -180,10 +185,10 @@ class DataVolume(Check):
     kind: Literal["data-volume"]
     unique_tokens: Number
     source: str
-    """Where the number of unique tokens comes from."""
+    """Source of the number of unique tokens."""
     from_random_weights: bool = True
     micro_steps: int | None = None
-    """Where the run is stated in these."""
+    """Micro-steps of the run, where the document states those."""
 
 
 def check_data_volume(claim: DataVolume, context: Context) -> Finding:
@@ -193,17 +198,17 @@ def check_data_volume(claim: DataVolume, context: Context) -> Finding:
         context.updates * run.global_batch_size if claim.micro_steps is None
         else claim.micro_steps * run.batch.micro_batch_size
     )  # fmt: skip
-    seen, unique = samples * run.batch.sequence_length, claim.unique_tokens.middle
+    trained_tokens, unique = samples * run.batch.sequence_length, claim.unique_tokens.middle
     per_parameter = unique / context.architecture.total
-    right = f"{seen / unique:.1f} passes, {per_parameter:.3g} unique tokens a parameter"
+    right = f"{trained_tokens / unique:.1f} passes, {per_parameter:.3g} unique tokens a parameter"
     formula = f"{samples:,} samples x {run.batch.sequence_length} / {claim.unique_tokens.text}"
-    said = []
-    if seen / unique > PASSES:
-        said.append(f"more than {PASSES:g} passes are worth little")
+    problems = []
+    if trained_tokens / unique > PASSES:
+        problems.append(f"more than {PASSES:g} passes are worth little")
     if claim.from_random_weights and per_parameter < TOKENS_PER_PARAMETER:
-        said.append("fewer tokens than parameters are learned by heart")
-    verdict: Verdict = "wrong" if said else "consistent"
-    return finding("R10", verdict, right=right, formula=formula, said="; ".join(said), source=claim.source)
+        problems.append("fewer tokens than parameters are learned by heart")
+    verdict: Verdict = "wrong" if problems else "consistent"
+    return finding("R10", verdict, right=right, formula=formula, remark="; ".join(problems), source=claim.source)
 
 
 class LearningRateScaling(Check):
@@ -212,7 +217,7 @@ class LearningRateScaling(Check):
     kind: Literal["learning-rate-scaling"]
     called: Literal["linear", "square-root"]
     used: Literal["linear", "square-root"]
-    """Of the formula that is shown."""
+    """Rule of the formula that the document shows."""
     old: Number
     new: Number
     old_batch: Count
@@ -223,15 +228,17 @@ def check_learning_rate_scaling(claim: LearningRateScaling, context: Context) ->
     """R17: old x ratio, or old x the root of the ratio, called by its name."""
     ratio = claim.new_batch / claim.old_batch
     right = claim.old.middle * (ratio if claim.used == "linear" else math.sqrt(ratio))
-    said = []
+    problems = []
     if claim.called != claim.used:
-        said.append(f"the formula is the {claim.used} rule, not the {claim.called} one")
-    found = agreement(claim.new, right)
-    if found != "agree":
-        said.append(f"not {claim.new.text}: the batch went from {claim.old_batch} to {claim.new_batch}")
+        problems.append(f"the formula is the {claim.used} rule, not the {claim.called} one")
+    agreement = compare_quantities(claim.new, right)
+    if agreement != "agree":
+        problems.append(f"not {claim.new.text}: the batch went from {claim.old_batch} to {claim.new_batch}")
     root = "" if claim.used == "linear" else "sqrt"
     formula = f"{claim.old.text} x {root}({claim.new_batch} / {claim.old_batch})"
-    return finding("R17", "wrong" if said else "consistent", right=f"{right:g}", formula=formula, said="; ".join(said))
+    return finding(
+        "R17", "wrong" if problems else "consistent", right=f"{right:g}", formula=formula, remark="; ".join(problems)
+    )
 
 
 class Artefact(Check):
@@ -240,7 +247,7 @@ class Artefact(Check):
     kind: Literal["artefact"]
     claimed: Size
     parameters: Number | None = None
-    """Where not the trainable ones of the configuration."""
+    """Parameters in the file, where not the trainable ones of the configuration."""
     bytes_per_parameter: float = 4.0
 
 
@@ -250,9 +257,9 @@ def check_artefact(claim: Artefact, context: Context) -> Finding:
     least = parameters * claim.bytes_per_parameter
     formula = f"{parameters:,.0f} parameters x {claim.bytes_per_parameter:g} B"
     smaller = claim.claimed.high < least * (1 - claim.claimed.tolerance)
-    said = f"{claim.claimed.text} cannot hold them: tensors are missing" if smaller else ""
+    remark = f"{claim.claimed.text} cannot hold them: tensors are missing" if smaller else ""
     verdict: Verdict = "impossible" if smaller else "consistent"
-    return finding("R24", verdict, right=f"at least {show_bytes(least)}", formula=formula, said=said)
+    return finding("R24", verdict, right=f"at least {show_bytes(least)}", formula=formula, remark=remark)
 
 
 CHECKS = {

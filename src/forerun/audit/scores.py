@@ -8,7 +8,7 @@ from pydantic import Field
 
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding, verdict_of
-from forerun.audit.quantities import Number, agreement, show_number
+from forerun.audit.quantities import Number, compare_quantities, show_number
 from forerun.evaluate.proportions import samples_needed, wilson
 from forerun.settings.schema import Count
 from forerun.units import format_percent
@@ -16,10 +16,11 @@ from forerun.units import format_percent
 NEAR_CHANCE, SKILL = 0.97, 0.60
 """A loss above the first share of chance says nothing; an AUC above the second says something (R04)."""
 PREVALENCES = (0.10,)
-"""At which the value of a positive finding is told beside its error rates."""
+"""Shares of positives at which a finding adds what a positive answer is worth."""
 LEAK_AUC = 0.55
-"""Above which metadata alone gives a label away (R22)."""
+"""AUC above which metadata alone gives a label away (R22)."""
 GRID = 2000
+"""Points of the numerical integral over the scores of a class."""
 
 
 class ContrastiveLossClaim(Check):
@@ -28,10 +29,10 @@ class ContrastiveLossClaim(Check):
     kind: Literal["contrastive-loss"]
     claimed: list[Number]
     classes: Annotated[int, Field(ge=2)]
-    """Of equal size in a batch; the floor of uneven ones is higher."""
+    """Classes, of equal size in a batch; the floor of uneven ones is higher."""
     batch: int | None = None
     keeps_self: bool = False
-    """The anchor itself stays in the denominator."""
+    """Whether the anchor itself stays in the denominator."""
 
 
 def check_contrastive_loss(claim: ContrastiveLossClaim, context: Context) -> Finding:
@@ -43,9 +44,9 @@ def check_contrastive_loss(claim: ContrastiveLossClaim, context: Context) -> Fin
     floor = math.log(positives + (1 if claim.keeps_self else 0))
     below = [loss.text for loss in claim.claimed if loss.high < floor * (1 - loss.tolerance)]
     formula = f"log({positives}{' + 1' if claim.keeps_self else ''}), {positives} positives in a batch of {batch}"
-    said = f"{', '.join(below)} lie below the floor" if below else ""
+    remark = f"{', '.join(below)} lie below the floor" if below else ""
     return finding(
-        "R04", "impossible" if below else "consistent", right=f"at least {floor:.2f}", formula=formula, said=said
+        "R04", "impossible" if below else "consistent", right=f"at least {floor:.2f}", formula=formula, remark=remark
     )
 
 
@@ -60,11 +61,11 @@ class Floor(Check):
 
 
 def check_floor(claim: Floor, context: Context) -> Finding:
-    """R04: not below it."""
+    """R04: the loss is not below its floor."""
     right, formula = f"at least {claim.floor:.4g}", f"floor of {claim.name}"
     if claim.claimed.high < claim.floor * (1 - claim.claimed.tolerance):
-        said = f"{claim.claimed.text} lies below it"
-        return finding("R04", "impossible", right=right, formula=formula, said=said, source=claim.evidence)
+        remark = f"{claim.claimed.text} lies below it"
+        return finding("R04", "impossible", right=right, formula=formula, remark=remark, source=claim.evidence)
     return finding("R04", "consistent", right=right, formula=formula, source=claim.evidence)
 
 
@@ -83,15 +84,15 @@ def check_classification_loss(claim: ClassificationLoss, context: Context) -> Fi
     right, formula = f"chance {chance:.3f}", f"ln {claim.classes}"
     if claim.loss.high < 0:
         return finding(
-            "R04", "impossible", right="at least 0", formula=formula, said="a cross-entropy is never negative"
+            "R04", "impossible", right="at least 0", formula=formula, remark="a cross-entropy is never negative"
         )
     if claim.auc is None or claim.classes != 2:
         return finding("R04", "consistent", right=right, formula=formula)
     calibrated = _calibrated_loss(claim.auc.middle)
     right += f", calibrated at this AUC {calibrated:.3f}"
     if claim.loss.middle > NEAR_CHANCE * chance and claim.auc.middle > SKILL:
-        said = "at chance beside a ranking with skill: possible only for scores that mean nothing"
-        return finding("R04", "unsupported", right=right, formula=formula, said=said)
+        remark = "at chance beside a ranking with skill: possible only for scores that mean nothing"
+        return finding("R04", "unsupported", right=right, formula=formula, remark=remark)
     return finding("R04", "consistent", right=right, formula=formula)
 
 
@@ -116,9 +117,9 @@ class Metric(Check):
     baselines: dict[str, float] = {}
     """Trivial methods → their score."""
     source: str = ""
-    """Of the baselines."""
+    """Source of the baselines."""
     samples: Count | None = None
-    """Scored, where the metric is a share of them."""
+    """Number of scored samples, where the metric is a share of them."""
     evidence: str | None = None
 
 
@@ -133,7 +134,7 @@ def check_metric(claim: Metric, context: Context) -> Finding:
             if claim.name.lower() in PREVALENCE_METRICS
             else "no trivial baseline is given"
         )
-        return finding("R11", "unsupported", right="–", formula=claim.name, said=f"cannot be read: {what}")
+        return finding("R11", "unsupported", right="–", formula=claim.name, remark=f"cannot be read: {what}")
     name, best = max(claim.baselines.items(), key=lambda item: item[1] if claim.higher_is_better else -item[1])
     right, formula = f"{name}: {best:g}", f"{claim.name} {claim.claimed.text} beside {name}"
     source = claim.source or None
@@ -141,16 +142,16 @@ def check_metric(claim: Metric, context: Context) -> Finding:
     if worst <= best if claim.higher_is_better else worst >= best:
         reached = claim.claimed.high <= best if claim.higher_is_better else claim.claimed.low >= best
         is_limit = math.isinf(claim.claimed.low) or math.isinf(claim.claimed.high)
-        said = f"a trivial method reaches {best:g}" if reached or is_limit else f"it may be no better than {name}"
+        remark = f"a trivial method reaches {best:g}" if reached or is_limit else f"it may be no better than {name}"
         verdict: Verdict = "wrong" if reached or is_limit else "unsupported"
-        return finding("R11", verdict, right=right, formula=formula, said=said, source=source)
+        return finding("R11", verdict, right=right, formula=formula, remark=remark, source=source)
     if claim.samples is not None and 0 <= claim.claimed.middle <= 1:
         interval = wilson(claim.claimed.middle * claim.samples, claim.samples)
         if interval.low <= best <= interval.high:
-            said = f"within noise of {name}: 95 % interval {interval.low:.3f} to {interval.high:.3f}"
-            return finding("R12", "wrong", right=right, formula=f"Wilson, n = {claim.samples}", said=said)
+            remark = f"within noise of {name}: 95 % interval {interval.low:.3f} to {interval.high:.3f}"
+            return finding("R12", "wrong", right=right, formula=f"Wilson, n = {claim.samples}", remark=remark)
     if claim.evidence is None:
-        return finding("R25", "unsupported", right=right, formula=formula, said="not measured", source=source)
+        return finding("R25", "unsupported", right=right, formula=formula, remark="not measured", source=source)
     return finding("R11", "consistent", right=right, formula=formula, source=source)
 
 
@@ -161,18 +162,18 @@ class DifferenceClaim(Check):
     first: Number
     second: Number
     samples: Count
-    """In each group."""
+    """Samples in each group."""
 
 
 def check_difference(claim: DifferenceClaim, context: Context) -> Finding:
     """R13: samples in each group that would tell them apart."""
-    needed = samples_needed(claim.first.middle, claim.second.middle)
+    required_samples = samples_needed(claim.first.middle, claim.second.middle)
     formula = f"{claim.first.text} against {claim.second.text}, 5 %, power 80 %"
-    if needed is None:
-        return finding("R13", "wrong", right="no difference", formula=formula, said="both are the same")
-    said = f"cannot be told with {claim.samples}" if needed > claim.samples else ""
-    verdict: Verdict = "wrong" if said else "consistent"
-    return finding("R13", verdict, right=f"{needed:,} samples in each group", formula=formula, said=said)
+    if required_samples is None:
+        return finding("R13", "wrong", right="no difference", formula=formula, remark="both are the same")
+    remark = f"cannot be told with {claim.samples}" if required_samples > claim.samples else ""
+    verdict: Verdict = "wrong" if remark else "consistent"
+    return finding("R13", verdict, right=f"{required_samples:,} samples in each group", formula=formula, remark=remark)
 
 
 class ErrorRates(Check):
@@ -182,22 +183,24 @@ class ErrorRates(Check):
     false_positive_rate: Number
     accuracy: Number
     prevalence: Number | None = None
-    """Of the test data; equal classes without it."""
+    """Share of positives in the test data; equal classes without it."""
 
 
 def check_error_rates(claim: ErrorRates, context: Context) -> Finding:
     """R03: the true positive rate that both leave; what finding a rare positive is worth."""
     share = 0.5 if claim.prevalence is None else claim.prevalence.middle
     rate, accuracy = claim.false_positive_rate.middle, claim.accuracy.middle
-    found = (accuracy - (1 - share) * (1 - rate)) / share
+    true_positive_rate = (accuracy - (1 - share) * (1 - rate)) / share
     formula = f"({accuracy:.3g} - {1 - share:g} x {1 - rate:.3g}) / {share:g}"
-    if not 0 <= found <= 1:
-        said = "no true positive rate goes with both"
-        return finding("R03", "impossible", right=f"{found:.2f}", formula=formula, said=said)
+    if not 0 <= true_positive_rate <= 1:
+        remark = "no true positive rate goes with both"
+        return finding("R03", "impossible", right=f"{true_positive_rate:.2f}", formula=formula, remark=remark)
     rare = PREVALENCES[0]
-    value = rare * found / (rare * found + (1 - rare) * rate)
-    said = f"where {format_percent(rare)} are positive, only {format_percent(value)} of those found are"
-    return finding("R03", "consistent", right=f"true positive rate {found:.2f}", formula=formula, said=said)
+    value = rare * true_positive_rate / (rare * true_positive_rate + (1 - rare) * rate)
+    remark = f"where {format_percent(rare)} are positive, only {format_percent(value)} of those found are"
+    return finding(
+        "R03", "consistent", right=f"true positive rate {true_positive_rate:.2f}", formula=formula, remark=remark
+    )
 
 
 class TextTokensClaim(Check):
@@ -217,9 +220,9 @@ def check_text_tokens(claim: TextTokensClaim, context: Context) -> Finding:
     right, formula = f"at most {most}", f"{most - claim.special} bytes + {claim.special}"
     source = "Sennrich et al. 2016; byte fallback as in Kudo and Richardson 2018"
     if claim.claimed.low > most:
-        said = f"{claim.claimed.text} tokens do not fit into the longest text"
-        return finding("R01", "impossible", right=right, formula=formula, said=said, source=source)
-    verdict = verdict_of(agreement(claim.claimed, 1, most), worst="unsupported")
+        remark = f"{claim.claimed.text} tokens do not fit into the longest text"
+        return finding("R01", "impossible", right=right, formula=formula, remark=remark, source=source)
+    verdict = verdict_of(compare_quantities(claim.claimed, 1, most), worst="unsupported")
     return finding("R01", verdict, right=right, formula=formula, source=source)
 
 
@@ -228,17 +231,17 @@ class Leak(Check):
 
     kind: Literal["leak"]
     auc: Number
-    """Of a probe that sees no content."""
+    """AUC of a probe that sees no content."""
     source: str
 
 
 def check_leak(claim: Leak, context: Context) -> Finding:
     """R22: an AUC of metadata above 0.55."""
     leaks = claim.auc.middle > LEAK_AUC
-    said = "metadata gives the label away; scores of content say nothing" if leaks else ""
+    remark = "metadata gives the label away; scores of content say nothing" if leaks else ""
     right = f"AUC {show_number(claim.auc.middle)}, chance 0.5"
     verdict: Verdict = "wrong" if leaks else "consistent"
-    return finding("R22", verdict, right=right, formula="metadata probe", said=said, source=claim.source)
+    return finding("R22", verdict, right=right, formula="metadata probe", remark=remark, source=claim.source)
 
 
 CHECKS = {

@@ -4,25 +4,26 @@ import math
 import re
 from typing import Literal
 
-from forerun.audit.architecture import BYTES_OF, counted
+from forerun.audit.architecture import BYTES_OF, count_architecture
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding, verdict_of
-from forerun.audit.quantities import AGREEMENTS, Number, Quantity, Size, agreement, show_bytes, size_agreement
+from forerun.audit.quantities import AGREEMENTS, Number, Quantity, Size, compare_quantities, compare_sizes, show_bytes
 from forerun.models.catalogue import architecture as catalogue_row
 from forerun.models.catalogue import architectures
 from forerun.units import KILO, MEGA, format_percent
 
 PARAMETER_SHARE = 0.03
-"""By which a parameter count may differ (R08)."""
+"""Share by which a parameter count may differ (R08)."""
 LAYER_BYTES, SCORE_BYTES = 34, 5
-"""Kept by a 16-bit layer for each token and unit of width, and for each attention score of a head where scores are
-formed (Korthikanti et al. 2022, equation 2)."""
+"""Bytes kept by a 16-bit layer for each token and unit of width, and for each attention score of a head where scores
+are formed (Korthikanti et al. 2022, equation 2)."""
 LOGIT_BYTES = 2 + 4 + 4
-"""Of each logit: in 16 bits, in fp32 for the loss, and its gradient."""
+"""Bytes of each logit: in 16 bits, in fp32 for the loss, and its gradient."""
 FORMULA_SHARE = 0.35
-"""By which a claim may differ from a formula for activations, which knows neither gated layers nor missing dropout."""
+"""Share by which a claim may differ from the formula for activations, which knows neither gated layers nor models
+without dropout."""
 OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-8bit": 2.0, "paged-adamw-8bit": 2.0, "lion": 4.0, "sgd": 0.0}
-"""Of fp32 state for each trained parameter."""
+"""Bytes of optimizer state for each trained fp32 parameter."""
 
 
 class ParametersClaim(Check):
@@ -31,35 +32,39 @@ class ParametersClaim(Check):
     kind: Literal["parameters"]
     claimed: Number
     model: str | None = None
-    """Where not the configuration's."""
+    """Name of the model, where not the configuration's."""
     basis: Literal["all", "non-embedding"] = "all"
 
 
 def check_parameters(claim: ParametersClaim, context: Context) -> Finding:
-    """R08: every tensor once.
+    """R08: parameters of the model, every tensor counted once.
 
     A published model may be called by its name, or by the count of its paper where that has a shared embedding twice
     (T5). For a model of one's own that reading is no excuse, and leaving the embedding out never is.
     """
-    model = counted(claim.model) if claim.model else counted(context.run.model.name, _overrides(context))
+    model = (
+        count_architecture(claim.model)
+        if claim.model
+        else count_architecture(context.run.model.name, _overrides(context))
+    )
     right, formula = _millions(model.total), f"{model.name} on meta, every tensor once"
     is_total, is_untied, is_bare = (
-        agreement(claim.claimed, count, share=PARAMETER_SHARE) == "agree"
+        compare_quantities(claim.claimed, count, share=PARAMETER_SHARE) == "agree"
         for count in (model.total, model.untied, model.non_embedding)
     )
     if claim.basis == "non-embedding":
-        said = "" if is_bare else f"not {claim.claimed.text}"
+        remark = "" if is_bare else f"not {claim.claimed.text}"
         bare = _millions(model.non_embedding)
-        return finding("R08", "consistent" if is_bare else "wrong", right=bare, formula=formula, said=said)
+        return finding("R08", "consistent" if is_bare else "wrong", right=bare, formula=formula, remark=remark)
     if is_total:
         return finding("R08", "consistent", right=right, formula=formula)
     if is_untied and is_published(model.name):
-        said = "counts the shared embedding twice"
-        return finding("R08", "consistent", right=right, formula=formula, said=said)
+        remark = "counts the shared embedding twice"
+        return finding("R08", "consistent", right=right, formula=formula, remark=remark)
     if is_published(model.name) and _is_named(claim.claimed, model.name):
-        return finding("R08", "consistent", right=right, formula=formula, said="is its name rather than its count")
-    said = "is the count without embeddings" if is_bare else f"{claim.claimed.text} is no count of this model"
-    return finding("R08", "wrong", right=right, formula=formula, said=said)
+        return finding("R08", "consistent", right=right, formula=formula, remark="is its name rather than its count")
+    remark = "is the count without embeddings" if is_bare else f"{claim.claimed.text} is no count of this model"
+    return finding("R08", "wrong", right=right, formula=formula, remark=remark)
 
 
 def is_published(name: str) -> bool:
@@ -88,7 +93,7 @@ class Family(Check):
     named: str
     """Catalogue name of the model that it is compared with."""
     claimed: Number | None = None
-    """ParametersClaim, where not those of the configuration."""
+    """Parameters of the model, where not those of the configuration."""
 
 
 def check_family(claim: Family, context: Context) -> Finding:
@@ -99,8 +104,8 @@ def check_family(claim: Family, context: Context) -> Finding:
     if _is_size(size, row.parameters):
         return finding("R09", "consistent", right=right, formula=f"parameters of {row.name}")
     other = next((r.name for r in architectures() if r.family == row.family and _is_size(size, r.parameters)), None)
-    said = f"{_millions(size)} is {other or 'no model of that family'}, not {row.name}"
-    return finding("R09", "wrong", right=right, formula=f"parameters of {row.name}", said=said)
+    remark = f"{_millions(size)} is {other or 'no model of that family'}, not {row.name}"
+    return finding("R09", "wrong", right=right, formula=f"parameters of {row.name}", remark=remark)
 
 
 def _is_size(size: float, of: float) -> bool:
@@ -119,9 +124,9 @@ def check_memory_part(claim: MemoryPart, context: Context) -> Finding:
     """R05: parameters x bytes; activations by Korthikanti et al., with the logits where the model scores words."""
     low, high, formula = _part(claim.part, context)
     share = FORMULA_SHARE if claim.part == "activations" else None
-    found = size_agreement(claim.claimed, low, high, share)
-    said = "" if found == "agree" else f"not {claim.claimed.text}"
-    return finding("R05", verdict_of(found), right=show_bytes(high), formula=formula, said=said)
+    agreement = compare_sizes(claim.claimed, low, high, share)
+    remark = "" if agreement == "agree" else f"not {claim.claimed.text}"
+    return finding("R05", verdict_of(agreement), right=show_bytes(high), formula=formula, remark=remark)
 
 
 def _part(part: str, context: Context) -> tuple[float, float, str]:
@@ -167,7 +172,7 @@ class Tensor(Check):
 
     @property
     def bytes(self) -> float:
-        """Size."""
+        """Size of the tensor in bytes."""
         return math.prod(self.shape) * BYTES_OF[self.dtype]
 
 
@@ -177,9 +182,9 @@ class Buffers(Check):
     kind: Literal["buffers"]
     tensors: list[Tensor]
     claimed: Size | None = None
-    """Peak; without it only the device's memory counts."""
+    """Peak of memory; without it only the device's memory counts."""
     source: str
-    """Where the program makes these tensors."""
+    """Place where the program makes these tensors."""
 
 
 def check_buffers(claim: Buffers, context: Context) -> Finding:
@@ -188,11 +193,11 @@ def check_buffers(claim: Buffers, context: Context) -> Finding:
     formula = " + ".join(f"{t.name} {show_bytes(t.bytes)}" for t in claim.tensors)
     right = f"at least {show_bytes(least)}"
     if least > has:
-        said = f"{context.device.name} has {show_bytes(has)}"
-        return finding("R06", "impossible", right=right, formula=formula, said=said, source=claim.source)
+        remark = f"{context.device.name} has {show_bytes(has)}"
+        return finding("R06", "impossible", right=right, formula=formula, remark=remark, source=claim.source)
     if claim.claimed is not None and claim.claimed.high * (1 + claim.claimed.tolerance) < least:
-        said = f"more than {claim.claimed.text}"
-        return finding("R06", "wrong", right=right, formula=formula, said=said, source=claim.source)
+        remark = f"more than {claim.claimed.text}"
+        return finding("R06", "wrong", right=right, formula=formula, remark=remark, source=claim.source)
     return finding("R06", "consistent", right=right, formula=formula, source=claim.source)
 
 
@@ -212,16 +217,16 @@ def check_fits(claim: Fits, context: Context) -> Finding:
     share = format_percent(band.expected / has)
     formula = f"forerun forecast {context.run.model.name} on {context.device.name}: {share} of the card"
     if band.optimistic > has:
-        return finding("R06", "impossible", right=right, formula=formula, said="it does not fit")
-    found = [size_agreement(claim.peak, band.optimistic, band.conservative)] if claim.peak is not None else []
+        return finding("R06", "impossible", right=right, formula=formula, remark="it does not fit")
+    agreements = [compare_sizes(claim.peak, band.optimistic, band.conservative)] if claim.peak is not None else []
     if claim.headroom is not None:
-        found.append(size_agreement(claim.headroom, max(0.0, has - band.conservative), has - band.optimistic))
-    worst = AGREEMENTS[max(map(AGREEMENTS.index, found), default=0)]
+        agreements.append(compare_sizes(claim.headroom, max(0.0, has - band.conservative), has - band.optimistic))
+    worst = AGREEMENTS[max(map(AGREEMENTS.index, agreements), default=0)]
     verdict: Verdict = "unsupported" if band.conservative > has and worst == "agree" else verdict_of(worst)
-    said = (
+    remark = (
         "only the expected case fits" if verdict == "unsupported" else "" if verdict == "consistent" else "not as said"
     )
-    return finding("R06", verdict, right=right, formula=formula, said=said)
+    return finding("R06", verdict, right=right, formula=formula, remark=remark)
 
 
 CHECKS = {

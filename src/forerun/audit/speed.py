@@ -5,7 +5,7 @@ from typing import Literal
 
 from forerun.audit.context import Context
 from forerun.audit.findings import Check, Finding, Verdict, finding
-from forerun.audit.quantities import Duration, Number, Quantity, agreement, between, show_number, show_seconds
+from forerun.audit.quantities import Duration, Number, Quantity, between, compare_quantities, show_number, show_seconds
 from forerun.settings.schema import Count
 from forerun.units import TERA, format_flops_per_second, format_percent
 
@@ -14,10 +14,11 @@ IMPLAUSIBLE, RARE, POOR, CLAIMED_BUSY = 0.80, 0.60, 0.10, 0.60
 (`benchmarks/audit_true_claims.py`) the fastest reaches 76 % and 16 lie above the second; below the third a device that
 is said to be used above the fourth is not."""
 TIME_SHARE = 0.10
-"""By which a ratio of times may differ from the ratio of work (R15)."""
+"""Share by which a ratio of times may differ from the ratio of work (R15)."""
 FORECAST_SHARE = 0.5
-"""By which a claim may lie outside the range of our forecast of its time."""
+"""Share by which a claim may lie outside the range of our forecast of its time."""
 GPUS_SHARE = 0.02
+"""Share by which a speed-up may exceed the number of devices."""
 
 
 class Speed(Check):
@@ -28,7 +29,7 @@ class Speed(Check):
     per: Literal["micro-step", "update", "epoch", "run"] = "update"
     samples_per_second: Number | None = None
     tokens: Number | None = None
-    """Of a sample, where not those of the configuration."""
+    """Tokens of a sample, where not those of the configuration."""
     frozen_encoder: bool = False
     evidence: str | None = None
     """The run or source that measured it."""
@@ -39,15 +40,15 @@ class Shares:
     """A claimed speed beside the least time that the device could do the work in."""
 
     least: float
-    """Of the peak, at the reading that favours the claim: its slowest time, its shortest samples."""
+    """Least share of the peak, at the reading that favours the claim: its slowest time, its shortest samples."""
     most: float
     bound: str
     """The fastest that the peak allows, at that reading."""
     work: str
 
     @property
-    def said(self) -> str:
-        """Both shares."""
+    def text(self) -> str:
+        """Both shares as text."""
         most = format_percent(self.most)
         return f"{format_percent(self.least)} to {most} of peak" if self.most > self.least else f"{most} of peak"
 
@@ -57,20 +58,20 @@ def check_speed(claim: Speed, context: Context) -> Finding:
     shares = _shares(claim, context)
     formula = f"{shares.work}: {shares.bound} at {_peaks(context)}"
     if shares.least > 1:
-        said = f"{shares.least:.2f} times what the peak allows, at the reading that favours it"
-        return finding("R01", "impossible", right=shares.bound, formula=formula, said=said)
+        remark = f"{shares.least:.2f} times what the peak allows, at the reading that favours it"
+        return finding("R01", "impossible", right=shares.bound, formula=formula, remark=remark)
     if shares.least > IMPLAUSIBLE:
-        said = f"implausible: above {format_percent(IMPLAUSIBLE)} of peak"
-        return finding("R01", "wrong", right=shares.said, formula=formula, said=said)
-    said = _doubt(shares, claim.evidence)
-    if said:
-        return finding("R01", "unsupported", right=shares.said, formula=formula, said=said)
-    said = "" if claim.evidence else "possible; not measured"
-    return finding("R01", "consistent", right=shares.said, formula=formula, said=said)
+        remark = f"implausible: above {format_percent(IMPLAUSIBLE)} of peak"
+        return finding("R01", "wrong", right=shares.text, formula=formula, remark=remark)
+    remark = _doubt(shares, claim.evidence)
+    if remark:
+        return finding("R01", "unsupported", right=shares.text, formula=formula, remark=remark)
+    remark = "" if claim.evidence else "possible; not measured"
+    return finding("R01", "consistent", right=shares.text, formula=formula, remark=remark)
 
 
 def _doubt(shares: Shares, evidence: str | None) -> str:
-    """What keeps a possible speed from being believed; nothing where it was measured."""
+    """The reason to doubt a possible speed; empty where it was measured."""
     if shares.most > 1:
         return "its fast end is beyond the peak"
     if evidence is None and shares.least > RARE:
@@ -82,26 +83,26 @@ def _doubt(shares: Shares, evidence: str | None) -> str:
 
 def _peaks(context: Context) -> str:
     """The peaks that count, in words."""
-    said = f"{format_flops_per_second(context.peak())} peak"
-    return f"{said} ({context.peak('int8') / TERA:g} in int8)" if context.run.quantization == "int8" else said
+    text = f"{format_flops_per_second(context.peak())} peak"
+    return f"{text} ({context.peak('int8') / TERA:g} in int8)" if context.run.quantization == "int8" else text
 
 
 def _shares(claim: Speed, context: Context) -> Shares:
     tokens = between(context.tokens_per_sample, context.tokens_per_sample) if claim.tokens is None else claim.tokens
-    shown = show_number(tokens.low, tokens.high)
+    token_range = show_number(tokens.low, tokens.high)
     if (claim.time is None) == (claim.samples_per_second is None):
         raise ValueError("time or samples_per_second: exactly one of them")
     if claim.samples_per_second is not None:
         slow, fast = claim.samples_per_second.ends
         low, high = (context.least_seconds(1.0, each) for each in (tokens.low, tokens.high))
         return Shares(
-            low * slow, high * fast, f"at most {show_number(1 / low)} samples/s", f"samples of {shown} tokens"
+            low * slow, high * fast, f"at most {show_number(1 / low)} samples/s", f"samples of {token_range} tokens"
         )
     assert claim.time is not None, "checked above"
     samples = _samples(claim.per, context)
     low, high = (context.least_seconds(samples, each, claim.frozen_encoder) for each in (tokens.low, tokens.high))
     fast, slow = claim.time.ends
-    work = f"{samples:,.0f} samples of {shown} tokens"
+    work = f"{samples:,.0f} samples of {token_range} tokens"
     return Shares(low / slow, high / fast, f"at least {show_seconds(low)}", work)
 
 
@@ -136,12 +137,12 @@ def check_utilisation(claim: Utilisation, context: Context) -> Finding:
     share = shares.most
     right, formula = f"MFU {format_percent(share)}", f"{shares.work} in {claim.time.text}"
     if share > 1:
-        return finding("R01", "impossible", right=right, formula=formula, said="the time is beyond the peak")
+        return finding("R01", "impossible", right=right, formula=formula, remark="the time is beyond the peak")
     if claim.read_with == "nvidia-smi":
-        said = "the share of time in which a kernel runs; nobody measured it"
-        return finding("R01", "unsupported", right=right, formula=formula, said=said)
+        remark = "the share of time in which a kernel runs; nobody measured it"
+        return finding("R01", "unsupported", right=right, formula=formula, remark=remark)
     if share < POOR and claim.claimed.low > CLAIMED_BUSY or claim.claimed.low > share + CLAIMED_BUSY:
-        return finding("R01", "wrong", right=right, formula=formula, said="a busy device is not an efficient one")
+        return finding("R01", "wrong", right=right, formula=formula, remark="a busy device is not an efficient one")
     return finding("R01", "consistent", right=right, formula=formula)
 
 
@@ -153,7 +154,7 @@ class WorkTime(Check):
     values: list[float | bool]
     times: list[Duration] = []
     change: list[Number] = []
-    """Instead of times: shares of the first time that the others differ by."""
+    """Changes in place of times: shares of the first time by which the others differ."""
 
 
 def check_work_time(claim: WorkTime, context: Context) -> Finding:
@@ -162,18 +163,20 @@ def check_work_time(claim: WorkTime, context: Context) -> Finding:
         raise ValueError(f"times: one for each of values; found {len(claim.times)} for {len(claim.values)}")
     work = [_work(claim.differs, value, context) for value in claim.values]
     ratios = [w / work[0] for w in work]
-    said = []
+    problems = []
     for number, ratio in enumerate(ratios[1:]):
         claimed = _ratio(claim, number)
-        if agreement(claimed, ratio, share=TIME_SHARE) == "apart":
-            said.append(f"{show_number(claimed.low, claimed.high)}x is claimed where {show_number(ratio)}x is the work")
+        if compare_quantities(claimed, ratio, share=TIME_SHARE) == "apart":
+            problems.append(
+                f"{show_number(claimed.low, claimed.high)}x is claimed where {show_number(ratio)}x is the work"
+            )
     right = "work " + ", ".join(f"{value}: {ratio:.3g}x" for value, ratio in zip(claim.values, ratios, strict=True))
-    verdict: Verdict = "wrong" if said else "consistent"
-    return finding("R15", verdict, right=right, formula=f"FLOP by {claim.differs}", said="; ".join(said))
+    verdict: Verdict = "wrong" if problems else "consistent"
+    return finding("R15", verdict, right=right, formula=f"FLOP by {claim.differs}", remark="; ".join(problems))
 
 
 def _ratio(claim: WorkTime, number: int) -> Quantity:
-    """How many times the first time another one is said to be."""
+    """Claimed ratio of another time to the first one."""
     if not claim.times:
         return between(1 + claim.change[number].low, 1 + claim.change[number].high)
     first, other = claim.times[0], claim.times[number + 1]
@@ -205,8 +208,8 @@ def check_data_parallel(claim: DataParallel, context: Context) -> Finding:
     formula = f"{claim.one.text} / {claim.several.text} on {claim.gpus} GPUs"
     limit = claim.one.middle / claim.gpus
     if ratio > claim.gpus * (1 + GPUS_SHARE):
-        said = f"faster than {claim.gpus} times one"
-        return finding("R14", "impossible", right=f"at least {show_seconds(limit)}", formula=formula, said=said)
+        remark = f"faster than {claim.gpus} times one"
+        return finding("R14", "impossible", right=f"at least {show_seconds(limit)}", formula=formula, remark=remark)
     return finding("R14", "consistent", right=f"{ratio:.2f}x of at most {claim.gpus}x", formula=formula)
 
 
@@ -236,13 +239,13 @@ def check_forecast_time(claim: ForecastTime, context: Context) -> Finding:
         value = step.seconds.expected if claim.quantity == "step" else getattr(step.phases, f"{claim.quantity}_seconds")
         value *= {"update": 1, "epoch": forecast.run.steps_per_epoch, "run": forecast.run.total_steps}[claim.per]
     low, high = value * band.optimistic / band.expected, value * band.conservative / band.expected
-    found = agreement(claim.claimed, low, high)
+    agreement = compare_quantities(claim.claimed, low, high)
     far = claim.claimed.low > high * (1 + FORECAST_SHARE) or claim.claimed.high < low / (1 + FORECAST_SHARE)
-    verdict: Verdict = "wrong" if far else "consistent" if found == "agree" else "unsupported"
-    said = "" if verdict == "consistent" else f"{claim.claimed.text} is outside"
+    verdict: Verdict = "wrong" if far else "consistent" if agreement == "agree" else "unsupported"
+    remark = "" if verdict == "consistent" else f"{claim.claimed.text} is outside"
     formula = f"forerun forecast on {context.device.name}: {claim.quantity} per {claim.per}"
     source = "forerun forecast, range of 80 %"
-    return finding("R23", verdict, right=show_seconds(low, high), formula=formula, said=said, source=source)
+    return finding("R23", verdict, right=show_seconds(low, high), formula=formula, remark=remark, source=source)
 
 
 class Generation(Check):
@@ -252,13 +255,13 @@ class Generation(Check):
     samples: Count
     new_tokens: Count
     tokens_per_second: Number
-    """At the batch that is used."""
+    """Generated tokens a second at the batch that is used."""
     source: str
-    """Where that rate was measured."""
+    """Source of that rate."""
     training: Duration
-    """Of the run that it belongs to."""
+    """Time of the training that the evaluation belongs to."""
     allowed: Duration | None = None
-    """What the document says that it takes; nothing where it says nothing."""
+    """Time that the document allows for it; None where it says nothing."""
 
 
 def check_generation(claim: Generation, context: Context) -> Finding:
@@ -267,13 +270,13 @@ def check_generation(claim: Generation, context: Context) -> Finding:
     formula = f"{claim.samples} x {claim.new_tokens} / {claim.tokens_per_second.text} per s"
     right = show_seconds(seconds)
     if claim.allowed is not None:
-        found = agreement(claim.allowed, seconds, share=FORECAST_SHARE)
-        said = "" if found == "agree" else f"not {claim.allowed.text}"
-        verdict: Verdict = "consistent" if found == "agree" else "wrong"
-        return finding("R23", verdict, right=right, formula=formula, said=said, source=claim.source)
+        agreement = compare_quantities(claim.allowed, seconds, share=FORECAST_SHARE)
+        remark = "" if agreement == "agree" else f"not {claim.allowed.text}"
+        verdict: Verdict = "consistent" if agreement == "agree" else "wrong"
+        return finding("R23", verdict, right=right, formula=formula, remark=remark, source=claim.source)
     than = "longer" if seconds > claim.training.high else "shorter"
-    said = f"no time is left for it; it is {than} than the training ({claim.training.text})"
-    return finding("R23", "unsupported", right=right, formula=formula, said=said, source=claim.source)
+    remark = f"no time is left for it; it is {than} than the training ({claim.training.text})"
+    return finding("R23", "unsupported", right=right, formula=formula, remark=remark, source=claim.source)
 
 
 CHECKS = {

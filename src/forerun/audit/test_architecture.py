@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.audit.architecture import architecture_of, counted, passes
+from forerun.audit.architecture import architecture_of, count_architecture, passes
 from forerun.settings.load import settings_from
 
 
@@ -33,7 +33,7 @@ def test_packed_weights_leave_the_embedding_alone():
 
 def test_gpt2_by_hand():
     """12 x 12 x 768^2 in the blocks, tied head, 1,024 positions."""
-    gpt2 = counted("gpt2")
+    gpt2 = count_architecture("gpt2")
     assert gpt2.matrix_parameters == 12 * 12 * 768**2 + 50_257 * 768
     assert gpt2.non_embedding == gpt2.total - (50_257 + 1024) * 768
     assert gpt2.untied == gpt2.total + 50_257 * 768
@@ -41,7 +41,7 @@ def test_gpt2_by_hand():
 
 
 def test_shapes_of_okadfa():
-    fast = counted("okadfa-fast")
+    fast = count_architecture("okadfa-fast")
     assert fast.non_embedding == pytest.approx(85.1e6, rel=0.001)
     assert fast.untied == pytest.approx(162.3e6, rel=0.001)
 

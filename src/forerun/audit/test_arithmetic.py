@@ -35,9 +35,9 @@ from forerun.errors import InvalidSettings
     ],
 )
 def test_arithmetic(check, verdict, right):
-    found = check_one(check)
-    assert found.verdict == verdict
-    assert right in found.right
+    finding = check_one(check)
+    assert finding.verdict == verdict
+    assert right in finding.right
 
 
 @pytest.mark.parametrize(

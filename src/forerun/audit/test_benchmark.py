@@ -18,11 +18,11 @@ A100 = {"gpu": "a100-40gb"}
 )
 def test_a_benchmark_has_the_shape_of_training(changes, verdict):
     """64 x 128 tokens of BERT-base: 4.4 TFLOP, 14 ms of an A100 at peak."""
-    known = {
+    settings = {
         "model": "bert-base-uncased", "measures": "training", "stands_for": "training", "samples": 64, "tokens": 128,
         "dtype": "bfloat16", "seconds": "40 ms", "iterations": 50, "repeats": 5,
     }  # fmt: skip
-    assert check_one({"kind": "benchmark", **known, **changes}, A100).verdict == verdict
+    assert check_one({"kind": "benchmark", **settings, **changes}, A100).verdict == verdict
 
 
 def test_iterations_are_no_repeats():

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from forerun.audit.claims import claims_from, contexts_of, load_claims
-from forerun.audit.kinds import KINDS, described
-from forerun.audit.shipped import claims_path
+from forerun.audit.kinds import KINDS, describe_kinds
+from forerun.audit.shipped_claims import claims_path
 from forerun.errors import InvalidSettings
 
 FILE = {
@@ -81,8 +81,8 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_every_kind_says_what_it_checks():
-    assert [kind for kind, *_ in described()] == list(KINDS)
-    assert all(what.endswith(".") or what.endswith(")") for _, what, _ in described())
+    assert [kind for kind, *_ in describe_kinds()] == list(KINDS)
+    assert all(what.endswith(".") or what.endswith(")") for _, what, _ in describe_kinds())
 
 
 def test_the_example_is_a_claims_file():

@@ -39,8 +39,8 @@ A100 = {"gpu": "a100-40gb"}
     ],
 )  # fmt: skip
 def test_evidence(check, verdict):
-    found = check_one(check, A100)
-    assert found.verdict == verdict, found
+    finding = check_one(check, A100)
+    assert finding.verdict == verdict, finding
 
 
 FIGURES = [
@@ -71,5 +71,5 @@ def test_a_figure_that_the_run_does_not_have():
 
 
 def test_a_miss_says_by_how_much():
-    found = check_one({"kind": "outcome", "unit": "time", "claimed": "25 min", "recorded": "50 min", "source": "x"})
-    assert "2.00 times the claim" in found.said
+    finding = check_one({"kind": "outcome", "unit": "time", "claimed": "25 min", "recorded": "50 min", "source": "x"})
+    assert "2.00 times the claim" in finding.said

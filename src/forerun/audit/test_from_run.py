@@ -33,7 +33,7 @@ def reports(count=100, seconds=3.0):
 
 
 @pytest.fixture
-def audited(tmp_path):
+def audited_claims(tmp_path):
     def of(measured, steps=None, predicted=None):
         with open_ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
             run_id = ledger.start_run(**RUN)
@@ -50,8 +50,8 @@ def verdicts(claims):
     return {name: claim.verdict for name, claim in claims.items() if claim.verdict != "consistent"}
 
 
-def test_a_sound_run_is_consistent(audited):
-    claims = audited(measurement(metrics=METRICS))
+def test_a_sound_run_is_consistent(audited_claims):
+    claims = audited_claims(measurement(metrics=METRICS))
     assert verdicts(claims) == {}
     assert {"steps", "parameters", "memory parts", "step x steps", "flop rate", "is good", "beats length"} <= set(
         claims
@@ -71,19 +71,19 @@ def test_a_sound_run_is_consistent(audited):
         ({"forward": 4.0}, "forecast of the run", "wrong"),
     ],
 )
-def test_what_is_unsound_is_found(audited, changes, name, verdict):
-    claims = audited(measurement(**{"metrics": METRICS, **changes}))
+def test_what_is_unsound_is_found(audited_claims, changes, name, verdict):
+    claims = audited_claims(measurement(**{"metrics": METRICS, **changes}))
     assert claims[name].verdict == verdict, claims[name].worst
 
 
-def test_an_interval_that_holds_a_baseline_settles_nothing(audited):
+def test_an_interval_that_holds_a_baseline_settles_nothing(audited_claims):
     metrics = {**METRICS, "auc_low": 0.93, "auc_high": 0.97, "ngrams.auc": 0.94}
-    assert audited(measurement(metrics=metrics))["auc beside all"].verdict == "unsupported"
+    assert audited_claims(measurement(metrics=metrics))["auc beside all"].verdict == "unsupported"
 
 
-def test_an_empty_checkpoint_and_times_that_do_not_add_up(audited):
+def test_an_empty_checkpoint_and_times_that_do_not_add_up(audited_claims):
     measured = measurement(metrics=METRICS).model_copy(update={"parameters": ParameterCounts(total=25, trainable=1000)})
-    claims = audited(measured, steps=reports(seconds=9.0))
+    claims = audited_claims(measured, steps=reports(seconds=9.0))
     assert claims["checkpoint"].verdict == "impossible"
     assert claims["step x steps"].verdict == "wrong"
 

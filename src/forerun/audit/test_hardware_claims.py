@@ -26,8 +26,8 @@ from forerun.errors import UnknownDevice
     ],
 )  # fmt: skip
 def test_devices(check, verdict):
-    found = check_one(check)
-    assert found.verdict == verdict, found
+    finding = check_one(check)
+    assert finding.verdict == verdict, finding
 
 
 def test_an_unknown_device_names_the_claim():

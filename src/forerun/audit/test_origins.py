@@ -13,7 +13,7 @@ from forerun.api import find_device, forecast_settings
 from forerun.audit import check
 from forerun.audit.claims import load_claims
 from forerun.audit.findings import FAILED, RULES
-from forerun.audit.shipped import shipped
+from forerun.audit.shipped_claims import shipped_documents
 
 CHECKLIST = {
     "ok": """0.2 0.7 0.8 0.16 0.19 0.22 0.24 0.29 0.32 0.33 0.34 1.3 1.8 1.14 1.16 1.24 1.29 2.1 2.2 2.3 2.4 2.5 2.6
@@ -61,19 +61,21 @@ def without_slow(file):
 
 
 @pytest.fixture(scope="module")
-def audited():
-    return {name: check.audit(without_slow(load_claims(path)), forecaster) for name, path in shipped().items()}
+def reports():
+    return {
+        name: check.audit(without_slow(load_claims(path)), forecaster) for name, path in shipped_documents().items()
+    }
 
 
 @pytest.fixture(scope="module")
-def claims(audited):
-    return {claim.id: claim for report in audited.values() for claim in report.claims}
+def claims(reports):
+    return {claim.id: claim for report in reports.values() for claim in report.claims}
 
 
-def test_every_row_is_audited_once(claims, audited):
+def test_every_row_is_audited_once(claims, reports):
     assert len(ROWS) == 123
     assert set(claims) == set(ROWS)
-    assert sum(len(report.claims) for report in audited.values()) == 123
+    assert sum(len(report.claims) for report in reports.values()) == 123
 
 
 def test_every_wrong_row_is_found_and_no_right_one_accused(claims):
@@ -95,7 +97,7 @@ def test_impossible_rows(claims):
 @pytest.mark.slow
 def test_the_second_document_does_not_fit_by_our_forecast_either():
     """Its author went back from micro-batches of 8 to 4, "to prevent OOM"."""
-    file = load_claims(next(path for name, path in shipped().items() if name.startswith("1")))
+    file = load_claims(next(path for name, path in shipped_documents().items() if name.startswith("1")))
     claims = [claim for claim in file.claims if claim.id == SLOW_TO_FORECAST]
     (claim,) = check.audit(file.model_copy(update={"claims": claims}), forecaster).claims
     assert claim.verdict == "impossible"
@@ -118,7 +120,7 @@ def test_all_findings_say_what_is_right_by_which_formula_and_whose(claims):
 
 
 def test_no_file_says_how_its_claims_come_out():
-    for path in shipped().values():
+    for path in shipped_documents().values():
         for claim in yaml.safe_load(path.read_text())["claims"]:
             assert not {"expected", "verdict", "checklist"} & set(claim)
 
@@ -151,7 +153,7 @@ def test_every_rule_is_applied_by_a_check():
 )
 def test_a_right_claim_made_wrong_is_found(row, changes):
     """So that no row passes because its check cannot fail."""
-    content = yaml.safe_load(next(path for name, path in shipped().items() if name[0] == row[0]).read_text())
+    content = yaml.safe_load(next(path for name, path in shipped_documents().items() if name[0] == row[0]).read_text())
     (claim,) = (c for c in content["claims"] if c["id"] == row)
     report = check.audit(check.claims_from({**content, "claims": [{**claim, **changes}]}))
     assert report.claims[0].verdict in FAILED
@@ -181,16 +183,16 @@ def test_a_right_claim_made_wrong_is_found(row, changes):
     ],
 )
 def test_a_wrong_claim_put_right_is_not_accused(row, changes):
-    content = yaml.safe_load(next(path for name, path in shipped().items() if name[0] == row[0]).read_text())
+    content = yaml.safe_load(next(path for name, path in shipped_documents().items() if name[0] == row[0]).read_text())
     (claim,) = (c for c in content["claims"] if c["id"] == row)
     report = check.audit(check.claims_from({**content, "claims": [{**claim, **changes}]}))
     assert report.claims[0].verdict == "consistent", report.claims[0].worst
 
 
-def test_the_page_quotes_these_results(audited):
+def test_the_page_quotes_these_results(reports):
     """`docs/audit.md`: rows, and consistent / unsupported / wrong and impossible together, by document."""
     page = (Path(check.__file__).parents[3] / "docs" / "audit.md").read_text()
-    for name, report in audited.items():
+    for name, report in reports.items():
         (line,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         consistent, unsupported, wrong, impossible = map(int, cells[-1].split(" / "))

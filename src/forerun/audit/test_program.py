@@ -7,7 +7,7 @@ from forerun.errors import InvalidSettings
 
 
 @pytest.mark.parametrize(
-    ("condition", "micro_steps", "first_step", "said"),
+    ("condition", "micro_steps", "first_step", "remark"),
     [
         ("(step + 1) % N == 0", 8, 0, ""),
         ("step % N == 0", 8, 1, ""),
@@ -16,13 +16,13 @@ from forerun.errors import InvalidSettings
         ("step % N != 0", 8, 0, "after 2 of 4"),
     ],
 )
-def test_when_a_loop_updates(condition, micro_steps, first_step, said):
-    found = check_one({
+def test_when_a_loop_updates(condition, micro_steps, first_step, remark):
+    finding = check_one({
         "kind": "accumulation-loop", "condition": condition, "accumulation": 4, "micro_steps": micro_steps,
         "first_step": first_step,
     })  # fmt: skip
-    assert said in found.said
-    assert found.verdict == ("wrong" if said else "consistent")
+    assert remark in finding.said
+    assert finding.verdict == ("wrong" if remark else "consistent")
 
 
 @pytest.mark.parametrize("condition", ["step % M == 0", "__import__('os')", "step %", "step ** N", "step < N"])
@@ -32,7 +32,7 @@ def test_a_condition_is_arithmetic_and_nothing_else(condition):
 
 
 @pytest.mark.parametrize(
-    ("check", "verdict", "said"),
+    ("check", "verdict", "remark"),
     [
         ({"kind": "call-order", "calls": ["backward", "unscale", "clip", "step", "update"]}, "consistent", ""),
         ({"kind": "call-order", "calls": ["backward", "clip", "unscale", "step"]}, "wrong", "unscaled gradients"),
@@ -43,10 +43,10 @@ def test_a_condition_is_arithmetic_and_nothing_else(condition):
         ({"kind": "versions", "torch": "2.1.0+cu118", "cuda": "11.8", "autocast": "torch.cuda.amp.autocast"}, "consistent", ""),
     ],
 )  # fmt: skip
-def test_programs(check, verdict, said):
-    found = check_one(check)
-    assert found.verdict == verdict
-    assert (said in found.said) if said else not found.said
+def test_programs(check, verdict, remark):
+    finding = check_one(check)
+    assert finding.verdict == verdict
+    assert (remark in finding.said) if remark else not finding.said
 
 
 def test_an_option_that_the_loader_does_not_have():

@@ -8,17 +8,17 @@ from forerun.audit.quantities import (
     NUMBER_UNITS,
     SIZE_UNITS,
     TIME_UNITS,
-    agreement,
+    compare_quantities,
+    compare_sizes,
     parse_quantity,
     show_bytes,
     show_number,
-    size_agreement,
 )
 from forerun.units import GIB, GIGA
 
 
 @pytest.mark.parametrize(
-    ("written", "units", "low", "high", "about"),
+    ("text", "units", "low", "high", "about"),
     [
         ("~6-8 h", TIME_UNITS, 21600, 28800, True),
         ("45 min", TIME_UNITS, 2700, 2700, False),
@@ -41,27 +41,27 @@ from forerun.units import GIB, GIGA
         ([2, 3], NUMBER_UNITS, 2, 3, False),
     ],
 )
-def test_written_quantities(written, units, low, high, about):
-    found = parse_quantity(written, units, "x")
-    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-    assert found.about is about
+def test_written_quantities(text, units, low, high, about):
+    quantity = parse_quantity(text, units, "x")
+    assert (quantity.low, quantity.high) == (pytest.approx(low), pytest.approx(high))
+    assert quantity.about is about
 
 
 @pytest.mark.parametrize(
-    ("written", "units"),
+    ("text", "units"),
     [("soon", TIME_UNITS), ("45", TIME_UNITS), ("4.5", SIZE_UNITS), ("3 h", NUMBER_UNITS), ("8-6 h", TIME_UNITS), (True, NUMBER_UNITS)],
 )  # fmt: skip
-def test_what_is_no_quantity_is_refused_with_an_example(written, units):
+def test_what_is_no_quantity_is_refused_with_an_example(text, units):
     with pytest.raises(ValueError, match="such as|lower number first"):
-        parse_quantity(written, units, "'45 min'")
+        parse_quantity(text, units, "'45 min'")
 
 
-def number(written):
-    return parse_quantity(written, NUMBER_UNITS, "x")
+def number(text):
+    return parse_quantity(text, NUMBER_UNITS, "x")
 
 
 @pytest.mark.parametrize(
-    ("claimed", "low", "high", "found"),
+    ("claimed", "low", "high", "expected"),
     [
         ("4", 3, 6, "agree"),
         ("2-3", 2.3, 2.7, "agree"),
@@ -76,14 +76,14 @@ def number(written):
         ("< 100", 140, None, "apart"),
     ],
 )
-def test_agreement(claimed, low, high, found):
-    assert agreement(number(claimed), low, high) == found
+def test_agreement(claimed, low, high, expected):
+    assert compare_quantities(number(claimed), low, high) == expected
 
 
 def test_gigabytes_may_be_binary():
     claimed = parse_quantity("40 GB", SIZE_UNITS, "x")
-    assert size_agreement(claimed, 40 * GIB) == size_agreement(claimed, 40 * GIGA) == "agree"
-    assert size_agreement(claimed, 46 * GIGA) == "apart"
+    assert compare_sizes(claimed, 40 * GIB) == compare_sizes(claimed, 40 * GIGA) == "agree"
+    assert compare_sizes(claimed, 46 * GIGA) == "apart"
 
 
 def test_shown():

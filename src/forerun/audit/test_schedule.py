@@ -42,14 +42,14 @@ UNEVEN = {**RUN, "settings": {**RUN["settings"], "data": {"examples": 1001}}}
     ],
 )  # fmt: skip
 def test_counts(check, configuration, verdict, right):
-    found = check_one(check, configuration)
-    assert found.verdict == verdict
-    assert right in found.right
+    finding = check_one(check, configuration)
+    assert finding.verdict == verdict
+    assert right in finding.right
 
 
 def scaling(**changes):
-    known = {"called": "linear", "used": "linear", "old": 1e-4, "new": 4e-4, "old_batch": 16, "new_batch": 64}
-    return check_one({"kind": "learning-rate-scaling", **known, **changes})
+    settings = {"called": "linear", "used": "linear", "old": 1e-4, "new": 4e-4, "old_batch": 16, "new_batch": 64}
+    return check_one({"kind": "learning-rate-scaling", **settings, **changes})
 
 
 def test_learning_rates_follow_the_rule_that_is_named():

@@ -38,9 +38,9 @@ from forerun.errors import InvalidSettings
     ],
 )  # fmt: skip
 def test_scores(check, verdict, right):
-    found = check_one(check)
-    assert found.verdict == verdict, found
-    assert right in found.right
+    finding = check_one(check)
+    assert finding.verdict == verdict, finding
+    assert right in finding.right
 
 
 def test_a_rare_positive_is_mostly_a_false_one():
@@ -50,8 +50,8 @@ def test_a_rare_positive_is_mostly_a_false_one():
 
 def test_calibrated_loss_of_no_and_of_perfect_skill():
     for auc, loss in ((0.5, math.log(2)), (0.999999, 0.0)):
-        said = check_one({"kind": "classification-loss", "loss": 0.3, "auc": auc}).right
-        assert float(said.split()[-1]) == pytest.approx(loss, abs=0.002)
+        right = check_one({"kind": "classification-loss", "loss": 0.3, "auc": auc}).right
+        assert float(right.split()[-1]) == pytest.approx(loss, abs=0.002)
 
 
 def test_a_contrastive_loss_needs_positives():

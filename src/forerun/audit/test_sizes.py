@@ -39,9 +39,9 @@ BERT = {
 )
 def test_parameters_and_their_bytes(check, verdict, right):
     """Activations: 12 layers x 34 x 128 x 16 x 768 bytes = 0.64 GB."""
-    found = check_one(check, BERT)
-    assert found.verdict == verdict, found
-    assert right in found.right
+    finding = check_one(check, BERT)
+    assert finding.verdict == verdict, finding
+    assert right in finding.right
 
 
 def buffers(shape, **more):

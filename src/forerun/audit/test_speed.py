@@ -35,8 +35,8 @@ def adapted(**more):
 )
 def test_a_full_update_of_100_000_tokens_takes_13_s_at_peak(time, verdict):
     """6 x 6.6e9 x 1e5 / 312e12 = 12.7 s, and 2.0 % for attention."""
-    found = check_one({"kind": "speed", "time": time}, FULL)
-    assert found.verdict == verdict, found
+    finding = check_one({"kind": "speed", "time": time}, FULL)
+    assert finding.verdict == verdict, finding
 
 
 def test_adapters_and_int8_need_less_and_checkpointing_more():
@@ -44,8 +44,8 @@ def test_adapters_and_int8_need_less_and_checkpointing_more():
     for configuration, least in (
         (adapted(), 8.6), (adapted(quantization="int8"), 6.45), (adapted(activation_checkpointing="blocks"), 12.9),
     ):  # fmt: skip
-        found = check_one({"kind": "speed", "time": "1 s"}, configuration)
-        assert float(found.right.split()[2]) == pytest.approx(least, rel=0.02)
+        finding = check_one({"kind": "speed", "time": "1 s"}, configuration)
+        assert float(finding.right.split()[2]) == pytest.approx(least, rel=0.02)
 
 
 def test_what_was_measured_may_be_rare():
@@ -55,9 +55,9 @@ def test_what_was_measured_may_be_rare():
 
 def test_several_devices_share_the_work():
     several = {**FULL["settings"], "parallel": {"kind": "ddp", "world_size": 2}}
-    found = check_one({"kind": "speed", "time": "26 s"}, {**FULL, "settings": several})
+    finding = check_one({"kind": "speed", "time": "26 s"}, {**FULL, "settings": several})
     alone = check_one({"kind": "speed", "time": "26 s"}, FULL)
-    assert found.right == alone.right, "twice the samples on twice the devices"
+    assert finding.right == alone.right, "twice the samples on twice the devices"
 
 
 def test_throughput_is_a_time_too():

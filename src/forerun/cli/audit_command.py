@@ -50,9 +50,11 @@ def audit(
 
 def _files(names: list[str]) -> "list[ClaimsFile]":
     from forerun.audit.claims import load_claims
-    from forerun.audit.shipped import claims_path, shipped
+    from forerun.audit.shipped_claims import claims_path, shipped_documents
 
-    paths = [path for name in names for path in (shipped().values() if name == "origins" else [claims_path(name)])]
+    paths = [
+        path for name in names for path in (shipped_documents().values() if name == "origins" else [claims_path(name)])
+    ]
     return [load_claims(path) for path in paths]
 
 
@@ -118,12 +120,12 @@ def _show_kinds(as_json: bool) -> None:
     from rich.console import Console
 
     from forerun.audit.findings import RULES
-    from forerun.audit.kinds import described
+    from forerun.audit.kinds import describe_kinds
     from forerun.report.audit import kinds_table
 
     if as_json:
-        rows = [{"kind": kind, "checks": what, "fields": fields} for kind, what, fields in described()]
+        rows = [{"kind": kind, "checks": what, "fields": fields} for kind, what, fields in describe_kinds()]
         rules = [{"rule": name, **rule.model_dump()} for name, rule in RULES.items()]
         print_json({"schema": "forerun.audit-kinds/1", "kinds": rows, "rules": rules})
     else:
-        Console().print(kinds_table(described()))
+        Console().print(kinds_table(describe_kinds()))

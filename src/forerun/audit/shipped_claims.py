@@ -8,7 +8,7 @@ from forerun.errors import InvalidSettings
 EXAMPLE = "example"
 
 
-def shipped() -> dict[str, Path]:
+def shipped_documents() -> dict[str, Path]:
     """Documents by name, in their order."""
     folder = Path(str(files("forerun.audit"))) / "origins"
     return {path.stem: path for path in sorted(folder.glob("*.yaml")) if path.stem != EXAMPLE}
@@ -20,9 +20,9 @@ def claims_path(name: str) -> Path:
     Raises:
         InvalidSettings: neither.
     """
-    known = shipped() | {EXAMPLE: Path(str(files("forerun.audit"))) / "origins" / f"{EXAMPLE}.yaml"}
+    paths = shipped_documents() | {EXAMPLE: Path(str(files("forerun.audit"))) / "origins" / f"{EXAMPLE}.yaml"}
     if Path(name).is_file():
         return Path(name)
-    if name in known:
-        return known[name]
-    raise InvalidSettings(f"CLAIMS: no file {name!r}. Shipped: {', '.join(known)}; origins means all but the last.")
+    if name in paths:
+        return paths[name]
+    raise InvalidSettings(f"CLAIMS: no file {name!r}. Shipped: {', '.join(paths)}; origins means all but the last.")
