@@ -35,16 +35,16 @@ def test_the_document_and_the_file_that_forecast_takes(here, monkeypatch, capfd)
     assert document["schema"] == "forerun.plan/1"
     assert document["forecast"]["schema"] == "forerun.forecast/1"
     assert "detail" not in document["forecast"]
-    chosen = settings_from(document["settings"])
-    assert chosen.global_batch_size == 4
-    assert document["forecast"]["settings_hash"] == chosen.hash
+    selection = settings_from(document["settings"])
+    assert selection.global_batch_size == 4
+    assert document["forecast"]["settings_hash"] == selection.hash
     assert {change["path"] for change in document["changes"]} >= {"batch.micro_batch_size"}
-    written = here / "small.plan.yaml"
+    plan_file = here / "small.plan.yaml"
     assert "small.plan.yaml" in err
-    text = written.read_text()
+    text = plan_file.read_text()
     assert text.startswith("# Written by: forerun plan run.yaml --gpu t4 --json\n# For t4: ")
-    assert settings_from(yaml.safe_load(text)) == chosen
-    code, out, err = forerun(monkeypatch, capfd, "forecast", written, "--gpu", "t4", "--json")
+    assert settings_from(yaml.safe_load(text)) == selection
+    code, out, err = forerun(monkeypatch, capfd, "forecast", plan_file, "--gpu", "t4", "--json")
     assert code == 0, err
     assert json.loads(out) == document["forecast"]
 

@@ -185,7 +185,7 @@ def _job(planned: "RunPlan", kind: str | None, path: Path) -> dict[str, str]:
 
 def _write(planned: "RunPlan", path: Path) -> str | None:
     """Write the settings of a plan that keeps its limits; says where, and what it replaces."""
-    from forerun.plan.written import write_settings
+    from forerun.plan.settings_file import write_settings
     from forerun.runs.registry import recipe_names
 
     if not planned.meets_limits:
@@ -198,7 +198,7 @@ def _write(planned: "RunPlan", path: Path) -> str | None:
 
 
 def _default_path(planned: "RunPlan") -> Path:
-    from forerun.plan.written import file_name
+    from forerun.plan.settings_file import file_name
 
     return Path(f"{file_name(planned.name)}.plan.yaml")
 

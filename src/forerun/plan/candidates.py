@@ -22,6 +22,7 @@ from forerun.forecasting.sizes import SMALLEST, TracedSizes
 from forerun.forecasting.step_model import choose_costs
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
+from forerun.plan.outcome import Reason
 from forerun.plan.space import changed, with_batch
 from forerun.records import MemoryBreakdown
 from forerun.settings.schema import Settings
@@ -29,19 +30,19 @@ from forerun.trace import Trace
 from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
 Ask = Callable[[Settings, Device], ForecastRequest]
-"""What opens settings: workload, batch plan and experience."""
+"""Makes the request of settings on a device: workload, batch plan, and what the ledger knows of such runs."""
 HOW_COMPUTED = {
     "precision": "fp32", "activation_checkpointing": "none", "cross_entropy": "full", "compile": "none",
     "compile_unit": "model", "model.attention": "auto", "optimizer.implementation": "auto",
 }  # fmt: skip
 """Settings that no batch plan depends on, and the values under which one is remembered."""
 WORTH_A_LINE = 4
-"""With fewer sizes than this, each is traced."""
+"""Number of micro-batch sizes from which on three traces stand for all; fewer are traced one by one."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One candidate."""
+    """Time and memory of one candidate: settings on a device."""
 
     settings: Settings
     device: Device
@@ -50,36 +51,36 @@ class Estimate:
     training_seconds: float
     """All steps of the run."""
     device_bytes: float
-    """Conservative."""
+    """Most that the device needs (conservative)."""
     host_share: float
-    """Of the step, in which the device waits for the host."""
+    """Fraction of the step in which the device waits for the host."""
     state_bytes: int
-    """Of weights, gradients and optimizer state at the peak."""
+    """Bytes of weights, gradients and optimizer state at the peak."""
     compiling_seconds: float = 0.0
-    """Before the first step."""
+    """Seconds of compiling before the first step."""
     is_cramped: bool = False
     """It fits only because the allocator gives cached memory back, which takes time that is not in the forecast."""
 
     @property
     def fits(self) -> bool:
-        """As a forecast counts it."""
+        """Whether the conservative forecast is within the device's memory."""
         return self.device_bytes <= self.device.memory_bytes
 
     @property
     def size(self) -> int:
-        """Micro-batch."""
+        """Samples in a micro-batch."""
         return self.settings.batch.micro_batch_size
 
 
 @dataclass
 class Workbench:
-    """What candidates share: how settings are opened, traces that were made, and the time spent."""
+    """What all candidates share: requests, traces, and the processor time that the search may take."""
 
     ask: Ask
     seconds: float
     """Processor time after which no further class is begun."""
     started: float = field(default_factory=time.process_time)
-    opened: dict[tuple[str, str], ForecastRequest] = field(default_factory=dict)
+    requests: dict[tuple[str, str], ForecastRequest] = field(default_factory=dict)
     traces: dict[tuple[str, BatchShape, bool], Trace] = field(default_factory=dict)
     lines: dict[tuple[str, int, int], TracedSizes] = field(default_factory=dict)
     ended_early: bool = False
@@ -87,16 +88,16 @@ class Workbench:
     def request(self, settings: Settings, device: Device) -> ForecastRequest:
         """The request of `settings`; data is opened once for all that differ only in how a batch is computed."""
         key = changed(settings, HOW_COMPUTED).hash, device.name
-        if key not in self.opened:
-            self.opened[key] = self.ask(settings, device)
-        request, content = self.opened[key], settings.model_dump()
-        wanted = {path: content[path] for path in HOW_COMPUTED if "." not in path}
-        wanted |= {"model.attention": settings.model.attention, "optimizer": settings.optimizer.model_dump()}
-        return replace(request, settings=changed(request.settings, wanted))
+        if key not in self.requests:
+            self.requests[key] = self.ask(settings, device)
+        request, content = self.requests[key], settings.model_dump()
+        computation = {path: content[path] for path in HOW_COMPUTED if "." not in path}
+        computation |= {"model.attention": settings.model.attention, "optimizer": settings.optimizer.model_dump()}
+        return replace(request, settings=changed(request.settings, computation))
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether the time is spent; remembered, to be said."""
+        """Whether the time is over; `ended_early` remembers it for the plan's warnings."""
         over = time.process_time() - self.started > self.seconds
         self.ended_early = self.ended_early or over
         return over
@@ -110,6 +111,7 @@ class StepClass:
         self._sizes = sizes
         self._estimates: dict[tuple[int, int], Estimate] = {}
         self._costs = None
+        # torch picks attention kernels by compute capability (sdp_utils.cpp): cards that share it share a trace.
         self._key = f"{what_is_traced(settings)} {device.kind} {device.compute_capability}"
         self._short: int | None = None
 
@@ -121,33 +123,33 @@ class StepClass:
         """
         key = size, accumulation
         if key not in self._estimates:
-            made = self._forecast if self.device.kind == "cpu" else self._estimate
-            self._estimates[key] = made(size, accumulation)
+            compute = self._forecast if self.device.kind == "cpu" else self._estimate
+            self._estimates[key] = compute(size, accumulation)
         return self._estimates[key]
 
     @property
-    def known(self) -> list[Estimate]:
-        """All that were worked out."""
+    def estimates(self) -> list[Estimate]:
+        """Every candidate of the class that was worked out so far."""
         return list(self._estimates.values())
 
     def trace_at(self, size: int, accumulation: int) -> Trace:
-        """The step's trace at the longest length of the batch plan."""
+        """The step's trace at the longest length of the batch plan, in tokens."""
         request = self.bench.request(with_batch(self.settings, size, accumulation), self.device)
         return self._trace(request, size, accumulation, request.plan.longest.length)
 
     def _forecast(self, size: int, accumulation: int) -> Estimate:
         request = self.bench.request(with_batch(self.settings, size, accumulation), self.device)
-        found = make_forecast(request)
-        seconds = found.step.seconds.expected
+        forecast = make_forecast(request)
+        seconds = forecast.step.seconds.expected
         return Estimate(
             settings=with_batch(self.settings, size, accumulation),
             device=self.device,
             step_seconds=seconds,
-            training_seconds=found.run.phases.training_seconds,
-            device_bytes=found.memory.device_bytes.conservative,
-            host_share=found.step.phases.host_seconds / seconds,
-            state_bytes=_state_bytes(found.memory.breakdown),
-            compiling_seconds=found.run.phases.compile_seconds,
+            training_seconds=forecast.run.phases.training_seconds,
+            device_bytes=forecast.memory.device_bytes.conservative,
+            host_share=forecast.step.phases.host_seconds / seconds,
+            state_bytes=_state_bytes(forecast.memory.breakdown),
+            compiling_seconds=forecast.run.phases.compile_seconds,
         )
 
     def _estimate(self, size: int, accumulation: int) -> Estimate:
@@ -164,6 +166,7 @@ class StepClass:
         update = times[longest].phases.optimizer_seconds
         working = at_length({length: t.seconds - t.phases.optimizer_seconds for length, t in times.items()}, mean)
         full_rows = plan.steps * size * accumulation * settings.parallel.world_size
+        # The last step of an epoch may hold fewer rows: work goes by rows, the update and the data by steps.
         seconds = working * rows(plan) / full_rows + update + request.known.data_seconds_per_step
         nearest = times[min(times, key=lambda length: abs(length - mean))]
         return Estimate(
@@ -210,12 +213,38 @@ class StepClass:
         return self.bench.traces[key]
 
 
-def give_back_memory() -> None:
-    """Free what a trace left in cycles, models above all: a plan makes dozens with the collector switched off.
+@dataclass
+class CandidatePool:
+    """The candidates of one device: those worked out, the classes they came from, and why others were left out."""
 
-    What survives is not looked at again, so that this costs the same for the last trace as for the first.
-    """
+    device: Device
+    estimates: list[Estimate] = field(default_factory=list)
+    """Candidates that may be chosen."""
+    reasons: list[Reason] = field(default_factory=list)
+    """Why settings of all candidates differ from the original ones."""
+    rejected: list[Reason] = field(default_factory=list)
+    """Why classes were not traced, or cannot be."""
+    classes: list[StepClass] = field(default_factory=list)
+
+    def tried(self) -> list[Estimate]:
+        """Every candidate that was worked out."""
+        return [estimate for step_class in self.classes for estimate in step_class.estimates]
+
+    def ranked(self) -> list[Estimate]:
+        """Candidates that fit, the fastest first; among equals the one with more room."""
+        fitting = {id(e): e for e in self.estimates if e.fits}.values()
+        return sorted(fitting, key=lambda e: (run_seconds(e), e.device_bytes))
+
+
+def run_seconds(estimate: Estimate) -> float:
+    """Seconds of training and compiling of a candidate."""
+    return estimate.training_seconds + estimate.compiling_seconds
+
+
+def give_back_memory() -> None:
+    """Free what a trace left in cycles, models above all: a plan makes dozens with the collector switched off."""
     gc.collect()
+    # Objects that survive are frozen: else each collect() walks all earlier traces again, and a plan slows down.
     gc.freeze()
 
 

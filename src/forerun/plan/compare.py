@@ -27,7 +27,7 @@ from forerun.units import format_bytes
 
 @dataclass
 class _Candidate:
-    """One GPU's best, or why there is none."""
+    """One GPU's best candidate, or why it has none."""
 
     device: Device
     best: Estimate | None
@@ -36,48 +36,48 @@ class _Candidate:
 
 
 def compare_gpus(
-    given: Settings,
+    original: Settings,
     devices: Sequence[Device],
     ask: Ask,
     *,
     limits: PlanLimits | None = None,
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> GpuComparison:
-    """`given` on each of `devices`; with a deadline the cheapest that keeps it is chosen, else the fastest."""
+    """`original` on each of `devices`; with a deadline the cheapest that keeps it is chosen, else the fastest."""
     started, limits = time.perf_counter(), limits or PlanLimits()
     bench = Workbench(ask, float("inf"))
     candidates = []
     for device in devices:
         on_progress(device.name)
-        candidates.append(_on(given, device, bench))
+        candidates.append(_on(original, device, bench))
     reference = _reference(candidates, bench, on_progress)
-    rows = _rows(given, candidates, reference, limits)
+    rows = _rows(original, candidates, reference, limits)
     for _ in devices:  # a full forecast can change which row is first, but each row is forecast once at most
-        wanted = [c for c in candidates if c.forecast is None and c.device.name in _marked(rows, limits)]
-        if not wanted:
+        unproven = [c for c in candidates if c.forecast is None and c.device.name in _marked(rows, limits)]
+        if not unproven:
             break
-        _forecast(wanted[0], bench, on_progress)
-        rows = _rows(given, candidates, reference, limits)
-    fastest, cheapest, chosen = _marked(rows, limits)
+        _forecast(unproven[0], bench, on_progress)
+        rows = _rows(original, candidates, reference, limits)
+    fastest, cheapest, choice = _marked(rows, limits)
     return GpuComparison(
-        name=given.name, deadline_seconds=limits.deadline_seconds, budget=limits.budget, rows=rows, fastest=fastest,
-        cheapest=cheapest, chosen=chosen, search_seconds=time.perf_counter() - started, traces=len(bench.traces),
+        name=original.name, deadline_seconds=limits.deadline_seconds, budget=limits.budget, rows=rows, fastest=fastest,
+        cheapest=cheapest, chosen=choice, search_seconds=time.perf_counter() - started, traces=len(bench.traces),
     )  # fmt: skip
 
 
-def _on(given: Settings, device: Device, bench: Workbench) -> _Candidate:
-    """The best of the given class on `device`, or of the mildest recomputation that fits."""
-    start = given if can_run(given, device) else changed(given, {"precision": precisions(given, device)[0]})
+def _on(original: Settings, device: Device, bench: Workbench) -> _Candidate:
+    """The best of the original step class on `device`, or of the mildest recomputation that fits."""
+    start = original if can_run(original, device) else changed(original, {"precision": precisions(original, device)[0]})
     needs = []
     for saving in (None, *recomputations(start)):
         try:
-            found = best_of_class(start if saving is None else changed(start, saving), device, bench)
+            result = best_of_class(start if saving is None else changed(start, saving), device, bench)
         except ForerunError as error:
             return _Candidate(device, None, str(error))
-        if found.best is not None:
-            return _Candidate(device, found.best)
-        needs.append(found.needed_bytes)
-        if found.state_bytes > device.memory_bytes:
+        if result.best is not None:
+            return _Candidate(device, result.best)
+        needs.append(result.needed_bytes)
+        if result.state_bytes > device.memory_bytes:
             break  # recomputing saves none of it
     return _Candidate(device, None, f"needs {format_bytes(min(needs))} of {format_bytes(device.memory_bytes)}")
 
@@ -95,7 +95,7 @@ def _reference(
 
 
 def _forecast(candidate: _Candidate, bench: Workbench, on_progress: Callable[[str], None]) -> None:
-    """Forecast in full; scoring or generating can need more memory than training."""
+    """Forecast the candidate in full; scoring or generating can need more memory than training."""
     assert candidate.best is not None, "only what fits is forecast"
     on_progress(f"{candidate.device.name}, in full")
     forecast = make_forecast(bench.ask(candidate.best.settings, candidate.device))
@@ -108,9 +108,9 @@ def _forecast(candidate: _Candidate, bench: Workbench, on_progress: Callable[[st
 
 
 def _rows(
-    given: Settings, candidates: Sequence[_Candidate], reference: _Candidate | None, limits: PlanLimits
+    original: Settings, candidates: Sequence[_Candidate], reference: _Candidate | None, limits: PlanLimits
 ) -> list[ComparisonRow]:
-    rows = [_row(given, candidate, reference, limits) for candidate in candidates]
+    rows = [_row(original, candidate, reference, limits) for candidate in candidates]
     fitting = [row for row in rows if row.fits]
     for number, row in enumerate(rows):
         if row.fits and not any(_beats(other, row) for other in fitting):
@@ -118,7 +118,7 @@ def _rows(
     return rows
 
 
-def _row(given: Settings, candidate: _Candidate, reference: _Candidate | None, limits: PlanLimits) -> ComparisonRow:
+def _row(original: Settings, candidate: _Candidate, reference: _Candidate | None, limits: PlanLimits) -> ComparisonRow:
     device, best = candidate.device, candidate.best
     content: dict[str, Any] = {
         "gpu": device.name, "capacity_bytes": device.memory_bytes, "price_per_hour": device.price_per_hour,
@@ -135,7 +135,7 @@ def _row(given: Settings, candidate: _Candidate, reference: _Candidate | None, l
     late = limits.deadline_seconds is not None and seconds > limits.deadline_seconds
     dear = limits.budget is not None and (cost is None or cost > limits.budget)
     return ComparisonRow(
-        **content, fits=True, changes=differences(given, best.settings), micro_batch_size=best.size,
+        **content, fits=True, changes=differences(original, best.settings), micro_batch_size=best.size,
         device_bytes=memory, step_seconds=step, run_seconds=seconds, cost=cost, keeps_limits=not late and not dear,
         is_full_forecast=candidate.forecast is not None,
     )  # fmt: skip
@@ -165,9 +165,13 @@ def _measures(row: ComparisonRow) -> tuple[float, float]:
 def _marked(rows: Sequence[ComparisonRow], limits: PlanLimits) -> tuple[str | None, str | None, str | None]:
     """Names of the fastest, the cheapest and the chosen."""
     fitting = [row for row in rows if row.fits]
-    kept = [row for row in fitting if row.keeps_limits]
+    within_limits = [row for row in fitting if row.keeps_limits]
     by_cost = limits.deadline_seconds is not None and limits.budget is None
-    return _quickest(fitting), _cheapest(fitting), (_cheapest(kept) if by_cost else None) or _quickest(kept)
+    return (
+        _quickest(fitting),
+        _cheapest(fitting),
+        (_cheapest(within_limits) if by_cost else None) or _quickest(within_limits),
+    )
 
 
 def _quickest(rows: Sequence[ComparisonRow]) -> str | None:

@@ -10,7 +10,7 @@ from forerun.records import Forecast
 from forerun.settings.schema import Settings
 from forerun.units import HOUR
 
-SHOWN = 12
+MOST_POINTS = 12
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class PlanFinalist:
 
     @property
     def seconds(self) -> float:
-        """Of the run, compiling included."""
+        """Expected seconds of the run, compiling included."""
         return self.forecast.run.seconds.expected
 
     @property
     def cost(self) -> float | None:
-        """Dollars of the run."""
+        """Expected dollars of the run; None where no price is known."""
         return cost_of(self.estimate, self.seconds)
 
 
@@ -38,7 +38,7 @@ def cost_of(estimate: Estimate, seconds: float) -> float | None:
 
 
 def make_front(
-    given: Settings, candidates: Sequence[Estimate], finalists: Sequence[PlanFinalist], chosen: PlanFinalist
+    original: Settings, candidates: Sequence[Estimate], finalists: Sequence[PlanFinalist], choice: PlanFinalist
 ) -> list[FrontPoint]:
     """Non-dominated candidates, fastest first; a device's finalist tells what a run takes beside its steps."""
     beside = {}
@@ -48,17 +48,17 @@ def make_front(
         rest = finalist.forecast.run.seconds.expected - phases.training_seconds - phases.compile_seconds
         beside.setdefault(finalist.estimate.device.name, (ratio, rest))
     points = []
-    for estimate in [chosen.estimate, *candidates]:
+    for estimate in [choice.estimate, *candidates]:
         if not estimate.fits or estimate.device.name not in beside:
             continue
         ratio, rest = beside[estimate.device.name]
-        is_chosen = estimate is chosen.estimate
-        seconds = chosen.seconds if is_chosen else estimate.training_seconds * ratio + rest + estimate.compiling_seconds
-        memory = chosen.forecast.memory.device_bytes.conservative if is_chosen else estimate.device_bytes
-        step = chosen.forecast.step.seconds.expected if is_chosen else estimate.step_seconds * ratio
+        is_chosen = estimate is choice.estimate
+        seconds = choice.seconds if is_chosen else estimate.training_seconds * ratio + rest + estimate.compiling_seconds
+        memory = choice.forecast.memory.device_bytes.conservative if is_chosen else estimate.device_bytes
+        step = choice.forecast.step.seconds.expected if is_chosen else estimate.step_seconds * ratio
         point = FrontPoint(
             gpu=estimate.device.name,
-            changes=differences(given, estimate.settings),
+            changes=differences(original, estimate.settings),
             micro_batch_size=estimate.size,
             step_seconds=step,
             run_seconds=seconds,
@@ -69,7 +69,7 @@ def make_front(
         if not any(p.gpu == point.gpu and p.changes == point.changes for p in points):
             points.append(point)
     best = [p for p in points if p.is_chosen or not any(_beats(other, p) for other in points)]
-    return sorted(best, key=lambda p: (p.run_seconds, p.device_bytes))[:SHOWN]
+    return sorted(best, key=lambda p: (p.run_seconds, p.device_bytes))[:MOST_POINTS]
 
 
 def _beats(one: FrontPoint, other: FrontPoint) -> bool:

@@ -1,4 +1,4 @@
-"""A plan as a job: a Slurm batch script or a SkyPilot task that trains with the written settings file.
+"""How does a plan become a job? A Slurm batch script or a SkyPilot task that trains with the written settings file.
 
 Time asked for is the conservative forecast and a tenth. A job that is put back in the queue goes on with its run: the
 run's id is kept in a file beside the settings, as for processes that are started again (`train/launch.py`).
@@ -13,7 +13,7 @@ import yaml
 
 from forerun.errors import InvalidSettings
 from forerun.plan.outcome import RunPlan
-from forerun.plan.written import file_name
+from forerun.plan.settings_file import file_name
 from forerun.settings.schema import Settings
 from forerun.units import HOUR, MINUTE, format_bytes, format_seconds
 
@@ -21,6 +21,7 @@ KINDS = ("slurm", "skypilot")
 SPARE = 1.1
 """Time asked for over the conservative forecast."""
 NOTE = "FORERUN_ELASTIC_NOTE"
+"""`train.launch.NOTE`; a plan imports nothing that trains."""
 ONE_MACHINE = 8
 """Devices at most: `forerun train --nproc` starts the processes of one machine."""
 SKYPILOT_NAMES = {
@@ -28,7 +29,7 @@ SKYPILOT_NAMES = {
     "a6000": "A6000", "l4": "L4", "l40s": "L40S", "a100-40gb": "A100", "a100-80gb": "A100-80GB",
     "h100-80gb": "H100", "h200": "H200",
 }  # fmt: skip
-"""As `sky show-gpus -a` prints them: docs.skypilot.co/en/stable/compute/gpus.html, read 2026-11-21."""
+"""Names that `sky show-gpus -a` prints: docs.skypilot.co/en/stable/compute/gpus.html, read 2026-11-21."""
 
 
 def require_job(kind: str, settings: Settings, trainable: Collection[str]) -> None:

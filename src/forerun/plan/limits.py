@@ -1,4 +1,4 @@
-"""What a person types for a deadline, and which words widen the search."""
+"""How are `--deadline`, `--budget`, `--allow` and `--price` read? Text and numbers checked, in seconds and dollars."""
 
 import math
 import re
@@ -19,14 +19,14 @@ def seconds_of(text: str) -> float:
     Raises:
         InvalidSettings: it is none of these.
     """
-    wanted, total, place = text.strip().lower(), 0.0, 0
-    while place < len(wanted):
-        part = PART.match(wanted, place)
+    deadline, total, place = text.strip().lower(), 0.0, 0
+    while place < len(deadline):
+        part = PART.match(deadline, place)
         if part is None or part[2] not in UNITS:
             break
         total += float(part[1]) * UNITS[part[2]]
         place = part.end()
-    if place < len(wanted) or total <= 0:
+    if place < len(deadline) or total <= 0:
         raise InvalidSettings(
             f"--deadline wants a time above zero with its unit (s, m or min, h, d); found {text!r}. "
             f"Examples: 90s, 30min, 2h, 1h30m."
@@ -77,10 +77,11 @@ def priced(devices: Sequence[Device], texts: Sequence[str]) -> list[Device]:
         if not separator or not 0 < dollars < math.inf:
             raise InvalidSettings(f"--price wants GPU=DOLLARS, an hourly price above zero; found {text!r}.")
         if name not in {device.name for device in devices}:
-            known = nearest(name, [device.name for device in devices])
-            raise InvalidSettings(f"--price: {name!r} is none of the GPUs compared. Nearest: {known}.")
+            suggestions = nearest(name, [device.name for device in devices])
+            raise InvalidSettings(f"--price: {name!r} is none of the GPUs compared. Nearest: {suggestions}.")
         prices[name] = dollars
-    said = {"price_source": "--price", "price_date": None}
+    source = {"price_source": "--price", "price_date": None}
     return [
-        d if d.name not in prices else d.model_copy(update={"price_per_hour": prices[d.name], **said}) for d in devices
+        d if d.name not in prices else d.model_copy(update={"price_per_hour": prices[d.name], **source})
+        for d in devices
     ]

@@ -9,7 +9,7 @@ from forerun.hardware.catalogue import Device
 from forerun.plan.candidates import Ask
 from forerun.plan.choose import PlanLimits, make_plan
 from forerun.plan.outcome import Migration, MigrationRow, RunPlan
-from forerun.plan.scaling import rule_said
+from forerun.plan.scaling import describe_rule
 from forerun.plan.space import can_run, differences
 from forerun.records import Forecast
 from forerun.settings.load import settings_from
@@ -18,7 +18,7 @@ from forerun.units import format_bytes, format_seconds
 
 
 def make_migration(
-    given: Settings,
+    original: Settings,
     before: Device,
     after: Device,
     ask: Ask,
@@ -27,14 +27,14 @@ def make_migration(
     allow: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> Migration:
-    """Plans of `given` on two GPUs, compared; `limits` hold for the second."""
+    """Plans of `original` on two GPUs, compared; `limits` hold for the second."""
     started = time.perf_counter()
-    first = make_plan(given, [before], ask, allow=allow, on_progress=on_progress)
-    second = make_plan(given, [after], ask, limits=limits, allow=allow, on_progress=on_progress)
+    first = make_plan(original, [before], ask, allow=allow, on_progress=on_progress)
+    second = make_plan(original, [after], ask, limits=limits, allow=allow, on_progress=on_progress)
     same = _same_settings(first, after, ask)
     rule = "no plan to compare"
     if first.settings is not None and second.settings is not None:
-        rule = rule_said(settings_from(first.settings), settings_from(second.settings))
+        rule = describe_rule(settings_from(first.settings), settings_from(second.settings))
     return Migration(
         before=first,
         after=second,
@@ -87,13 +87,13 @@ def _rows(
         for f in (one, two)
     ]
     like = _ratio(one, same)
-    like_said = "cannot run there with these settings" if same is None else format_seconds(same.step.seconds.expected)
+    like_text = "cannot run there with these settings" if same is None else format_seconds(same.step.seconds.expected)
     faster = _run_ratio(one, two) or 0.0
     schedule = [_warm_up(s) for s in (old, new)]
     return [
         *changes,
         MigrationRow(what="memory", before=memory[0], after=memory[1], why="conservative forecast of the card's total"),
-        MigrationRow(what="step, same settings", before=format_seconds(one.step.seconds.expected), after=like_said,
+        MigrationRow(what="step, same settings", before=format_seconds(one.step.seconds.expected), after=like_text,
                      why="like for like" + ("" if like is None else f": {like:.2f} times as fast")),
         MigrationRow(what="run, each plan", before=format_seconds(one.run.seconds.expected),
                      after=format_seconds(two.run.seconds.expected), why=f"{faster:.2f} times as fast as planned"),
@@ -126,5 +126,5 @@ def _cost(forecast: Forecast, device: Device) -> str:
 
 
 def _prices(before: Device, after: Device) -> str:
-    shown = ["no price" if d.price_per_hour is None else f"${d.price_per_hour:.2f} an hour" for d in (before, after)]
-    return f"{shown[0]} and {shown[1]}"
+    prices = ["no price" if d.price_per_hour is None else f"${d.price_per_hour:.2f} an hour" for d in (before, after)]
+    return f"{prices[0]} and {prices[1]}"

@@ -1,4 +1,4 @@
-"""What planning found, as plain data: the settings chosen, why, and what was tried beside them. No torch.
+"""What does a plan say, as plain data: the settings chosen, why, and what was tried beside them. No torch.
 
 Bytes, seconds and dollars are those of forecasts; `Plan` is the JSON document `forerun.plan/1` of `forerun plan`,
 `Migration` that of `forerun plan --from … --to …`, `Comparison` that of `forerun compare`.
@@ -24,12 +24,12 @@ class SettingChange(Record):
     new: Any
 
     @property
-    def said(self) -> str:
-        """`path old → new`."""
-        return f"{self.path} {_shown(self.old)} → {_shown(self.new)}"
+    def description(self) -> str:
+        """The change as one text: `path old → new`."""
+        return f"{self.path} {_yaml_word(self.old)} → {_yaml_word(self.new)}"
 
 
-def _shown(value: Any) -> str:
+def _yaml_word(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
@@ -45,12 +45,12 @@ class FrontPoint(Record):
 
     gpu: str
     changes: list[SettingChange]
-    """From the given settings."""
+    """Changes from the original settings."""
     micro_batch_size: int
     step_seconds: float
     run_seconds: float
     device_bytes: float
-    """Conservative, as `Forecast.fits` counts."""
+    """Most that the device needs (conservative), as `Forecast.fits` counts."""
     cost: float | None
     is_chosen: bool = False
 
@@ -69,9 +69,9 @@ class WhatIf(Record):
     """One change of settings, and what it does to memory and time."""
 
     change: str
-    """As `--set` takes it."""
+    """The change as `--set` takes it."""
     more_bytes: float
-    """Of the device, conservative; negative where it saves."""
+    """Bytes more that the device needs, conservative; negative where it saves."""
     time_ratio: float
     """Time of all steps with the change over that without."""
     device_bytes: float
@@ -84,7 +84,7 @@ class Confirmation(Record):
     """A candidate of which real steps were run."""
 
     changes: list[SettingChange]
-    """From the given settings."""
+    """Changes from the original settings."""
     forecast_step_seconds: float
     measured_step_seconds: float | None
     """Null where it failed."""
@@ -98,7 +98,7 @@ class RunPlan(Record):
     schema_: Literal["forerun.plan/1"] = Field(default=PLAN_SCHEMA, alias="schema")
     name: str
     gpu: str | None
-    """Where to run; null when it fits none of those asked about."""
+    """Name of the GPU to run on; null when the run fits none of those asked about."""
     fits: bool
     meets_limits: bool
     """It fits and keeps the deadline and the budget."""
@@ -109,7 +109,7 @@ class RunPlan(Record):
     changes: list[SettingChange] = []
     forecast: Forecast | None
     given: Forecast | None
-    """Of the settings as they were given, on the chosen device; null where they cannot run there."""
+    """Forecast of the original settings on the chosen device; null where they cannot run there."""
     front: list[FrontPoint] = []
     reasons: list[Reason] = []
     rejected: list[Reason] = []
@@ -159,14 +159,14 @@ class ComparisonRow(Record):
     fits: bool
     why_not: str = ""
     changes: list[SettingChange] = []
-    """From the given settings."""
+    """Changes from the original settings."""
     micro_batch_size: int | None = None
     device_bytes: float | None = None
-    """Conservative, as `Forecast.fits` counts."""
+    """Most that the device needs (conservative), as `Forecast.fits` counts."""
     step_seconds: float | None = None
     run_seconds: float | None = None
     cost: float | None = None
-    """Of the run; null where no price is known."""
+    """Dollars of the run; null where no price is known."""
     keeps_limits: bool = False
     is_on_front: bool = False
     """No other GPU is both faster and cheaper."""

@@ -8,10 +8,9 @@ from forerun.forecasting.step_model import choose_costs
 from forerun.hardware.catalogue import Device
 from forerun.hardware.catalogue import devices as catalogue
 from forerun.memory.card import replay_on_card
-from forerun.plan.candidates import Estimate, StepClass, Workbench
+from forerun.plan.candidates import CandidatePool, Estimate, StepClass, Workbench
 from forerun.plan.front import PlanFinalist, cost_of
 from forerun.plan.outcome import Remedy
-from forerun.plan.search import Found
 from forerun.plan.space import can_run, changed, method_ladder, precisions, recomputations, samples_per_device
 from forerun.settings.schema import Settings
 from forerun.units import format_bytes, format_seconds
@@ -21,15 +20,15 @@ SHORTEST = 64
 
 
 def remedies(
-    given: Settings, asked: Sequence[Device], finalists: Sequence[PlanFinalist], founds: Sequence[Found],
+    original: Settings, devices: Sequence[Device], finalists: Sequence[PlanFinalist], pools: Sequence[CandidatePool],
     deadline: float | None, budget: float | None, bench: Workbench, has_method: bool,
 ) -> list[Remedy]:  # fmt: skip
     """Changes that would make the plan work, in the order in which to consider them."""
     if not finalists:
-        largest = max(asked, key=lambda device: device.memory_bytes)
-        state = min((e.state_bytes for found in founds for e in found.tried()), default=0)
-        return _to_fit(given, largest, bench, state)
-    return _to_keep(given, finalists, deadline, budget, bench, has_method)
+        largest = max(devices, key=lambda device: device.memory_bytes)
+        state = min((e.state_bytes for pool in pools for e in pool.tried()), default=0)
+        return _to_fit(original, largest, bench, state)
+    return _to_keep(original, finalists, deadline, budget, bench, has_method)
 
 
 def leanest(settings: Settings, device: Device, bench: Workbench) -> Estimate:
@@ -45,54 +44,54 @@ def leanest(settings: Settings, device: Device, bench: Workbench) -> Estimate:
     return StepClass(lean, device, bench, []).at(1, samples_per_device(settings))
 
 
-def _to_fit(given: Settings, device: Device, bench: Workbench, state_bytes: int) -> list[Remedy]:
-    """`state_bytes` of weights, gradients and optimizer state are there whatever the length."""
-    found = []
+def _to_fit(original: Settings, device: Device, bench: Workbench, state_bytes: int) -> list[Remedy]:
+    """What would make it fit; `state_bytes` of weights, gradients and optimizer state are there whatever the length."""
+    offers = []
     has = format_bytes(device.memory_bytes)
-    for name, changes in method_ladder(given, device):
-        made = _leanest_or_none(changed(given, changes), device, bench)
-        if made is not None and made.fits:
+    for name, changes in method_ladder(original, device):
+        estimate = _leanest_or_none(changed(original, changes), device, bench)
+        if estimate is not None and estimate.fits:
             words = " ".join(f"{path}={value}" for path, value in changes.items())
-            said = f"{name} (--allow method; {words}): needs {format_bytes(made.device_bytes)} of {has}"
-            found.append(_remedy(words, said, made))
+            text = f"{name} (--allow method; {words}): needs {format_bytes(estimate.device_bytes)} of {has}"
+            offers.append(_remedy(words, text, estimate))
             break
-    shorter = given.batch.sequence_length // 2
+    shorter = original.batch.sequence_length // 2
     while shorter >= SHORTEST and state_bytes <= device.memory_bytes:
-        settings = changed(given, {"batch.sequence_length": shorter, "data.mean_tokens": _cut(given, shorter)})
-        made = _leanest_or_none(settings, device, bench)
-        if made is None or made.state_bytes > device.memory_bytes:
+        settings = changed(original, {"batch.sequence_length": shorter, "data.mean_tokens": _cut(original, shorter)})
+        estimate = _leanest_or_none(settings, device, bench)
+        if estimate is None or estimate.state_bytes > device.memory_bytes:
             break
-        if made.fits:
+        if estimate.fits:
             change = f"batch.sequence_length={shorter}"
-            found.append(_remedy(change, f"{change}: needs {format_bytes(made.device_bytes)} of {has}", made))
+            offers.append(_remedy(change, f"{change}: needs {format_bytes(estimate.device_bytes)} of {has}", estimate))
             break
         shorter //= 2
     least = max(device.memory_bytes, state_bytes)
-    return [*found, *_larger_gpus(given, least, bench)]
+    return [*offers, *_larger_gpus(original, least, bench)]
 
 
-def _cut(given: Settings, length: int) -> float | None:
-    return None if given.data.mean_tokens is None else min(given.data.mean_tokens, length)
+def _cut(original: Settings, length: int) -> float | None:
+    return None if original.data.mean_tokens is None else min(original.data.mean_tokens, length)
 
 
-def _larger_gpus(given: Settings, least: int, bench: Workbench) -> list[Remedy]:
+def _larger_gpus(original: Settings, least: int, bench: Workbench) -> list[Remedy]:
     """The cheapest and the smallest card of the catalogue on which the leanest settings fit."""
     larger = [d for d in catalogue() if d.memory_bytes > least]
-    found: dict[str, Remedy] = {}
+    offers: dict[str, Remedy] = {}
     by_price = sorted((d for d in larger if d.price_per_hour), key=lambda d: d.price_per_hour or 0.0)
     for word, ordered in (("cheapest", by_price), ("smallest", sorted(larger, key=lambda d: d.memory_bytes))):
         for gpu in ordered:
-            made = _leanest_or_none(given, gpu, bench)
-            if made is None or not made.fits:
+            estimate = _leanest_or_none(original, gpu, bench)
+            if estimate is None or not estimate.fits:
                 continue
             price = "" if gpu.price_per_hour is None else f", ${gpu.price_per_hour:.2f} an hour"
-            said = (
-                f"--gpu {gpu.name}, the {word} on which it fits{price}: needs {format_bytes(made.device_bytes)} of "
+            text = (
+                f"--gpu {gpu.name}, the {word} on which it fits{price}: needs {format_bytes(estimate.device_bytes)} of "
                 f"{format_bytes(gpu.memory_bytes)} at micro_batch_size 1 with everything recomputed"
             )
-            found.setdefault(gpu.name, _remedy(f"--gpu {gpu.name}", said, made))
+            offers.setdefault(gpu.name, _remedy(f"--gpu {gpu.name}", text, estimate))
             break
-    return list(found.values())
+    return list(offers.values())
 
 
 def _leanest_or_none(settings: Settings, device: Device, bench: Workbench) -> Estimate | None:
@@ -102,49 +101,49 @@ def _leanest_or_none(settings: Settings, device: Device, bench: Workbench) -> Es
         return None  # not for this model or device
 
 
-def _remedy(change: str, said: str, made: Estimate) -> Remedy:
-    cost = cost_of(made, made.training_seconds)
+def _remedy(change: str, text: str, estimate: Estimate) -> Remedy:
+    cost = cost_of(estimate, estimate.training_seconds)
     return Remedy(
-        change=change, said=said, device_bytes=made.device_bytes, run_seconds=made.training_seconds, cost=cost
+        change=change, said=text, device_bytes=estimate.device_bytes, run_seconds=estimate.training_seconds, cost=cost
     )  # fmt: skip
 
 
 def _to_keep(
-    given: Settings, finalists: Sequence[PlanFinalist], deadline: float | None, budget: float | None, bench: Workbench,
-    has_method: bool,
+    original: Settings, finalists: Sequence[PlanFinalist], deadline: float | None, budget: float | None,
+    bench: Workbench, has_method: bool,
 ) -> list[Remedy]:  # fmt: skip
     """Another GPU, more of them, fewer epochs, or what the limit would have to be."""
     fastest = min(finalists, key=lambda f: f.seconds)
-    found = []
+    offers = []
     others = sorted(_elsewhere(fastest, bench), key=lambda pair: pair[1])
     keeping = [
         (gpu, seconds, cost) for gpu, seconds in others
         if (deadline is None or seconds <= deadline)
-        and ((cost := cost_of_run(gpu, seconds, given)) is not None or budget is None)
+        and ((cost := cost_of_run(gpu, seconds, original)) is not None or budget is None)
         and (budget is None or (cost is not None and cost <= budget))
     ]  # fmt: skip
     if keeping:
         gpu, seconds, cost = min(keeping, key=lambda row: (row[2] is None, row[2] or row[1]))
-        found.append(_on_gpu(gpu, seconds, cost, "keeps the limits with the plan's settings"))
+        offers.append(_on_gpu(gpu, seconds, cost, "keeps the limits with the plan's settings"))
     elif others and deadline is not None:
         gpu, seconds = others[0]
-        found.append(_on_gpu(gpu, seconds, cost_of_run(gpu, seconds, given), "the fastest of the catalogue"))
+        offers.append(_on_gpu(gpu, seconds, cost_of_run(gpu, seconds, original), "the fastest of the catalogue"))
     if deadline is not None and fastest.seconds > deadline:
         rest = fastest.seconds - fastest.forecast.run.phases.training_seconds
         if deadline > rest:
             count = -(-fastest.forecast.run.phases.training_seconds // (deadline - rest))
             name = fastest.estimate.device.name
-            said = f"{count:.0f} devices of {name} at least (taken as perfectly parallel, not forecast)"
-            found.append(Remedy(change=f"parallel.kind=ddp parallel.world_size={count:.0f}", said=said))
-        said = f"--deadline {format_seconds(fastest.seconds)}: what {fastest.estimate.device.name} needs"
-        found.append(Remedy(change="--deadline", said=said, run_seconds=fastest.seconds))
+            text = f"{count:.0f} devices of {name} at least (taken as perfectly parallel, not forecast)"
+            offers.append(Remedy(change=f"parallel.kind=ddp parallel.world_size={count:.0f}", said=text))
+        text = f"--deadline {format_seconds(fastest.seconds)}: what {fastest.estimate.device.name} needs"
+        offers.append(Remedy(change="--deadline", said=text, run_seconds=fastest.seconds))
     costs = [f.cost for f in finalists if f.cost is not None]
     if budget is not None and costs and min(costs) > budget:
-        said = f"--budget {min(costs):.2f}: the cheapest run that fits"
-        found.append(Remedy(change="--budget", said=said, cost=min(costs)))
+        text = f"--budget {min(costs):.2f}: the cheapest run that fits"
+        offers.append(Remedy(change="--budget", said=text, cost=min(costs)))
     if budget is not None and not costs:
-        found.append(Remedy(change="--gpu", said="no price is known for the GPUs asked about; name one that has one"))
-    return found
+        offers.append(Remedy(change="--gpu", said="no price is known for the GPUs asked about; name one that has one"))
+    return offers
 
 
 def cost_of_run(gpu: Device, seconds: float, settings: Settings) -> float | None:
@@ -156,8 +155,8 @@ def cost_of_run(gpu: Device, seconds: float, settings: Settings) -> float | None
 
 def _on_gpu(gpu: Device, seconds: float, cost: float | None, why: str) -> Remedy:
     dollars = "no price known" if cost is None else f"${cost:,.2f}"
-    said = f"--gpu {gpu.name}: {format_seconds(seconds)}, {dollars}; {why}"
-    return Remedy(change=f"--gpu {gpu.name}", said=said, run_seconds=seconds, cost=cost)
+    text = f"--gpu {gpu.name}: {format_seconds(seconds)}, {dollars}; {why}"
+    return Remedy(change=f"--gpu {gpu.name}", said=text, run_seconds=seconds, cost=cost)
 
 
 def _elsewhere(fastest: PlanFinalist, bench: Workbench) -> list[tuple[Device, float]]:
@@ -171,12 +170,12 @@ def _elsewhere(fastest: PlanFinalist, bench: Workbench) -> list[tuple[Device, fl
     trace = step_class.trace_at(batch.micro_batch_size, batch.gradient_accumulation_steps)
     base = replay_clock(trace, choose_costs(here, [trace], request.calibration)).seconds
     rest = fastest.seconds - fastest.forecast.run.phases.training_seconds
-    found = []
+    runs = []
     for gpu in catalogue():
         if gpu.name == here.name or not can_run(settings, gpu):
             continue
         if not replay_on_card(trace, gpu).fits:
             continue
         ratio = replay_clock(trace, choose_costs(gpu, [trace])).seconds / base
-        found.append((gpu, fastest.forecast.run.phases.training_seconds * ratio + rest))
-    return found
+        runs.append((gpu, fastest.forecast.run.phases.training_seconds * ratio + rest))
+    return runs

@@ -15,13 +15,13 @@ ADAM_LIKE = ("adamw", "adamw-8bit", "paged-adamw-8bit")
 
 
 def rate_factor(optimizer: str, batch_factor: float) -> float:
-    """What the learning rate is multiplied by when the global batch is by `batch_factor`."""
+    """Factor on the learning rate when the global batch grows by `batch_factor`; 1 where no rule is known."""
     if optimizer == "sgd":
         return batch_factor
     return math.sqrt(batch_factor) if optimizer in ADAM_LIKE else 1.0
 
 
-def rule_said(old: Settings, new: Settings) -> str:
+def describe_rule(old: Settings, new: Settings) -> str:
     """The rule for the learning rate from `old` to `new`, named and worked out."""
     before, after, name = old.global_batch_size, new.global_batch_size, old.optimizer.name
     if before == after:
@@ -37,19 +37,19 @@ def rule_said(old: Settings, new: Settings) -> str:
     return f"the global batch goes {before} → {after}: {rule}, {rate:g} × {factor:.3g} = {rate * factor:g}"
 
 
-def with_global_batch(settings: Settings, given: Settings, wanted: int) -> Settings:
-    """`settings` with a global batch of `wanted` samples; rate, warm-up and length are `given`'s, carried over."""
-    factor = wanted / given.global_batch_size
-    size = min(settings.batch.micro_batch_size, wanted // settings.parallel.world_size)
-    while (wanted // settings.parallel.world_size) % size:
+def with_global_batch(settings: Settings, original: Settings, global_batch: int) -> Settings:
+    """`settings` with a `global_batch` samples in a step; rate, warm-up and length are carried over from `original`."""
+    factor = global_batch / original.global_batch_size
+    size = min(settings.batch.micro_batch_size, global_batch // settings.parallel.world_size)
+    while (global_batch // settings.parallel.world_size) % size:
         size -= 1
-    rate = given.optimizer.learning_rate * rate_factor(given.optimizer.name, factor)
+    rate = original.optimizer.learning_rate * rate_factor(original.optimizer.name, factor)
     changes: dict[str, Any] = {
         "batch.micro_batch_size": size,
-        "batch.gradient_accumulation_steps": wanted // settings.parallel.world_size // size,
+        "batch.gradient_accumulation_steps": global_batch // settings.parallel.world_size // size,
         "optimizer.learning_rate": float(f"{rate:.6g}"),
-        "schedule.warmup_steps": round(given.schedule.warmup_steps / factor),
+        "schedule.warmup_steps": round(original.schedule.warmup_steps / factor),
     }
-    if given.schedule.max_steps is not None:
-        changes["schedule.max_steps"] = max(1, round(given.schedule.max_steps / factor))
+    if original.schedule.max_steps is not None:
+        changes["schedule.max_steps"] = max(1, round(original.schedule.max_steps / factor))
     return changed(settings, changes)

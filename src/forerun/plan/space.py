@@ -19,7 +19,7 @@ ALLOWABLE = ("method", "global-batch")
 LANGUAGE_HEADS = ("causal-lm", "masked-lm", "seq2seq-lm")
 """Workloads whose loss can be computed in chunks of tokens."""
 GLOBAL_FACTORS = (0.5, 2, 4)
-"""Of the given global batch, where it may change."""
+"""Factors on the global batch that are tried where it may change."""
 PADDINGS = ("fixed", "longest", "bucketed")
 
 
@@ -40,7 +40,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def differences(old: Settings, new: Settings) -> list[SettingChange]:
-    """What differs, by dotted path, in the order of the settings; names apart."""
+    """Settings that differ, by dotted path, in the order of the schema; the run's name is left out."""
     return [
         SettingChange(path=path, old=before, new=after)
         for (path, before), (_, after) in zip(_leaves(old.model_dump()), _leaves(new.model_dump()), strict=True)
@@ -63,14 +63,14 @@ def batch_sizes(settings: Settings, samples_per_device: int) -> list[int]:
 
 
 def with_batch(settings: Settings, size: int, accumulation: int) -> Settings:
-    """The same with micro-batches of `size`, `accumulation` of them in a step."""
+    """`settings` with `accumulation` micro-batches of `size` samples in a step."""
     return changed(
         settings, {"batch.micro_batch_size": size, "batch.gradient_accumulation_steps": accumulation}
     )  # fmt: skip
 
 
 def samples_per_device(settings: Settings) -> int:
-    """Of one optimizer step."""
+    """Samples of one optimizer step on one device."""
     return settings.batch.micro_batch_size * settings.batch.gradient_accumulation_steps
 
 
@@ -80,7 +80,7 @@ def precisions(settings: Settings, device: Device) -> list[str]:
     Of two that the hardware runs equally fast only one: bf16 before fp16, which needs loss scaling; tf32 before fp32.
     Weights stay in 32 bits unless the settings store them in 16 already.
     """
-    given = settings.precision
+    own = settings.precision
     half = "bf16" if device.has_bf16 else "fp16"
     if device.kind == "cpu":
         full = ["fp32"]
@@ -88,10 +88,10 @@ def precisions(settings: Settings, device: Device) -> list[str]:
             return full
     else:
         full = ["tf32"] if "tfloat32" in device.peak_flops_per_second else ["fp32"]
-    if given.endswith("-true"):
-        return [f"{half}-true"] if given.startswith(half) else [f"{half}-mixed"]
-    if given in BF16 + FP16 and device.kind == "cuda" and not (given in BF16 and not device.has_bf16):
-        half = given[:4]
+    if own.endswith("-true"):
+        return [f"{half}-true"] if own.startswith(half) else [f"{half}-mixed"]
+    if own in BF16 + FP16 and device.kind == "cuda" and not (own in BF16 and not device.has_bf16):
+        half = own[:4]
     return [f"{half}-mixed", *full]
 
 
@@ -127,15 +127,15 @@ def is_leaner(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
 def method_ladder(settings: Settings, device: Device) -> list[tuple[str, dict[str, Any]]]:
     """Changes of method that save memory, the mildest first: what it is called, and the settings changed."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    ladder: list[tuple[str, dict[str, Any]]] = []
     if settings.adapter.kind == "none":
         if settings.optimizer.name == "adamw" and settings.parallel.kind != "fsdp":
-            found.append(("8-bit optimizer", {"optimizer.name": "adamw-8bit", "optimizer.implementation": "auto"}))
-        found.append(("LoRA", {"adapter.kind": "lora"}))
+            ladder.append(("8-bit optimizer", {"optimizer.name": "adamw-8bit", "optimizer.implementation": "auto"}))
+        ladder.append(("LoRA", {"adapter.kind": "lora"}))
     adapter: dict[str, Any] = {"adapter.kind": "lora"}
     if device.has_bf16 and not settings.precision.endswith("-true"):
-        found.append(("LoRA on weights in 16 bits", {**adapter, "precision": "bf16-true"}))
+        ladder.append(("LoRA on weights in 16 bits", {**adapter, "precision": "bf16-true"}))
         adapter["precision"] = "bf16-true"
     if settings.quantization == "none" and settings.parallel.kind != "fsdp":
-        found.append(("QLoRA", {**adapter, "quantization": "nf4-double"}))
-    return found
+        ladder.append(("QLoRA", {**adapter, "quantization": "nf4-double"}))
+    return ladder

@@ -35,11 +35,11 @@ def test_rows_agree_with_forecasts_of_their_settings():
     for row in compared().rows:
         assert row.fits
         overrides = [f"{change.path}={change.new}" for change in row.changes]
-        made = forecast(SETTINGS, row.gpu, overrides)
-        assert row.step_seconds == pytest.approx(made.step.seconds.expected, rel=CLOSE), row.gpu
-        assert row.device_bytes == pytest.approx(made.memory.device_bytes.conservative, rel=CLOSE), row.gpu
-        assert row.run_seconds == pytest.approx(made.run.seconds.expected, rel=2 * CLOSE), row.gpu
-        assert row.cost == pytest.approx(made.run.cost, rel=2 * CLOSE), row.gpu
+        full = forecast(SETTINGS, row.gpu, overrides)
+        assert row.step_seconds == pytest.approx(full.step.seconds.expected, rel=CLOSE), row.gpu
+        assert row.device_bytes == pytest.approx(full.memory.device_bytes.conservative, rel=CLOSE), row.gpu
+        assert row.run_seconds == pytest.approx(full.run.seconds.expected, rel=2 * CLOSE), row.gpu
+        assert row.cost == pytest.approx(full.run.cost, rel=2 * CLOSE), row.gpu
 
 
 def test_each_gpu_has_its_own_micro_batch_and_number_format():
@@ -50,14 +50,14 @@ def test_each_gpu_has_its_own_micro_batch_and_number_format():
 
 
 def test_without_limits_the_fastest_is_chosen_and_forecast_in_full():
-    found = compared()
-    rows = {row.gpu: row for row in found.rows}
-    assert found.chosen == found.fastest == "a100-40gb"
-    assert found.cheapest == min(rows, key=lambda gpu: rows[gpu].cost)
-    assert rows[found.fastest].is_full_forecast
-    assert rows[found.cheapest].is_full_forecast
-    assert rows[found.fastest].is_on_front
-    assert rows[found.cheapest].is_on_front
+    comparison = compared()
+    rows = {row.gpu: row for row in comparison.rows}
+    assert comparison.chosen == comparison.fastest == "a100-40gb"
+    assert comparison.cheapest == min(rows, key=lambda gpu: rows[gpu].cost)
+    assert rows[comparison.fastest].is_full_forecast
+    assert rows[comparison.cheapest].is_full_forecast
+    assert rows[comparison.fastest].is_on_front
+    assert rows[comparison.cheapest].is_on_front
 
 
 def test_with_a_deadline_the_cheapest_that_keeps_it():
@@ -71,7 +71,7 @@ def test_with_a_deadline_the_cheapest_that_keeps_it():
 
 def test_cards_that_are_too_small_say_what_is_needed():
     tiny = device("t4").model_copy(update={"memory_bytes": 150 * MIB})
-    found = compare_gpus(SETTINGS, [tiny], ask)
-    assert found.chosen is None
-    assert not found.rows[0].fits
-    assert "of 150 MiB" in found.rows[0].why_not
+    comparison = compare_gpus(SETTINGS, [tiny], ask)
+    assert comparison.chosen is None
+    assert not comparison.rows[0].fits
+    assert "of 150 MiB" in comparison.rows[0].why_not

@@ -32,9 +32,9 @@ def forecast(request) -> Forecast:
 
 
 def plan_of(forecast: Forecast, gpu: str = "a100-40gb", world_size: int = 1) -> RunPlan:
-    made = forecast.model_copy(update={"gpu": gpu, "world_size": world_size})
+    own_forecast = forecast.model_copy(update={"gpu": gpu, "world_size": world_size})
     return RunPlan(
-        name="my run", gpu=gpu, fits=True, meets_limits=True, settings={}, forecast=made, given=None,
+        name="my run", gpu=gpu, fits=True, meets_limits=True, settings={}, forecast=own_forecast, given=None,
         search_seconds=0.0, traces=0,
     )  # fmt: skip
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from forerun.plan.scaling import rate_factor, rule_said, with_global_batch
+from forerun.plan.scaling import describe_rule, rate_factor, with_global_batch
 from forerun.settings.load import settings_from
 
-GIVEN = settings_from({
+ORIGINAL = settings_from({
     "name": "r", "workload": "causal-lm", "model": {"name": "tiny-gpt2"}, "optimizer": {"learning_rate": 1e-4},
     "batch": {"micro_batch_size": 4, "gradient_accumulation_steps": 4, "sequence_length": 32},
     "schedule": {"max_steps": 1000, "warmup_steps": 100},
@@ -20,7 +20,7 @@ def test_the_rate_of_four_times_the_batch(optimizer, factor):
 
 
 def test_samples_of_warm_up_and_run_are_kept():
-    larger = with_global_batch(GIVEN, GIVEN, 64)
+    larger = with_global_batch(ORIGINAL, ORIGINAL, 64)
     assert larger.global_batch_size == 64
     assert larger.optimizer.learning_rate == pytest.approx(2e-4)
     assert larger.schedule.warmup_steps * 64 == 100 * 16
@@ -28,12 +28,12 @@ def test_samples_of_warm_up_and_run_are_kept():
 
 
 def test_the_rule_is_named_and_worked_out():
-    said = rule_said(GIVEN, with_global_batch(GIVEN, GIVEN, 64))
-    assert "square-root" in said
-    assert "2205.10287" in said
-    assert "0.0001 × 2 = 0.0002" in said
-    assert "stays 0.0001" in rule_said(GIVEN, GIVEN)
-    sgd = settings_from({**GIVEN.model_dump(), "optimizer": {"name": "sgd", "learning_rate": 0.1}})
-    assert "linear" in rule_said(sgd, with_global_batch(sgd, sgd, 32))
-    lion = settings_from({**GIVEN.model_dump(), "optimizer": {"name": "lion", "learning_rate": 1e-4}})
-    assert "no scaling rule is known for lion" in rule_said(lion, with_global_batch(lion, lion, 32))
+    rule = describe_rule(ORIGINAL, with_global_batch(ORIGINAL, ORIGINAL, 64))
+    assert "square-root" in rule
+    assert "2205.10287" in rule
+    assert "0.0001 × 2 = 0.0002" in rule
+    assert "stays 0.0001" in describe_rule(ORIGINAL, ORIGINAL)
+    sgd = settings_from({**ORIGINAL.model_dump(), "optimizer": {"name": "sgd", "learning_rate": 0.1}})
+    assert "linear" in describe_rule(sgd, with_global_batch(sgd, sgd, 32))
+    lion = settings_from({**ORIGINAL.model_dump(), "optimizer": {"name": "lion", "learning_rate": 1e-4}})
+    assert "no scaling rule is known for lion" in describe_rule(lion, with_global_batch(lion, lion, 32))

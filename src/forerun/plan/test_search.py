@@ -65,13 +65,13 @@ def test_it_finds_what_trying_everything_finds(name, size):
 
 def test_what_it_chooses_fits_and_keeps_the_global_batch():
     settings, gpu, plan = planned("bert", 2)
-    chosen = settings_from(plan.settings)
+    selection = settings_from(plan.settings)
     assert plan.fits
     assert plan.forecast.fits
     assert plan.forecast.memory.device_bytes.conservative <= gpu.memory_bytes
-    assert plan.forecast.settings_hash == chosen.hash
-    assert chosen.global_batch_size == settings.global_batch_size == 4
-    assert chosen.optimizer == settings.optimizer
+    assert plan.forecast.settings_hash == selection.hash
+    assert selection.global_batch_size == settings.global_batch_size == 4
+    assert selection.optimizer == settings.optimizer
     assert all(point.device_bytes <= gpu.memory_bytes for point in plan.front)
     assert sum(point.is_chosen for point in plan.front) == 1
 
@@ -119,11 +119,11 @@ def test_a_deadline_takes_the_cheapest_that_keeps_it_and_a_budget_the_fastest():
 def test_another_global_batch_only_where_it_is_allowed():
     settings = target("gpt2", optimizer={"learning_rate": 1e-4}, schedule={"warmup_steps": 40})
     plan = make_plan(settings, [device("t4")], ask, allow=["global-batch"], seconds=8)
-    chosen = settings_from(plan.settings)
-    factor = chosen.global_batch_size / settings.global_batch_size
+    selection = settings_from(plan.settings)
+    factor = selection.global_batch_size / settings.global_batch_size
     assert factor == 4
-    assert chosen.optimizer.learning_rate == pytest.approx(1e-4 * factor**0.5)
-    assert chosen.schedule.warmup_steps * chosen.global_batch_size == 40 * settings.global_batch_size
+    assert selection.optimizer.learning_rate == pytest.approx(1e-4 * factor**0.5)
+    assert selection.schedule.warmup_steps * selection.global_batch_size == 40 * settings.global_batch_size
     assert any("2205.10287" in reason.said for reason in plan.reasons)
 
 
@@ -147,8 +147,8 @@ def test_an_estimate_is_the_forecast_of_its_candidate():
     settings, gpu = target("llama"), device("t4")
     step_class = StepClass(settings, gpu, Workbench(ask, 60.0), [1, 2, 4, 5, 8])
     for size in (1, 8, 16):
-        made = step_class.at(size, 16 // size)
+        estimate = step_class.at(size, 16 // size)
         forecast = make_forecast(ask(with_batch(settings, size, 16 // size), gpu))
-        assert made.step_seconds == pytest.approx(forecast.step.seconds.expected, rel=1e-9)
-        assert made.training_seconds == pytest.approx(forecast.run.phases.training_seconds, rel=1e-9)
-        assert made.device_bytes == forecast.memory.device_bytes.conservative
+        assert estimate.step_seconds == pytest.approx(forecast.step.seconds.expected, rel=1e-9)
+        assert estimate.training_seconds == pytest.approx(forecast.run.phases.training_seconds, rel=1e-9)
+        assert estimate.device_bytes == forecast.memory.device_bytes.conservative

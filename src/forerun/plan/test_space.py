@@ -37,7 +37,7 @@ def test_formats_that_the_hardware_has(gpu, precision, expected):
 
 def test_changes_are_found_by_path_and_refused_when_they_break_a_rule():
     other = changed(SETTINGS, {"batch.micro_batch_size": 4, "optimizer.learning_rate": 1e-3, "name": "other"})
-    assert [c.said for c in differences(SETTINGS, other)] == [
+    assert [c.description for c in differences(SETTINGS, other)] == [
         "optimizer.learning_rate 2e-05 → 0.001", "batch.micro_batch_size 2 → 4",
     ]  # fmt: skip
     with pytest.raises(InvalidSettings, match="micro_batch_size"):

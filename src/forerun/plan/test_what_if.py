@@ -20,10 +20,10 @@ CLOSE = 0.01
 
 @cache
 def lines():
-    heard = []
-    found = what_if(SETTINGS, find_device("a100-40gb"), lambda s, d: request_of(s, d, None), heard.append)
-    assert len(heard) == 1 + len(list(changes(SETTINGS, find_device("a100-40gb"))))
-    return {line.change: line for line in found}
+    progress = []
+    effects = what_if(SETTINGS, find_device("a100-40gb"), lambda s, d: request_of(s, d, None), progress.append)
+    assert len(progress) == 1 + len(list(changes(SETTINGS, find_device("a100-40gb"))))
+    return {line.change: line for line in effects}
 
 
 @pytest.mark.medium

@@ -17,24 +17,24 @@ from forerun.settings.schema import Settings
 
 
 def what_if(
-    given: Settings, device: Device, ask: Ask, on_progress: Callable[[str], None] = lambda change: None
+    original: Settings, device: Device, ask: Ask, on_progress: Callable[[str], None] = lambda change: None
 ) -> list[WhatIf]:
-    """Changes that can be made to `given` on `device`, the fastest first.
+    """Changes that can be made to `original` on `device`, the fastest first.
 
     Raises:
-        ForerunError: the given settings cannot be traced themselves.
+        ForerunError: the original settings cannot be traced themselves.
     """
     bench = Workbench(ask, float("inf"))
     on_progress("the given settings")
-    now = _estimate(given, device, bench)
-    found = []
-    for overrides, changes_method in changes(given, device):
+    now = _estimate(original, device, bench)
+    lines = []
+    for overrides, changes_method in changes(original, device):
         on_progress(" ".join(overrides))
         try:
-            then = _estimate(settings_from(given.model_dump(), overrides), device, bench)
+            then = _estimate(settings_from(original.model_dump(), overrides), device, bench)
         except ForerunError:
             continue  # not for this model or device
-        found.append(
+        lines.append(
             WhatIf(
                 change=" ".join(overrides),
                 more_bytes=then.device_bytes - now.device_bytes,
@@ -44,7 +44,7 @@ def what_if(
                 changes_method=changes_method,
             )
         )
-    return sorted(found, key=lambda line: line.time_ratio)
+    return sorted(lines, key=lambda line: line.time_ratio)
 
 
 def _estimate(settings: Settings, device: Device, bench: Workbench) -> Estimate:
@@ -52,31 +52,34 @@ def _estimate(settings: Settings, device: Device, bench: Workbench) -> Estimate:
     return StepClass(settings, device, bench, []).at(batch.micro_batch_size, batch.gradient_accumulation_steps)
 
 
-def changes(given: Settings, device: Device) -> Iterator[tuple[list[str], bool]]:
-    """Overrides of each change that `given` leaves open, and whether what is trained changes with it."""
-    seen: set[tuple[str, ...]] = set()
-    for overrides, changes_method in [*_computed(given, device), *((c[1], c[2]) for c in candidate_changes(given))]:
-        if tuple(overrides) not in seen:
-            seen.add(tuple(overrides))
+def changes(original: Settings, device: Device) -> Iterator[tuple[list[str], bool]]:
+    """Overrides of each change that `original` leaves open, and whether what is trained changes with it."""
+    earlier: set[tuple[str, ...]] = set()
+    for overrides, changes_method in [
+        *_computed(original, device),
+        *((c[1], c[2]) for c in candidate_changes(original)),
+    ]:
+        if tuple(overrides) not in earlier:
+            earlier.add(tuple(overrides))
             yield overrides, changes_method
 
 
-def _computed(given: Settings, device: Device) -> Iterator[tuple[list[str], bool]]:
+def _computed(original: Settings, device: Device) -> Iterator[tuple[list[str], bool]]:
     """Changes in how the same updates are computed."""
-    for saving in recomputations(given):
-        differing = [f"{name}={value}" for name, value in saving.items() if str(getattr(given, name)) != value]
+    for saving in recomputations(original):
+        differing = [f"{name}={value}" for name, value in saving.items() if str(getattr(original, name)) != value]
         if len(differing) == 1:
             yield differing, False
-    batch = given.batch
+    batch = original.batch
     if batch.gradient_accumulation_steps % 2 == 0:
         size, steps = batch.micro_batch_size * 2, batch.gradient_accumulation_steps // 2
         yield [f"batch.micro_batch_size={size}", f"batch.gradient_accumulation_steps={steps}"], False
-    for precision in precisions(given, device):
-        if precision != given.precision:
+    for precision in precisions(original, device):
+        if precision != original.precision:
             yield [f"precision={precision}"], False
-    if device.kind == "cuda" and given.compile == "none":
+    if device.kind == "cuda" and original.compile == "none":
         yield ["compile=default", "compile_unit=blocks"], False
-    if given.model.attention != "auto":
+    if original.model.attention != "auto":
         yield ["model.attention=auto"], False
-    if batch.padding in PADDINGS and given.data.mean_tokens is not None:
+    if batch.padding in PADDINGS and original.data.mean_tokens is not None:
         yield from (([f"batch.padding={padding}"], False) for padding in PADDINGS if padding != batch.padding)

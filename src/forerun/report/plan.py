@@ -59,7 +59,7 @@ def verdict_line(plan: RunPlan) -> Text:
 def _changes(plan: RunPlan) -> RenderableType:
     if not plan.changes:
         return Text("The given settings are the plan.")
-    lines = [Text(f"  {change.said}") for change in plan.changes]
+    lines = [Text(f"  {change.description}") for change in plan.changes]
     given, forecast = plan.given, plan.forecast
     if given is not None and forecast is not None:
         if given.fits:

@@ -38,7 +38,7 @@ SHAPES = 4
 
 def confirm(
     plan: RunPlan,
-    given: Settings,
+    settings: Settings,
     device: Device,
     ask: Ask,
     forecast: Callable[[Settings], Forecast],
@@ -73,52 +73,52 @@ def confirm(
             failed[number] = "ran out of memory"
     lines = [
         Confirmation(
-            changes=differences(given, candidate),
+            changes=differences(settings, candidate),
             forecast_step_seconds=forecast(candidate).step.seconds.expected,
             measured_step_seconds=min(measured[n]) if n not in failed else None,
             failed=failed.get(n, ""),
         )
         for n, candidate in enumerate(candidates)
     ]
-    return _chosen(plan, given, candidates, lines, forecast)
+    return _with_fastest(plan, settings, candidates, lines, forecast)
 
 
-def _chosen(
-    plan: RunPlan, given: Settings, candidates: Sequence[Settings], lines: list[Confirmation],
+def _with_fastest(
+    plan: RunPlan, settings: Settings, candidates: Sequence[Settings], lines: list[Confirmation],
     forecast: Callable[[Settings], Forecast],
 ) -> RunPlan:  # fmt: skip
     """The plan with the fastest of its contenders; unchanged where its own choice is as fast, or nothing ran."""
-    taken = {n: line.measured_step_seconds for n, line in enumerate(lines) if line.measured_step_seconds is not None}
-    if not taken:
+    seconds_of = {n: line.measured_step_seconds for n, line in enumerate(lines) if line.measured_step_seconds is not None}
+    if not seconds_of:
         return plan.model_copy(update={"confirmed": lines})
-    best = min(taken, key=lambda n: taken[n])
-    if 0 in taken and taken[0] <= taken[best] * (1 + NOISE):
+    best = min(seconds_of, key=lambda n: seconds_of[n])
+    if 0 in seconds_of and seconds_of[0] <= seconds_of[best] * (1 + NOISE):
         best = 0
     lines[best] = lines[best].model_copy(update={"is_chosen": True})
     if best == 0:
         return plan.model_copy(update={"confirmed": lines})
-    changes = differences(given, candidates[best])
+    changes = differences(settings, candidates[best])
     reason = Reason(about="confirmed", said=_why(lines[0], lines[best], changes))
-    made = forecast(candidates[best])
+    best_forecast = forecast(candidates[best])
     return plan.model_copy(update={
         "confirmed": lines, "settings": candidates[best].model_dump(mode="json"), "changes": changes,
-        "forecast": made, "front": _front(plan, changes, candidates[best], made), "reasons": [*plan.reasons, reason],
+        "forecast": best_forecast, "front": _front(plan, changes, candidates[best], best_forecast), "reasons": [*plan.reasons, reason],
     })  # fmt: skip
 
 
-def _front(plan: RunPlan, changes: list[SettingChange], chosen: Settings, made: Forecast) -> list[FrontPoint]:
+def _front(plan: RunPlan, changes: list[SettingChange], candidate: Settings, forecast: Forecast) -> list[FrontPoint]:
     """The front with the chosen candidate marked, which by forecast may have been behind it."""
     others = [p.model_copy(update={"is_chosen": False}) for p in plan.front if p.changes != changes]
     point = FrontPoint(
-        gpu=made.gpu, changes=changes, micro_batch_size=chosen.batch.micro_batch_size,
-        step_seconds=made.step.seconds.expected, run_seconds=made.run.seconds.expected,
-        device_bytes=made.memory.device_bytes.conservative, cost=made.run.cost, is_chosen=True,
+        gpu=forecast.gpu, changes=changes, micro_batch_size=candidate.batch.micro_batch_size,
+        step_seconds=forecast.step.seconds.expected, run_seconds=forecast.run.seconds.expected,
+        device_bytes=forecast.memory.device_bytes.conservative, cost=forecast.run.cost, is_chosen=True,
     )  # fmt: skip
     return sorted([*others, point], key=lambda p: (p.run_seconds, p.device_bytes))
 
 
 def _why(first: Confirmation, best: Confirmation, changes: Sequence[SettingChange]) -> str:
-    what = ", ".join(change.said for change in changes) or "the given settings"
+    what = ", ".join(change.description for change in changes) or "the given settings"
     if first.measured_step_seconds is None:
         return f"{what}: the forecast's first choice {first.failed}"
     faster = 1 - (best.measured_step_seconds or 0.0) / first.measured_step_seconds
@@ -136,43 +136,43 @@ def step_seconds(request: ForecastRequest, device: Device) -> float:
     step = build_step(settings, request.workload, device.kind, pretrained=False)
     per_step = settings.batch.gradient_accumulation_steps
     groups = [[_batch(request, shape, device)] * per_step for shape in spread_shapes(request.plan)]
-    held = freed_memory_held() if device.kind == "cpu" else contextlib.nullcontext()
+    memory_guard = freed_memory_held() if device.kind == "cpu" else contextlib.nullcontext()
     try:
-        with held:
-            return _timed(step, groups)
+        with memory_guard:
+            return _mean_step_seconds(step, groups)
     finally:
         del step, groups
         if device.kind == "cuda":
             torch.cuda.empty_cache()
 
 
-def _timed(step: TrainingStep, groups: Sequence[Sequence[Batch]]) -> float:
+def _mean_step_seconds(step: TrainingStep, groups: Sequence[Sequence[Batch]]) -> float:
     for _ in range(WARM_UP_STEPS):
         for batches in groups:
             step.run(batches, StepObserver())
-    taken: list[list[float]] = [[] for _ in groups]
-    while len(taken[0]) < LEAST_STEPS or sum(map(sum, taken)) < ROUND_SECONDS:
-        for times, batches in zip(taken, groups, strict=True):
+    seconds: list[list[float]] = [[] for _ in groups]
+    while len(seconds[0]) < LEAST_STEPS or sum(map(sum, seconds)) < ROUND_SECONDS:
+        for times, batches in zip(seconds, groups, strict=True):
             start = time.perf_counter()
             float(step.run(batches, StepObserver()).loss)  # reading it waits for the device
             times.append(time.perf_counter() - start)
-    return statistics.fmean(statistics.median(times) for times in taken)
+    return statistics.fmean(statistics.median(times) for times in seconds)
 
 
 def spread_shapes(plan: BatchPlan) -> list[BatchShape]:
     """Shapes at the middles of `SHAPES` equal parts of the epoch's micro-batches, by tokens; one if all are alike."""
     ordered = sorted(plan.shapes, key=lambda pair: (pair[0].size * pair[0].length, pair[0]))
-    found = []
+    selection = []
     for part in range(SHAPES):
         place = (part + 0.5) / SHAPES * plan.micro_batches
         for shape, number in ordered:
             place -= number
             if place < 0:
-                found.append(shape)
+                selection.append(shape)
                 break
-    return found[:1] if len(set(found)) == 1 else found
+    return selection[:1] if len(set(selection)) == 1 else selection
 
 
 def _batch(request: ForecastRequest, shape: BatchShape, device: Device) -> Batch:
-    made = request.workload.example_batch(request.settings, shape.size, shape.length)
-    return {name: tensor.to(device.kind) for name, tensor in made.items()}
+    batch = request.workload.example_batch(request.settings, shape.size, shape.length)
+    return {name: tensor.to(device.kind) for name, tensor in batch.items()}

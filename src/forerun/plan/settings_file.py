@@ -1,4 +1,4 @@
-"""The settings file of a plan, for `forerun forecast` and `forerun train`; its header says what was promised."""
+"""How does a plan become a settings file for `forerun forecast` and `forerun train`? Its header holds the forecast."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def settings_text(plan: RunPlan, command: str) -> str:
         f"{MARK}{command}",
         f"# For {plan.gpu}: {memory} at most, {format_seconds(forecast.step.seconds.expected)} a step, "
         f"{format_seconds(forecast.run.seconds.expected)} the run{cost} (forecast).",
-        *(f"# {change.said}" for change in plan.changes),
+        *(f"# {change.description}" for change in plan.changes),
     ]
     return "\n".join(lines) + "\n" + yaml.safe_dump(plan.settings, sort_keys=False, allow_unicode=True)
 
