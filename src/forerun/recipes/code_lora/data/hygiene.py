@@ -1,4 +1,4 @@
-"""What must leave instruction data before it trains anything: copies, rows of the test, answers that are no code.
+"""Cleaning of instruction data before training: duplicates, rows of the test and answers without code are removed.
 
 - *duplicates*: the same request after lower-casing and collapsing white space and punctuation, but for signs that
   compute or compare; the first stays;
@@ -23,9 +23,9 @@ from forerun.recipes.code_lora.data.tasks import CodeTask
 
 SHINGLE = 13
 """Words in a row that make a row suspect."""
-SHORTEST = 7
-"""Words of a whole request that may be a task's: the fewest of MBPP's; what is shorter says too little."""
-EVERYDAY = frozenset({"solve", "solution", "main", "add", "test", "func", "function", "run"})
+SHORTEST_REQUEST = 7
+"""Fewest words of a whole request that counts as a task's, as in MBPP's shortest; shorter ones say too little."""
+EVERYDAY_NAMES = frozenset({"solve", "solution", "main", "add", "test", "func", "function", "run"})
 """Names that say nothing about where a function comes from."""
 WORD = re.compile(r"\w+")
 WORD_OR_SIGN = re.compile(r"\w+|[+*/%<>=&|^~]+")
@@ -34,10 +34,10 @@ WORD_OR_SIGN = re.compile(r"\w+|[+*/%<>=&|^~]+")
 
 @dataclass(frozen=True)
 class Cleaned:
-    """Rows that stay, and how many went."""
+    """Rows that stay, and how many were removed for which reason."""
 
     rows: tuple[Instruction, ...]
-    given: int
+    input_rows: int
     duplicates: int
     contaminated: int
     unparsable: int
@@ -45,33 +45,33 @@ class Cleaned:
 
     @property
     def unparsable_share(self) -> float:
-        """Of the rows that ask something and are neither duplicates nor contaminated, how many do not parse."""
-        rest = self.given - self.duplicates - self.contaminated - self.without_request
+        """Share that does not parse, among rows with a request that are neither duplicates nor contaminated."""
+        rest = self.input_rows - self.duplicates - self.contaminated - self.without_request
         return self.unparsable / rest if rest else 0.0
 
 
 def clean(rows: Sequence[Instruction], tasks: Sequence[CodeTask]) -> Cleaned:
     """The rows that may be trained on when `tasks` are what is tested."""
-    forbidden, names = _shingles(tasks), {task.entry_point for task in tasks} - EVERYDAY
-    seen: set[str] = set()
-    kept: list[Instruction] = []
+    forbidden, names = _shingles(tasks), {task.entry_point for task in tasks} - EVERYDAY_NAMES
+    keys: set[str] = set()
+    retained: list[Instruction] = []
     duplicates = contaminated = unparsable = without_request = 0
     for row in rows:
         if not row.request:
             without_request += 1
             continue
         key = " ".join(WORD_OR_SIGN.findall(row.request.lower())) or row.request
-        if key in seen:
+        if key in keys:
             duplicates += 1
             continue
-        seen.add(key)
+        keys.add(key)
         if is_contaminated(row, forbidden, names):
             contaminated += 1
         elif not parses(code_of(row.output)):
             unparsable += 1
         else:
-            kept.append(row)
-    return Cleaned(tuple(kept), len(rows), duplicates, contaminated, unparsable, without_request)
+            retained.append(row)
+    return Cleaned(tuple(retained), len(rows), duplicates, contaminated, unparsable, without_request)
 
 
 def normalised(text: str) -> str:
@@ -89,12 +89,12 @@ def _runs(words: Sequence[str], length: int) -> set[tuple[str, ...]]:
 
 
 def _shingles(tasks: Iterable[CodeTask]) -> set[tuple[str, ...]]:
-    """Of what a task asks and what answers it; its tests are left out, since numbers in a row occur anywhere."""
-    found: set[tuple[str, ...]] = set()
+    """Word runs of every task's request and reference; tests are left out, since numbers in a row occur anywhere."""
+    runs: set[tuple[str, ...]] = set()
     for task in tasks:
-        asked = WORD.findall(task.instruction.lower())
-        found.update(shingles(task.reference), *(_runs(asked, size) for size in range(SHORTEST, SHINGLE + 1)))
-    return found
+        words = WORD.findall(task.instruction.lower())
+        runs.update(shingles(task.reference), *(_runs(words, size) for size in range(SHORTEST_REQUEST, SHINGLE + 1)))
+    return runs
 
 
 def is_contaminated(row: Instruction, forbidden: set[tuple[str, ...]], names: set[str]) -> bool:

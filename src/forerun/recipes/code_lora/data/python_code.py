@@ -9,8 +9,8 @@ FENCE = re.compile(r"```[a-zA-Z0-9_+-]*[ \t]*\n(.*?)(?:\n?```|\Z)", re.DOTALL)
 
 def code_of(answer: str) -> str:
     """The first fenced block of an answer, also where its end is missing, or else all of it."""
-    found = FENCE.search(answer)
-    return (found.group(1) if found else answer).strip("\n")
+    match = FENCE.search(answer)
+    return (match.group(1) if match else answer).strip("\n")
 
 
 def parses(code: str) -> bool:

@@ -32,17 +32,17 @@ class CodeLoraOptions(Section):
     tasks: str | None = None
     """A file of tasks with unit tests, in the format of HumanEval or MBPP."""
     questions: Count = 128
-    """Tasks that are judged, at most."""
+    """Most tasks whose answers are scored."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.08
     """Share of the rows that is not trained on."""
     samples: Count = 1
     """Answers drawn for each task; pass@k is given for k up to this."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Of the draws; 0 takes the likeliest token, so that one sample is enough."""
+    """Sampling temperature of the answers; 0 takes the likeliest token, so that one sample is enough."""
     documents: Count = 19200
-    """What a decoder without published weights is pretrained on, once."""
+    """Documents on which a decoder without published weights is pretrained once."""
     pretraining_rate: Annotated[float, Field(gt=0)] = 4e-3
-    """Its peak learning rate."""
+    """Peak learning rate of that pretraining."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class CodeLoraData:
     held_out: tuple[Instruction, ...]
     """The other held-out rows, scored at the end."""
     tasks: tuple[CodeTask, ...]
-    """What is judged at the end."""
+    """Tasks whose answers are scored at the end."""
     split: str
     """Hash of the split."""
 
@@ -76,7 +76,7 @@ class CodeLoraData:
         return all(task.tests for task in self.tasks)
 
     def scoring(self, rows: Sequence[Instruction]) -> TokenData:
-        """Rows as batches without order, to be scored."""
+        """Batches of rows whose loss is computed, in no particular order."""
         samples = [self.tokens.sample(row.request, row.output) for row in rows]
         return TokenData(self.training.settings, samples, padding_id=self.tokens.pad_id)
 
@@ -100,33 +100,33 @@ def open_data(settings: Settings, options: CodeLoraOptions, tokens: ChatTokens) 
     train, held_out = split_rows(cleaned.rows, options.held_out)
     tokenised = [(row, tokens.sample(row.request, row.output)) for row in train]
     fitting = [(row, sample) for row, sample in tokenised if len(sample.ids) <= settings.batch.sequence_length]
-    too_long, kept = len(tokenised) - len(fitting), fitting[: settings.data.examples]
+    too_long, retained = len(tokenised) - len(fitting), fitting[: settings.data.examples]
     watched, rest = held_out[: settings.evaluation.examples], held_out[settings.evaluation.examples :]
-    if not kept or not rest:
+    if not retained or not rest:
         raise BadData(
-            f"data.source: needs rows to train on and to hold out; of {cleaned.given} rows {cleaned.duplicates} are "
-            f"duplicates, {cleaned.contaminated} are in the evaluation, {cleaned.unparsable} hold no Python that "
+            f"data.source: needs rows to train on and to hold out; of {cleaned.input_rows} rows {cleaned.duplicates} "
+            f"are duplicates, {cleaned.contaminated} are in the evaluation, {cleaned.unparsable} hold no Python that "
             f"parses, and {too_long} are longer than batch.sequence_length={settings.batch.sequence_length}; "
-            f"{len(kept)} are left to train on and {len(rest)} to judge. Give more rows, or change recipe.held_out, "
-            f"evaluation.examples or batch.sequence_length."
+            f"{len(retained)} are left to train on and {len(rest)} to judge. Give more rows, or change "
+            f"recipe.held_out, evaluation.examples or batch.sequence_length."
         )
     as_text = settings.model_copy(update={"workload": "causal-lm"})
-    judged = tasks or [question_of(row, number) for number, row in enumerate(rest)]
+    questions = tasks or [question_of(row, number) for number, row in enumerate(rest)]
     return CodeLoraData(
         tokens=tokens,
         cleaned=cleaned,
         too_long=too_long,
-        train=tuple(row for row, _ in kept),
-        training=TokenData(as_text, [sample for _, sample in kept], padding_id=tokens.pad_id),
+        train=tuple(row for row, _ in retained),
+        training=TokenData(as_text, [sample for _, sample in retained], padding_id=tokens.pad_id),
         watched=tuple(watched),
         held_out=tuple(rest),
-        tasks=tuple(judged[: options.questions]),
+        tasks=tuple(questions[: options.questions]),
         split=split_hash(train, held_out),
     )
 
 
 def question_of(row: Instruction, number: int) -> CodeTask:
-    """A held-out row as something to be asked: no tests."""
+    """A held-out row as a task without tests."""
     return CodeTask(
         task_id=f"held-out/{number}",
         instruction=row.request,

@@ -24,9 +24,9 @@ class CodeTask:
 
     task_id: str
     instruction: str
-    """What a model that follows instructions is asked."""
+    """Prompt for a model that follows instructions."""
     prompt: str
-    """What a model that only continues text gets."""
+    """Prompt for a model that only continues text."""
     preamble: str
     """Code that a whole answer may rely on: imports and helpers of the prompt."""
     entry_point: str
@@ -36,7 +36,7 @@ class CodeTask:
     tests: str
     """Code to run after a program; raises where it is wrong. Empty where there are none."""
     kind: str = ""
-    """What results are sliced by."""
+    """Group of the task in result tables."""
 
 
 def read_tasks(path: Path) -> list[CodeTask]:
@@ -45,16 +45,16 @@ def read_tasks(path: Path) -> list[CodeTask]:
     Raises:
         BadData: it cannot be read, is empty, has neither format's fields, or two tasks of one id.
     """
-    found: dict[str, CodeTask] = {}
+    tasks: dict[str, CodeTask] = {}
     for number, row in enumerate(read_rows(path), start=1):
         task = _task(row, f"{path}, row {number}")
-        if task.task_id in found:
+        if task.task_id in tasks:
             raise BadData(
                 f"{path}, row {number}: each task has a task_id of its own; found {task.task_id} again. Remove the "
                 f"row, or give it another."
             )
-        found[task.task_id] = task
-    return list(found.values())
+        tasks[task.task_id] = task
+    return list(tasks.values())
 
 
 def _task(row: Mapping[str, Any], where: str) -> CodeTask:
@@ -104,7 +104,7 @@ def _mbpp(row: Mapping[str, Any], text: str, where: str) -> CodeTask:
 
 
 def _tested_name(tests: Sequence[str], code: str, where: str) -> str:
-    """The function of the solution that the tests call."""
+    """Name of the solution's function that the tests call, the last of several."""
     try:
         called = {n.id for test in tests for n in ast.walk(ast.parse(test)) if isinstance(n, ast.Name)}
         defined = [n.name for n in ast.parse(code).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
@@ -112,9 +112,9 @@ def _tested_name(tests: Sequence[str], code: str, where: str) -> str:
         raise BadData(
             f"{where}: code and test_list must be Python; found {error.msg}. Correct or drop the row."
         ) from error
-    found = [name for name in defined if name in called]
-    if not found:
+    names = [name for name in defined if name in called]
+    if not names:
         raise BadData(
             f"{where}: test_list must call a function that code defines; found {', '.join(defined) or 'none'}."
         )
-    return found[-1]
+    return names[-1]

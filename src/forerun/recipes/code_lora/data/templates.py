@@ -26,7 +26,7 @@ NAME = "solve"
 FILE = Path(__file__).parent / "code_operations.toml"
 VARIABLES = {"numbers": "xs", "number": "n", "text": "s", "words": "ws", "truth": "b"}
 HINTS = {"numbers": "list[int]", "number": "int", "text": "str", "words": "list[str]", "truth": "bool"}
-GIVEN = {"numbers": "a list of numbers", "number": "a number", "text": "a text", "words": "a list of words"}
+INPUT_NAMES = {"numbers": "a list of numbers", "number": "a number", "text": "a text", "words": "a list of words"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCABULARY = ("apple", "bear", "Cloud", "dust", "east", "Fox", "gate", "hill", "Ivy", "jam", "kite", "lemon", "moon")
 CASES = 5
@@ -39,7 +39,7 @@ DOCUMENT_LENGTHS, INSTRUCTION_LENGTHS = {1: 0.3, 2: 0.7}, {2: 0.5, 3: 0.5}
 
 @dataclass(frozen=True)
 class Operation:
-    """One row of the file."""
+    """One operation of `code_operations.toml`."""
 
     name: str
     takes: str
@@ -54,7 +54,7 @@ class Chain:
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
-    """Of the values from the argument to the result, one more than operations."""
+    """Kinds of the values from the argument to the result, one more than there are operations."""
     says: tuple[str, ...]
     codes: tuple[str, ...]
     """Expressions over `{x}`."""
@@ -75,22 +75,22 @@ def _taking(kind: str) -> tuple[Operation, ...]:
 def draw_chain(length: int, draw: random.Random) -> Chain:
     """A chain of `length` operations."""
     while True:
-        chosen = [draw.choice([o for o in operations() if o.takes in GIVEN])]
-        while len(chosen) < length and _taking(chosen[-1].gives):
-            chosen.append(draw.choice(_taking(chosen[-1].gives)))
-        if len(chosen) == length:
-            return _filled(chosen, draw)
+        selection = [draw.choice([o for o in operations() if o.takes in INPUT_NAMES])]
+        while len(selection) < length and _taking(selection[-1].gives):
+            selection.append(draw.choice(_taking(selection[-1].gives)))
+        if len(selection) == length:
+            return _filled_chain(selection, draw)
 
 
-def _filled(chosen: Sequence[Operation], draw: random.Random) -> Chain:
+def _filled_chain(selection: Sequence[Operation], draw: random.Random) -> Chain:
     says, codes = [], []
-    for operation in chosen:
+    for operation in selection:
         first, second = draw.sample(LETTERS, 2)
         constants = {"k": draw.randint(2, 99), "n": draw.randint(2, 9), "c": first, "d": second}
         says.append(draw.choice(operation.says).format(**constants))
         codes.append(operation.code.format(x="{x}", **constants))
-    kinds = (chosen[0].takes, *(operation.gives for operation in chosen))
-    return Chain(tuple(o.name for o in chosen), kinds, tuple(says), tuple(codes))
+    kinds = (selection[0].takes, *(operation.gives for operation in selection))
+    return Chain(tuple(o.name for o in selection), kinds, tuple(says), tuple(codes))
 
 
 def body(chain: Chain) -> str:
@@ -110,7 +110,7 @@ def document_prompt(wish: str, kind: str) -> str:
 
 def instruction(chain: Chain) -> str:
     """A request that names the last operation first."""
-    return f"Write {NAME} for {GIVEN[chain.kinds[0]]}: {_backwards(chain)}."
+    return f"Write {NAME} for {INPUT_NAMES[chain.kinds[0]]}: {_backwards(chain)}."
 
 
 def _backwards(chain: Chain) -> str:
@@ -119,8 +119,8 @@ def _backwards(chain: Chain) -> str:
 
 def program(chain: Chain) -> str:
     """The function with type hints."""
-    taken, given = chain.kinds[0], chain.kinds[-1]
-    return f"def {NAME}({VARIABLES[taken]}: {HINTS[taken]}) -> {HINTS[given]}:\n{body(chain)}"
+    input_kind, output_kind = chain.kinds[0], chain.kinds[-1]
+    return f"def {NAME}({VARIABLES[input_kind]}: {HINTS[input_kind]}) -> {HINTS[output_kind]}:\n{body(chain)}"
 
 
 def row(chain: Chain) -> dict[str, str]:
@@ -132,7 +132,7 @@ def task(chain: Chain, task_id: str, draw: random.Random) -> CodeTask | None:
     """The chain as a task with unit tests; None where a constant would pass them."""
     reference = program(chain)
     space: dict[str, Any] = {}
-    exec(reference, space)  # our own code
+    exec(reference, space)  # needs no sandbox: this module composed the program
     cases = _cases(space[NAME], chain.kinds[0], draw)
     if not cases:
         return None
@@ -143,7 +143,7 @@ def task(chain: Chain, task_id: str, draw: random.Random) -> CodeTask | None:
         preamble="",
         entry_point=NAME,
         reference=reference,
-        tests="".join(f"assert {NAME}({given!r}) == {wanted!r}\n" for given, wanted in cases),
+        tests="".join(f"assert {NAME}({argument!r}) == {output!r}\n" for argument, output in cases),
         kind=f"{len(chain.names)} operations",
     )
 
@@ -151,8 +151,8 @@ def task(chain: Chain, task_id: str, draw: random.Random) -> CodeTask | None:
 def _cases(function: Any, kind: str, draw: random.Random) -> list[tuple[Any, Any]]:
     """Inputs with what `function` returns, not always the same; empty where that cannot be had."""
     for _ in range(TRIES):
-        cases = [(given, function(given)) for given in (_input(kind, draw) for _ in range(CASES))]
-        if len({repr(wanted) for _, wanted in cases}) > 1:
+        cases = [(argument, function(argument)) for argument in (_input(kind, draw) for _ in range(CASES))]
+        if len({repr(output) for _, output in cases}) > 1:
             return cases
     return []
 
@@ -186,8 +186,8 @@ def draw_tasks(number: int, seed: int) -> list[CodeTask]:
     draw = random.Random(f"tasks {seed}")
     tasks: list[CodeTask] = []
     while len(tasks) < number:
-        made = task(draw_chain(_length(INSTRUCTION_LENGTHS, draw), draw), f"template/{len(tasks)}", draw)
-        tasks += [] if made is None else [made]
+        candidate = task(draw_chain(_length(INSTRUCTION_LENGTHS, draw), draw), f"template/{len(tasks)}", draw)
+        tasks += [] if candidate is None else [candidate]
     return tasks
 
 

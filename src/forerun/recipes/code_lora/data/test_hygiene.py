@@ -18,10 +18,10 @@ def test_each_fault_is_counted_once():
         Instruction("Say hello.", "Hello, how are you?"),
         Instruction("Fenced.", "Sure:\n```python\nx = 1\n```"),
     ]  # fmt: skip
-    found = clean(rows, [TASK])
-    assert [row.request for row in found.rows] == ["Add two numbers.", "Fenced."]
-    assert (found.given, found.duplicates, found.contaminated, found.unparsable) == (6, 1, 2, 1)
-    assert found.unparsable_share == pytest.approx(1 / 3)
+    report = clean(rows, [TASK])
+    assert [row.request for row in report.rows] == ["Add two numbers.", "Fenced."]
+    assert (report.input_rows, report.duplicates, report.contaminated, report.unparsable) == (6, 1, 2, 1)
+    assert report.unparsable_share == pytest.approx(1 / 3)
 
 
 def test_twelve_words_in_common_are_allowed_and_thirteen_are_not():
@@ -32,12 +32,12 @@ def test_twelve_words_in_common_are_allowed_and_thirteen_are_not():
 
 def test_a_short_request_that_is_a_tasks_own_is_contaminated():
     """305 of MBPP's 974 tasks ask with 7 to 12 words, and their tests follow in the instruction."""
-    asked = "Write a function to halve a number."
-    task = CodeTask("t", f"{asked}\nThe function must pass these tests:\nassert half(4) == 2", "", "", "half", "", "")
-    assert not clean([Instruction(asked.upper(), "def other(x): return x / 2")], [task]).rows
-    kept = [Instruction("Halve a number.", "x = 1"), Instruction(asked + " Quickly.", "x = 1")]
-    kept.append(Instruction("Say it.", f"'{asked}'"))
-    assert list(clean(kept, [task]).rows) == kept
+    request = "Write a function to halve a number."
+    task = CodeTask("t", f"{request}\nThe function must pass these tests:\nassert half(4) == 2", "", "", "half", "", "")
+    assert not clean([Instruction(request.upper(), "def other(x): return x / 2")], [task]).rows
+    rows = [Instruction("Halve a number.", "x = 1"), Instruction(request + " Quickly.", "x = 1")]
+    rows.append(Instruction("Say it.", f"'{request}'"))
+    assert list(clean(rows, [task]).rows) == rows
 
 
 def test_requests_that_differ_in_an_operator_are_two():
@@ -48,10 +48,10 @@ def test_requests_that_differ_in_an_operator_are_two():
 
 def test_rows_that_ask_nothing_are_counted_apart():
     rows = [Instruction("", "x = 1"), Instruction("", "x = 2"), Instruction("?!", "x = 1"), Instruction("...", "x = 1")]
-    found = clean([*rows, Instruction("Nothing to say.", "")], [])
-    assert list(found.rows) == rows[2:]
-    assert (found.without_request, found.duplicates, found.unparsable) == (2, 0, 1)
-    assert found.unparsable_share == pytest.approx(1 / 3)
+    report = clean([*rows, Instruction("Nothing to say.", "")], [])
+    assert list(report.rows) == rows[2:]
+    assert (report.without_request, report.duplicates, report.unparsable) == (2, 0, 1)
+    assert report.unparsable_share == pytest.approx(1 / 3)
 
 
 def test_everyday_names_do_not_count():

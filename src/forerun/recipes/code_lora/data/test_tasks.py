@@ -18,7 +18,7 @@ MBPP = {
 }  # fmt: skip
 
 
-def written(tmp_path, rows, name="tasks.jsonl"):
+def tasks_file(tmp_path, rows, name="tasks.jsonl"):
     path = tmp_path / name
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return path
@@ -26,14 +26,14 @@ def written(tmp_path, rows, name="tasks.jsonl"):
 
 @pytest.mark.parametrize("row", [HUMANEVAL, MBPP, {**MBPP, "prompt": MBPP["text"], "text": None}])
 def test_both_formats_hold_together(tmp_path, row):
-    (task,) = read_tasks(written(tmp_path, [{k: v for k, v in row.items() if v is not None}]))
+    (task,) = read_tasks(tasks_file(tmp_path, [{k: v for k, v in row.items() if v is not None}]))
     exec(task.reference + "\n" + task.tests, {})
     with pytest.raises((AssertionError, TypeError)):
         exec(f"def {task.entry_point}(*given): return None\n{task.tests}", {})
 
 
 def test_fields_of_each_format(tmp_path):
-    first, second = read_tasks(written(tmp_path, [HUMANEVAL, MBPP]))
+    first, second = read_tasks(tasks_file(tmp_path, [HUMANEVAL, MBPP]))
     assert (first.entry_point, first.preamble) == ("double", "from typing import List\n\n\n")
     assert first.instruction.count("def double") == 1
     assert second.entry_point == "half"
@@ -53,13 +53,13 @@ def test_fields_of_each_format(tmp_path):
 )
 def test_other_rows_are_refused(tmp_path, row, words):
     with pytest.raises(BadData) as error:
-        read_tasks(written(tmp_path, [{k: v for k, v in row.items() if v is not None}]))
+        read_tasks(tasks_file(tmp_path, [{k: v for k, v in row.items() if v is not None}]))
     assert all(word in str(error.value) for word in words)
 
 
 def test_a_task_that_stands_twice_is_said(tmp_path):
     with pytest.raises(BadData, match=r"row 3: each task has a task_id of its own; found Own/0 again"):
-        read_tasks(written(tmp_path, [HUMANEVAL, MBPP, HUMANEVAL]))
+        read_tasks(tasks_file(tmp_path, [HUMANEVAL, MBPP, HUMANEVAL]))
 
 
 def test_files_are_read_in_every_form(tmp_path):

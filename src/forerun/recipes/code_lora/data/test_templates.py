@@ -7,31 +7,31 @@ from forerun.recipes.code_lora.data.python_code import code_of, parses
 def chain(*names, seed=0):
     draw = random.Random(seed)
     by_name = {operation.name: operation for operation in t.operations()}
-    return t._filled([by_name[name] for name in names], draw)
+    return t._filled_chain([by_name[name] for name in names], draw)
 
 
 def test_every_operation_is_sound():
     assert len({o.name for o in t.operations()}) == len(t.operations()) >= 70
     draw = random.Random(0)
     for operation in t.operations():
-        made = t._filled([operation], draw)
+        filled = t._filled_chain([operation], draw)
         space = {}
-        exec(t.program(made), space)
+        exec(t.program(filled), space)
         for _ in range(20):
-            given = t._input(operation.takes, draw)
-            wanted = {"numbers": list, "number": int, "text": str, "words": list, "truth": bool}[operation.gives]
-            assert isinstance(space[t.NAME](given), wanted), operation.name
+            argument = t._input(operation.takes, draw)
+            kind = {"numbers": list, "number": int, "text": str, "words": list, "truth": bool}[operation.gives]
+            assert isinstance(space[t.NAME](argument), kind), operation.name
         assert len(set(operation.says)) == 2
 
 
 def test_a_chain_in_both_distributions():
-    made = chain("add", "sum")
-    constant = made.codes[0].split("+ ")[1].split(" ")[0]
+    filled = chain("add", "sum")
+    constant = filled.codes[0].split("+ ")[1].split(" ")[0]
     body = f"    xs = [v + {constant} for v in xs]\n    return sum(xs)\n"
-    assert t.body(made) == body
-    assert t.document_prompt(", then ".join(made.says), "numbers").endswith("\ndef solve(xs):\n")
-    assert t.instruction(made) == f"Write solve for a list of numbers: {made.says[1]}, but first {made.says[0]}."
-    assert t.row(made)["output"] == f"```python\ndef solve(xs: list[int]) -> int:\n{body}```"
+    assert t.body(filled) == body
+    assert t.document_prompt(", then ".join(filled.says), "numbers").endswith("\ndef solve(xs):\n")
+    assert t.instruction(filled) == f"Write solve for a list of numbers: {filled.says[1]}, but first {filled.says[0]}."
+    assert t.row(filled)["output"] == f"```python\ndef solve(xs: list[int]) -> int:\n{body}```"
 
 
 def test_tasks_are_passed_by_their_reference_and_by_no_constant():

@@ -1,4 +1,4 @@
-"""What is in a model's answer: the code of it, whether it parses, and how like the reference it is.
+"""Properties of a model's answer: its code, whether it parses, and how similar it is to the reference.
 
 Forms of answers: `parses` and, of the rest, `truncated` (generation stopped at the limit of tokens), `empty`, and
 `not code`.
@@ -27,7 +27,7 @@ def defines(code: str, name: str) -> bool:
 
 
 def form_of(code: str, *, text: str, is_complete: bool) -> Form:
-    """What the answer `text` with the code `code` is; `is_complete` says that the model ended it itself."""
+    """Form of the answer `text` that holds `code`; `is_complete` says that the model ended it itself."""
     if not text.strip() or not code.strip():
         return "empty"
     if parses(code):
@@ -37,7 +37,7 @@ def form_of(code: str, *, text: str, is_complete: bool) -> Form:
 
 @dataclass(frozen=True)
 class TextScores:
-    """Likeness to references, in percent, with what defines it."""
+    """Similarity to references in percent, with sacrebleu's signatures."""
 
     bleu: float
     bleu_signature: str
@@ -48,8 +48,8 @@ class TextScores:
 def text_scores(answers: Sequence[str], references: Sequence[str]) -> TextScores:
     """Corpus BLEU and chrF of code against one reference each."""
     bleu, chrf = BLEU(), CHRF()
-    found_bleu = bleu.corpus_score(list(answers), [list(references)])
-    found_chrf = chrf.corpus_score(list(answers), [list(references)])
+    bleu_score = bleu.corpus_score(list(answers), [list(references)])
+    chrf_score = chrf.corpus_score(list(answers), [list(references)])
     return TextScores(
-        found_bleu.score, str(bleu.get_signature()), found_chrf.score, str(chrf.get_signature())
+        bleu_score.score, str(bleu.get_signature()), chrf_score.score, str(chrf.get_signature())
     )  # fmt: skip

@@ -29,7 +29,7 @@ from tree_sitter import Language, Node, Parser
 
 ORDERS = 4
 KEYWORD_WEIGHT, OTHER_WEIGHT = 1.0, 0.2
-"""Of the authors' script."""
+"""Weights of keywords and other tokens, those of the authors' script."""
 Edge = tuple[str, str, tuple[str, ...]]
 
 
@@ -102,17 +102,17 @@ def ngram_score(pairs: Sequence[tuple[list[str], list[str]]], weights: dict[str,
     for order in range(1, ORDERS + 1):
         hit = total = 0.0
         for answer, reference in pairs:
-            found, wanted = _ngrams(answer, order), _ngrams(reference, order)
-            for gram, number in found.items():
+            counts, limits = _ngrams(answer, order), _ngrams(reference, order)
+            for gram, number in counts.items():
                 weight = weights.get(gram[0], OTHER_WEIGHT) if weights and order == 1 else 1.0
-                hit += weight * min(number, wanted[gram])
+                hit += weight * min(number, limits[gram])
                 total += weight * number
-        smooth = 1.0 if order > 1 else 0.0
+        smooth = 1.0 if order > 1 else 0.0  # Lin and Och 2004: add one to counts of two and more tokens
         if not total + smooth or not hit + smooth:
             return 0.0
         logarithms += math.log((hit + smooth) / (total + smooth)) / ORDERS
-    answered, wanted = sum(len(a) for a, _ in pairs), sum(len(r) for _, r in pairs)
-    return math.exp(logarithms + min(0.0, 1 - wanted / answered))
+    answer_length, reference_length = sum(len(a) for a, _ in pairs), sum(len(r) for _, r in pairs)
+    return math.exp(logarithms + min(0.0, 1 - reference_length / answer_length))
 
 
 def _ngrams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
@@ -122,19 +122,19 @@ def _ngrams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
 def subtrees(root: Node) -> list[str]:
     """Every subtree of more than one node, as node types in brackets."""
     shapes: dict[int, str] = {}
-    found = []
+    trees = []
     for node in reversed(list(_nodes(root))):  # children before their parents, without recursion
         inner = " ".join(shapes[child.id] for child in node.children)
         shapes[node.id] = f"({node.type} {inner})" if inner else node.type
         if inner:
-            found.append(shapes[node.id])
-    return found
+            trees.append(shapes[node.id])
+    return trees
 
 
 def _matched(pairs: Sequence[tuple[Counter[Any], Counter[Any]]]) -> float | None:
     """Share of what the references have that the answers have too; None where they have nothing."""
-    wanted = sum(reference.total() for _, reference in pairs)
-    return sum((answer & reference).total() for answer, reference in pairs) / wanted if wanted else None
+    total = sum(reference.total() for _, reference in pairs)
+    return sum((answer & reference).total() for answer, reference in pairs) / total if total else None
 
 
 TARGETS = {"assignment": ("left", "right"), "augmented_assignment": ("left", "right"), "for_statement": ("left",

@@ -1,4 +1,4 @@
-"""Variants of `code-lora` side by side: what each costs, forecast and measured, and whether it is any better."""
+"""Variants of `code-lora` side by side: forecast and measured costs, scores, and which differences are real."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -39,7 +39,7 @@ def costs_table(runs: Sequence[SweepRun]) -> ResultTable:
 
 
 def scores_table(runs: Sequence[SweepRun]) -> ResultTable:
-    """What each variant reaches; the share is pass@1 where tasks have tests, else the answers that parse."""
+    """Scores of each variant; the share is pass@1 where tasks have tests, else that of answers that parse."""
     what = "pass@1" if all("passed" in run.results for run in runs) else "parses"
     rows: list[list[Cell]] = []
     for run in runs:
@@ -61,17 +61,17 @@ def pairs_table(runs: Sequence[SweepRun]) -> ResultTable:
     """Each pair: the difference, its interval, and how many tasks would be needed to tell it."""
     what = "pass@1" if all("passed" in run.results for run in runs) else "parses"
     rows: list[list[Cell]] = []
-    told = 0
+    distinct = 0
     for first, second in combinations(runs, 2):
         row = _pair(first, second, what)
-        told += row[-2] == "differ"
+        distinct += row[-2] == "differ"
         rows.append(row)
-    said = (
-        f"{told} of {len(rows)} pairs differ by more than chance." if told else
+    statement = (
+        f"{distinct} of {len(rows)} pairs differ by more than chance." if distinct else
         f"No pair of variants can be told apart by {what}: every difference here is within noise."
     )  # fmt: skip
     note = (
-        f"{said} Paired bootstrap over the same tasks where both runs had them; the last column is how many tasks "
+        f"{statement} Paired bootstrap over the same tasks where both runs had them; the last column is how many tasks "
         f"would tell a difference as large as the one seen (5 %, power 80 %)."
     )
     columns = ["first", "second", f"difference of {what}", "low", "high", "verdict", "tasks needed"]
@@ -82,17 +82,17 @@ def _pair(first: SweepRun, second: SweepRun, what: str) -> list[Cell]:
     one, two = _scores(first, what), _scores(second, what)
     if not one or not two or first.results.get("tasks") != second.results.get("tasks"):
         mean_one, mean_two = _mean(one), _mean(two)
-        needed = None if mean_one is None or mean_two is None else samples_needed(mean_one, mean_two)
+        tasks = None if mean_one is None or mean_two is None else samples_needed(mean_one, mean_two)
         gap = None if mean_one is None or mean_two is None else mean_one - mean_two
-        return [first.name, second.name, gap, None, None, "other tasks, not compared", needed]
+        return [first.name, second.name, gap, None, None, "other tasks, not compared", tasks]
     gap = paired_difference(one, two)
     verdict = "differ" if gap.low > 0 or gap.high < 0 else "within noise"
     return [first.name, second.name, gap.value, gap.low, gap.high, verdict, tasks_needed(one, two)]
 
 
 def _scores(run: SweepRun, what: str) -> list[float]:
-    found: Any = run.results.get("passed" if what == "pass@1" else "parses", ())
-    return [float(value) for value in found]
+    values: Any = run.results.get("passed" if what == "pass@1" else "parses", ())
+    return [float(value) for value in values]
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -47,38 +47,38 @@ def first_block(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Functional:
+class TaskOutcomes:
     """Outcomes of every sample of every task."""
 
     outcomes: Mapping[str, tuple[SandboxResult, ...]]
-    """By task id, in the order of the tasks."""
+    """Outcomes of a task's samples by task id, in the order of the tasks."""
 
     @property
     def samples(self) -> int:
-        """Of each task, at least."""
-        return min(len(found) for found in self.outcomes.values())
+        """Fewest samples of any task, so the largest k of pass@k."""
+        return min(len(results) for results in self.outcomes.values())
 
     def passed(self) -> list[float]:
         """Per task the share of samples that pass: pass@1 of that task."""
-        return [fmean(outcome.passed for outcome in found) for found in self.outcomes.values()]
+        return [fmean(outcome.passed for outcome in results) for results in self.outcomes.values()]
 
     def pass_at(self, k: int) -> float:
         """pass@k over all tasks."""
-        return fmean(pass_at_k(len(found), sum(o.passed for o in found), k) for found in self.outcomes.values())
+        return fmean(pass_at_k(len(results), sum(o.passed for o in results), k) for results in self.outcomes.values())
 
     def statuses(self) -> dict[str, int]:
         """How many samples ended in which way."""
-        return dict(Counter(outcome.status for found in self.outcomes.values() for outcome in found))
+        return dict(Counter(outcome.status for results in self.outcomes.values() for outcome in results))
 
 
 def run_tests(
     tasks: Sequence[CodeTask], programs: Sequence[Sequence[str]], limits: SandboxLimits | None = None
-) -> Functional:
+) -> TaskOutcomes:
     """Run each task's programs with its tests."""
     if not tasks or len(tasks) != len(programs) or not all(programs):
         raise ValueError(f"each task needs a program; found {len(tasks)} tasks and {len(programs)} lists of programs")
-    flat = [f"{program}\n{task.tests}" for task, found in zip(tasks, programs, strict=True) for program in found]
+    flat = [f"{program}\n{task.tests}" for task, answers in zip(tasks, programs, strict=True) for program in answers]
     outcomes = iter(run_programs(flat, limits))
-    return Functional({
-        task.task_id: tuple(next(outcomes) for _ in found) for task, found in zip(tasks, programs, strict=True)
+    return TaskOutcomes({
+        task.task_id: tuple(next(outcomes) for _ in answers) for task, answers in zip(tasks, programs, strict=True)
     })  # fmt: skip

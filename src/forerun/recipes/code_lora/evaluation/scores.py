@@ -22,7 +22,7 @@ from forerun.recipes.code_lora.data.rows import CodeLoraData, CodeLoraOptions, q
 from forerun.recipes.code_lora.data.tasks import CodeTask
 from forerun.recipes.code_lora.evaluation.answers import Form, TextScores, form_of, text_scores
 from forerun.recipes.code_lora.evaluation.code_bleu import CodeBleu, code_bleu
-from forerun.recipes.code_lora.evaluation.pass_at_k import Functional, first_block, program_of, run_tests
+from forerun.recipes.code_lora.evaluation.pass_at_k import TaskOutcomes, first_block, program_of, run_tests
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.verify.compare import Criterion
@@ -42,16 +42,16 @@ CRITERIA = (
     Criterion(name="step time was forecast", quantity="step.seconds", comparison="error within", bound=0.30),
     Criterion(name="peak memory was forecast", quantity="peak_allocated_bytes", comparison="error within", bound=0.15),
 )  # fmt: skip
-"""What `forerun run code-lora` must reach where tasks have tests."""
+"""Success criteria of `forerun run code-lora` where tasks have tests."""
 WITHOUT_TESTS = tuple(criterion for criterion in CRITERIA if criterion.quantity not in ("pass_at_1", "parses")) + (
     Criterion(name="answers parse as often as the base's", quantity="parses", comparison="above", bound="base.parses"),
 )
-"""The same where held-out rows are judged, which have none."""
+"""Success criteria where answers to held-out rows are scored, which have no tests."""
 
 
 @dataclass(frozen=True)
 class AnswerScores:
-    """What one answerer said to every task; the first of several samples counts for all but pass@k."""
+    """Answers of one answerer to every task; of several samples the first counts for all but pass@k."""
 
     texts: tuple[tuple[str, ...], ...]
     """Samples of each task."""
@@ -62,7 +62,7 @@ class AnswerScores:
 
 @dataclass(frozen=True)
 class Scores:
-    """What needs the model: answers and held-out losses, with and without the adapter."""
+    """Results that need the model: answers and held-out losses, with and without the adapter."""
 
     answers: dict[str, AnswerScores]
     losses: dict[str, float]
@@ -74,7 +74,7 @@ def answer_all(step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions)
     answers = {MODEL: ask(step, data, options, data.tasks, "chat")}
     losses = {MODEL: held_out_loss(step, data, data.held_out)}
     if hasattr(model, "disable_adapter"):
-        with model.disable_adapter():
+        with model.disable_adapter():  # peft/peft_model.py (0.21): the same weights with the adapters off
             answers[BASE] = ask(step, data, options, data.tasks, "chat" if data.tokens.is_tuned else "continue")
             losses[BASE] = held_out_loss(step, data, data.held_out)
     return Scores(answers, losses)
@@ -83,7 +83,7 @@ def answer_all(step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions)
 def ask(
     step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions, tasks: Sequence[CodeTask], way: Way
 ) -> AnswerScores:
-    """AnswerScores of the model as it is now."""
+    """Answers of the model with its present weights and adapter state."""
     settings, tokens = step.settings, data.tokens
     prompts = [
         tokens.prompt(task.instruction) if way == "chat" else tokens.continuation_prompt(task.prompt)
@@ -93,25 +93,25 @@ def ask(
         new_tokens=settings.evaluation.new_tokens, end_ids=tokens.end_ids, pad_id=tokens.pad_id,
         temperature=options.temperature,
     )  # fmt: skip
-    found = generate(
+    generated = generate(
         step.model, prompts, decoding, batch_size=settings.batch.micro_batch_size, precision=settings.precision
     )
-    texts = [tokens.text(ids) for ids in found]
+    texts = [tokens.text(ids) for ids in generated]
     each = options.samples
     return AnswerScores(
         tuple(tuple(texts[first : first + each]) for first in range(0, len(texts), each)),
-        tuple(len(found[first]) < decoding.new_tokens for first in range(0, len(found), each)),
+        tuple(len(generated[first]) < decoding.new_tokens for first in range(0, len(generated), each)),
         way,
     )
 
 
-def what_is_generated(settings: Settings, data: CodeLoraData, options: CodeLoraOptions) -> Generated:
+def generated_lengths(settings: Settings, data: CodeLoraData, options: CodeLoraOptions) -> Generated:
     """Lengths for a forecast: the trained model answers as long as the training rows do, its base until it is cut."""
     size, most = settings.batch.micro_batch_size, settings.evaluation.new_tokens
     answers = [sum(label != IGNORED for label in _labels(sample)) for sample in data.training.samples]
     tokens = expected_longest(answers, size, most)
-    asked = [*data.tasks, *(question_of(row, number) for number, row in enumerate(data.watched))]
-    prompts = [len(data.tokens.prompt(task.instruction)) for task in asked]
+    tasks = [*data.tasks, *(question_of(row, number) for number, row in enumerate(data.watched))]
+    prompts = [len(data.tokens.prompt(task.instruction)) for task in tasks]
     if not data.tokens.is_tuned:
         prompts += [len(data.tokens.continuation_prompt(task.prompt)) for task in data.tasks]
     number = len(data.tasks) * options.samples
@@ -152,13 +152,13 @@ def watch(step: TrainingStep, data: CodeLoraData, options: CodeLoraOptions) -> d
     }
 
 
-def without_model(data: CodeLoraData) -> dict[str, AnswerScores]:
-    """AnswerScores that come straight from the training rows."""
+def model_free_answers(data: CodeLoraData) -> dict[str, AnswerScores]:
+    """Answers taken from the training rows, without a model."""
     outputs = [row.output for row in data.train]
     vectoriser = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", lowercase=True)
-    known = vectoriser.fit_transform([row.request for row in data.train])
-    asked = vectoriser.transform([task.instruction for task in data.tasks])
-    nearest = (asked @ known.T).toarray().argmax(axis=1)
+    training_vectors = vectoriser.fit_transform([row.request for row in data.train])
+    task_vectors = vectoriser.transform([task.instruction for task in data.tasks])
+    nearest = (task_vectors @ training_vectors.T).toarray().argmax(axis=1)
     commonest = Counter(outputs).most_common(1)[0][0]
     sure = tuple(True for _ in data.tasks)
     return {
@@ -174,30 +174,30 @@ class Report:
     forms: tuple[Form, ...]
     text: TextScores
     code: CodeBleu
-    functional: Functional | None
+    functional: TaskOutcomes | None
     loss: float | None
 
     def share(self, form: Form) -> float:
-        """Of the answers, those of that form."""
+        """Share of the answers that have a form."""
         return self.forms.count(form) / len(self.forms)
 
     def metrics(self, prefix: str, samples: int) -> dict[str, float]:
         """Flat figures for the ledger."""
-        found = {
+        figures = {
             "parses": self.share("parses"), "truncated": self.share("truncated"), "empty": self.share("empty"),
             "not_code": self.share("not code"), "bleu": self.text.bleu, "chrf": self.text.chrf,
             "code_bleu": self.code.score,
         }  # fmt: skip
         if self.loss is not None:
-            found["loss"] = self.loss
+            figures["loss"] = self.loss
         if self.functional is not None:
-            found["pass_at_1"] = self.functional.pass_at(1)
+            figures["pass_at_1"] = self.functional.pass_at(1)
             if 1 < samples <= self.functional.samples:
-                found[f"pass_at_{samples}"] = self.functional.pass_at(samples)
-        return {prefix + name: value for name, value in found.items()}
+                figures[f"pass_at_{samples}"] = self.functional.pass_at(samples)
+        return {prefix + name: value for name, value in figures.items()}
 
 
-def report(answers: AnswerScores, data: CodeLoraData, loss: float | None) -> Report:
+def score_answers(answers: AnswerScores, data: CodeLoraData, loss: float | None) -> Report:
     """Score answers; programs are run where tasks have tests."""
     continues = answers.way == "continue"
     firsts = [samples[0] for samples in answers.texts]

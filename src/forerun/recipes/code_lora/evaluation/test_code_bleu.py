@@ -34,8 +34,8 @@ def test_keywords_weigh_five_times():
 
 
 def test_bleu_by_hand():
-    found = ngram_score([(list("abcd"), list("abce"))], {})
-    assert found == pytest.approx(math.exp(sum(map(math.log, (3 / 4, 3 / 4, 2 / 3, 1 / 2))) / 4))
+    score = ngram_score([(list("abcd"), list("abce"))], {})
+    assert score == pytest.approx(math.exp(sum(map(math.log, (3 / 4, 3 / 4, 2 / 3, 1 / 2))) / 4))
     assert ngram_score([(list("ab"), list("abcdef"))], {}) < math.exp(1 - 3) * 1.01
 
 

@@ -14,7 +14,7 @@ TASK = CodeTask(
 @pytest.mark.parametrize(("samples", "passed", "k"), [(5, 2, 1), (5, 2, 3), (6, 0, 2), (6, 6, 2), (10, 3, 10)])
 def test_the_estimator_is_the_mean_over_all_choices(samples, passed, k):
     outcomes = [True] * passed + [False] * (samples - passed)
-    every = fmean(any(chosen) for chosen in combinations(outcomes, k))
+    every = fmean(any(subset) for subset in combinations(outcomes, k))
     assert pass_at_k(samples, passed, k) == pytest.approx(every)
 
 
@@ -35,10 +35,10 @@ def test_programs_of_answers():
 
 def test_samples_of_a_task_are_run_and_counted():
     good, bad = "def double(x): return 2 * x", "def double(x): return x"
-    found = run_tests([TASK], [[good, bad, bad, good]])
-    assert found.pass_at(1) == 0.5
-    assert found.pass_at(2) == pytest.approx(1 - 1 / 6)
-    assert found.passed() == [0.5]
-    assert found.statuses() == {"passed": 2, "failed": 2}
+    outcomes = run_tests([TASK], [[good, bad, bad, good]])
+    assert outcomes.pass_at(1) == 0.5
+    assert outcomes.pass_at(2) == pytest.approx(1 - 1 / 6)
+    assert outcomes.passed() == [0.5]
+    assert outcomes.statuses() == {"passed": 2, "failed": 2}
     with pytest.raises(ValueError, match="needs a program"):
         run_tests([TASK], [[]])
