@@ -246,7 +246,7 @@ def timing(folder: Path) -> dict[str, float]:
     rows = read_rows(folder / "snippets.jsonl.gz")[-TIMED_FILES:]
     files = [SourceFile(row["id"], row["code"], row["language"]) for row in rows]
     start = time.perf_counter()
-    found = compare_all(files, shown=100, workers=TIMED_WORKERS)
+    found = compare_all(files, pair_limit=100, workers=TIMED_WORKERS)
     seconds = time.perf_counter() - start
     return {"files": found.files, "pairs": found.pairs, "tiled": found.tiled, "seconds": round(seconds, 1),
             "allowed_seconds": ALLOWED_SECONDS}  # fmt: skip

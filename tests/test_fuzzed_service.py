@@ -35,8 +35,8 @@ def detector():
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     store = PredictionStore(f"sqlite:///{tmp_path_factory.mktemp('s')}/p.sqlite", keep_code=True)
-    with serving(make_app(detector(), store=store, embedding=untrained())) as found:
-        yield found
+    with serving(make_app(detector(), store=store, embedding=untrained())) as url:
+        yield url
 
 
 @pytest.mark.slow
@@ -46,20 +46,20 @@ def test_no_5xx_and_no_leak(address):
     planted = {"code": f"# {CANARY}\n" + "def f(x):\n    return x\n" * 9, "language": "python", "name": CANARY}
     assert requests.post(f"{address}/v1/detect", json=planted).status_code == 200
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [result.ok() for result in schema.get_all_operations()]
     kinds = list(schemathesis.GenerationMode)
-    seen: Counter[int] = Counter()
+    statuses: Counter[int] = Counter()
     with requests.Session() as session:
         for operation in operations:
             for kind in kinds:
-                _fuzz(operation, kind, session, seen, REQUESTS // (len(operations) * len(kinds)) + 1)
-    print(f"\n{seen.total()} requests: {dict(sorted(seen.items()))}")
-    assert seen.total() >= REQUESTS
-    assert not [status for status in seen if status >= 500]
-    assert {200, 422} <= set(seen)
+                _fuzz(operation, kind, session, statuses, REQUESTS // (len(operations) * len(kinds)) + 1)
+    print(f"\n{statuses.total()} requests: {dict(sorted(statuses.items()))}")
+    assert statuses.total() >= REQUESTS
+    assert not [status for status in statuses if status >= 500]
+    assert {200, 422} <= set(statuses)
 
 
-def _fuzz(operation, kind, session, seen, number):
+def _fuzz(operation, kind, session, statuses, number):
     if kind.name == "NEGATIVE" and operation.method == "get":
         kind = type(kind).POSITIVE  # nothing in it can be wrong
 
@@ -70,14 +70,14 @@ def _fuzz(operation, kind, session, seen, number):
     )  # fmt: skip
     def ask(case):
         response = case.call(session=session)
-        seen[response.status_code] += 1
+        statuses[response.status_code] += 1
         text = response.content.decode("utf-8", "replace")
         assert response.status_code < 500, text
         assert not [word for word in TELLTALE if word in text and word not in str(case.body)], text
 
-    before = seen.total()
-    while seen.total() - before < number:  # hypothesis ends early where there is little to vary
-        left = seen.total()
+    before = statuses.total()
+    while statuses.total() - before < number:  # hypothesis ends early where there is little to vary
+        left = statuses.total()
         ask()
-        if seen.total() == left:
+        if statuses.total() == left:
             break

@@ -27,16 +27,16 @@ def run(tmp_path_factory):
     """The environment and the id of an exported run."""
     folder = tmp_path_factory.mktemp("served")
     url = f"sqlite:///{folder}/ledger.sqlite"
-    opened = load_experiment(
+    experiment = load_experiment(
         settings(schedule={"epochs": 1, "max_steps": 2}, checkpoints={"every_steps": 2, "keep_last": 1}), corpus(2400)
     )
     device = detect_cpu().device
     with open_ledger(url) as ledger:
-        run_id = enter_run(opened.settings, device, ledger, folder)
-    training = start_training(opened, device, folder / run_id)
+        run_id = enter_run(experiment.settings, device, ledger, folder)
+    training = start_training(experiment, device, folder / run_id)
     for _ in training.steps():
         pass
-    export_run(run_id, opened, device, folder / run_id, folder / run_id / "export", merge=False)
+    export_run(run_id, experiment, device, folder / run_id, folder / run_id / "export", merge=False)
     return {**os.environ, "FORERUN_LEDGER": url, "OMP_NUM_THREADS": "1"}, run_id
 
 
@@ -47,7 +47,7 @@ def forerun(environment, *words, folder=None):
 
 @contextlib.contextmanager
 def served(environment, run_id, *words):
-    """The address of the service's API, its headers, and what it said on stderr when it is over."""
+    """The address of the service's API, its headers, and a list that gets its stderr when it has ended."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -55,7 +55,7 @@ def served(environment, run_id, *words):
     process = subprocess.Popen(
         command, env={**environment, "FORERUN_SERVE_TOKEN": "t"}, stderr=subprocess.PIPE, text=True
     )
-    headers, address, said = {"Authorization": "Bearer t"}, f"http://127.0.0.1:{port}/v1", []
+    headers, address, error_output = {"Authorization": "Bearer t"}, f"http://127.0.0.1:{port}/v1", []
     try:
         for _ in range(600):
             try:
@@ -64,10 +64,10 @@ def served(environment, run_id, *words):
             except requests.ConnectionError:
                 assert process.poll() is None, "it has ended"
                 time.sleep(0.1)
-        yield address, headers, said
+        yield address, headers, error_output
     finally:
         process.terminate()
-        said.append(process.communicate(timeout=30)[1])
+        error_output.append(process.communicate(timeout=30)[1])
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ def embedding(run, tmp_path_factory):
     ]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = ("embed", "--data", str(folder / "rows.jsonl"), "--to", str(folder / "made"), "--epochs", "1", "--json")
-    made = forerun(run[0], *words)
-    assert made.returncode == 0, made.stderr
-    assert json.loads(made.stdout)["tasks"] == 3
+    embed_run = forerun(run[0], *words)
+    assert embed_run.returncode == 0, embed_run.stderr
+    assert json.loads(embed_run.stdout)["tasks"] == 3
     assert forerun(run[0], *words).returncode == 2  # it is there
     return str(folder / "made")
 
@@ -123,9 +123,9 @@ def test_what_the_service_got_wrong_is_learned_and_the_new_model_put_beside_the_
     with served(environment, run_id, "--embedding", embedding) as (address, headers, _):
         for n in range(12):
             file = {"code": f"def g{n}(value):\n\treturn value * {n}\n" * (5 + n), "language": "python"}
-            said = requests.post(f"{address}/detect", json=file, headers=headers, timeout=30).json()
-            outcome = "refuted" if said["verdict"] == "worth-a-conversation" else "confirmed"
-            body = {"prediction_id": said["prediction_id"], "outcome": outcome}
+            answer = requests.post(f"{address}/detect", json=file, headers=headers, timeout=30).json()
+            outcome = "refuted" if answer["verdict"] == "worth-a-conversation" else "confirmed"
+            body = {"prediction_id": answer["prediction_id"], "outcome": outcome}
             assert requests.post(f"{address}/feedback", json=body, headers=headers, timeout=5).status_code == 200
     edge = tmp_path / "edge.jsonl"
     document = json.loads(forerun(environment, "monitor", run_id, "--edge-cases", str(edge), "--json").stdout)
@@ -154,11 +154,11 @@ def test_what_the_service_got_wrong_is_learned_and_the_new_model_put_beside_the_
     assert figures["changed"] > 0 or figures["auc_difference"] != 0  # they are two models
     decision = figures["auc_difference_high"] >= 0 and figures["new_fpr"] <= figures["old_fpr"]
     assert figures["promotable"] == decision
-    shown = " ".join(forerun(environment, "monitor", run_id, "--against", new).stdout.split())
-    assert ("is promotable" if decision else "is not promotable") in shown
-    kept = json.loads(forerun(environment, "monitor", run_id, "--forget-before", "1", "--json").stdout)
-    gone = json.loads(forerun(environment, "monitor", run_id, "--forget-before", "0", "--json").stdout)
-    assert (kept["deleted"], gone["deleted"], gone["predictions"]) == (0, 12, 0)
+    output = " ".join(forerun(environment, "monitor", run_id, "--against", new).stdout.split())
+    assert ("is promotable" if decision else "is not promotable") in output
+    day_deletion = json.loads(forerun(environment, "monitor", run_id, "--forget-before", "1", "--json").stdout)
+    full_deletion = json.loads(forerun(environment, "monitor", run_id, "--forget-before", "0", "--json").stdout)
+    assert (day_deletion["deleted"], full_deletion["deleted"], full_deletion["predictions"]) == (0, 12, 0)
 
 
 @pytest.mark.slow
@@ -166,25 +166,25 @@ def test_a_run_is_served_and_watched(run, embedding):
     environment, run_id = run
     with served(environment, run_id, "--embedding", embedding) as (address, headers, err):
         assert requests.post(f"{address}/detect", json=FILE, timeout=5).status_code == 401
-        said = requests.post(f"{address}/detect", json=FILE, headers=headers, timeout=30).json()
-        feedback = {"prediction_id": said["prediction_id"], "outcome": "refuted"}
+        answer = requests.post(f"{address}/detect", json=FILE, headers=headers, timeout=30).json()
+        feedback = {"prediction_id": answer["prediction_id"], "outcome": "refuted"}
         assert requests.post(f"{address}/feedback", json=feedback, headers=headers, timeout=5).status_code == 200
         assert requests.get(f"{address}/status", headers=headers, timeout=5).json()["embedding"] == "rows.jsonl"
         body = {"query": FILE, "candidates": [FILE, FILE], "by": "embedding"}
-        found = requests.post(f"{address}/find-similar", json=body, headers=headers, timeout=30).json()["found"]
-        assert [each["embedding"] for each in found] == pytest.approx([1, 1], abs=1e-5)
+        matches = requests.post(f"{address}/find-similar", json=body, headers=headers, timeout=30).json()["found"]
+        assert [each["embedding"] for each in matches] == pytest.approx([1, 1], abs=1e-5)
     assert "no evidence against a person" in " ".join(err[0].split())
     watched = forerun(environment, "monitor", run_id, "--json")
     assert watched.returncode == 0, watched.stderr
     document = json.loads(watched.stdout)
     assert (document["schema"], document["predictions"], document["feedback"]) == ("forerun.monitor/1", 1, 1)
     assert "Drift against the validation files" in forerun(environment, "monitor", run_id).stdout
-    gone = json.loads(forerun(environment, "monitor", run_id, "--forget", said["prediction_id"], "--json").stdout)
-    assert (gone["deleted"], gone["predictions"]) == (1, 0)
+    deletion = json.loads(forerun(environment, "monitor", run_id, "--forget", answer["prediction_id"], "--json").stdout)
+    assert (deletion["deleted"], deletion["predictions"]) == (1, 0)
 
 
 def test_listening_to_others_wants_a_token():
-    """Said before a run is looked for: nothing is loaded, nothing that is stored grows too old."""
+    """The refusal comes before a run is looked for: nothing is loaded, no stored prediction is deleted for its age."""
     refused = forerun({**os.environ, "FORERUN_SERVE_TOKEN": ""}, "serve", "any", "--host", "0.0.0.0")
     assert refused.returncode == 2
     assert "FORERUN_SERVE_TOKEN" in refused.stderr

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 @pytest.fixture(scope="module")
 def address():
-    with serving(make_app(FakeDetector())) as found:
-        yield found
+    with serving(make_app(FakeDetector())) as url:
+        yield url
 
 
-def shown(url: str, profile) -> str:
+def rendered_page(url: str, profile) -> str:
     """The page's document after its scripts have run."""
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
@@ -32,7 +32,7 @@ def shown(url: str, profile) -> str:
 
 
 def test_an_example_is_checked(address, tmp_path):
-    page = shown(f"{address}/#example-detect", tmp_path)
+    page = rendered_page(f"{address}/#example-detect", tmp_path)
     assert "Model fake (0123456789abcdef)" in page
     assert "Worth a conversation" in page or "No finding" in page
     assert "It proves nothing." in page
@@ -40,7 +40,7 @@ def test_an_example_is_checked(address, tmp_path):
 
 
 def test_copies_are_highlighted_on_both_sides(address, tmp_path):
-    page = shown(f"{address}/#example-compare", tmp_path)
+    page = rendered_page(f"{address}/#example-compare", tmp_path)
     assert "stretches in common" in page
     assert len(re.findall(r'class="e\d"', page)) > 30
     assert page.count('class="code"') == 2
@@ -52,7 +52,7 @@ def test_copies_are_highlighted_on_both_sides(address, tmp_path):
 
 
 def test_an_assignment_is_ranked_and_can_be_corrected(address, tmp_path):
-    page = shown(f"{address}/#example-batch", tmp_path)
+    page = rendered_page(f"{address}/#example-batch", tmp_path)
     assert "Most similar pairs" in page
     first = page.split("<tbody>")[1].split("</tr>")[0]
     assert {"first.py", "third.py"} == set(re.findall(r"\w+\.py", first))  # the same functions in another order

@@ -14,12 +14,12 @@ from forerun.errors import NotSupported
 
 EMBEDDING_WIDTH = 128
 CLASSES = 2
-"""Human 0, AI 1."""
+"""Number of labels: human is 0, AI is 1."""
 
 
 @dataclass(frozen=True)
 class DetectorOutput:
-    """Of one batch: logits (B, 2) and unit vectors (B, 128)."""
+    """Output of both heads for one batch: logits (B, 2) and unit vectors (B, 128)."""
 
     logits: Tensor
     vectors: Tensor
@@ -30,6 +30,8 @@ class PooledTransformer(nn.Module):
 
     def __init__(self, backbone: nn.Module):
         super().__init__()
+        # transformers/models/bert/modeling_bert.py (5.23): forward skips a pooler that is None. Left in, it would get
+        # no gradient, and DDP fails on such parameters (find_unused_parameters is off).
         if getattr(backbone, "pooler", None) is not None:
             backbone.pooler = None  # type: ignore[assignment]
         self.backbone = backbone

@@ -35,7 +35,7 @@ class _Plain(nn.Module):
 
 
 def write_onnx(model: nn.Module, data: CodeDetectorData, folder: Path) -> float:
-    """Write `model.onnx`, score the validation split with it; the largest difference of a probability.
+    """Write `model.onnx` and score the validation split with it; returns the largest difference of a probability.
 
     Raises:
         MissingExtra: ONNX, its exporter or its runtime is not installed.
@@ -54,9 +54,9 @@ def write_onnx(model: nn.Module, data: CodeDetectorData, folder: Path) -> float:
     with torch.inference_mode():
         for _, batch in data.evaluation_batches("val"):
             ids, mask = batch["input_ids"], batch["attention_mask"]
-            found: Any = session.run(["logits"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
-            wanted = model(ids, mask).logits.softmax(1)
-            gap = (torch.from_numpy(np.asarray(found)).softmax(1) - wanted).abs().max()
+            onnx_logits: Any = session.run(["logits"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
+            expected = model(ids, mask).logits.softmax(1)
+            gap = (torch.from_numpy(np.asarray(onnx_logits)).softmax(1) - expected).abs().max()
             largest = max(largest, float(gap))
     return largest
 
@@ -64,8 +64,10 @@ def write_onnx(model: nn.Module, data: CodeDetectorData, folder: Path) -> float:
 def _export(model: nn.Module, to: Path, length: int) -> None:
     batch = torch.export.Dim("batch", min=1, max=MOST)
     tokens = torch.export.Dim("length", min=SMALLEST, max=max(LONGEST, length))
+    # torch/fx/experimental/symbolic_shapes.py (2.13), specialize_zero_one: example sizes 0 and 1 become constants.
     ids = torch.ones(3, 64, dtype=torch.long)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # tells of every package that it does without
+    # torch/onnx/_internal/exporter/_registration.py (2.13) warns of every optional package that is missing.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(

@@ -20,7 +20,7 @@ class CodeDetectorOptions(Section):
     """`recipe.…` of the settings."""
 
     form: Literal["raw", "normalised"] = "raw"
-    """`normalised` trains and judges on code without its formatting (`data.normalise_code`), so that tabs are no
+    """`normalised` trains and judges on code without its formatting (`data.normalise`), so that tabs are no
     evidence."""
     hold_out: Annotated[str, Field(pattern=r"^$|^(source|language|family):.+$")] = ""
     """`source:NAME`, `language:NAME` or `family:NAME` (a maker of generators): trained without it, judged on it."""
@@ -38,7 +38,7 @@ VARIANTS = {
     "unseen generators of meta-llama": ("recipe.hold_out=family:meta-llama",),
     "unseen language java": ("recipe.hold_out=language:java",),
 }
-"""What `forerun sweep code-detector` runs: how it stands where it has learned nothing."""
+"""Overrides of each run of `forerun sweep code-detector`: as shipped, without formatting, and with parts held out."""
 
 
 def options_of(settings: Settings) -> CodeDetectorOptions:
@@ -63,7 +63,7 @@ def part_of(corpus: CodeCorpus, options: CodeDetectorOptions) -> CodeCorpus:
 
 
 def _with_edge_cases(corpus: CodeCorpus, path: Path) -> CodeCorpus:
-    """Edge cases are trained on, all of them, but for those whose text validation or test hold: these stay frozen."""
+    """The corpus with edge cases as training rows, except those whose text is in validation or test (frozen)."""
     frozen = {_bare(sample.code) for sample in corpus.samples if sample.split != "train"}
     added = [replace(sample, split="train") for sample in from_path(path).samples if _bare(sample.code) not in frozen]
     if not added:
@@ -72,7 +72,7 @@ def _with_edge_cases(corpus: CodeCorpus, path: Path) -> CodeCorpus:
 
 
 def _bare(code: str) -> str:
-    """Without white space: the same text whatever its formatting."""
+    """The code without white space, so that a text in another formatting counts as the same."""
     return "".join(code.split())
 
 
@@ -88,17 +88,18 @@ def require_start(settings: Settings) -> Path | None:
         return None
     folder = Path(options.start)
     try:
-        given = settings_from(json.loads((folder / "forerun.json").read_text(encoding="utf-8"))["settings"])
+        start_settings = settings_from(json.loads((folder / "forerun.json").read_text(encoding="utf-8"))["settings"])
     except (OSError, KeyError, ValueError) as error:
         raise BadData(f"recipe.start: {folder} holds no export: {error}. Make one with forerun export RUN.") from error
-    for what, wanted, found in (
-        ("workload", settings.workload, given.workload),
-        ("model.name", settings.model.name, given.model.name),
-        ("model.config", settings.model.config, given.model.config),
-        ("recipe.form", options.form, given.recipe.get("form", "raw")),
+    for what, own_value, start_value in (
+        ("workload", settings.workload, start_settings.workload),
+        ("model.name", settings.model.name, start_settings.model.name),
+        ("model.config", settings.model.config, start_settings.model.config),
+        ("recipe.form", options.form, start_settings.recipe.get("form", "raw")),
     ):
-        if wanted != found:
+        if own_value != start_value:
             raise InvalidSettings(
-                f"recipe.start: {folder} has {what} {found!r}, this run {wanted!r}. Set {what} to {found!r}."
+                f"recipe.start: {folder} has {what} {start_value!r}, this run {own_value!r}. "
+                f"Set {what} to {start_value!r}."
             )
     return folder

@@ -87,7 +87,7 @@ class DetectorTrainingData:
         return [[batch.tolist() for batch in step] for step in self.data.sampler.epoch(epoch)]
 
     def collate(self, indices: Sequence[int]) -> Batch:
-        """CPU tensors."""
+        """One micro-batch as CPU tensors."""
         return self.data.collate(np.asarray(indices, dtype=np.int64))
 
     def tokens(self, indices: Sequence[int]) -> tuple[int, int]:
@@ -103,8 +103,8 @@ def load_experiment(settings: Settings, corpus: CodeCorpus | None = None, *, len
     data = open_data(settings, corpus, lengths_only=lengths_only)
     plan = data.plan()
     if settings.model.name != FROM_SCRATCH and isinstance(data.tokeniser, CodeTokeniser):
-        said = f"tokens are those of the recipe's own tokeniser; {settings.model.name}'s is not here."
-        plan = replace(plan, assumptions=(*plan.assumptions, said))
+        assumption = f"tokens are those of the recipe's own tokeniser; {settings.model.name}'s is not here."
+        plan = replace(plan, assumptions=(*plan.assumptions, assumption))
     validation, test = (len(data.samples[split]) for split in ("val", "test"))
     if lengths_only and settings.evaluation.examples > validation:  # a forecast for more data than there is here
         validation, test = settings.evaluation.examples, settings.evaluation.examples
@@ -173,7 +173,7 @@ def with_baselines(
 
 
 def related_tables(ledger: Ledger, run_id: str) -> list[ResultTable]:
-    """What other runs of the ledger say about a run: how such a detector does on what it has not seen."""
+    """Tables from other runs of the ledger: how a detector with these settings does on parts it has not seen."""
     return [unseen_table(ledger, run_id)]
 
 
@@ -185,14 +185,14 @@ def _row(name: str, form: str, result: ClassificationReport) -> list[Cell]:
 
 def standing(test: Scored, baselines: Sequence[BaselineResult], form: str) -> str:
     """Plain words on the detector against each baseline that reads this form, by paired differences of the AUC."""
-    said = []
+    comparisons = []
     for baseline in baselines:
         if baseline.form == form:
             difference = auc_difference(test, baseline.test_scores)
             word = "above" if difference.low > 0 else "below" if difference.high < 0 else "not told apart from"
             interval = f"{difference.value:+.3f}, {difference.low:+.3f} to {difference.high:+.3f}"
-            said.append(f"{word} {baseline.name} ({interval})")
-    return f"AUC is {', '.join(said)}."
+            comparisons.append(f"{word} {baseline.name} ({interval})")
+    return f"AUC is {', '.join(comparisons)}."
 
 
 def main() -> None:

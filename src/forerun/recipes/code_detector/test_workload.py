@@ -14,10 +14,10 @@ from forerun.step.contrastive import supervised_contrastive
 
 
 def built(weights: w.LossWeights = w.LossWeights(), **changes):  # noqa: B008 - frozen
-    chosen: Settings = settings(**changes)
+    run_settings: Settings = settings(**changes)
     torch.manual_seed(0)
-    workload = w.CodeDetectorWorkload(chosen, weights)
-    return workload, workload.build_model(chosen, pretrained=False)
+    workload = w.CodeDetectorWorkload(run_settings, weights)
+    return workload, workload.build_model(run_settings, pretrained=False)
 
 
 def test_example_batch_is_what_collation_yields():
@@ -126,9 +126,9 @@ def test_minilm_without_its_wheel_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize("name", ["minilm", "codebert"])
 def test_pretrained_architectures_build_on_meta_without_weights(monkeypatch, name):
     monkeypatch.setattr(minilm, "PACKAGE", "no_such_package")
-    chosen = settings(model={"name": name})
+    run_settings = settings(model={"name": name})
     with torch.device("meta"):
-        model = w.CodeDetectorWorkload(chosen).build_model(chosen, pretrained=False)
+        model = w.CodeDetectorWorkload(run_settings).build_model(run_settings, pretrained=False)
     encoder_parameters = sum(p.numel() for p in model.encoder.parameters())
     published, pooler = {"minilm": (22_713_216, 384 * 385), "codebert": (124_645_632, 768 * 769)}[name]
     assert encoder_parameters == published - pooler
@@ -137,12 +137,12 @@ def test_pretrained_architectures_build_on_meta_without_weights(monkeypatch, nam
 @pytest.mark.minilm
 @pytest.mark.skipif(not minilm.minilm_is_installed(), reason="needs the minilm extra")
 def test_minilm_weights_are_those_of_the_wheel():
-    chosen = settings(model={"name": "minilm"})
-    workload = w.CodeDetectorWorkload(chosen)
-    model = workload.build_model(chosen, pretrained=True)
-    data = open_data(chosen, corpus())
+    run_settings = settings(model={"name": "minilm"})
+    workload = w.CodeDetectorWorkload(run_settings)
+    model = workload.build_model(run_settings, pretrained=True)
+    data = open_data(run_settings, corpus())
     result = workload.loss(model, data.collate(np.arange(4)))
     assert torch.isfinite(result.sum)
-    fresh = workload.build_model(chosen, pretrained=False)
+    fresh = workload.build_model(run_settings, pretrained=False)
     name = "encoder.backbone.embeddings.word_embeddings.weight"
     assert not torch.equal(model.state_dict()[name], fresh.state_dict()[name])

@@ -1,4 +1,4 @@
-"""What the recipe `code-detector` learns: who wrote a file, by classification and supervised contrast.
+"""The training task of the recipe `code-detector`: who wrote a file, by classification and supervised contrast.
 
     L = CE (label smoothing 0.05) + a · L_task + b · L_author        specified: a = 0.5, b = 0.1
 
@@ -44,9 +44,9 @@ class LossWeights:
 
 
 SHIPPED_WEIGHTS = LossWeights(task=0.1)
-"""Those that scored best (docs/log.md): with the specified 0.5 on tasks the test AUC of code-encoder is 0.980, with 0.1
-it is 0.983, as without contrast. Drawing one task's files by both kinds of author together works against telling them
-apart."""
+"""The weights that scored best (docs/log.md): with the specified 0.5 on tasks the test AUC of code-encoder is 0.980,
+with 0.1 it is 0.983, as without contrast. Drawing one task's files by both kinds of author together works against
+telling them apart."""
 
 
 class CodeDetectorWorkload:
@@ -78,7 +78,7 @@ class CodeDetectorWorkload:
         return Detector(CodeEncoder(config), config.output_width, config.head_dropout)
 
     def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
-        """What `CodeDetectorData.collate` yields: ids and mask (size, length), labels and groups (size,), int64."""
+        """A batch as `collate` of the data yields it: ids and mask (size, length), labels and groups (size,), int64."""
         ids = torch.ones(size, length, dtype=torch.long)
         labels = torch.zeros(size, dtype=torch.long)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels, "groups": labels.clone()}
@@ -110,7 +110,7 @@ class CodeDetectorWorkload:
         return self.loss_of(self.outputs(model, batch), [batch])
 
     def count(self, batch: Batch) -> float:
-        """Samples."""
+        """Number of samples in the batch."""
         return float(len(batch["labels"]))
 
     def encoder(self, model: nn.Module) -> nn.Module | None:
@@ -140,7 +140,7 @@ def _on_pretrained(settings: Settings, *, pretrained: bool) -> Detector:
     limit = maximum_length(config)
     if limit is not None and settings.batch.sequence_length > limit:
         raise _too_long(settings, limit)
-    source = None
+    source = None  # the shape alone, for a forecast
     if pretrained:
         source = str(minilm_directory()) if name == "minilm" else HUB_NAMES.get(name, name)
     return Detector(PooledTransformer(build_model(config, "encoder", pretrained_from=source)), int(config.hidden_size))

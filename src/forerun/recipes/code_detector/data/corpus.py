@@ -79,13 +79,13 @@ class CodeCorpus:
         Raises:
             BadData: no row has that value.
         """
-        held = [sample for sample in self.samples if getattr(sample, attribute) == value]
-        if not held:
-            known = ", ".join(sorted({getattr(sample, attribute) for sample in self.samples}))
-            raise BadData(f"{attribute}: rows to hold out are needed; found none with {value!r}. Known: {known}.")
-        groups = {sample.group for sample in held}
+        held_out = [sample for sample in self.samples if getattr(sample, attribute) == value]
+        if not held_out:
+            values = ", ".join(sorted({getattr(sample, attribute) for sample in self.samples}))
+            raise BadData(f"{attribute}: rows to hold out are needed; found none with {value!r}. Known: {values}.")
+        groups = {sample.group for sample in held_out}  # their other rows would leak into training
         rest = [s for s in self.samples if s.group not in groups]
-        test = [replace(sample, split="test") for sample in held]
+        test = [replace(sample, split="test") for sample in held_out]
         if attribute == "family":
             test += [sample for sample in rest if sample.split == "test" and not sample.is_ai]
         return CodeCorpus(tuple([s for s in rest if s.split != "test"] + test))
@@ -122,9 +122,9 @@ def check_group_disjoint(samples: Iterable[CodeSample]) -> None:
     Raises:
         BadData: names the group and both splits.
     """
-    seen: dict[str, CodeSample] = {}
+    first_of_group: dict[str, CodeSample] = {}
     for sample in samples:
-        first = seen.setdefault(sample.group, sample)
+        first = first_of_group.setdefault(sample.group, sample)
         if first.split != sample.split:
             raise BadData(
                 f"group {sample.group}: all its rows belong in one split; found {first.id} in {first.split} and "
@@ -157,9 +157,9 @@ def _parse(line: str, where: str) -> dict[str, Any]:
 
 
 def _with_splits(rows: list[dict[str, Any]], name: str) -> Iterable[CodeSample]:
-    given = [row.get("split") for row in rows]
-    has_splits = any(split is not None for split in given)
-    for number, (row, split) in enumerate(zip(rows, given, strict=True), 1):
+    splits = [row.get("split") for row in rows]
+    has_splits = any(split is not None for split in splits)
+    for number, (row, split) in enumerate(zip(rows, splits, strict=True), 1):
         if has_splits and split not in SPLIT_SHARES:
             raise BadData(
                 f"{name} row {number}: field split must be train, val or test, in every row or in none; "
@@ -167,5 +167,5 @@ def _with_splits(rows: list[dict[str, Any]], name: str) -> Iterable[CodeSample]:
             )
         optional = {key: row.get(key) or default for key, default in _OPTIONAL.items()}
         required = {key: row[key] for key in ("id", "code", "language", "label", "group")}
-        chosen: Any = split if has_splits else split_of(row["group"])
-        yield CodeSample(**required, **optional, split=chosen)
+        split_name: Any = split if has_splits else split_of(row["group"])
+        yield CodeSample(**required, **optional, split=split_name)

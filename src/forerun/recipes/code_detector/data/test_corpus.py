@@ -42,12 +42,12 @@ def test_embedded_splits_are_large_enough_and_share_no_group(corpus):
 
 @pytest.mark.parametrize(("attribute", "value"), [("source", "codeaid_63"), ("language", "java"), ("family", "qwen")])
 def test_held_out_rows_are_only_in_the_test_split(corpus, attribute, value):
-    held = corpus.hold_out(attribute, value)
-    wanted = {sample.id for sample in corpus.samples if getattr(sample, attribute) == value}
-    test = {sample.id for sample in held.split("test")}
-    assert wanted <= test
-    assert not {s.id for s in held.samples if s.split != "test"} & wanted
-    assert {sample.label for sample in held.split("test")} == {"human", "ai"}
+    held_out = corpus.hold_out(attribute, value)
+    held_out_ids = {sample.id for sample in corpus.samples if getattr(sample, attribute) == value}
+    test = {sample.id for sample in held_out.split("test")}
+    assert held_out_ids <= test
+    assert not {s.id for s in held_out.samples if s.split != "test"} & held_out_ids
+    assert {sample.label for sample in held_out.split("test")} == {"human", "ai"}
 
 
 def test_holding_out_an_unknown_source_names_the_known(corpus):

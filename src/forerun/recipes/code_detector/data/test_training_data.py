@@ -74,8 +74,8 @@ def test_the_plan_is_that_of_the_sampler(data):
 
 @pytest.mark.parametrize("limit", [None, 5])
 def test_evaluation_sees_every_sample_once(data, limit):
-    seen = np.concatenate([indices for indices, _ in data.evaluation_batches("test", limit)])
-    assert sorted(seen.tolist()) == list(range(limit or len(data.samples["test"])))
+    positions = np.concatenate([indices for indices, _ in data.evaluation_batches("test", limit)])
+    assert sorted(positions.tolist()) == list(range(limit or len(data.samples["test"])))
 
 
 def test_examples_keeps_the_first_training_samples():

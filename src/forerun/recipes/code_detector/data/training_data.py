@@ -75,12 +75,12 @@ class CodeDetectorData:
             tokens = self.ids[split][index]
             ids[row, : len(tokens)] = tokens
             mask[row, : len(tokens)] = 1
-        chosen = [self.samples[split][index] for index in indices]
+        batch_samples = [self.samples[split][index] for index in indices]
         return {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(mask),
-            "labels": torch.tensor([int(sample.is_ai) for sample in chosen]),
-            "groups": torch.tensor([self.group_numbers[sample.group] for sample in chosen]),
+            "labels": torch.tensor([int(sample.is_ai) for sample in batch_samples]),
+            "groups": torch.tensor([self.group_numbers[sample.group] for sample in batch_samples]),
         }
 
     def evaluation_batches(self, split: Split, limit: int | None = None) -> Iterator[tuple[Indices, Batch]]:
@@ -88,7 +88,7 @@ class CodeDetectorData:
         lengths = np.asarray([len(tokens) for tokens in self.ids[split][:limit]])
         order = np.argsort(lengths, kind="stable")
         last = len(order)
-        while last:  # longest first: a batch's first sample fixes its length
+        while last:  # longest first: the longest sample of a batch fixes its padded length
             length = self.sampler.padded(int(lengths[order[last - 1]]))
             first = max(0, last - max(1, EVALUATION_BATCH_TOKENS // length))
             indices = order[first:last].astype(np.int64)
@@ -138,11 +138,11 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_o
     return CodeDetectorData(samples, ids, sampler, groups, tokeniser, pad_id)
 
 
-def _as_many(samples: tuple[CodeSample, ...], wanted: int | None, *, repeat: bool) -> tuple[CodeSample, ...]:
-    """The first `wanted` samples; for a forecast of more data than there is here, these over and over."""
-    if repeat and wanted is not None and wanted > len(samples):
-        return tuple(samples[place % len(samples)] for place in range(wanted))
-    return samples[:wanted]
+def _as_many(samples: tuple[CodeSample, ...], count: int | None, *, repeat: bool) -> tuple[CodeSample, ...]:
+    """The first `count` samples; for a forecast of more data than there is here, these over and over."""
+    if repeat and count is not None and count > len(samples):
+        return tuple(samples[place % len(samples)] for place in range(count))
+    return samples[:count]
 
 
 def _tokenise(
@@ -155,7 +155,7 @@ def _tokenise(
     }
     start = require_start(settings)
     if start is not None:
-        return _given(load_exported_tokeniser(start, settings), codes, length)
+        return _encode_splits(load_exported_tokeniser(start, settings), codes, length)
     if settings.model.name == FROM_SCRATCH:
         return _own(codes, CodeEncoderConfig.from_overrides(settings.model.config).vocabulary_size, length)
     try:
@@ -164,20 +164,22 @@ def _tokenise(
         if not lengths_only:
             raise
         return _own(codes, CodeEncoderConfig().vocabulary_size, length)
-    return _given(borrowed, codes, length)
+    return _encode_splits(borrowed, codes, length)
 
 
 def text_of(code: str, language: str, form: str) -> str:
-    """What a detector trained on that form of code is given."""
+    """The input text of a detector trained on that form of code."""
     return normalise_code(code, language) if form == "normalised" else code
 
 
 def _own(codes: dict[Split, list[str]], vocabulary_size: int, length: int) -> tuple[Any, int, dict[Split, list[Ids]]]:
-    return _given(CodeTokeniser.train(codes["train"], vocabulary_size), codes, length)
+    return _encode_splits(CodeTokeniser.train(codes["train"], vocabulary_size), codes, length)
 
 
-def _given(tokeniser: Any, codes: dict[Split, list[str]], length: int) -> tuple[Any, int, dict[Split, list[Ids]]]:
-    """Ids of a tokeniser that is there already."""
+def _encode_splits(
+    tokeniser: Any, codes: dict[Split, list[str]], length: int
+) -> tuple[Any, int, dict[Split, list[Ids]]]:
+    """The tokeniser, its padding id, and the token ids of every split."""
     if isinstance(tokeniser, CodeTokeniser):
         return tokeniser, PAD_ID, {split: tokeniser.encode(rows, length) for split, rows in codes.items()}
     return tokeniser, tokeniser.pad_token_id, {split: _encode(tokeniser, rows, length) for split, rows in codes.items()}

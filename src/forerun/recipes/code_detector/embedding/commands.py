@@ -34,7 +34,7 @@ def similar(
     base: Annotated[list[Path] | None, typer.Option("--base", help="Code that was handed out; repeat.")] = None,
     query: Annotated[Path | None, typer.Option("--query", help="Only pairs with this file.")] = None,
     embedding: EmbeddingOption = None,
-    shown: Annotated[int, typer.Option("--shown", min=1, help="Pairs to show.")] = 20,
+    pair_limit: Annotated[int, typer.Option("--shown", min=1, help="Pairs to show.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Compare files with one another: shared words and syntax, learned likeness, and the lines of each."""
@@ -46,12 +46,12 @@ def similar(
     files, handed_out = _sources(paths if query is None else [query, *paths]), _sources(base or [])
     trained = None if embedding is None else read_embedding(embedding)
     everything = len(files) * (len(files) - 1) // 2
-    report = compare_all(files, sizes=Sizes(), base=handed_out, shown=everything if query else shown)
+    report = compare_all(files, sizes=Sizes(), base=handed_out, pair_limit=everything if query else pair_limit)
     if query is not None:
         own = files[0].name
-        best = [pair for pair in report.best if own in (pair.comparison.a, pair.comparison.b)][:shown]
+        best = [pair for pair in report.best if own in (pair.comparison.a, pair.comparison.b)][:pair_limit]
         report = report.model_copy(update={"best": best})
-    nearest = None if trained is None else _nearest(files, handed_out, trained, shown, 0 if query else None)
+    nearest = None if trained is None else _nearest(files, handed_out, trained, pair_limit, 0 if query else None)
     if as_json:
         near = None if nearest is None else [pair.model_dump(mode="json") for pair in nearest]
         print_json(
@@ -83,21 +83,22 @@ def embed(
     def on_progress(epoch: int, loss: float, floor: float, score: float) -> None:
         err.print(f"epoch {epoch}: loss {loss:.3f} (floor {floor:.3f}), validation MAP@R {score:.3f}", highlight=False)
 
-    made = make_embedding(
+    embedding = make_embedding(
         task_files(data),
         "the shipped rows" if data is None else data.name,
         epochs=epochs,
         minilm=minilm,
         on_progress=on_progress,
     )
-    write_embedding(made.model, made.card, to)
-    card = made.card.model_dump(mode="json", exclude={"unrelated"})
+    card = embedding.card
+    write_embedding(embedding.model, card, to)
     if as_json:
-        print_json({"schema": EMBED_SCHEMA, "folder": str(to), **card})
+        figures = card.model_dump(mode="json", exclude={"unrelated"})
+        print_json({"schema": EMBED_SCHEMA, "folder": str(to), **figures})
     else:
         Console().print(
-            f"{to}: {made.card.tasks:,} tasks of {made.card.data}; validation MAP@R {made.card.map_at_r_before:.3f} "
-            f"before, {made.card.map_at_r:.3f} after {made.card.epochs} epochs.", highlight=False, soft_wrap=True,
+            f"{to}: {card.tasks:,} tasks of {card.data}; validation MAP@R {card.map_at_r_before:.3f} "
+            f"before, {card.map_at_r:.3f} after {card.epochs} epochs.", highlight=False, soft_wrap=True,
         )  # fmt: skip
 
 
@@ -109,17 +110,17 @@ def _sources(paths: list[Path]) -> "list[SourceFile]":
     """
     from forerun.recipes.code_detector.similarity.compare import SourceFile
 
-    found: dict[Path, str] = {}
+    languages: dict[Path, str] = {}
     for path in (each.resolve() for each in paths):
         if path.is_dir():
-            found |= {each: ENDINGS[each.suffix] for each in sorted(path.rglob("*")) if each.suffix in ENDINGS}
+            languages |= {each: ENDINGS[each.suffix] for each in sorted(path.rglob("*")) if each.suffix in ENDINGS}
         elif path.suffix.lower() not in ENDINGS:
             raise BadData(f"{path}: the ending says the language; found {path.suffix!r}. Known: {', '.join(ENDINGS)}.")
         else:
-            found[path] = ENDINGS[path.suffix.lower()]
-    files, parents = [], [str(path.parent) for path in found]
+            languages[path] = ENDINGS[path.suffix.lower()]
+    files, parents = [], [str(path.parent) for path in languages]
     root = Path(os.path.commonpath(parents)) if parents else Path()
-    for path, language in found.items():
+    for path, language in languages.items():
         try:
             files.append(
                 SourceFile(
@@ -132,13 +133,13 @@ def _sources(paths: list[Path]) -> "list[SourceFile]":
 
 
 def _nearest(
-    files: "list[SourceFile]", base: "list[SourceFile]", trained: "FileVectors", shown: int, query: int | None
+    files: "list[SourceFile]", base: "list[SourceFile]", trained: "FileVectors", pair_limit: int, query: int | None
 ) -> "list[NearPair]":
     from forerun.recipes.code_detector.embedding.nearest import nearest_pairs
     from forerun.recipes.code_detector.similarity.compare import Sizes, base_code
 
     sizes = Sizes()
-    return nearest_pairs(trained.embed_sources(files, sizes, base_code(base, sizes)), trained, shown, query)
+    return nearest_pairs(trained.embed_sources(files, sizes, base_code(base, sizes)), trained, pair_limit, query)
 
 
 def _show(report: "CohortReport", nearest: "list[NearPair] | None", statement: tuple[str, ...]) -> None:

@@ -30,6 +30,7 @@ class FileEmbedding(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
         last = self.head[-1]
         assert isinstance(last, nn.Linear)
+        # Zeros: the residual layer adds nothing at first, so training starts from the cosine of the features.
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
 

@@ -21,7 +21,7 @@ class NearPair(Record):
 
 
 def nearest_pairs(
-    files: Sequence[EmbeddedFile], embedding: FileVectors, shown: int, query: int | None = None
+    files: Sequence[EmbeddedFile], embedding: FileVectors, pair_limit: int, query: int | None = None
 ) -> list[NearPair]:
     """The closest pairs of all, or those of the file at place `query`; files that are too small are in none."""
     usable = [n for n, each in enumerate(files) if not each.file.is_too_small]
@@ -34,7 +34,7 @@ def nearest_pairs(
         row = usable.index(query)
         second = np.asarray([n for n in range(len(usable)) if n != row], dtype=np.int64)
         first = np.full(len(second), row)
-    order = np.argsort(-cosines[first, second], kind="stable")[:shown]
+    order = np.argsort(-cosines[first, second], kind="stable")[:pair_limit]
     return [
         _pair(
             files[usable[int(first[n])]], files[usable[int(second[n])]], float(cosines[first[n], second[n]]), embedding

@@ -47,5 +47,5 @@ def similar_tables(report: CohortReport, nearest: "Sequence[NearPair] | None") -
 
 def _lines(evidence: Sequence[Evidence]) -> str:
     longest = sorted(evidence, key=lambda each: -each.tokens)[:SHOWN_EVIDENCE]
-    said = [f"{e.a_first_line}-{e.a_last_line} = {e.b_first_line}-{e.b_last_line}" for e in longest]
-    return ", ".join(said) + (f", {len(evidence) - len(longest)} more" if len(evidence) > len(longest) else "")
+    spans = [f"{e.a_first_line}-{e.a_last_line} = {e.b_first_line}-{e.b_last_line}" for e in longest]
+    return ", ".join(spans) + (f", {len(evidence) - len(longest)} more" if len(evidence) > len(longest) else "")

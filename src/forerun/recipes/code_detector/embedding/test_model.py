@@ -15,10 +15,10 @@ def test_contrast_brings_files_of_a_task_together():
     before = supervised_contrastive(model(features), tasks).loss.item()
     for _ in range(60):
         optimizer.zero_grad()
-        found = supervised_contrastive(model(features), tasks)
-        found.loss.backward()
+        contrast = supervised_contrastive(model(features), tasks)
+        contrast.loss.backward()
         optimizer.step()
-    assert found.floor.item() <= found.loss.item() < before - 0.5
+    assert contrast.floor.item() <= contrast.loss.item() < before - 0.5
     vectors = model.eval()(features)
     assert torch.allclose(vectors.norm(dim=1), torch.ones(64), atol=1e-5)
 

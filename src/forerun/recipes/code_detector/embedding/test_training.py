@@ -33,13 +33,13 @@ FILES = [*solutions("train", 0), *solutions("val", 1)]
 
 
 def test_an_embedding_is_trained_chosen_on_validation_and_described():
-    heard = []
-    made = make_embedding(FILES, "six things", epochs=2, on_progress=lambda *figures: heard.append(figures))
-    card = made.card
-    assert [each[0] for each in heard] == [0, 1, 2]
-    assert all(floor <= loss for _, loss, floor, _ in heard[1:])
-    assert card.map_at_r == max(score for *_, score in heard)
-    assert heard[card.epochs][3] == card.map_at_r
+    progress = []
+    vectors = make_embedding(FILES, "six things", epochs=2, on_progress=lambda *figures: progress.append(figures))
+    card = vectors.card
+    assert [each[0] for each in progress] == [0, 1, 2]
+    assert all(floor <= loss for _, loss, floor, _ in progress[1:])
+    assert card.map_at_r == max(score for *_, score in progress)
+    assert progress[card.epochs][3] == card.map_at_r
     assert (card.data, card.files, card.tasks, card.encoder) == ("six things", 18, 6, "none")
     assert card.unrelated == sorted(card.unrelated)
     assert -1 <= card.piece_cosine <= 1
@@ -47,9 +47,9 @@ def test_an_embedding_is_trained_chosen_on_validation_and_described():
 
 def test_batches_hold_several_files_of_each_task():
     tasks = [file.task for file in FILES]
-    for chosen in batches(FILES, np.random.default_rng(0)):
-        assert len(set(chosen.tolist())) == len(chosen)
-        names = [tasks[n] for n in chosen]
+    for batch in batches(FILES, np.random.default_rng(0)):
+        assert len(set(batch.tolist())) == len(batch)
+        names = [tasks[n] for n in batch]
         assert all(names.count(name) > 1 for name in names)
 
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_learned_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"language": "rust"}, "language must be one of"),
         ({"code": ""}, "code is not"),
@@ -74,11 +74,11 @@ def test_what_cannot_be_learned_is_refused():
         ({"split": "val"}, "Keep tasks whole"),
     ],
 )
-def test_rows_are_checked(tmp_path, change, said):
+def test_rows_are_checked(tmp_path, change, message):
     row = {"code": "x = 1", "language": "python", "task": "t", "split": "train"}
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(each) for each in (row, row | change)))
-    with pytest.raises(BadData, match=said):
+    with pytest.raises(BadData, match=message):
         task_files(path)
 
 

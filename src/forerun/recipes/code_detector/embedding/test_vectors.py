@@ -50,19 +50,19 @@ def vectors() -> FileVectors:
 
 
 def embedded(vectors, *codes, base=()):
-    given = base_code([SourceFile("base", code, "python") for code in base], Sizes())
+    handed_out = base_code([SourceFile("base", code, "python") for code in base], Sizes())
     files = [SourceFile(f"f{n}", code, "python") for n, code in enumerate(codes)]
-    return vectors.embed_sources(files, Sizes(), given)
+    return vectors.embed_sources(files, Sizes(), handed_out)
 
 
 def test_pieces_that_do_the_same_are_evidence_wherever_they_stand(vectors):
     a, b = embedded(vectors, SORT + "\n" + READ, OTHER + "\n" + READ.replace("path", "name") + "\n" + SORT)
-    found = vectors.evidence(a, b)
+    evidence = vectors.evidence(a, b)
     read = (len(SORT.splitlines()) + 2, len(SORT.splitlines()) + 1 + len(READ.splitlines()))
-    assert {(e.a_first_line, e.a_last_line) for e in found} == {(1, len(SORT.splitlines())), read}
-    assert all(e.tier == "embedding" and e.tokens > 20 and 0.6 < e.cosine <= 1 for e in found)
+    assert {(e.a_first_line, e.a_last_line) for e in evidence} == {(1, len(SORT.splitlines())), read}
+    assert all(e.tier == "embedding" and e.tokens > 20 and 0.6 < e.cosine <= 1 for e in evidence)
     lines = b.code.split("\n")
-    assert [lines[e.b_first_line - 1] for e in found] == ["def sort_values(values):", "def read_lines(name):"]
+    assert [lines[e.b_first_line - 1] for e in evidence] == ["def sort_values(values):", "def read_lines(name):"]
     assert vectors.evidence(*embedded(vectors, SORT, OTHER)) == []
 
 
@@ -87,13 +87,13 @@ def test_unrelated_pairs_are_counted(vectors):
 
 def test_neighbours_come_closest_first(vectors):
     files = embedded(vectors, SORT, OTHER, READ, SORT + "\n# mine\n", "x = 1")
-    best = nearest_pairs(files, vectors, shown=2)
+    best = nearest_pairs(files, vectors, pair_limit=2)
     assert (best[0].a, best[0].b) == ("f0", "f3")
     assert best[0].cosine > best[1].cosine
-    of_one = nearest_pairs(files, vectors, shown=9, query=1)
+    of_one = nearest_pairs(files, vectors, pair_limit=9, query=1)
     assert {pair.a for pair in of_one} == {"f1"}
     assert {pair.b for pair in of_one} == {"f0", "f2", "f3"}
-    assert nearest_pairs(files, vectors, shown=9, query=4) == []
+    assert nearest_pairs(files, vectors, pair_limit=9, query=4) == []
 
 
 def test_it_is_read_back_and_damage_is_said(vectors, tmp_path):
@@ -120,11 +120,11 @@ def test_the_service_finds_neighbours_with_evidence(vectors):
         assert client.get("/v1/status").json()["embedding"] == "nothing"
         body = {"query": file(SORT), "candidates": [file(OTHER), file(READ), file(SORT.replace("values", "xs"))]}
         for by in ("syntax", "embedding"):
-            found = client.post("/v1/find-similar", json={**body, "by": by, "shown": 3}).json()["found"]
-            assert found[0]["index"] == 2
-            assert "embedding" in {each["tier"] for each in found[0]["comparison"]["evidence"]}
-            assert 0 <= found[0]["unrelated"] <= found[-1]["unrelated"] <= 1
-        cosines = [each["embedding"] for each in found]
+            neighbours = client.post("/v1/find-similar", json={**body, "by": by, "shown": 3}).json()["found"]
+            assert neighbours[0]["index"] == 2
+            assert "embedding" in {each["tier"] for each in neighbours[0]["comparison"]["evidence"]}
+            assert 0 <= neighbours[0]["unrelated"] <= neighbours[-1]["unrelated"] <= 1
+        cosines = [each["embedding"] for each in neighbours]
         assert cosines == sorted(cosines, reverse=True)
         pair = client.post("/v1/similarity", json={"a": file(SORT), "b": file(SORT)}).json()
         assert pair["embedding"] == pytest.approx(1, abs=1e-5)

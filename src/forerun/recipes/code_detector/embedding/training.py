@@ -32,13 +32,15 @@ LEARNING_RATE = 3e-5
 TASKS, FILES = 64, 4
 """Tasks of a batch, and files of each at most."""
 SHIPPED_EPOCHS = 2
-"""On the shipped rows."""
+"""Epochs of training on the shipped rows."""
 SCORED_FILES = 1500
-"""Of a validation set, at most: a whole matrix of cosines is ranked."""
+"""Most files of a validation set that are scored: a whole matrix of cosines is ranked."""
 UNRELATED_PAIRS, UNRELATED_STEPS, PIECE_PAIRS = 20_000, 1001, 400
 PIECE_RANK = 0.99
+"""Share of unrelated pairs whose pieces all stay below `EmbeddingCard.piece_cosine`."""
 Floats = NDArray[np.float32]
-Told = Callable[[int, float, float, float], None]
+ProgressCallback = Callable[[int, float, float, float], None]
+"""Called with epoch, loss, the loss's floor and the validation score."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +99,19 @@ def _require_apart(files: Sequence[TaskFile], name: str) -> None:
 
 def inputs(files: Sequence[TaskFile], vectors: Floats | None = None) -> torch.Tensor:
     """Features of files (n, parts), with the vectors of a pretrained encoder where there are any."""
-    found = features_of([(file.code, file.language) for file in files])
+    features = features_of([(file.code, file.language) for file in files])
     if vectors is not None:
-        found = np.concatenate([found, vectors], axis=1)
-    return torch.from_numpy(found.astype(np.float32))
+        features = np.concatenate([features, vectors], axis=1)
+    return torch.from_numpy(features.astype(np.float32))
 
 
 def train_embedding(
     train: tuple[Sequence[TaskFile], torch.Tensor],
     validation: tuple[Sequence[TaskFile], torch.Tensor],
     epochs: int,
-    on_progress: Told = lambda epoch, loss, floor, score: None,
+    on_progress: ProgressCallback = lambda epoch, loss, floor, score: None,
 ) -> TrainedEmbedding:
-    """Train on files and their features; `on_progress` hears epoch, loss, its floor and the validation score.
+    """Train on files and their features; `on_progress` is called before the first epoch and after each.
 
     Raises:
         BadData: no task has two training files, or validation has nothing to retrieve.
@@ -123,24 +125,24 @@ def train_embedding(
     names = {name: number for number, name in enumerate(sorted({file.task for file in files}))}
     tasks = torch.tensor([names[file.task] for file in files])
     before = validation_score(model, *validation)
-    best, score, chosen_epoch = copy.deepcopy(model), before, 0
+    best, score, best_epoch = copy.deepcopy(model), before, 0
     on_progress(0, float("nan"), float("nan"), before)
     for epoch in range(1, epochs + 1):
         losses: list[float] = []
         floors: list[float] = []
         model.train()
-        for chosen in batches(files, random):
+        for batch in batches(files, random):
             optimizer.zero_grad()
-            found = supervised_contrastive(model(features[chosen]), tasks[chosen])
-            found.loss.backward()
+            contrast = supervised_contrastive(model(features[batch]), tasks[batch])
+            contrast.loss.backward()
             optimizer.step()
-            losses.append(found.loss.item())
-            floors.append(found.floor.item())
+            losses.append(contrast.loss.item())
+            floors.append(contrast.floor.item())
         now = validation_score(model, *validation)
         on_progress(epoch, float(np.mean(losses)), float(np.mean(floors)), now)
         if now > score:
-            best, score, chosen_epoch = copy.deepcopy(model), now, epoch
-    return TrainedEmbedding(best, parts, chosen_epoch, before, score)
+            best, score, best_epoch = copy.deepcopy(model), now, epoch
+    return TrainedEmbedding(best, parts, best_epoch, before, score)
 
 
 def _has_encoder(features: torch.Tensor) -> bool:
@@ -148,7 +150,7 @@ def _has_encoder(features: torch.Tensor) -> bool:
 
 
 def _rarity(features: torch.Tensor) -> torch.Tensor:
-    """Of the hashed parts; a pretrained encoder's vector is taken as it is."""
+    """Weights of the features: the rarity of the hashed ones, 1 for a pretrained encoder's vector."""
     hashed = VOCABULARY + STRUCTURE
     return torch.cat([rarity_of(features[:, :hashed]), torch.ones(features.shape[1] - hashed)])
 
@@ -163,19 +165,19 @@ def batches(files: Sequence[TaskFile], random: np.random.Generator) -> list[NDAr
     if not whole:
         raise BadData("training an embedding needs tasks with two files at least; found none. Give labelled tasks.")
     number = max(1, sum(map(len, whole)) // (TASKS * FILES))
-    made = []
+    index_batches = []
     for group in (whole, single or whole):
         for _ in range(number):
-            chosen = random.choice(len(group), min(TASKS, len(group)), replace=False)
-            made.append(np.concatenate([random.permutation(group[place])[:FILES] for place in chosen]))
-    return made
+            task_numbers = random.choice(len(group), min(TASKS, len(group)), replace=False)
+            index_batches.append(np.concatenate([random.permutation(group[place])[:FILES] for place in task_numbers]))
+    return index_batches
 
 
 def _several(files: Sequence[TaskFile], key: Callable[[TaskFile], object]) -> list[list[int]]:
-    found: dict[object, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for number, file in enumerate(files):
-        found.setdefault(key(file), []).append(number)
-    return [members for members in found.values() if len(members) > 1]
+        groups.setdefault(key(file), []).append(number)
+    return [members for members in groups.values() if len(members) > 1]
 
 
 def validation_score(model: FileEmbedding, files: Sequence[TaskFile], features: torch.Tensor) -> float:
@@ -192,12 +194,12 @@ def validation_score(model: FileEmbedding, files: Sequence[TaskFile], features: 
     for source, group in groupby(_keys(files), key=lambda key: key[0]):
         if len(list(group)) > 1:
             places = [n for n, file in enumerate(files) if file.source == source]
-            chosen = [files[n] for n in places]
-            scores.append(_map_at_r(vectors, chosen, places, kinds=[file.language for file in chosen]))
-    found = [score for score in scores if score is not None]
-    if not found:
+            source_files = [files[n] for n in places]
+            scores.append(_map_at_r(vectors, source_files, places, kinds=[file.language for file in source_files]))
+    valid_scores = [score for score in scores if score is not None]
+    if not valid_scores:
         raise BadData("validation of an embedding needs two tasks with two files each; found none in split val.")
-    return float(np.mean(found))
+    return float(np.mean(valid_scores))
 
 
 def _keys(files: Sequence[TaskFile]) -> list[tuple[str, str]]:
@@ -214,12 +216,12 @@ def _map_at_r(
         several = [members for members in several if len({kinds[n] for n in members}) > 1]
     if len(several) < 2:
         return None
-    found = (vectors[places] @ vectors[places].T).astype(float)
-    return retrieval(found, [file.task for file in files], kinds=kinds, orders=1).map_at_r
+    cosines = (vectors[places] @ vectors[places].T).astype(float)
+    return retrieval(cosines, [file.task for file in files], kinds=kinds, orders=1).map_at_r
 
 
 def embedded_rows(model: FileEmbedding, features: torch.Tensor) -> Floats:
-    """Unit vectors."""
+    """Unit vectors (n, width) of the rows, by the model in evaluation mode."""
     model.eval()
     with torch.inference_mode():
         return model(features).numpy()
@@ -231,7 +233,7 @@ def make_embedding(
     *,
     epochs: int,
     minilm: bool = False,
-    on_progress: Told = lambda *figures: None,
+    on_progress: ProgressCallback = lambda *figures: None,
 ) -> FileVectors:
     """Train, and measure on validation what unrelated files look like.
 
@@ -240,12 +242,12 @@ def make_embedding(
         MissingExtra: MiniLM is asked for without its wheel.
     """
     parts = {split: [file for file in files if file.split == split] for split in ("train", "val")}
-    for split, found in parts.items():
-        if len(found) < 2:
-            raise BadData(f"{data}: training an embedding needs files in split {split}; found {len(found)}.")
+    for split, part in parts.items():
+        if len(part) < 2:
+            raise BadData(f"{data}: training an embedding needs files in split {split}; found {len(part)}.")
     rows = {
-        split: (found, inputs(found, minilm_vectors([file.code for file in found]) if minilm else None))
-        for split, found in parts.items()
+        split: (part, inputs(part, minilm_vectors([file.code for file in part]) if minilm else None))
+        for split, part in parts.items()
     }
     trained = train_embedding(rows["train"], rows["val"], epochs, on_progress)
     card = EmbeddingCard(
@@ -275,14 +277,14 @@ def _unrelated(files: Sequence[TaskFile], number: int) -> tuple[NDArray[np.int64
 
 
 def _with_pieces(vectors: FileVectors, files: Sequence[TaskFile]) -> FileVectors:
-    """With the cosine that pieces of unrelated files of one language hardly ever reach."""
+    """The embedding with `piece_cosine` in its card: what pieces of unrelated files of one language hardly reach."""
     first, second = _unrelated(files, 10 * PIECE_PAIRS)
     pairs = [(i, j) for i, j in zip(first, second, strict=True) if files[i].language == files[j].language]
-    chosen = pairs[:PIECE_PAIRS] or list(zip(first, second, strict=True))[:PIECE_PAIRS]
-    places = sorted({int(n) for pair in chosen for n in pair})
+    sample_pairs = pairs[:PIECE_PAIRS] or list(zip(first, second, strict=True))[:PIECE_PAIRS]
+    places = sorted({int(n) for pair in sample_pairs for n in pair})
     sources = [SourceFile("", files[n].code, files[n].language) for n in places]
     pieces = [vectors.piece_vectors(each) for each in vectors.embed_sources(sources, Sizes())]
-    found = dict(zip(places, pieces, strict=True))
-    closest = [float((found[int(i)] @ found[int(j)].T).max()) for i, j in chosen]
+    pieces_by_place = dict(zip(places, pieces, strict=True))
+    closest = [float((pieces_by_place[int(i)] @ pieces_by_place[int(j)].T).max()) for i, j in sample_pairs]
     card = vectors.card.model_copy(update={"piece_cosine": float(np.quantile(closest, PIECE_RANK))})
     return FileVectors(vectors.model, card)

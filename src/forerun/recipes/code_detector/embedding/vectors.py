@@ -1,4 +1,4 @@
-"""The third tier, ready to be asked: an embedding that `forerun embed` trained, read back from its folder alone.
+"""The third tier in use: an embedding that `forerun embed` trained, read back from its folder alone.
 
 A cosine says little by itself, so beside it stands how many pairs of unrelated validation files are as alike. Evidence
 are pieces (`similarity.pieces`) that are each other's nearest and closer than those of unrelated files almost ever are.
@@ -39,11 +39,11 @@ Floats = NDArray[np.float32]
 
 
 class EmbeddingCard(Record):
-    """What is known of a trained embedding."""
+    """Description of a trained embedding, stored beside its weights."""
 
     format: str = "forerun.embedding/1"
     data: str
-    """What it was trained on."""
+    """Name of the rows it was trained on."""
     files: int
     tasks: int
     parts: list[int]
@@ -52,14 +52,14 @@ class EmbeddingCard(Record):
     """`none`, or the pretrained encoder whose vectors are the last part."""
     width: int
     epochs: int
-    """After which it was best on validation; 0: training did not help, the weighted features are used as they are."""
+    """Epochs after which it was best on validation; 0: training did not help, the weighted features are used."""
     map_at_r_before: float
     map_at_r: float
-    """Mean over the validation sets, before training and as it is."""
+    """Mean MAP@R over the validation sets, before training and of this model."""
     unrelated: list[float]
     """Cosines of pairs of unrelated validation files, rising, at equal steps of their rank."""
     piece_cosine: float
-    """That 99 % of pairs of unrelated files stay under with every pair of their pieces."""
+    """Cosine that no pair of pieces reaches in 99 % of pairs of unrelated files."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class FileVectors:
     def embed_sources(
         self, files: Sequence[SourceFile], sizes: Sizes, base: BaseCode | None = None
     ) -> list[EmbeddedFile]:
-        """The same for files as they came."""
+        """Vectors of files that are not prepared yet; `base` is code that was handed out."""
         return self.embed([(file.code, prepare(file, sizes, base)) for file in files])
 
     def unrelated_share(self, cosine: float) -> float:
@@ -97,18 +97,18 @@ class FileVectors:
         """Pieces that are each other's nearest and closer than those of unrelated files, the closest first."""
         first, second = (pieces_of(each.code, each.file) for each in (a, b))
         cosines = self._of_pieces(a, first) @ self._of_pieces(b, second).T
-        found: list[Evidence] = []
+        stretches: list[Evidence] = []
         for i, j in enumerate(cosines.argmax(axis=1).tolist()):
             if cosines[:, j].argmax() == i and cosines[i, j] > self.card.piece_cosine:
                 one, two = first[i], second[j]
-                found.append(
+                stretches.append(
                     Evidence(
                         tier="embedding", a_first_line=one.first_line, a_last_line=one.last_line,
                         b_first_line=two.first_line, b_last_line=two.last_line, tokens=min(one.marks, two.marks),
                         cosine=min(1.0, float(cosines[i, j])),
                     )
                 )  # fmt: skip
-        return sorted(found, key=lambda each: -(each.cosine or 0.0))
+        return sorted(stretches, key=lambda each: -(each.cosine or 0.0))
 
     def piece_vectors(self, embedded: EmbeddedFile) -> Floats:
         """Unit vectors (pieces, width) of a file's pieces."""
@@ -122,13 +122,13 @@ class FileVectors:
     def _of_pieces(self, embedded: EmbeddedFile, pieces: Sequence[Piece]) -> Floats:
         return self._vectors([(embedded.code, embedded.file, piece) for piece in pieces])
 
-    def _vectors(self, asked: Sequence[tuple[str, PreparedFile, Piece | None]]) -> Floats:
+    def _vectors(self, parts: Sequence[tuple[str, PreparedFile, Piece | None]]) -> Floats:
         """Unit vectors (n, width) of files or of their pieces."""
-        if not asked:
+        if not parts:
             return np.zeros((0, self.card.width), np.float32)
-        features = np.stack([_features(code, file, piece) for code, file, piece in asked])
+        features = np.stack([_features(code, file, piece) for code, file, piece in parts])
         if self.card.encoder == "minilm":
-            features = np.concatenate([features, minilm_vectors([_text(code, piece) for code, _, piece in asked])], 1)
+            features = np.concatenate([features, minilm_vectors([_text(code, piece) for code, _, piece in parts])], 1)
         with torch.inference_mode():
             return self.model(torch.from_numpy(features.astype(np.float32))).numpy()
 
@@ -144,13 +144,14 @@ def _text(code: str, piece: Piece | None) -> str:
 
 
 def cosine_of(a: EmbeddedFile, b: EmbeddedFile) -> float:
-    """From -1 to 1."""
+    """Cosine of two files' vectors, from -1 to 1."""
     return float(np.clip(a.vector @ b.vector, -1, 1))
 
 
 def write_embedding(model: FileEmbedding, card: EmbeddingCard, folder: Path) -> None:
     """Write both files into `folder`, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
+    # safetensors/torch.py (0.8): save_file refuses tensors that are not contiguous.
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
     (folder / DESCRIPTION).write_text(card.model_dump_json(indent=2), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What a detector of AI-written code must be compared with: five classifiers that read no code, or read it shallowly.
+"""Baselines of a detector of AI-written code: five classifiers that read no code, or read it shallowly.
 
 | baseline | sees |
 |---|---|
@@ -51,7 +51,8 @@ FORMATTING_COUNTS = (
     "has carriage returns",
 )
 VISIBLE = str.maketrans({" ": "\u2423", "\t": "\u2192", "\n": "\u21b5", "\r": "\u240d"})
-"""scikit-learn 1.9 folds runs of white space into one blank before it takes character n-grams; symbols it keeps."""
+"""Symbols for white space. sklearn/feature_extraction/text.py (1.9), `_char_ngrams`, folds runs of white space into one
+blank; symbols stay."""
 _COMMENT_MARK = re.compile(r"//|#|/\*|\"\"\"|'''")
 
 
@@ -122,9 +123,9 @@ def fit_length(train: Sequence[CodeSample], texts: Sequence[str], labels: NDArra
     lengths = np.asarray([len(text) for text in texts])
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1]))
     bins = np.searchsorted(edges, lengths)
-    found = np.bincount(bins, weights=labels, minlength=len(edges) + 1)
+    ai_counts = np.bincount(bins, weights=labels, minlength=len(edges) + 1)
     total = np.bincount(bins, minlength=len(edges) + 1)
-    shares = (found + labels.mean()) / (total + 1)
+    shares = (ai_counts + labels.mean()) / (total + 1)
     return lambda samples, texts: shares[np.searchsorted(edges, [len(text) for text in texts])]
 
 
@@ -147,7 +148,7 @@ def fit_metadata(train: Sequence[CodeSample], texts: Sequence[str], labels: NDAr
     by_key: dict[tuple[str, str], list[int]] = {}
     for sample, label in zip(train, labels, strict=True):
         by_key.setdefault((sample.language, sample.source), []).append(int(label))
-    shares = {key: float(np.mean(found)) for key, found in by_key.items()}
+    shares = {key: float(np.mean(key_labels)) for key, key_labels in by_key.items()}
     overall = float(labels.mean())
     return lambda samples, texts: np.asarray([shares.get((s.language, s.source), overall) for s in samples])
 

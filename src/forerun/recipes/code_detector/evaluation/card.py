@@ -103,29 +103,30 @@ def _reference(validation: Scored, sizes: np.ndarray, samples: Sequence[CodeSamp
 
 def _features(codes: Sequence[str], inner: np.ndarray) -> dict[str, Distribution]:
     """Distribution of each count of the formatting."""
-    found = {}
+    distributions = {}
     for name, values in zip(FORMATTING_COUNTS, np.asarray([formatting_counts(code) for code in codes]).T, strict=True):
-        found[name] = distribution(values, inner)
-    return found
+        distributions[name] = distribution(values, inner)
+    return distributions
 
 
 def distribution(values: np.ndarray, ranks: np.ndarray) -> Distribution:
     """Bins between the quantiles of these ranks; a value that many have (no tabs, say) is a bin of its own."""
     edges = np.unique(np.quantile(values, ranks))
+    # np.nextafter closes a bin right after the value, so that it holds nothing else.
     edges = np.unique([*edges, *(np.nextafter(e, np.inf) for e in edges if (values == e).mean() >= ATOM)])
     return Distribution(edges=edges.tolist(), shares=shares(values, edges))
 
 
 def shares(values: np.ndarray, edges: np.ndarray) -> list[float]:
     """Share of the values in each bin between inner `edges`."""
-    found = np.bincount(np.searchsorted(edges, values, "right"), minlength=len(edges) + 1)
-    return (found / max(1, len(values))).tolist()
+    counts = np.bincount(np.searchsorted(edges, values, "right"), minlength=len(edges) + 1)
+    return (counts / max(1, len(values))).tolist()
 
 
 def _slices(
     test: Scored, samples: Sequence[CodeSample], sizes: Sequence[int], threshold: float | None
 ) -> Iterator[SliceRow]:
-    """By language, length in tokens (files are cut at the sequence length), source and maker of the generator."""
+    """Rows by language, length in tokens (cut at the sequence length), source and maker of the generator."""
     human = np.asarray([not sample.is_ai for sample in samples])
     parts: dict[str, np.ndarray] = {}
     for name in sorted({sample.language for sample in samples}):
@@ -137,9 +138,9 @@ def _slices(
         parts[f"source {name}"] = np.asarray([sample.source == name for sample in samples])
     for name in sorted({sample.family for sample in samples if sample.is_ai}):
         parts[f"written by {name}"] = human | np.asarray([sample.family == name for sample in samples])
-    for name, chosen in parts.items():
-        if chosen.any():
-            yield _slice(name, test.where(chosen), threshold)
+    for name, mask in parts.items():
+        if mask.any():
+            yield _slice(name, test.where(mask), threshold)
 
 
 def _slice(name: str, part: Scored, threshold: float | None) -> SliceRow:
@@ -200,15 +201,16 @@ def card_tables(card: DetectorCard) -> list[ResultTable]:
 
 def card_metrics(card: DetectorCard) -> dict[str, float]:
     """The card's figures by name, for a run's JSON; what could not be measured has none."""
-    found: dict[str, float | None] = {"calibration_error": card.calibration_error}
+    metrics: dict[str, float | None] = {"calibration_error": card.calibration_error}
     for point in card.points:
         name = f"budget_{100 * point.budget:g}_percent"
-        found |= {f"{name}.{rate}": getattr(point, rate) for rate in ("threshold", "tpr", "fpr", "fpr_low", "fpr_high")}
-        found |= {f"{name}.ppv_at_prevalence_{prevalence}": value for prevalence, value in point.ppv.items()}
-    found |= {f"coverage_{point.coverage:.1f}.error": point.error for point in card.by_certainty}
+        rates = ("threshold", "tpr", "fpr", "fpr_low", "fpr_high")
+        metrics |= {f"{name}.{rate}": getattr(point, rate) for rate in rates}
+        metrics |= {f"{name}.ppv_at_prevalence_{prevalence}": value for prevalence, value in point.ppv.items()}
+    metrics |= {f"coverage_{point.coverage:.1f}.error": point.error for point in card.by_certainty}
     for part in card.slices:
-        found |= {f"slice.{part.name}.{rate}": getattr(part, rate) for rate in ("roc_auc", "tpr", "fpr")}
-    return {name: value for name, value in found.items() if value is not None}
+        metrics |= {f"slice.{part.name}.{rate}": getattr(part, rate) for rate in ("roc_auc", "tpr", "fpr")}
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def coverage_curve(card: DetectorCard) -> ResultCurve:

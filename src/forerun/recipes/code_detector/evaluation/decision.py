@@ -56,11 +56,11 @@ class BudgetPoint(Record):
     fpr_low: float | None
     fpr_high: float | None
     ppv: dict[str, float | None]
-    """By prevalence, as text; null where nothing would be flagged."""
+    """Share of flagged files that are AI-written, by prevalence (as text); null where nothing would be flagged."""
 
 
 class CoveragePoint(Record):
-    """What happens when files below a limit are left alone."""
+    """Coverage and error when files below a limit are left alone."""
 
     limit: float
     coverage: float
@@ -79,6 +79,7 @@ def fit_calibration(validation: Scored) -> ProbabilityCalibration:
     """Slope and intercept by maximum likelihood on `validation`, practically unpenalised."""
     from sklearn.linear_model import LogisticRegression
 
+    # scikit-learn always penalises by default; C is the inverse of the penalty's weight.
     model = LogisticRegression(C=1e6).fit(log_odds(validation.scores)[:, None], validation.labels)
     return ProbabilityCalibration(slope=float(model.coef_[0, 0]), intercept=float(model.intercept_[0]))
 
@@ -96,7 +97,7 @@ def files_needed(budget: float, confidence: float = CONFIDENCE) -> int:
 def certified_threshold(validation: Scored, budget: float) -> tuple[float, int] | None:
     """The lowest threshold that promises `budget` and the validation negatives above it; None where none can."""
     negatives = np.sort(validation.scores[validation.labels == 0])[::-1]
-    allowed = -1
+    allowed = -1  # the bound rises with the number of hits, so the first one over budget ends the search
     while allowed + 1 < len(negatives) and upper_bound(allowed + 1, len(negatives)) <= budget:
         allowed += 1
     if allowed < 0:
@@ -114,14 +115,14 @@ def ppv(tpr: float, fpr: float, prevalence: float) -> float | None:
 def budget_point(validation: Scored, test: Scored, budget: float) -> BudgetPoint:
     """The threshold of a budget and its rates on `test`; PPV takes the upper end of the false-positive rate."""
     humans = int((validation.labels == 0).sum())
-    found = certified_threshold(validation, budget)
-    if found is None:
+    certificate = certified_threshold(validation, budget)
+    if certificate is None:
         nothing = dict.fromkeys(("tpr", "tpr_low", "tpr_high", "fpr", "fpr_low", "fpr_high"))
         return BudgetPoint(
             budget=budget, threshold=None, validation_human_files=humans, validation_flagged=0, validation_upper=None,
             ppv={f"{p:g}": None for p in PREVALENCES}, **nothing,
         )  # fmt: skip
-    threshold, flagged_negatives = found
+    threshold, flagged_negatives = certificate
     flagged, positive = test.scores > threshold, test.labels == 1
     hits, false = int((flagged & positive).sum()), int((flagged & ~positive).sum())
     tpr_low, tpr_high = clopper_pearson(hits, int(positive.sum()))
@@ -150,11 +151,11 @@ def by_certainty(test: Scored) -> list[CoveragePoint]:
     wrong = ((test.scores > DECISION) != (test.labels == 1))[order]
     points = []
     for coverage in COVERAGES:
-        kept = max(1, round(coverage * len(order)))
+        count = max(1, round(coverage * len(order)))
         points.append(
             CoveragePoint(
-                limit=float(certainty[order[kept - 1]]), coverage=kept / len(order), error=float(wrong[:kept].mean()),
-                files=kept,
+                limit=float(certainty[order[count - 1]]), coverage=count / len(order),
+                error=float(wrong[:count].mean()), files=count,
             )
         )  # fmt: skip
     return points
@@ -162,12 +163,12 @@ def by_certainty(test: Scored) -> list[CoveragePoint]:
 
 def by_size(test: Scored, sizes: Sequence[int] | NDArray[np.int64], limits: Sequence[int]) -> list[CoveragePoint]:
     """Error when files of fewer than each limit of tokens are left alone; limits that leave none are left out."""
-    found, wrong = np.asarray(sizes), (test.scores > DECISION) != (test.labels == 1)
+    tokens, wrong = np.asarray(sizes), (test.scores > DECISION) != (test.labels == 1)
     return [
         CoveragePoint(
-            limit=float(limit), coverage=float((found >= limit).mean()), error=float(wrong[found >= limit].mean()),
-            files=int((found >= limit).sum()),
+            limit=float(limit), coverage=float((tokens >= limit).mean()), error=float(wrong[tokens >= limit].mean()),
+            files=int((tokens >= limit).sum()),
         )
         for limit in limits
-        if (found >= limit).any()
+        if (tokens >= limit).any()
     ]  # fmt: skip

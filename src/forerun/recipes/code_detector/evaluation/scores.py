@@ -52,7 +52,7 @@ CRITERIA = (
     Criterion(name="step time was forecast", quantity="step.seconds", comparison="error within", bound=0.30),
     Criterion(name="peak memory was forecast", quantity="peak_allocated_bytes", comparison="error within", bound=0.15),
 )
-"""What `forerun run code-detector` must reach with the shipped settings and rows. The run adds `author_loss` and
+"""Criteria of `forerun run code-detector` with the shipped settings and rows. The run adds `author_loss` and
 `author_floor` from its step reports to the metrics."""
 
 
@@ -82,11 +82,11 @@ def score_split(
     with torch.inference_mode(), POLICIES[precision].autocast(device.type):
         for indices, batch in data.evaluation_batches(split, limit):
             outputs = in_pieces(lambda b: model(b["input_ids"].to(device), b["attention_mask"].to(device)), batch)
-            found = torch.cat([output.vectors for output in outputs]).float().cpu().numpy()
-            vectors = np.zeros((size, found.shape[1]), dtype=np.float32) if vectors is None else vectors
+            batch_vectors = torch.cat([output.vectors for output in outputs]).float().cpu().numpy()
+            vectors = np.zeros((size, batch_vectors.shape[1]), dtype=np.float32) if vectors is None else vectors
             logits = torch.cat([output.logits for output in outputs])
             probabilities[indices] = logits.float().softmax(dim=1)[:, 1].cpu().numpy()
-            vectors[indices] = found
+            vectors[indices] = batch_vectors
     model.train(was_training)
     return SplitScores(probabilities, vectors if vectors is not None else np.zeros((0, 0), dtype=np.float32))
 

@@ -32,28 +32,28 @@ def aucs(rows: CodeCorpus) -> dict[tuple[str, str], float]:
 
 
 def test_indistinguishable_code_is_chance_for_all():
-    found = aucs(corpus("x = {n}\n", "x = {n}\n"))
-    assert len(found) == 8
-    assert all(0.2 < auc < 0.8 for auc in found.values())
-    assert found["majority", "none"] == found["metadata-probe", "none"] == 0.5
+    auc_by_baseline = aucs(corpus("x = {n}\n", "x = {n}\n"))
+    assert len(auc_by_baseline) == 8
+    assert all(0.2 < auc < 0.8 for auc in auc_by_baseline.values())
+    assert auc_by_baseline["majority", "none"] == auc_by_baseline["metadata-probe", "none"] == 0.5
 
 
 def test_formatting_alone_is_seen_in_the_raw_form_only():
-    found = aucs(corpus("def f():\n\treturn {n}\n", "def f():\n    return {n}\n"))
-    assert found["formatting-counts", "raw"] == found["character-ngrams", "raw"] == 1.0
-    assert found["formatting-counts", "normalised"] == pytest.approx(0.5)
-    assert found["character-ngrams", "normalised"] < 0.8
+    auc_by_baseline = aucs(corpus("def f():\n\treturn {n}\n", "def f():\n    return {n}\n"))
+    assert auc_by_baseline["formatting-counts", "raw"] == auc_by_baseline["character-ngrams", "raw"] == 1.0
+    assert auc_by_baseline["formatting-counts", "normalised"] == pytest.approx(0.5)
+    assert auc_by_baseline["character-ngrams", "normalised"] < 0.8
 
 
 def test_words_are_seen_by_ngrams_in_both_forms():
-    found = aucs(corpus("abc = {n}\n", "xyz = {n}\n"))
-    assert found["character-ngrams", "raw"] == found["character-ngrams", "normalised"] == 1.0
-    assert found["length-only", "raw"] == pytest.approx(0.5)
+    auc_by_baseline = aucs(corpus("abc = {n}\n", "xyz = {n}\n"))
+    assert auc_by_baseline["character-ngrams", "raw"] == auc_by_baseline["character-ngrams", "normalised"] == 1.0
+    assert auc_by_baseline["length-only", "raw"] == pytest.approx(0.5)
 
 
 def test_the_metadata_probe_fires_on_a_leak():
-    found = aucs(corpus("x = {n}\n", "x = {n}\n", languages=("cpp", "java")))
-    assert found["metadata-probe", "none"] == 1.0
+    auc_by_baseline = aucs(corpus("x = {n}\n", "x = {n}\n", languages=("cpp", "java")))
+    assert auc_by_baseline["metadata-probe", "none"] == 1.0
 
 
 def test_formatting_counts_by_hand():

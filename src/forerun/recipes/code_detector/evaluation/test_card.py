@@ -89,15 +89,17 @@ def test_card_is_written_and_read_back(card, tmp_path):
 
 def test_formatting_can_be_taken_away():
     neutral = settings(recipe={"form": "normalised"})
-    found = open_data(neutral, corpus())
-    index = next(n for n, sample in enumerate(found.samples["train"]) if "\t" in sample.code and "\n" in sample.code)
-    assert "\t" not in found.tokeniser.decode(found.ids["train"][index].tolist())
+    neutral_data = open_data(neutral, corpus())
+    index = next(
+        n for n, sample in enumerate(neutral_data.samples["train"]) if "\t" in sample.code and "\n" in sample.code
+    )
+    assert "\t" not in neutral_data.tokeniser.decode(neutral_data.ids["train"][index].tolist())
     assert len(criteria_for(neutral)) == 3 < len(criteria_for(settings())) == len(CRITERIA)
 
 
 def test_parts_are_left_out_by_name():
-    held = part_of(corpus(), options_of(settings(recipe={"hold_out": "family:secretgenerator"})))
-    assert {sample.split for sample in held.samples if sample.family == "secretgenerator"} == {"test"}
+    held_out = part_of(corpus(), options_of(settings(recipe={"hold_out": "family:secretgenerator"})))
+    assert {sample.split for sample in held_out.samples if sample.family == "secretgenerator"} == {"test"}
     with pytest.raises(BadData, match="SECRETSOURCE"):
         part_of(corpus(), options_of(settings(recipe={"hold_out": "source:nowhere"})))
     with pytest.raises(InvalidSettings, match=r"recipe.hold_out"):

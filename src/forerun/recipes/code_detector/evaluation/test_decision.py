@@ -34,9 +34,9 @@ def test_a_budget_needs_enough_files():
 @settings(deadline=None, max_examples=30)
 def test_the_promise_is_kept_and_the_next_lower_threshold_would_break_it(files, budget, seed):
     human = np.random.default_rng(seed).random(files)
-    found = d.certified_threshold(scored(human, [1.0]), budget)
-    assert found is not None
-    threshold, flagged = found
+    certificate = d.certified_threshold(scored(human, [1.0]), budget)
+    assert certificate is not None
+    threshold, flagged = certificate
     assert flagged == (human > threshold).sum()
     assert d.upper_bound(flagged, files) <= budget < d.upper_bound(flagged + 1, files)
 

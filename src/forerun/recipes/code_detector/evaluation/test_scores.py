@@ -49,10 +49,10 @@ def test_pair_auc_is_one_for_perfect_vectors(data):
 def test_every_criterion_is_answered_by_the_metrics(model, data):
     """All but the contrastive loss, which the run adds from its step reports."""
     metrics = e.all_metrics(e.evaluate_detector(model, data), run_baselines(corpus()))
-    wanted = {c.quantity for c in e.CRITERIA if c.comparison != "error within"} | {
+    quantities = {c.quantity for c in e.CRITERIA if c.comparison != "error within"} | {
         c.bound for c in e.CRITERIA if isinstance(c.bound, str)
     }
-    assert wanted - set(metrics) == {"author_loss", "author_floor"}
+    assert quantities - set(metrics) == {"author_loss", "author_floor"}
 
 
 def test_baselines_read_what_the_detector_reads():

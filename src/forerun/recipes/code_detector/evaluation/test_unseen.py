@@ -14,14 +14,14 @@ def ledger(tmp_path):
 
 
 def enter(ledger, *, auc=None, **changes):
-    made = settings(**changes)
+    run_settings = settings(**changes)
     run_id = ledger.start_run(
-        name="t", workload="code-detector", settings=made.model_dump(mode="json"), settings_hash=made.hash, gpu="cpu",
+        name="t", workload="code-detector", settings=run_settings.model_dump(mode="json"), settings_hash=run_settings.hash, gpu="cpu",
         folder=".", versions={},
     )  # fmt: skip
     if auc is not None:
-        found = measurement().model_copy(update={"metrics": dict.fromkeys(FIGURES, auc)})
-        ledger.record_measurement(run_id, found)
+        run_measurement = measurement().model_copy(update={"metrics": dict.fromkeys(FIGURES, auc)})
+        ledger.record_measurement(run_id, run_measurement)
     return run_id
 
 

@@ -1,4 +1,4 @@
-"""What is known of a detector on sources, languages and generators it has not seen: runs that held one out.
+"""A detector on sources, languages and generators it has not seen: the ledger's runs that held one out.
 
 Every run's page and JSON have this table, also where it is empty: then nothing is known, which must be said beside any
 score. `forerun sweep code-detector` makes the runs.
@@ -21,17 +21,17 @@ def unseen_table(ledger: Ledger, run_id: str) -> ResultTable:
     Raises:
         RunNotFound: no such run.
     """
-    wanted = _apart_from_parts(ledger.run(run_id).settings)
+    own_settings = _apart_from_parts(ledger.run(run_id).settings)
     rows: dict[str, list[Cell]] = {}
     for row in ledger.runs(limit=MOST_RUNS):  # newest first
-        held = row.settings.get("recipe", {}).get("hold_out")
-        if not held or held in rows or _apart_from_parts(row.settings) != wanted:
+        held_out = row.settings.get("recipe", {}).get("hold_out")
+        if not held_out or held_out in rows or _apart_from_parts(row.settings) != own_settings:
             continue
         measured = ledger.measurement(row.id)
         if measured is not None:
             form = row.settings["recipe"].get("form", "raw")
             names = [*FIGURES, *(f"{name}.{form}.roc_auc" for name in RIVALS)]
-            rows[held] = [held, *(measured.metrics.get(name) for name in names)]
+            rows[held_out] = [held_out, *(measured.metrics.get(name) for name in names)]
     missing = (
         ""
         if rows

@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """What one request may cost."""
+    """Most that one request may cost: bytes, seconds, files."""
 
     body_bytes: int = 4_000_000
     seconds: float = 20.0
@@ -82,7 +82,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Between start and stop."""
+        """Start the queue on entering, stop it and the threads on leaving."""
         limits = self.limits
         self._batcher = Batcher(
             self.detector.answer, most=limits.batch, wait_seconds=limits.wait_seconds, queue=limits.queue
@@ -119,19 +119,22 @@ class Service:
     async def detect(self, files: list[CodeFile], endpoint: str) -> list[DetectAnswer]:
         """Verdicts, each entered in the store."""
         answers = await self.ask(files)
-        found = [self._detected(file, answer) for file, answer in zip(files, answers, strict=True)]
+        verdicts = [self._detected(file, answer) for file, answer in zip(files, answers, strict=True)]
         if self.store is not None:
             rows = [
-                Prediction.of(said, file, answer.probability, endpoint)
-                for said, file, answer in zip(found, files, answers, strict=True)
+                Prediction.of(verdict, file, answer.probability, endpoint)
+                for verdict, file, answer in zip(verdicts, files, answers, strict=True)
             ]
             await self.in_thread(lambda: self.store.add(rows) if self.store is not None else None)
-        return found
+        return verdicts
 
     async def cosines(
         self, first: CodeFile, others: Sequence[CodeFile], compared: Sequence[Compared]
     ) -> list[tuple[float, float | None]]:
-        """Of one file and others, with the share of unrelated pairs; of the detector's head where nothing else is."""
+        """Cosines of one file and others, with the share of unrelated pairs that are as alike.
+
+        Without a trained embedding they are those of the detector's own head, and the share is None.
+        """
         if self.embedding is not None:
             trained = self.embedding
             values = [0.0 if each.embedding is None else each.embedding for each in compared]
@@ -158,7 +161,7 @@ class Service:
         )
 
     def status(self) -> StatusAnswer:
-        """What is served."""
+        """The model that is served, and how busy the service is."""
         card = self.detector.card
         return StatusAnswer(
             status="ready",
@@ -219,6 +222,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _page(content: str, kind: str) -> Callable[[], Response]:
+    # A function of its own: a lambda in the loop above would serve the last file on every path.
     return lambda: Response(content, media_type=kind)
 
 
@@ -245,10 +249,10 @@ def _add_detection(app: FastAPI, service: Service) -> None:
     async def feedback(request: FeedbackRequest) -> FeedbackAnswer:
         """What became of a prediction."""
         store = service.store
-        known = False
+        is_stored = False
         if store is not None:
-            known = await service.in_thread(lambda: store.add_feedback(request.prediction_id, request.outcome))
-        if not known:
+            is_stored = await service.in_thread(lambda: store.add_feedback(request.prediction_id, request.outcome))
+        if not is_stored:
             raise HTTPException(404, "No prediction of that id is stored here.")
         return FeedbackAnswer(prediction_id=request.prediction_id, outcome=request.outcome)
 
@@ -272,12 +276,12 @@ def _add_similarity(app: FastAPI, service: Service) -> None:
         """The candidates most like a file; candidates come with the request and are not kept."""
         if request.by == "embedding" and service.embedding is None:
             raise HTTPException(404, "No trained embedding is served here. Rank by syntax, or start it with one.")
-        found = await service.in_thread(lambda: search(request, service.until(), service.embedding))
-        files = [request.candidates[place] for place, _ in found]
-        cosines = await service.cosines(request.query, files, [compared for _, compared in found])
+        matches = await service.in_thread(lambda: search(request, service.until(), service.embedding))
+        files = [request.candidates[place] for place, _ in matches]
+        cosines = await service.cosines(request.query, files, [compared for _, compared in matches])
         answers = [
             FoundFile(index=place, comparison=compared.comparison, embedding=cosine, unrelated=unrelated)
-            for (place, compared), (cosine, unrelated) in zip(found, cosines, strict=True)
+            for (place, compared), (cosine, unrelated) in zip(matches, cosines, strict=True)
         ]
         return SearchAnswer(found=answers, statement=list(STATEMENT))
 
@@ -290,15 +294,15 @@ def _add_refusals(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        known = {"body", "a", "b", "base", "files", "query", "candidates", "code", "language", "name", "shown",
+        field_names = {"body", "a", "b", "base", "files", "query", "candidates", "code", "language", "name", "shown",
                  "prediction_id", "outcome"}  # fmt: skip
-        where, said = [], []
+        where, problems = [], []
         for each in error.errors()[:20]:
-            place = ".".join(str(part) if isinstance(part, int) or part in known else "?" for part in each["loc"])
+            place = ".".join(str(part) if isinstance(part, int) or part in field_names else "?" for part in each["loc"])
             where.append(place)
-            said.append(f"{place}: {each['type'].replace('_', ' ')}")
+            problems.append(f"{place}: {each['type'].replace('_', ' ')}")
         return refuse(
-            422, f"The request does not fit its description: {'; '.join(said)}. See /openapi.json.", where=where
+            422, f"The request does not fit its description: {'; '.join(problems)}. See /openapi.json.", where=where
         )
 
     async def http(request: Request, error: Exception) -> JSONResponse:
@@ -314,4 +318,4 @@ def _add_refusals(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(QueueFull, full)
-    app.add_exception_handler(TimeoutError, slow)
+    app.add_exception_handler(TimeoutError, slow)  # asyncio.TimeoutError is the same class since Python 3.11

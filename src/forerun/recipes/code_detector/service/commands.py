@@ -55,8 +55,9 @@ def serve(
     store = None if no_store else _store(row, keep_code=keep_code)
     err = Console(stderr=True)
     if store is not None:
-        gone = store.forget_before(keep_days)
-        err.print(f"Predictions go to {_folder(row) / STORE_FILE}; {gone} older than {keep_days:g} days deleted.")
+        deleted_count = store.forget_before(keep_days)
+        file = _folder(row) / STORE_FILE
+        err.print(f"Predictions go to {file}; {deleted_count} older than {keep_days:g} days deleted.")
     for sentence in detector.card.statement:
         err.print(f"- {sentence}")
     _listen(host, port, detector=detector, token=token, store=store, embedding=trained)
@@ -120,10 +121,10 @@ def monitor(
     if other is not None and (_folder(other) / STORE_FILE).exists():  # what the other has answered, if it was served
         more = releases(_store(other, keep_code=False).predictions(days))
         report = report.model_copy(update={"releases": [*report.releases, *more]})
-    written = write_edge_cases(predictions, detector.card, edge_cases) if edge_cases else None
+    edge_case_count = write_edge_cases(predictions, detector.card, edge_cases) if edge_cases else None
     tables = drift_tables(report)
     document = {
-        "schema": MONITOR_SCHEMA, "run_id": row.id, "deleted": deleted, "written": written,
+        "schema": MONITOR_SCHEMA, "run_id": row.id, "deleted": deleted, "written": edge_case_count,
         **report.model_dump(mode="json"),
     }  # fmt: skip
     if other is not None:
@@ -138,8 +139,8 @@ def monitor(
     console = Console()
     for table in tables:
         console.print(result_table(table))
-    if deleted or written is not None:
-        console.print(f"{deleted} predictions deleted; {written or 0} edge cases written.")
+    if deleted or edge_case_count is not None:
+        console.print(f"{deleted} predictions deleted; {edge_case_count or 0} edge cases written.")
 
 
 def _row(run_id: str) -> "RunRow":
@@ -164,7 +165,7 @@ def _store(row: "RunRow", *, keep_code: bool) -> "PredictionStore":
 
 
 def _detector(row: "RunRow") -> "ServedDetector":
-    """From the run's export, which is made first where there is none."""
+    """The detector of a run's export; the run is exported first where it was not."""
     from rich.console import Console
 
     from forerun.hardware.detect import detect
@@ -181,16 +182,16 @@ def _detector(row: "RunRow") -> "ServedDetector":
     return open_detector(folder)
 
 
-def _embedding(row: "RunRow", given: Path | None) -> "FileVectors":
-    """The given one, or the run's, which is trained on the shipped rows where there is none."""
+def _embedding(row: "RunRow", path: Path | None) -> "FileVectors":
+    """The embedding at `path`, or the run's own, which is trained on the shipped rows where there is none."""
     from rich.console import Console
 
     from forerun.recipes.code_detector.embedding.training import SHIPPED_EPOCHS, make_embedding, task_files
     from forerun.recipes.code_detector.embedding.vectors import read_embedding, write_embedding
 
-    folder = given or _folder(row) / "embedding"
-    if given is None and not folder.exists():
+    folder = path or _folder(row) / "embedding"
+    if path is None and not folder.exists():
         Console(stderr=True).print("Training the similarity embedding on the shipped rows, once. See forerun embed.")
-        made = make_embedding(task_files(None), "the shipped rows", epochs=SHIPPED_EPOCHS)
-        write_embedding(made.model, made.card, folder)
+        vectors = make_embedding(task_files(None), "the shipped rows", epochs=SHIPPED_EPOCHS)
+        write_embedding(vectors.model, vectors.card, folder)
     return read_embedding(folder)

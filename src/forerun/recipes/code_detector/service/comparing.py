@@ -1,4 +1,4 @@
-"""The similarity side of the service: what each request asks, answered without the detector."""
+"""The similarity side of the service: requests that are answered without the detector."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Compared:
 
 
 def source_files(files: Sequence[CodeFile], prefix: str = "file") -> list[SourceFile]:
-    """With a name each: the given one, or its place."""
+    """The files with a name each: the one from the request, or the file's place."""
     return [SourceFile(file.name or f"{prefix} {n}", file.code, file.language) for n, file in enumerate(files, 1)]
 
 
@@ -60,10 +60,10 @@ def compare_batch(request: BatchRequest, until: float | None = None) -> list[Pai
     """The most similar pairs; none for a single file. Given up when it is later than `until` (`time.monotonic`)."""
     if len(request.files) < 2:
         return []
-    found = compare_all(
-        source_files(request.files), sizes=SIZES, base=source_files(request.base), shown=request.shown, until=until
+    report = compare_all(
+        source_files(request.files), sizes=SIZES, base=source_files(request.base), pair_limit=request.shown, until=until
     )
-    return [PairAnswer(comparison=pair.comparison, standing=pair.standing) for pair in found.best]
+    return [PairAnswer(comparison=pair.comparison, standing=pair.standing) for pair in report.best]
 
 
 def search(
@@ -83,23 +83,23 @@ def search(
         prepared.append(prepare(source, SIZES, base))
     if request.by == "embedding" and embedding is not None:
         return _nearest(request.shown, (query_source.code, query), sources, prepared, embedding, until)
-    found: list[tuple[int, FileComparison]] = []
+    comparisons: list[tuple[int, FileComparison]] = []
     for place, file in enumerate(prepared):
         require_time(until)
-        found.append((place, compare(query, file, SIZES)))
-    found.sort(key=lambda each: (-each[1].syntax.score, -each[1].words.score, each[0]))
-    shown = found[: request.shown]
+        comparisons.append((place, compare(query, file, SIZES)))
+    comparisons.sort(key=lambda each: (-each[1].syntax.score, -each[1].words.score, each[0]))
+    best = comparisons[: request.shown]
     if embedding is None:
-        return [(place, Compared(comparison, None)) for place, comparison in shown]
+        return [(place, Compared(comparison, None)) for place, comparison in best]
     first = embedding.embed([(query_source.code, query)])[0]
     return [
         (place, _embedded(comparison, first, embedding.embed([(sources[place].code, prepared[place])])[0], embedding))
-        for place, comparison in shown
+        for place, comparison in best
     ]
 
 
 def _nearest(
-    shown: int,
+    count: int,
     query: tuple[str, PreparedFile],
     sources: Sequence[SourceFile],
     prepared: Sequence[PreparedFile],
@@ -112,12 +112,13 @@ def _nearest(
     for source, file in zip(sources, prepared, strict=True):
         require_time(until)
         others += embedding.embed([(source.code, file)])
-    order = sorted(range(len(others)), key=lambda place: (-cosine_of(first, others[place]), place))[:shown]
-    found: list[tuple[int, Compared]] = []
+    order = sorted(range(len(others)), key=lambda place: (-cosine_of(first, others[place]), place))[:count]
+    neighbours: list[tuple[int, Compared]] = []
     for place in order:
         require_time(until)
-        found.append((place, _embedded(compare(query[1], prepared[place], SIZES), first, others[place], embedding)))
-    return found
+        comparison = compare(query[1], prepared[place], SIZES)
+        neighbours.append((place, _embedded(comparison, first, others[place], embedding)))
+    return neighbours
 
 
 def _embedded(comparison: FileComparison, a: EmbeddedFile, b: EmbeddedFile, embedding: FileVectors) -> Compared:

@@ -1,4 +1,4 @@
-"""The card of an exported detector as data: what is known of it, and what every answer must say beside the score."""
+"""The card of an exported detector as data: its measured rates, and what every answer must say beside the score."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ class SliceRow(Record):
     roc_auc: float | None
     tpr: float | None
     fpr: float | None
-    """At the served budget; nulls where there are no such files."""
+    """Rates at the served budget; nulls where there are no such files."""
 
 
 class Distribution(Record):
@@ -73,9 +73,9 @@ class DetectorCard(Record):
 
     @property
     def served(self) -> BudgetPoint:
-        """The point whose threshold is served: the wanted budget, or the smallest that can be promised."""
-        kept = [point for point in self.points if point.threshold is not None]
-        return next((point for point in kept if point.budget >= self.served_budget), self.points[-1])
+        """The point whose threshold is served: that of `served_budget`, or the smallest that can be promised."""
+        usable_points = [point for point in self.points if point.threshold is not None]
+        return next((point for point in usable_points if point.budget >= self.served_budget), self.points[-1])
 
 
 def read_card(folder: Path) -> DetectorCard:

@@ -33,7 +33,7 @@ class Drift(Record):
     index: float
     """Population stability index."""
     chance: float
-    """That 95 % of samples of as many validation files stay under."""
+    """Index that 95 % of samples of as many validation files stay under."""
     drifted: bool
 
 
@@ -54,7 +54,7 @@ class Release(Record):
 
 
 class DriftReport(Record):
-    """What a service has answered."""
+    """Verdicts, drift and feedback of what a service has answered."""
 
     predictions: int
     verdicts: dict[str, int]
@@ -70,46 +70,46 @@ class DriftReport(Record):
 
 
 def stability_index(shares: np.ndarray, counts: np.ndarray) -> float:
-    """Of found counts against wanted shares, half a file added to each bin of both."""
+    """Population stability index of `counts` against expected `shares`, half a file added to each bin of both."""
     number = counts.sum()
-    wanted = (shares * number + 0.5) / (number + len(shares) / 2)
-    found = (counts + 0.5) / (number + len(counts) / 2)
-    return float(((found - wanted) * np.log(found / wanted)).sum())
+    expected = (shares * number + 0.5) / (number + len(shares) / 2)
+    observed = (counts + 0.5) / (number + len(counts) / 2)
+    return float(((observed - expected) * np.log(observed / expected)).sum())
 
 
 def drift_of(quantity: str, shares: Sequence[float], counts: np.ndarray, certainty: float = CERTAINTY) -> Drift:
     """The index beside what `certainty` of chance draws stay under."""
-    wanted = np.asarray(shares) / np.sum(shares)
-    draws = np.random.default_rng(0).multinomial(int(counts.sum()), wanted, DRAWS)
-    chance = float(np.quantile([stability_index(wanted, draw) for draw in draws], certainty))
-    index = stability_index(wanted, counts)
+    expected = np.asarray(shares) / np.sum(shares)
+    draws = np.random.default_rng(0).multinomial(int(counts.sum()), expected, DRAWS)
+    chance = float(np.quantile([stability_index(expected, draw) for draw in draws], certainty))
+    index = stability_index(expected, counts)
     return Drift(quantity=quantity, index=index, chance=chance, drifted=index > chance)
 
 
 def drift_report(predictions: Sequence[Prediction], card: DetectorCard) -> DriftReport:
     """Everything about these predictions."""
     reference = card.reference
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     if predictions:
         languages = [*reference.languages, "another"]
         names = [p.language if p.language in reference.languages else "another" for p in predictions]
         tokens = np.minimum([p.tokens for p in predictions], card.sequence_length)  # as the reference is cut
-        found = [
+        drifts = [
             drift_of("tokens", reference.token_shares, _binned(tokens, reference.token_edges)),
             drift_of("probability", reference.probability_shares,
                      _binned([p.probability for p in predictions], reference.probability_edges)),
             drift_of("language", [*reference.languages.values(), 0.0], np.asarray([names.count(n) for n in languages])),
         ]  # fmt: skip
-        found += _feature_drift(predictions, card)
-    told = [p for p in predictions if p.outcome is not None]
-    flags = [p for p in told if p.verdict == FLAGGED]
+        drifts += _feature_drift(predictions, card)
+    with_feedback = [p for p in predictions if p.outcome is not None]
+    flags = [p for p in with_feedback if p.verdict == FLAGGED]
     confirmed = sum(p.outcome == "confirmed" for p in flags)
     low, high = clopper_pearson(confirmed, len(flags)) if flags else (None, None)
     return DriftReport(
         predictions=len(predictions),
         verdicts={v: sum(p.verdict == v for p in predictions) for v in sorted({p.verdict for p in predictions})},
-        drift=found,
-        feedback=len(told),
+        drift=drifts,
+        feedback=len(with_feedback),
         flags_with_feedback=len(flags),
         flags_confirmed=confirmed,
         precision=confirmed / len(flags) if flags else None,
@@ -121,25 +121,25 @@ def drift_report(predictions: Sequence[Prediction], card: DetectorCard) -> Drift
 
 
 def _feature_drift(predictions: Sequence[Prediction], card: DetectorCard) -> list[Drift]:
-    """Of the counts of the formatting, which together raise a false alarm in 5 % of cases."""
+    """Drift of the counts of the formatting, which together raise a false alarm in 5 % of cases."""
     rows = [prediction.features for prediction in predictions if prediction.features is not None]
     expected = card.reference.features
     if not rows or not expected:
         return []
-    certainty = 1 - (1 - CERTAINTY) / len(expected)
+    certainty = 1 - (1 - CERTAINTY) / len(expected)  # Bonferroni
     columns: dict[str, np.ndarray] = dict(zip(FORMATTING_COUNTS, np.asarray(rows).T, strict=True))
     return [
-        drift_of(name, wanted.shares, _binned(columns[name], wanted.edges), certainty)
-        for name, wanted in expected.items()
+        drift_of(name, distribution.shares, _binned(columns[name], distribution.edges), certainty)
+        for name, distribution in expected.items()
     ]
 
 
 def releases(predictions: Sequence[Prediction]) -> list[Release]:
     """Each model's error among the verdicts that were checked, in the order of their first answers."""
-    found: dict[str, list[Prediction]] = {}
+    by_model: dict[str, list[Prediction]] = {}
     for prediction in predictions:
-        found.setdefault(prediction.model, []).append(prediction)
-    return [_release(model, rows) for model, rows in found.items()]
+        by_model.setdefault(prediction.model, []).append(prediction)
+    return [_release(model, rows) for model, rows in by_model.items()]
 
 
 def _release(model: str, rows: Sequence[Prediction]) -> Release:
@@ -170,15 +170,15 @@ def _is_near(prediction: Prediction, card: DetectorCard) -> bool:
 def write_edge_cases(predictions: Sequence[Prediction], card: DetectorCard, to: Path) -> int:
     """Write wrong verdicts and files near the threshold whose outcome is known, as rows that training reads.
 
-    A row has the fields of `data.code_authorship`; each text once, in a group of its own. Returns how many there are.
+    A row has the fields of `data.corpus`; each text once, in a group of its own. Returns how many there are.
 
     Raises:
         InvalidSettings: `to` exists, or codes were not kept.
     """
     if to.exists():
         raise InvalidSettings(f"--edge-cases: {to} exists, and would be overwritten. Name another file.")
-    chosen = {p.code_sha256: p for p in predictions if p.outcome is not None and (_is_wrong(p) or _is_near(p, card))}
-    if chosen and all(p.code is None for p in chosen.values()):
+    cases = {p.code_sha256: p for p in predictions if p.outcome is not None and (_is_wrong(p) or _is_near(p, card))}
+    if cases and all(p.code is None for p in cases.values()):
         raise InvalidSettings(
             "--edge-cases: there are cases, but their code was not kept. Serve with --keep-code, if the people whose "
             "code it is agree."
@@ -186,7 +186,7 @@ def write_edge_cases(predictions: Sequence[Prediction], card: DetectorCard, to: 
     rows = [
         {"id": p.id, "code": p.code, "language": p.language, "label": "ai" if p.outcome == "confirmed" else "human",
          "group": f"served/{p.code_sha256[:16]}", "source": "served", "generator": "unknown"}
-        for p in chosen.values()
+        for p in cases.values()
         if p.code
     ]  # fmt: skip
     to.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

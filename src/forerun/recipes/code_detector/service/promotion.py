@@ -1,4 +1,4 @@
-"""Old and new detector side by side, before the new one is served: on the shipped test rows and on what was kept.
+"""Old and new detector side by side, before the new one is served: on the shipped test rows and on stored requests.
 
 The test rows are frozen: edge cases whose text is among them are never trained on (`recipe.edge_cases`).
 """
@@ -30,19 +30,22 @@ def side_by_side(
     samples = embedded().split("test")
     questions = [DetectionQuestion(sample.code, sample.language) for sample in samples]
     answers = [detector.answer(questions) for detector in (old, new)]
-    scores = [np.asarray([answer.probability for answer in found]) for found in answers]
+    scores = [np.asarray([answer.probability for answer in replies]) for replies in answers]
     flags = [
         np.asarray([
             verdict_of(answer, detector.card, question.language)[0] == FLAG
-            for answer, question in zip(found, questions, strict=True)
+            for answer, question in zip(replies, questions, strict=True)
         ])
-        for detector, found in zip((old, new), answers, strict=True)
+        for detector, replies in zip((old, new), answers, strict=True)
     ]  # fmt: skip
     test, human = scored(samples, scores[1]), np.asarray([not sample.is_ai for sample in samples])
     difference = auc_difference(test, scores[0])
-    kept = [p for p in predictions if p.code is not None and p.language in get_args(Language)]
-    said = _verdicts_of(old, kept), _verdicts_of(new, kept)
-    wrong = [sum(_is_wrong(p, verdict) for p, verdict in zip(kept, verdicts, strict=True)) for verdicts in said]
+    stored_predictions = [p for p in predictions if p.code is not None and p.language in get_args(Language)]
+    old_and_new_verdicts = _verdicts_of(old, stored_predictions), _verdicts_of(new, stored_predictions)
+    wrong = [
+        sum(_is_wrong(p, verdict) for p, verdict in zip(stored_predictions, verdicts, strict=True))
+        for verdicts in old_and_new_verdicts
+    ]
     fpr, tpr = ([float(flagged[part].mean()) for flagged in flags] for part in (human, ~human))
     figures: dict[str, float | int | bool] = {
         "auc_difference": difference.value,
@@ -53,9 +56,9 @@ def side_by_side(
         "old_tpr": tpr[0],
         "new_tpr": tpr[1],
         "changed": int((flags[0] != flags[1]).sum()),
-        "kept": len(kept),
-        "kept_changed": sum(first != second for first, second in zip(*said, strict=True)),
-        "kept_checked": sum(p.outcome is not None for p in kept),
+        "kept": len(stored_predictions),
+        "kept_changed": sum(first != second for first, second in zip(*old_and_new_verdicts, strict=True)),
+        "kept_checked": sum(p.outcome is not None for p in stored_predictions),
         "old_kept_wrong": wrong[0],
         "new_kept_wrong": wrong[1],
         "promotable": bool(difference.high >= 0 and fpr[1] <= fpr[0]),
@@ -81,20 +84,20 @@ def _table(figures: dict[str, float | int | bool], rows: int) -> ResultTable:
     before, after = figures["old_kept_wrong"], figures["new_kept_wrong"]
     rates.append(["  wrong verdicts among them", before, after, after - before])
     word = "" if figures["promotable"] else "not "
-    said = "may be as high" if figures["auc_difference_high"] >= 0 else "is lower"
+    auc_statement = "may be as high" if figures["auc_difference_high"] >= 0 else "is lower"
     return ResultTable(
         title="Old and new side by side",
         note=f"{rows:,} frozen test rows that neither trained on; kept files may have been trained on since. The new "
-        f"one is {word}promotable: its AUC {said}, and it flags {figures['new_fpr']:.2%} of people's files, the old "
-        f"one {figures['old_fpr']:.2%}.",
+        f"one is {word}promotable: its AUC {auc_statement}, and it flags {figures['new_fpr']:.2%} of people's files, "
+        f"the old one {figures['old_fpr']:.2%}.",
         columns=["what", "old", "new", "difference"],
         rows=rates,
     )
 
 
-def _verdicts_of(detector: ServedDetector, kept: Sequence[Prediction]) -> list[str]:
-    """What the detector says now of files that were kept."""
-    questions = [DetectionQuestion(p.code or "", cast(Language, p.language)) for p in kept]
+def _verdicts_of(detector: ServedDetector, predictions: Sequence[Prediction]) -> list[str]:
+    """The detector's verdicts on the stored code of `predictions`."""
+    questions = [DetectionQuestion(p.code or "", cast(Language, p.language)) for p in predictions]
     return _verdicts(detector, questions) if questions else []
 
 

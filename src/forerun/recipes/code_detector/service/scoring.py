@@ -1,4 +1,4 @@
-"""What a served detector is to the service: questions in, answers out, in any number at once."""
+"""The interface between the service and a detector: questions in, answers out, in any number at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ class DetectionQuestion:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says of one file."""
+    """The model's scores of one file."""
 
     probability: float
-    """Calibrated, of being AI-written."""
+    """Calibrated probability that the file is AI-written."""
     tokens: int
-    """Of the whole file, uncut."""
+    """Tokens of the whole file, uncut."""
     windows: tuple[Window, ...]
     """Parts of a file that is longer than the model reads at once; none for a shorter one."""
     vector: NDArray[np.float32]
@@ -38,7 +38,7 @@ class ScoringModel(Protocol):
 
     @property
     def card(self) -> DetectorCard:
-        """What is known of it."""
+        """The card with its thresholds and measured rates."""
         ...
 
     def answer(self, questions: Sequence[DetectionQuestion]) -> list[Answer]:

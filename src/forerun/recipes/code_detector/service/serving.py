@@ -1,4 +1,4 @@
-"""An exported detector, read back from its folder alone and ready to be asked (`infer.app`).
+"""An exported detector, read back from its folder alone and ready to answer the service (`service.app`).
 
 Each file is scored as in evaluation: its head and tail up to the model's length. A longer file is also read in windows
 that overlap by half, to show which lines the score comes from; the verdict rests on the whole-file score alone, since
@@ -47,16 +47,17 @@ class ServedDetector:
 
     @property
     def card(self) -> DetectorCard:
-        """What is known of it."""
+        """The card of the export."""
         return self._card
 
     def answer(self, questions: Sequence[DetectionQuestion]) -> list[Answer]:
         """One answer a question, in order."""
         sequences: list[Ids] = []
-        asked: list[tuple[int, int, list[tuple[int, int]]]] = []
+        # First sequence of each question, tokens of the file, and the lines of each window.
+        entries: list[tuple[int, int, list[tuple[int, int]]]] = []
         for question in questions:
             whole, tokens, windows = self._sequences(question)
-            asked.append((len(sequences), tokens, [lines for _, lines in windows]))
+            entries.append((len(sequences), tokens, [lines for _, lines in windows]))
             sequences += [whole, *(ids for ids, _ in windows)]
         probabilities, vectors = self.scores(sequences)
         calibrated = self._card.calibration(probabilities)
@@ -70,7 +71,7 @@ class ServedDetector:
                 ),
                 vector=vectors[first],
             )
-            for first, tokens, lines in asked
+            for first, tokens, lines in entries
         ]
 
     def scores(self, sequences: Sequence[Ids]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
@@ -82,11 +83,11 @@ class ServedDetector:
             while order:
                 length = math.ceil(len(sequences[order[0]]) / LENGTH_MULTIPLE) * LENGTH_MULTIPLE
                 count = max(1, EVALUATION_BATCH_TOKENS // length)
-                chosen, order = order[:count], order[count:]
-                logits, found = self._forward([sequences[n] for n in chosen], length)
-                vectors = np.zeros((len(sequences), found.shape[1]), np.float32) if vectors is None else vectors
-                probabilities[chosen] = logits.float().softmax(dim=1)[:, 1].numpy()
-                vectors[chosen] = found.float().numpy()
+                batch, order = order[:count], order[count:]
+                logits, batch_vectors = self._forward([sequences[n] for n in batch], length)
+                vectors = np.zeros((len(sequences), batch_vectors.shape[1]), np.float32) if vectors is None else vectors
+                probabilities[batch] = logits.float().softmax(dim=1)[:, 1].numpy()
+                vectors[batch] = batch_vectors.float().numpy()
         return probabilities, vectors if vectors is not None else np.zeros((0, 0), np.float32)
 
     def _forward(self, sequences: Sequence[Ids], length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,8 +105,8 @@ class ServedDetector:
         code, limit = text_of(question.code, question.language, self._form), self.settings.batch.sequence_length
         if not isinstance(self.tokeniser, CodeTokeniser):
             ids = self.tokeniser(code, verbose=False)["input_ids"]
-            kept = self.tokeniser(code, truncation=True, max_length=limit, verbose=False)["input_ids"]
-            return np.asarray(kept, dtype=np.int32), len(ids), []
+            cut_ids = self.tokeniser(code, truncation=True, max_length=limit, verbose=False)["input_ids"]
+            return np.asarray(cut_ids, dtype=np.int32), len(ids), []
         ids, lines = self.tokeniser.with_lines(code)
         whole = cut(ids, limit)
         if len(ids) + 2 <= limit or self._form != "raw":  # lines of a normalised text are not those of the file

@@ -1,8 +1,8 @@
-"""What a service remembers: predictions, what became of them, and what came in; in a local SQLite file.
+"""Predictions of a service, their outcomes and the size of what came in, in a local SQLite file.
 
 Student code is private: by default only its SHA-256, its size and eleven counts of its formatting (to see drift) are
-kept, never its text. With `keep_code` the text is
-kept too, which is what exporting edge cases for retraining needs. `forget_before` and `forget` delete for good.
+kept, never its text. With `keep_code` the text is kept too, which exporting edge cases for retraining needs.
+`forget_before` and `forget` delete for good.
 """
 
 import hashlib
@@ -78,23 +78,23 @@ class Prediction(Record):
     code_sha256: str
     code: str | None
     features: list[float] | None = None
-    """The counts of `evaluate.code_baselines.FORMATTING_COUNTS`; null in rows of older services."""
+    """The counts of `evaluation.baselines.FORMATTING_COUNTS`; null in rows of older services."""
     outcome: Outcome | None = None
-    """What became of it, if it was said."""
+    """The outcome that feedback gave; null without feedback."""
 
     @classmethod
-    def of(cls, said: DetectAnswer, file: CodeFile, probability: float, endpoint: str) -> "Prediction":
+    def of(cls, answer: DetectAnswer, file: CodeFile, probability: float, endpoint: str) -> "Prediction":
         """The row of an answer."""
         return cls(
-            id=said.prediction_id,
+            id=answer.prediction_id,
             at=_now(),
             endpoint=endpoint,
-            model=said.model,
+            model=answer.model,
             language=file.language,
-            tokens=said.tokens,
+            tokens=answer.tokens,
             characters=len(file.code),
             probability=probability,
-            verdict=said.verdict,
+            verdict=answer.verdict,
             code_sha256=hashlib.sha256(file.code.encode("utf-8", "replace")).hexdigest(),
             code=file.code,
             features=formatting_counts(file.code),
@@ -106,6 +106,7 @@ class PredictionStore:
 
     def __init__(self, url: str, *, keep_code: bool = False):
         self.keeps_code = keep_code
+        # NullPool: a connection per use, so that no thread keeps the file open or waits for another's connection.
         self._engine = create_engine(url, poolclass=NullPool)
         event.listen(self._engine, "connect", _set_pragmas)
         _METADATA.create_all(self._engine)
@@ -115,7 +116,7 @@ class PredictionStore:
 
     @property
     def engine(self) -> Engine:
-        """For tests and maintenance."""
+        """The SQLAlchemy engine, for tests and maintenance."""
         return self._engine
 
     def add(self, predictions: Sequence[Prediction]) -> None:
@@ -131,8 +132,8 @@ class PredictionStore:
     def add_feedback(self, prediction_id: str, outcome: Outcome) -> bool:
         """Note what became of a prediction, the last word counting; False where it is not stored."""
         with self._engine.begin() as connection:
-            known = connection.execute(select(_PREDICTIONS.c.id).where(_PREDICTIONS.c.id == prediction_id)).first()
-            if known is None:
+            stored_id = connection.execute(select(_PREDICTIONS.c.id).where(_PREDICTIONS.c.id == prediction_id)).first()
+            if stored_id is None:
                 return False
             connection.execute(delete(_FEEDBACK).where(_FEEDBACK.c.prediction_id == prediction_id))
             row = {"prediction_id": prediction_id, "at": _now(), "outcome": outcome}
@@ -160,10 +161,10 @@ class PredictionStore:
         same = select(_PREDICTIONS.c.code_sha256).where(_PREDICTIONS.c.id == prediction_id)
         return self._forget(select(_PREDICTIONS.c.id).where(_PREDICTIONS.c.code_sha256.in_(same)))
 
-    def _forget(self, chosen: Any) -> int:
+    def _forget(self, id_query: Any) -> int:
         with self._engine.begin() as connection:
-            names = [row.id for row in connection.execute(chosen)]
-            for start in range(0, len(names), 500):
+            names = [row.id for row in connection.execute(id_query)]
+            for start in range(0, len(names), 500):  # SQLite before 3.32 takes 999 variables in a statement
                 part = names[start : start + 500]
                 connection.execute(delete(_FEEDBACK).where(_FEEDBACK.c.prediction_id.in_(part)))
                 connection.execute(delete(_PREDICTIONS).where(_PREDICTIONS.c.id.in_(part)))

@@ -31,12 +31,12 @@ class FakeDetector:
 
     def answer(self, questions):
         self.calls.append(len(questions))
-        found = []
+        answers = []
         for question in questions:
             share = question.code.count("e") / max(1, len(question.code))
             vector = np.asarray([share, 1 - share], dtype=np.float32)
-            found.append(Answer(share, len(question.code.split()), (), vector / np.linalg.norm(vector)))
-        return found
+            answers.append(Answer(share, len(question.code.split()), (), vector / np.linalg.norm(vector)))
+        return answers
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ def test_verdicts_come_with_what_they_do_not_prove(client, detector):
 
 def test_two_files_are_compared_with_lines(client):
     other = "# mine\n" + LONG.replace("x", "value")
-    found = client.post("/v1/similarity", json={"a": file(), "b": file(other)}).json()
-    assert found["comparison"]["syntax"]["score"] == 1.0
-    spans = found["comparison"]["evidence"]
+    answer = client.post("/v1/similarity", json={"a": file(), "b": file(other)}).json()
+    assert answer["comparison"]["syntax"]["score"] == 1.0
+    spans = answer["comparison"]["evidence"]
     assert {span["tier"] for span in spans} == {"words", "syntax"}
     assert all(span["b_first_line"] == span["a_first_line"] + 1 for span in spans)
-    assert -1 <= found["embedding"] <= 1
+    assert -1 <= answer["embedding"] <= 1
     base = client.post("/v1/similarity", json={"a": file(), "b": file(other), "base": [file()]}).json()
     assert base["comparison"]["syntax"]["score"] == 0
 
@@ -81,19 +81,19 @@ def test_two_files_are_compared_with_lines(client):
 def test_a_batch_has_verdicts_and_pairs(client):
     names = [f"s{n}.py" for n in range(4)]
     files = [file(LONG + f"y{n} = [{n}] * {n}\n" * n, name=name) for n, name in enumerate(names)]
-    found = client.post("/v1/batch", json={"files": files, "shown": 2}).json()
-    assert [each["name"] for each in found["files"]] == names
-    assert len(found["pairs"]) == 2
+    answer = client.post("/v1/batch", json={"files": files, "shown": 2}).json()
+    assert [each["name"] for each in answer["files"]] == names
+    assert len(answer["pairs"]) == 2
     assert client.post("/v1/batch", json={"files": files[:1]}).json()["pairs"] == []
 
 
 def test_the_like_of_a_file_is_found(client):
     candidates = [file("import os\nprint(os.name)\n" * 9), file(LONG), file("x = 1")]
-    found = client.post("/v1/find-similar", json={"query": file(), "candidates": candidates, "shown": 2}).json()[
+    matches = client.post("/v1/find-similar", json={"query": file(), "candidates": candidates, "shown": 2}).json()[
         "found"
     ]
-    assert [each["index"] for each in found] == [1, 0]
-    assert found[0]["comparison"]["words"]["score"] == 1.0
+    assert [each["index"] for each in matches] == [1, 0]
+    assert matches[0]["comparison"]["words"]["score"] == 1.0
 
 
 def test_status_and_document(client):
@@ -190,12 +190,12 @@ def test_names_are_never_opened(client, tmp_path, monkeypatch):
     """A name that is a path comes back as it is; no file is opened while answering."""
     secret = tmp_path / "secret.py"
     secret.write_text(SECRET)
-    opened = []
+    open_calls = []
     client.post("/v1/similarity", json={"a": file(), "b": file()})  # loads grammars
     real = open
 
     def watching(path, *rest, **more):
-        opened.append(str(path))
+        open_calls.append(str(path))
         return real(path, *rest, **more)
 
     monkeypatch.setattr("builtins.open", watching)
@@ -210,7 +210,7 @@ def test_names_are_never_opened(client, tmp_path, monkeypatch):
             response = client.post(f"/v1/{path}", json=request)
             assert response.status_code == 200
             assert SECRET not in response.text
-    assert not any("secret" in path or "passwd" in path for path in opened)
+    assert not any("secret" in path or "passwd" in path for path in open_calls)
 
 
 def test_a_full_queue_refuses_and_slow_work_is_given_up(detector):
@@ -253,14 +253,14 @@ def test_a_bug_tells_nothing(detector):
 def test_predictions_are_stored_without_their_code(detector, tmp_path):
     store = PredictionStore(f"sqlite:///{tmp_path}/p.sqlite")
     with TestClient(make_app(detector, store=store)) as client:
-        said = client.post("/v1/detect", json=file("e " * 50 + SECRET)).json()
-        assert client.post("/v1/feedback", json={"prediction_id": said["prediction_id"], "outcome": "refuted"}).json() == {
-            "prediction_id": said["prediction_id"], "outcome": "refuted"
+        answer = client.post("/v1/detect", json=file("e " * 50 + SECRET)).json()
+        assert client.post("/v1/feedback", json={"prediction_id": answer["prediction_id"], "outcome": "refuted"}).json() == {
+            "prediction_id": answer["prediction_id"], "outcome": "refuted"
         }  # fmt: skip
         unknown = client.post("/v1/feedback", json={"prediction_id": "nobody", "outcome": "refuted"})
         assert unknown.status_code == 404
     rows = store.predictions()
-    assert [(row.id, row.outcome, row.code) for row in rows] == [(said["prediction_id"], "refuted", None)]
+    assert [(row.id, row.outcome, row.code) for row in rows] == [(answer["prediction_id"], "refuted", None)]
     assert SECRET.encode() not in (tmp_path / "p.sqlite").read_bytes()
 
 
@@ -287,7 +287,7 @@ def test_waiting_questions_end_with_the_service():
     from forerun.infer.batching import Batcher
 
     async def story():
-        batcher = Batcher(lambda asked: [threading.Event().wait(0.2)] * len(asked), most=1)
+        batcher = Batcher(lambda questions: [threading.Event().wait(0.2)] * len(questions), most=1)
         batcher.start()
         first = asyncio.create_task(batcher.ask([1]))
         await asyncio.sleep(0.02)

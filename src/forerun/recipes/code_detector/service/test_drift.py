@@ -36,16 +36,16 @@ def like_reference(number=400):
 
 def test_the_index_is_zero_for_the_same_shares_and_known_for_others():
     assert stability_index(np.asarray([0.5, 0.5]), np.asarray([100, 100])) == 0
-    wanted = (0.9 - 0.5) * np.log(0.9 / 0.5) + (0.1 - 0.5) * np.log(0.1 / 0.5)
-    assert stability_index(np.asarray([0.5, 0.5]), np.asarray([90_000, 10_000])) == pytest.approx(wanted, rel=1e-3)
+    expected = (0.9 - 0.5) * np.log(0.9 / 0.5) + (0.1 - 0.5) * np.log(0.1 / 0.5)
+    assert stability_index(np.asarray([0.5, 0.5]), np.asarray([90_000, 10_000])) == pytest.approx(expected, rel=1e-3)
 
 
 def test_what_is_alike_does_not_drift_and_what_is_not_does():
     calm = drift_report(like_reference(), card())
     assert {d.quantity: d.drifted for d in calm.drift} == {"tokens": False, "probability": False, "language": False}
     shifted = [p.model_copy(update={"tokens": 20, "language": "cpp"}) for p in like_reference()]
-    found = {d.quantity: d.drifted for d in drift_report(shifted, card()).drift}
-    assert found == {"tokens": True, "probability": False, "language": True}
+    drifted_by_quantity = {d.quantity: d.drifted for d in drift_report(shifted, card()).drift}
+    assert drifted_by_quantity == {"tokens": True, "probability": False, "language": True}
 
 
 def test_few_files_are_not_called_drift_by_chance():
@@ -56,23 +56,23 @@ def test_few_files_are_not_called_drift_by_chance():
 
 
 def test_feedback_gives_the_share_of_right_flags():
-    told = [
+    flags = [
         prediction(n, verdict=FLAG, outcome="confirmed" if n < 8 else "refuted", probability=0.9) for n in range(10)
     ]
-    found = drift_report([*told, prediction(11, probability=0.31)], card())
-    assert (found.precision, found.flags_with_feedback, found.feedback) == (0.8, 10, 10)
-    assert found.precision_low == pytest.approx(0.4439, abs=1e-4)  # Clopper-Pearson of 8 in 10
-    assert found.near_threshold == 1
-    assert found.verdicts == {"no-finding": 1, FLAG: 10}
-    assert [table.title for table in drift_tables(found)] == [
+    report = drift_report([*flags, prediction(11, probability=0.31)], card())
+    assert (report.precision, report.flags_with_feedback, report.feedback) == (0.8, 10, 10)
+    assert report.precision_low == pytest.approx(0.4439, abs=1e-4)  # Clopper-Pearson of 8 in 10
+    assert report.near_threshold == 1
+    assert report.verdicts == {"no-finding": 1, FLAG: 10}
+    assert [table.title for table in drift_tables(report)] == [
         "What was answered", "Drift against the validation files", "Error by release",
     ]  # fmt: skip
 
 
 def test_nothing_answered_is_no_drift():
-    found = drift_report([], card())
-    assert (found.predictions, found.drift, found.precision) == (0, [], None)
-    assert drift_tables(found)
+    report = drift_report([], card())
+    assert (report.predictions, report.drift, report.precision) == (0, [], None)
+    assert drift_tables(report)
 
 
 def test_edge_cases_can_be_trained_on(tmp_path):
@@ -100,22 +100,22 @@ def test_formatting_drifts_where_tabs_come_in():
     inner = np.linspace(0, 1, 6)[1:-1]
     columns = zip(FORMATTING_COUNTS, np.asarray(rows).T, strict=True)
     features = {name: distribution(values, inner) for name, values in columns}
-    known = card().reference.model_copy(update={"features": features})
+    reference = card().reference.model_copy(update={"features": features})
 
     def drifted(rows):
-        told = [prediction(n, features=row) for n, row in enumerate(rows)]
-        report = drift_report(told, card(reference=known))
+        predictions = [prediction(n, features=row) for n, row in enumerate(rows)]
+        report = drift_report(predictions, card(reference=reference))
         return {d.quantity for d in report.drift if d.drifted and d.quantity in FORMATTING_COUNTS}
 
     assert drifted(rows[::2]) == set()
     tabs = [formatting_counts(f"def f{n}(x):\n\treturn x + {n}\n" * (1 + n % 5)) for n in range(60)]
     assert "tabs per character" in drifted(tabs)
     assert "lines" not in drifted(tabs)
-    assert drift_report([prediction(1, features=None)], card(reference=known)).drift[-1].quantity == "language"
+    assert drift_report([prediction(1, features=None)], card(reference=reference)).drift[-1].quantity == "language"
 
 
 def test_errors_are_counted_by_release():
-    told = [
+    predictions = [
         prediction(1, model="old", verdict=FLAG, outcome="refuted"),
         prediction(2, model="old", verdict="no-finding", outcome="confirmed"),
         prediction(3, model="old", verdict="no-finding", outcome="refuted"),
@@ -123,8 +123,8 @@ def test_errors_are_counted_by_release():
         prediction(5, model="new", verdict=FLAG, outcome="confirmed"),
         prediction(6, model="new"),
     ]
-    old, new = releases(told)
+    old, new = releases(predictions)
     assert (old.model, old.predictions, old.checked, old.wrong_flags, old.missed) == ("old", 4, 3, 1, 1)
     assert old.error == pytest.approx(2 / 3)
     assert (new.checked, new.error, new.error_low) == (1, 0, 0)
-    assert releases(told[5:])[0].error is None
+    assert releases(predictions[5:])[0].error is None

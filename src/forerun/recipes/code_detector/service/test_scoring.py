@@ -35,7 +35,7 @@ def answer(probability=0.9, tokens=100) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("given", "language", "verdict", "words"),
+    ("model_answer", "language", "verdict", "words"),
     [
         (answer(), "python", "worth-a-conversation", "95 % interval 0.4% to 2.0%"),
         (answer(), "python", "worth-a-conversation", "39% of the flagged ones are not"),
@@ -44,9 +44,9 @@ def answer(probability=0.9, tokens=100) -> Answer:
         (answer(), "cobol", "no-verdict", "cpp, java, python"),
     ],
 )
-def test_verdicts_say_their_reason(given, language, verdict, words):
-    found, reason = verdict_of(given, card(), language)
-    assert found == verdict
+def test_verdicts_say_their_reason(model_answer, language, verdict, words):
+    actual, reason = verdict_of(model_answer, card(), language)
+    assert actual == verdict
     assert words in reason
 
 

@@ -30,7 +30,7 @@ LONG = "".join(f"def f{n}(value):\n    return value * {n} + {n % 7}\n\n" for n i
 
 
 @pytest.fixture(scope="module")
-def opened():
+def experiment():
     return load_experiment(
         settings_of(schedule={"epochs": 1, "max_steps": 8}, checkpoints={"every_steps": 100, "keep_last": 1}),
         corpus(2400),
@@ -38,13 +38,13 @@ def opened():
 
 
 @pytest.fixture(scope="module")
-def exported(opened, tmp_path_factory):
+def exported(experiment, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     device = detect_cpu().device
-    training = start_training(opened, device, folder)
+    training = start_training(experiment, device, folder)
     for _ in training.steps():
         pass
-    export_run("r1", opened, device, folder, folder / "export", merge=False)
+    export_run("r1", experiment, device, folder, folder / "export", merge=False)
     return folder / "export", training
 
 
@@ -53,13 +53,13 @@ def detector(exported):
     return open_detector(exported[0])
 
 
-def test_served_scores_are_those_of_evaluation(detector, opened, exported):
-    """On the test rows, calibrated as the card says."""
+def test_served_scores_are_those_of_evaluation(detector, experiment, exported):
+    """Scores of the test rows, calibrated as the card says."""
     rows = [sample for sample in corpus(2400).samples if sample.split == "test"][:200]
-    scores = opened.judge(exported[1].step)["test"].probabilities[:200]
+    scores = experiment.judge(exported[1].step)["test"].probabilities[:200]
     answers = detector.answer([DetectionQuestion(sample.code, sample.language) for sample in rows])
-    wanted = detector.card.calibration(scores)
-    np.testing.assert_allclose([answer.probability for answer in answers], wanted, atol=1e-5)
+    expected = detector.card.calibration(scores)
+    np.testing.assert_allclose([answer.probability for answer in answers], expected, atol=1e-5)
 
 
 @given(
@@ -89,19 +89,19 @@ def test_windows_cover_a_long_file(detector):
 
 def test_the_whole_way_over_http(detector):
     with TestClient(make_app(detector)) as client:
-        said = client.post("/v1/detect", json={"code": LONG, "language": "python"}).json()
-        assert said["model"] == detector.card.settings_hash
-        assert said["windows"]
-        found = client.post(
+        answer = client.post("/v1/detect", json={"code": LONG, "language": "python"}).json()
+        assert answer["model"] == detector.card.settings_hash
+        assert answer["windows"]
+        comparison = client.post(
             "/v1/similarity", json={"a": {"code": LONG, "language": "python"}, "b": {"code": LONG, "language": "java"}}
         )
-        assert found.json()["embedding"] == pytest.approx(1, abs=1e-5)
+        assert comparison.json()["embedding"] == pytest.approx(1, abs=1e-5)
 
 
 def test_a_detector_beside_itself_changes_nothing(detector, monkeypatch):
     monkeypatch.setattr(code_detector_promotion, "embedded", lambda: corpus(600))
-    kept = [prediction(n, LONG[: 50 * n + 50]) for n in range(5)]
-    table, figures = side_by_side(detector, detector, kept)
+    predictions = [prediction(n, LONG[: 50 * n + 50]) for n in range(5)]
+    table, figures = side_by_side(detector, detector, predictions)
     assert (figures["auc_difference"], figures["changed"], figures["kept_changed"]) == (0, 0, 0)
     assert (figures["kept"], figures["promotable"]) == (5, True)
     assert "is promotable" in table.note
@@ -114,8 +114,8 @@ def edge_cases(tmp_path_factory):
     rows = [
         prediction(n, f"    edge_{n} = {n}\n" * 9, verdict="worth-a-conversation", outcome="refuted") for n in range(9)
     ]
-    known = next(sample for sample in corpus(2400).samples if sample.split == "test")
-    rows.append(prediction(99, known.code, verdict="worth-a-conversation", outcome="refuted"))
+    test_sample = next(sample for sample in corpus(2400).samples if sample.split == "test")
+    rows.append(prediction(99, test_sample.code, verdict="worth-a-conversation", outcome="refuted"))
     assert write_edge_cases(rows, card(), file) == 10
     return file
 
@@ -128,21 +128,21 @@ def continued(exported, edge_cases, tmp_path_factory):
         checkpoints={"every_steps": 100, "keep_last": 1},
         recipe={"start": str(exported[0]), "edge_cases": str(edge_cases)},
     )
-    opened, folder, device = (
+    experiment, folder, device = (
         load_experiment(settings, corpus(2400)),
         tmp_path_factory.mktemp("next"),
         detect_cpu().device,
     )
-    training = start_training(opened, device, folder)
+    training = start_training(experiment, device, folder)
     weights = {name: tensor.clone() for name, tensor in training.step.model.state_dict().items()}
     for _ in training.steps():
         pass
-    export_run("r2", opened, device, folder, folder / "export", merge=False)
-    return opened, weights, folder / "export"
+    export_run("r2", experiment, device, folder, folder / "export", merge=False)
+    return experiment, weights, folder / "export"
 
 
 def test_training_goes_on_from_the_export_with_the_edge_cases(exported, continued):
-    opened, weights, folder = continued
+    experiment, weights, folder = continued
     for name, tensor in exported[1].step.model.state_dict().items():
         assert torch.equal(tensor, weights[name]), name
     before, after = (json.loads((each / "detector.json").read_text()) for each in (exported[0], folder))
@@ -150,14 +150,14 @@ def test_training_goes_on_from_the_export_with_the_edge_cases(exported, continue
     assert after["test_files"] == before["test_files"]
     assert "served" in after["sources"]
     assert (exported[0] / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
-    assert opened.settings.data.examples == after["training_files"]
+    assert experiment.settings.data.examples == after["training_files"]
 
 
 def test_old_and_new_are_put_side_by_side(detector, continued, monkeypatch):
     monkeypatch.setattr(code_detector_promotion, "embedded", lambda: corpus(600))
     new = open_detector(continued[2])
-    kept = [prediction(n, LONG[: 50 * n + 50], outcome=("refuted", "confirmed")[n % 2]) for n in range(4)]
-    table, figures = side_by_side(detector, new, kept)
+    predictions = [prediction(n, LONG[: 50 * n + 50], outcome=("refuted", "confirmed")[n % 2]) for n in range(4)]
+    table, figures = side_by_side(detector, new, predictions)
     assert figures["auc_difference_low"] <= figures["auc_difference"] <= figures["auc_difference_high"]
     assert figures["promotable"] == (figures["auc_difference_high"] >= 0 and figures["new_fpr"] <= figures["old_fpr"])
     assert ("not promotable" in table.note) != figures["promotable"]
@@ -166,13 +166,13 @@ def test_old_and_new_are_put_side_by_side(detector, continued, monkeypatch):
     with torch.no_grad():
         for parameter in worse.model.parameters():
             parameter.zero_()
-    _, figures = side_by_side(detector, worse, kept)  # knows nothing
+    _, figures = side_by_side(detector, worse, predictions)  # knows nothing
     assert figures["auc_difference_high"] < 0
     assert not figures["promotable"]
 
 
 @pytest.mark.parametrize(
-    ("recipe", "changes", "said"),
+    ("recipe", "changes", "message"),
     [
         ({"start": "nowhere"}, {}, "forerun export RUN"),
         ({"form": "normalised"}, {}, "Set recipe.form to 'raw'"),
@@ -180,10 +180,10 @@ def test_old_and_new_are_put_side_by_side(detector, continued, monkeypatch):
         ({"edge_cases": "nowhere.jsonl"}, {}, "reading failed"),
     ],
 )
-def test_what_cannot_be_gone_on_from_is_said(exported, recipe, changes, said):
-    wanted = settings_of(**changes, recipe={"start": str(exported[0])} | recipe)
-    with pytest.raises((BadData, InvalidSettings), match=said):
-        load_experiment(wanted, corpus(2400))
+def test_what_cannot_be_gone_on_from_is_said(exported, recipe, changes, message):
+    run_settings = settings_of(**changes, recipe={"start": str(exported[0])} | recipe)
+    with pytest.raises((BadData, InvalidSettings), match=message):
+        load_experiment(run_settings, corpus(2400))
 
 
 def test_edge_cases_that_are_all_in_test_already_are_none(edge_cases, tmp_path):

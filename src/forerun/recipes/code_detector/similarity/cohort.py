@@ -2,7 +2,7 @@
 
 For all pairs, without looking at each: shared fingerprints (one sparse product), and the *cover*, the share of both
 files that lies in runs of `minimum_tile` marks which the other has too. No tiling can reach more than the cover, so the
-pairs are tiled from the highest cover down, until none that is left can be among the best `shown`.
+pairs are tiled from the highest cover down, until none that is left can be among the best `pair_limit`.
 
 A pair's *standing* is its distance from the cohort's median in robust standard deviations (1.4826 · MAD): exercises
 with one obvious solution have high scores everywhere, and then a high score is nothing special.
@@ -69,7 +69,7 @@ class CohortReport(Record):
 
 @dataclass(frozen=True)
 class PairScores:
-    """Of all pairs of n files, symmetric (n, n) with zeros on the diagonal."""
+    """Scores of all pairs of n files: symmetric matrices (n, n) with zeros on the diagonal."""
 
     words: Matrix
     cover: Matrix
@@ -80,27 +80,28 @@ def compare_all(
     *,
     sizes: Sizes | None = None,
     base: Sequence[SourceFile] = (),
-    shown: int = 50,
+    pair_limit: int = 50,
     workers: int = 1,
     until: float | None = None,
 ) -> CohortReport:
-    """The best `shown` pairs by their tiled share of syntax; ties by the share of words.
+    """The best `pair_limit` pairs by their tiled share of syntax; ties by the share of words.
 
     Raises:
         NotSupported: a language without a grammar.
-        InvalidSettings: fewer than two files, or `shown` or `workers` below 1.
+        InvalidSettings: fewer than two files, or `pair_limit` or `workers` below 1.
         TimeoutError: it is later than `until`, by `time.monotonic`; looked at between pairs.
     """
-    if len(files) < 2 or shown < 1 or workers < 1:
+    if len(files) < 2 or pair_limit < 1 or workers < 1:
         raise InvalidSettings(
             f"a cohort needs two files, one shown pair and one worker at least; found {len(files)} files, "
-            f"shown = {shown}, workers = {workers}."
+            f"shown = {pair_limit}, workers = {workers}."
         )
     sizes = sizes or Sizes()
+    # spawn: a forked worker would inherit locks that threads of torch or numpy hold at that moment.
     with ProcessPoolExecutor(workers, get_context("spawn")) if workers > 1 else nullcontext() as pool:
         prepared = _prepared(files, sizes, base_code(base, sizes), pool)
         scores = pair_scores(prepared, sizes)
-        best, tiled = _best_pairs(prepared, scores, sizes, shown, pool, until)
+        best, tiled = _best_pairs(prepared, scores, sizes, pair_limit, pool, until)
     standing = standings(scores.cover)
     above = np.triu_indices(len(files), k=1)
     return CohortReport(
@@ -155,8 +156,8 @@ def shared_words(prepared: Sequence[PreparedFile]) -> Matrix:
     _, columns = np.unique(np.concatenate(distinct), return_inverse=True)
     shape = (len(prepared), int(columns.max()) + 1 if len(columns) else 1)
     rows = np.concatenate(([0], np.cumsum(sizes)))
-    held = csr_matrix((np.ones(len(columns), dtype=np.int32), columns, rows), shape=shape)
-    shared = (held @ held.T).toarray()
+    incidence = csr_matrix((np.ones(len(columns), dtype=np.int32), columns, rows), shape=shape)
+    shared = (incidence @ incidence.T).toarray()
     return 2 * shared / np.maximum(sizes[:, None] + sizes[None, :], 1)
 
 
@@ -195,7 +196,7 @@ def _best_pairs(
     prepared: Sequence[PreparedFile],
     scores: PairScores,
     sizes: Sizes,
-    shown: int,
+    pair_limit: int,
     pool: Executor | None,
     until: float | None,
 ) -> tuple[list[tuple[int, int]], int]:
@@ -206,17 +207,17 @@ def _best_pairs(
     best: list[tuple[float, float, int, int]] = []  # a heap, the worst of the best first
     tiled = 0
     while tiled < len(order):
-        chosen = order[tiled : tiled + ROUND]
-        highest = bound[chosen[0]]
-        if highest == 0 or (len(best) == shown and highest < best[0][0]):
+        batch = order[tiled : tiled + ROUND]
+        highest = bound[batch[0]]
+        if highest == 0 or (len(best) == pair_limit and highest < best[0][0]):
             break
-        pairs = [(int(above[0][n]), int(above[1][n])) for n in chosen]
+        pairs = [(int(above[0][n]), int(above[1][n])) for n in batch]
         for (i, j), score in zip(pairs, _tiled(prepared, pairs, sizes, pool), strict=True):
             require_time(until)
             heapq.heappush(best, (score, float(scores.words[i, j]), i, j))
-            if len(best) > shown:
+            if len(best) > pair_limit:
                 heapq.heappop(best)
-        tiled += len(chosen)
+        tiled += len(batch)
     return [(i, j) for _, _, i, j in sorted(best, reverse=True)], tiled
 
 

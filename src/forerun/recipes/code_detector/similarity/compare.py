@@ -2,7 +2,7 @@
 
 - *words*: shared winnowing fingerprints (`winnowing`); finds copies, renamed ones too.
 - *syntax*: tiles of the syntax tree's marks (`tiling`); finds copies with changed loops, order and spelling.
-- *embedding*: pieces whose learned vectors lie close (`infer.embedding`); needs a model, so it is not made here.
+- *embedding*: pieces whose learned vectors lie close (`embedding.vectors`); needs a model, so it is not made here.
 
 A score is the share of both files that is in common, 2 · shared / (all of a + all of b), from 0 to 1. What given base
 code contains counts neither as shared nor as all. Evidence are line ranges on both sides.
@@ -95,11 +95,11 @@ class Evidence(Record):
     b_last_line: int
     tokens: int
     cosine: float | None = None
-    """Of the two pieces' vectors, on the tier of the embedding."""
+    """Cosine of the two pieces' vectors; null on the other tiers."""
 
 
 class TierScore(Record):
-    """What two files have in common on one tier."""
+    """Shares that two files have in common on one tier, from 0 to 1."""
 
     score: float
     """Share of both files."""
@@ -121,7 +121,7 @@ class FileComparison(Record):
 
 
 def base_code(files: Sequence[SourceFile], sizes: Sizes) -> BaseCode | None:
-    """What `files` contain, to be left out of comparisons; None for no files."""
+    """Runs of code in `files`, which comparisons leave out; None for no files."""
     if not files:
         return None
     streams = [streams_of(file.code, file.language) for file in files]
@@ -141,10 +141,10 @@ def prepare(file: SourceFile, sizes: Sizes, base: BaseCode | None = None) -> Pre
     """
     streams = streams_of(file.code, file.language)
     words, syntax = streams.words, streams.syntax
-    known_words = _in_base(words, None if base is None else base.word_stretches, sizes.winnowing.guarantee)
-    known_syntax = _in_base(syntax, None if base is None else base.syntax_runs, sizes.minimum_tile)
+    base_words = _in_base(words, None if base is None else base.word_stretches, sizes.winnowing.guarantee)
+    base_syntax = _in_base(syntax, None if base is None else base.syntax_runs, sizes.minimum_tile)
     prints = fingerprints(words.tokens, sizes.winnowing, None if base is None else base.word_runs)
-    return PreparedFile(file.name, file.language, streams, prints, known_words, known_syntax)
+    return PreparedFile(file.name, file.language, streams, prints, base_words, base_syntax)
 
 
 def _in_base(stream: TokenStream, runs: Grams | None, length: int) -> Used:
@@ -172,7 +172,7 @@ def compare(a: PreparedFile, b: PreparedFile, sizes: Sizes) -> FileComparison:
 
 
 def words_score(a: PreparedFile, b: PreparedFile) -> TierScore:
-    """Shared fingerprints."""
+    """Share of fingerprints in common."""
     first, second = a.fingerprints.distinct, b.fingerprints.distinct
     return share(len(np.intersect1d(first, second, assume_unique=True)), len(first), len(second))
 

@@ -1,4 +1,4 @@
-"""A source file as two hashed vectors, the input of the third tier's embedding (`models.file_embedding`).
+"""A source file as two hashed vectors, the input of the third tier's embedding (`embedding.model`).
 
 - *vocabulary*: parts of its names, in lower case (`moveLeft` gives move, left), and the words in its texts: what the
   file is about; languages share it.
@@ -45,8 +45,8 @@ def part_features(
     for k in range(1, LONGEST_RUN + 1):
         places = np.flatnonzero(total[k:] - total[:-k] == k) if len(free) >= k else np.zeros(0, dtype=np.int64)
         runs.append(mixed(grams(marks.tokens, k)[places] + np.uint64(k)))
-    given = set(marks.first_lines[used].tolist()) - set(marks.first_lines[~used].tolist())
-    text = "\n".join(line for number, line in enumerate(lines[first - 1 : last], first) if number not in given)
+    base_lines = set(marks.first_lines[used].tolist()) - set(marks.first_lines[~used].tolist())
+    text = "\n".join(line for number, line in enumerate(lines[first - 1 : last], first) if number not in base_lines)
     return np.concatenate([hashed(name_parts(text), VOCABULARY), _placed(np.concatenate(runs), STRUCTURE)])
 
 

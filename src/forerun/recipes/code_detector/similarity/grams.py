@@ -28,13 +28,13 @@ def grams(tokens: Tokens, k: int) -> Grams:
     count = len(tokens) - k + 1
     if count < 1:
         return np.zeros(0, dtype=np.uint64)
-    done, numbers, power = 1, tokens.copy(), BASE
-    for bit in f"{k:b}"[1:]:  # runs of 2d from those of d, one longer where k's next binary digit is 1
-        numbers = numbers[: len(numbers) - done] * np.uint64(power) + numbers[done:]
-        power, done = power * power & MASK, done * 2
+    length, numbers, power = 1, tokens.copy(), BASE
+    for bit in f"{k:b}"[1:]:  # runs of 2n from those of n, one longer where k's next binary digit is 1
+        numbers = numbers[: len(numbers) - length] * np.uint64(power) + numbers[length:]
+        power, length = power * power & MASK, length * 2
         if bit == "1":
-            numbers = numbers[: len(numbers) - 1] * np.uint64(BASE) + tokens[done : done + len(numbers) - 1]
-            power, done = power * BASE & MASK, done + 1
+            numbers = numbers[: len(numbers) - 1] * np.uint64(BASE) + tokens[length : length + len(numbers) - 1]
+            power, length = power * BASE & MASK, length + 1
     return numbers[:count]
 
 
@@ -52,11 +52,11 @@ def same_places(first: Grams, second: Grams, limit: int) -> tuple[Places, Places
     return rows, order[begins + np.arange(total)].astype(np.int64)
 
 
-def covered(numbers: Grams, known: Grams, k: int, length: int) -> NDArray[np.bool_]:
-    """For each of `length` tokens whether it lies in a run of `k` whose number is in `known`."""
-    found = np.isin(numbers, known)
+def covered(numbers: Grams, run_numbers: Grams, k: int, length: int) -> NDArray[np.bool_]:
+    """Whether each of `length` tokens lies in a run of `k` whose number is in `run_numbers`."""
+    is_match = np.isin(numbers, run_numbers)
     changes = np.zeros(length + 1, dtype=np.int64)
-    starts = np.flatnonzero(found)
+    starts = np.flatnonzero(is_match)
     np.add.at(changes, starts, 1)
     np.add.at(changes, starts + k, -1)
     return np.cumsum(changes[:-1]) > 0

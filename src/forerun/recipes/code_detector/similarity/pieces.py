@@ -14,18 +14,18 @@ from forerun.recipes.code_detector.similarity.compare import LEAST_MARKS, Prepar
 from forerun.recipes.code_detector.similarity.streams import parse
 
 DEFINITIONS = {"function_definition", "method_declaration", "constructor_declaration"}
-"""What tree-sitter's grammars of Python, Java and C++ call them."""
+"""Node types of functions and methods in tree-sitter's grammars of Python, Java and C++."""
 MOST_LINES = 40
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Lines from 1, both ends included."""
+    """Part of a file: lines from 1, both ends included."""
 
     first_line: int
     last_line: int
     marks: int
-    """Of syntax, base code apart."""
+    """Number of syntax marks, base code apart."""
 
 
 def pieces_of(code: str, file: PreparedFile) -> list[Piece]:
@@ -35,8 +35,8 @@ def pieces_of(code: str, file: PreparedFile) -> list[Piece]:
         NotSupported: no grammar for its language.
     """
     number = code.count("\n") + 1
-    found = [_piece(first, last, file) for first, last in _stretches(parse(code, file.language), number)]
-    return [piece for piece in found if piece.marks >= LEAST_MARKS] or [_piece(1, number, file)]
+    pieces = [_piece(first, last, file) for first, last in _stretches(parse(code, file.language), number)]
+    return [piece for piece in pieces if piece.marks >= LEAST_MARKS] or [_piece(1, number, file)]
 
 
 def _piece(first: int, last: int, file: PreparedFile) -> Piece:
@@ -47,16 +47,16 @@ def _piece(first: int, last: int, file: PreparedFile) -> Piece:
 
 def _stretches(root: Node, number: int) -> Iterator[tuple[int, int]]:
     """First and last lines of definitions and of what is between them, none longer than MOST_LINES."""
-    done = 0
+    previous_end = 0
     for begin, end in sorted(_definitions(root)):
-        for first, last in ((done + 1, begin - 1), (max(begin, done + 1), end)):
+        for first, last in ((previous_end + 1, begin - 1), (max(begin, previous_end + 1), end)):
             yield from _cut(first, last)
-        done = max(done, end)
-    yield from _cut(done + 1, number)
+        previous_end = max(previous_end, end)
+    yield from _cut(previous_end + 1, number)
 
 
 def _definitions(root: Node) -> Iterator[tuple[int, int]]:
-    """Lines of the outermost ones."""
+    """First and last lines of the outermost definitions."""
     waiting = [root]
     while waiting:
         node = waiting.pop()

@@ -38,7 +38,7 @@ GRAMMARS: dict[str, Callable[[], Any]] = {
     "java": tree_sitter_java.language,
     "cpp": tree_sitter_cpp.language,
 }
-"""By the names that `data.code_authorship` uses."""
+"""Grammars by the language names of `data.corpus`."""
 NAMES = {"identifier", "type_identifier", "field_identifier", "namespace_identifier", "statement_identifier"}
 NUMBERS = {"integer", "float", "number_literal", "decimal_integer_literal", "hex_integer_literal",
            "octal_integer_literal", "binary_integer_literal", "decimal_floating_point_literal",
@@ -51,7 +51,7 @@ IMPORTS = {"import_statement", "import_from_statement", "future_import_statement
 OPERATIONS = {"binary_expression", "binary_operator", "boolean_operator"}
 CHANGES = {"augmented_assignment", "assignment_expression", "update_expression"}
 KNOWN_TEXTS = 65_536
-"""Numbers that are remembered: names come from other people's files, and a service must not keep them all."""
+"""Most token numbers that are cached: names come from other people's files, and a service must not keep them all."""
 SAME_OPERATORS = {"and": "&&", "or": "||"}
 
 
@@ -93,6 +93,7 @@ def parse(code: str, language: str) -> Node:
     """
     if language not in GRAMMARS:
         raise NotSupported(f"language: {language!r} has no grammar here. Known: {', '.join(GRAMMARS)}.")
+    # JSON allows lone surrogates, for which UTF-8 has no bytes: "replace" makes them question marks.
     return _parser(language).parse(code.encode("utf-8", "replace")).root_node
 
 
@@ -117,16 +118,16 @@ Mark = tuple[str, int, int]
 
 
 def _stream(marks: Iterator[Mark]) -> TokenStream:
-    found = list(marks)
+    rows = list(marks)
     return TokenStream(
-        np.array([token(text) for text, _, _ in found], dtype=np.uint64),
-        np.array([first + 1 for _, first, _ in found], dtype=np.int32),
-        np.array([last + 1 for _, _, last in found], dtype=np.int32),
+        np.array([token(text) for text, _, _ in rows], dtype=np.uint64),
+        np.array([first + 1 for _, first, _ in rows], dtype=np.int32),
+        np.array([last + 1 for _, _, last in rows], dtype=np.int32),
     )
 
 
 def _words(root: Node) -> Iterator[Mark]:
-    waiting = [root]
+    waiting = [root]  # a stack of our own: a file of deeply nested parentheses would exceed Python's recursion limit
     while waiting:
         node = waiting.pop()
         kind = node.type
@@ -183,7 +184,7 @@ def _syntax(root: Node, language: str) -> Iterator[Mark]:
 
 
 def _operator(node: Node) -> str:
-    """What is computed: `+` of a + b, of a += b and of a++; nothing of a = b."""
+    """The operator of an expression: `+` for a + b, a += b and a++; empty for a = b."""
     field = node.child_by_field_name("operator")
     text = field.type if field is not None else next((c.type for c in node.children if c.type in ("++", "--")), "")
     if node.type in CHANGES:
@@ -198,7 +199,7 @@ def _leaf(kind: str) -> str | None:
 
 
 def _block(node: Node, name: str, rows: tuple[int, int]) -> list[Node | Mark]:
-    """What a block becomes, in order."""
+    """Marks and child nodes that stand for a block, in order."""
     first, last = rows
     begin, end = (name, first, first), (f"end {name}", last, last)
     if name == "loop":
@@ -210,7 +211,7 @@ def _block(node: Node, name: str, rows: tuple[int, int]) -> list[Node | Mark]:
 
 
 def _loop_parts(node: Node, row: int) -> tuple[list[Node | Mark], list[Node | Mark]]:
-    """What comes before a loop and what is in it, every loop written as a `while`."""
+    """Parts before a loop and parts inside it, every loop written as a `while`."""
     assign: Mark = ("assign", row, row)
     if node.type == "for_statement" and node.child_by_field_name("update") is not None:
         before = [child for field in ("init", "initializer") for child in node.children_by_field_name(field)]

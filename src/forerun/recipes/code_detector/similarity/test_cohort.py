@@ -15,7 +15,7 @@ LINES = (
 )  # fmt: skip
 
 
-def drawn(number: int, lines: int = 14) -> list[SourceFile]:
+def random_files(number: int, lines: int = 14) -> list[SourceFile]:
     """Files of random statements."""
     random_ = random.Random(number)
     return [
@@ -26,53 +26,53 @@ def drawn(number: int, lines: int = 14) -> list[SourceFile]:
 
 def test_the_copy_stands_out():
     """All of it is in the other; of files drawn from nine statements chance brings some half together."""
-    files = [*drawn(14), SourceFile("own", OWN, "python"), SourceFile("copy", RENAMED, "python")]
-    found = c.compare_all(files, shown=3)
-    best = found.best[0]
+    files = [*random_files(14), SourceFile("own", OWN, "python"), SourceFile("copy", RENAMED, "python")]
+    report = c.compare_all(files, pair_limit=3)
+    best = report.best[0]
     assert {best.comparison.a, best.comparison.b} == {"own", "copy"}
     assert best.comparison.syntax.score == 1.0
-    assert (best.standing or 0) > (found.best[1].standing or 0) > 0
-    assert (found.files, found.pairs) == (16, 120)
-    assert len(found.best) == 3
+    assert (best.standing or 0) > (report.best[1].standing or 0) > 0
+    assert (report.files, report.pairs) == (16, 120)
+    assert len(report.best) == 3
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_best_are_those_of_tiling_every_pair(workers):
-    files = drawn(24)
+    files = random_files(24)
     prepared = [prepare(file, Sizes()) for file in files]
     every = sorted(
         (compare(a, b, Sizes()).syntax.score for n, a in enumerate(prepared) for b in prepared[n + 1 :]), reverse=True
     )
-    found = c.compare_all(files, shown=7, workers=workers)
-    assert [pair.comparison.syntax.score for pair in found.best] == pytest.approx(every[:7])
+    report = c.compare_all(files, pair_limit=7, workers=workers)
+    assert [pair.comparison.syntax.score for pair in report.best] == pytest.approx(every[:7])
 
 
 def test_bounds_hold_for_every_pair():
-    prepared = [prepare(file, Sizes()) for file in [*drawn(12), SourceFile("o", OWN, "python")]]
+    prepared = [prepare(file, Sizes()) for file in [*random_files(12), SourceFile("o", OWN, "python")]]
     scores = c.pair_scores(prepared, Sizes())
     assert np.array_equal(scores.words, scores.words.T)
     assert np.array_equal(scores.cover, scores.cover.T)
     for i, a in enumerate(prepared):
         for j, b in enumerate(prepared):
             if i != j:
-                found = compare(a, b, Sizes())
-                assert found.words.score == pytest.approx(scores.words[i, j])
-                assert found.syntax.score <= scores.cover[i, j] + 1e-12
+                comparison = compare(a, b, Sizes())
+                assert comparison.words.score == pytest.approx(scores.words[i, j])
+                assert comparison.syntax.score <= scores.cover[i, j] + 1e-12
 
 
 def test_the_cover_is_what_it_says():
     """Marks of each file that lie in a run of the other's, one file at a time."""
     from forerun.recipes.code_detector.similarity.grams import covered, grams
 
-    prepared = [prepare(file, Sizes()) for file in drawn(6)]
-    found = c.pair_scores(prepared, Sizes()).cover
+    prepared = [prepare(file, Sizes()) for file in random_files(6)]
+    cover = c.pair_scores(prepared, Sizes()).cover
     tokens = [file.streams.syntax.tokens for file in prepared]
     for i in range(6):
         for j in range(i):
             shares = [
                 covered(grams(tokens[x], 8), grams(tokens[y], 8), 8, len(tokens[x])).sum() for x, y in ((i, j), (j, i))
             ]
-            assert found[i, j] == pytest.approx(2 * min(shares) / (len(tokens[i]) + len(tokens[j])))
+            assert cover[i, j] == pytest.approx(2 * min(shares) / (len(tokens[i]) + len(tokens[j])))
 
 
 def test_base_code_leaves_every_pair_alone():
@@ -99,6 +99,10 @@ def test_standing_of_alike_files_is_not_inflated():
 
 
 def test_bad_calls_are_explained():
-    for files, options in ((drawn(1), {}), (drawn(2), {"shown": 0}), (drawn(2), {"workers": 0})):
+    for files, options in (
+        (random_files(1), {}),
+        (random_files(2), {"pair_limit": 0}),
+        (random_files(2), {"workers": 0}),
+    ):
         with pytest.raises(InvalidSettings, match="two files"):
             c.compare_all(files, **options)

@@ -51,31 +51,31 @@ def against(base: str) -> BaseCode | None:
 
 @pytest.mark.parametrize("code", [OWN, TEMPLATE, TEMPLATE + OWN])
 def test_a_file_is_wholly_in_itself(code):
-    found = compare(python(code, "a"), python(code, "b"), Sizes())
-    assert (found.a, found.b, found.too_small) == ("a", "b", False)
-    for tier in (found.words, found.syntax):
+    comparison = compare(python(code, "a"), python(code, "b"), Sizes())
+    assert (comparison.a, comparison.b, comparison.too_small) == ("a", "b", False)
+    for tier in (comparison.words, comparison.syntax):
         assert (tier.score, tier.of_a, tier.of_b) == (1.0, 1.0, 1.0)
 
 
 def test_renaming_comments_and_blank_lines_hide_nothing():
     disguised = RENAMED.replace("    best", "\n    # the best\n    best")
-    found = compare(python(OWN), python(disguised), Sizes())
-    assert found.words.score == found.syntax.score == 1.0
+    comparison = compare(python(OWN), python(disguised), Sizes())
+    assert comparison.words.score == comparison.syntax.score == 1.0
 
 
 def test_other_solutions_score_low():
-    found = compare(python(OWN), python(OTHER), Sizes())
-    assert found.syntax.score < 0.3
-    assert found.words.score < 0.3
+    comparison = compare(python(OWN), python(OTHER), Sizes())
+    assert comparison.syntax.score < 0.3
+    assert comparison.words.score < 0.3
 
 
 def test_evidence_names_the_lines_on_both_sides():
-    found = compare(python(OWN), python(TEMPLATE + OTHER + RENAMED), Sizes())
+    comparison = compare(python(OWN), python(TEMPLATE + OTHER + RENAMED), Sizes())
     begin = (TEMPLATE + OTHER).count("\n") + 2
-    longest = max((e for e in found.evidence if e.tier == "syntax"), key=lambda e: e.tokens)
+    longest = max((e for e in comparison.evidence if e.tier == "syntax"), key=lambda e: e.tokens)
     assert (longest.a_first_line, longest.a_last_line) == (2, 12)
     assert (longest.b_first_line, longest.b_last_line) == (begin, begin + 10)
-    assert found.syntax.of_a == 1.0 > found.syntax.of_b
+    assert comparison.syntax.of_a == 1.0 > comparison.syntax.of_b
 
 
 def test_code_that_was_handed_out_does_not_count():
@@ -86,9 +86,9 @@ def test_code_that_was_handed_out_does_not_count():
     assert without.words.score > with_base.words.score
     assert all(e.a_first_line > TEMPLATE.count("\n") - 1 for e in with_base.evidence)
     only = prepare(SourceFile("c", TEMPLATE, "python"), Sizes(), base)
-    found = compare(only, only, Sizes())
-    assert found.too_small
-    assert (found.words.score, found.syntax.score, found.evidence) == (0.0, 0.0, [])
+    comparison = compare(only, only, Sizes())
+    assert comparison.too_small
+    assert (comparison.words.score, comparison.syntax.score, comparison.evidence) == (0.0, 0.0, [])
 
 
 @given(
@@ -97,16 +97,16 @@ def test_code_that_was_handed_out_does_not_count():
 @settings(deadline=None)
 def test_scores_are_shares_and_sides_can_be_swapped(first, second):
     one, two = python(first), python(second)
-    found, swapped = compare(one, two, Sizes()), compare(two, one, Sizes())
-    for tier in (found.words, found.syntax):
+    comparison, swapped = compare(one, two, Sizes()), compare(two, one, Sizes())
+    for tier in (comparison.words, comparison.syntax):
         assert 0 <= tier.score <= 1
         assert 0 <= min(tier.of_a, tier.of_b) <= tier.score <= max(tier.of_a, tier.of_b) <= 1 + 1e-12
-    assert found.words.score == swapped.words.score
+    assert comparison.words.score == swapped.words.score
 
 
 def test_small_files_say_so():
-    found = compare(python("print(1)"), python("print(1)"), Sizes())
-    assert found.too_small
+    comparison = compare(python("print(1)"), python("print(1)"), Sizes())
+    assert comparison.too_small
 
 
 def test_sizes_are_checked():

@@ -17,8 +17,8 @@ def polynomial(tokens):
 
 @given(texts, st.integers(1, 12))
 def test_numbers_are_the_polynomial_of_each_run(tokens, k):
-    wanted = [polynomial(tokens[i : i + k]) for i in range(len(tokens) - k + 1)]
-    assert grams(tokens, k).tolist() == wanted
+    expected = [polynomial(tokens[i : i + k]) for i in range(len(tokens) - k + 1)]
+    assert grams(tokens, k).tolist() == expected
 
 
 def test_a_run_has_a_token():
@@ -28,17 +28,17 @@ def test_a_run_has_a_token():
 
 @given(texts, texts)
 def test_same_places_are_all_equal_pairs(first, second):
-    wanted = {(i, j) for i, a in enumerate(first.tolist()) for j, b in enumerate(second.tolist()) if a == b}
-    found = same_places(first, second, limit=10_000)
-    assert found is not None
-    pairs = list(zip(*(side.tolist() for side in found), strict=True))
-    assert set(pairs) == wanted
-    assert len(pairs) == len(wanted)
-    if wanted:
-        assert same_places(first, second, limit=len(wanted) - 1) is None
+    expected = {(i, j) for i, a in enumerate(first.tolist()) for j, b in enumerate(second.tolist()) if a == b}
+    places = same_places(first, second, limit=10_000)
+    assert places is not None
+    pairs = list(zip(*(side.tolist() for side in places), strict=True))
+    assert set(pairs) == expected
+    assert len(pairs) == len(expected)
+    if expected:
+        assert same_places(first, second, limit=len(expected) - 1) is None
 
 
 def test_covered_marks_whole_runs():
     tokens = np.asarray([1, 2, 3, 4, 5, 6], dtype=np.uint64)
-    known = grams(np.asarray([2, 3, 4, 5], dtype=np.uint64), 2)
-    assert covered(grams(tokens, 2), known, 2, 6).tolist() == [False, True, True, True, True, False]
+    run_numbers = grams(np.asarray([2, 3, 4, 5], dtype=np.uint64), 2)
+    assert covered(grams(tokens, 2), run_numbers, 2, 6).tolist() == [False, True, True, True, True, False]

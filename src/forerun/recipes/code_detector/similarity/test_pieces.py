@@ -13,17 +13,18 @@ PYTHON = (
 
 def spans(code, language, base=()):
     sizes = Sizes()
-    given = base_code([SourceFile("b", text, language) for text in base], sizes)
+    handed_out = base_code([SourceFile("b", text, language) for text in base], sizes)
     return [
-        (p.first_line, p.last_line) for p in pieces_of(code, prepare(SourceFile("a", code, language), sizes, given))
+        (p.first_line, p.last_line)
+        for p in pieces_of(code, prepare(SourceFile("a", code, language), sizes, handed_out))
     ]
 
 
 def test_functions_and_methods_are_pieces():
     lines = PYTHON.split("\n")
-    found = spans(PYTHON, "python")
-    assert [lines[first - 1].strip() for first, _ in found] == ["def first(values):", "def second(self, value):"]
-    assert lines[found[0][1] - 1] == "    return total"
+    piece_spans = spans(PYTHON, "python")
+    assert [lines[first - 1].strip() for first, _ in piece_spans] == ["def first(values):", "def second(self, value):"]
+    assert lines[piece_spans[0][1] - 1] == "    return total"
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,10 @@ def test_other_languages_too(language, code):
 
 def test_long_code_is_cut_and_short_code_is_one_piece():
     long = "".join(f"total = total + values[{n}] * {n}\n" for n in range(100))
-    found = spans(long, "python")
-    assert found[0][0] == 1
-    assert all(second[0] == first[1] + 1 for first, second in zip(found, found[1:], strict=False))
-    assert all(last - first < MOST_LINES for first, last in found)
+    piece_spans = spans(long, "python")
+    assert piece_spans[0][0] == 1
+    assert all(second[0] == first[1] + 1 for first, second in zip(piece_spans, piece_spans[1:], strict=False))
+    assert all(last - first < MOST_LINES for first, last in piece_spans)
     assert spans("x = 1", "python") == [(1, 1)]
     assert spans("", "python") == [(1, 1)]
 

@@ -56,8 +56,8 @@ def test_lines_are_those_of_the_text():
 @pytest.mark.parametrize("code", ["", "\x00", "\ud800", "def (", "((((", "print 'x'", "}" * 3000, "(" * 3000])
 @pytest.mark.parametrize("language", ["python", "java", "cpp"])
 def test_anything_can_be_read(code, language):
-    found = streams_of(code, language)
-    assert len(found.words.tokens) == len(found.words.first_lines) == len(found.words.last_lines)
+    streams = streams_of(code, language)
+    assert len(streams.words.tokens) == len(streams.words.first_lines) == len(streams.words.last_lines)
 
 
 def test_other_languages_are_an_error():

@@ -9,13 +9,13 @@ from forerun.recipes.code_detector.similarity.tiling import Tile, tiles
 texts = st.lists(st.integers(0, 3), max_size=30)
 
 
-def as_tokens(found):
-    return np.asarray(found, dtype=np.uint64)
+def as_tokens(values):
+    return np.asarray(values, dtype=np.uint64)
 
 
 def by_hand(first, second, minimum):
     """Greedy string tiling as Wise wrote it down: search, then mark the longest, again and again."""
-    used_a, used_b, found = [False] * len(first), [False] * len(second), []
+    used_a, used_b, expected = [False] * len(first), [False] * len(second), []
     while True:
         longest, matches = minimum, []
         for i in range(len(first)):
@@ -31,18 +31,18 @@ def by_hand(first, second, minimum):
                 elif k == longest:
                     matches.append((i, j))
         if not matches:
-            return sorted(found)
+            return sorted(expected)
         for i, j in matches:
             if not any(used_a[i : i + longest]) and not any(used_b[j : j + longest]):
                 used_a[i : i + longest] = used_b[j : j + longest] = [True] * longest
-                found.append((i, j, longest))
+                expected.append((i, j, longest))
 
 
 @given(texts, texts, st.integers(1, 6))
 @settings(deadline=None)
 def test_tiles_are_those_of_the_published_algorithm(first, second, minimum):
-    found = tiles(as_tokens(first), as_tokens(second), minimum)
-    assert [(t.first, t.second, t.length) for t in found] == by_hand(first, second, minimum)
+    tile_list = tiles(as_tokens(first), as_tokens(second), minimum)
+    assert [(t.first, t.second, t.length) for t in tile_list] == by_hand(first, second, minimum)
 
 
 @pytest.mark.parametrize("second", [[1] * 40, [1, 2] * 20, [1] * 15 + [3] + [1] * 20, [2] * 30 + [1, 2] * 5])
@@ -50,20 +50,20 @@ def test_looking_for_long_runs_first_changes_nothing(second, monkeypatch):
     """With 150 places at once, 40 equal tokens (1,600 places) must be taken in several passes."""
     first = [1, 2] * 10 + [1] * 20
     monkeypatch.setattr(tiling, "SEEDS", 150)
-    found = tiles(as_tokens(first), as_tokens(second), 2)
-    assert [(t.first, t.second, t.length) for t in found] == by_hand(first, second, 2)
+    tile_list = tiles(as_tokens(first), as_tokens(second), 2)
+    assert [(t.first, t.second, t.length) for t in tile_list] == by_hand(first, second, 2)
 
 
 @given(texts, texts, st.integers(1, 5))
 @settings(deadline=None)
 def test_tiles_are_equal_stretches_and_nothing_is_used_twice(first, second, minimum):
-    found = tiles(as_tokens(first), as_tokens(second), minimum)
-    at_a = [t.first + n for t in found for n in range(t.length)]
-    at_b = [t.second + n for t in found for n in range(t.length)]
+    tile_list = tiles(as_tokens(first), as_tokens(second), minimum)
+    at_a = [t.first + n for t in tile_list for n in range(t.length)]
+    at_b = [t.second + n for t in tile_list for n in range(t.length)]
     assert len(set(at_a)) == len(at_a)
     assert len(set(at_b)) == len(at_b)
     assert [first[i] for i in at_a] == [second[j] for j in at_b]
-    assert all(t.length >= minimum for t in found)
+    assert all(t.length >= minimum for t in tile_list)
 
 
 def test_moved_stretches_are_found():
@@ -72,11 +72,11 @@ def test_moved_stretches_are_found():
 
 
 def test_used_tokens_are_in_no_tile():
-    found = as_tokens(range(20))
+    tokens = as_tokens(range(20))
     used = np.zeros(20, dtype=bool)
     used[5:10] = True
-    assert tiles(found, found, 3, used) == [Tile(0, 0, 5), Tile(10, 10, 10)]
-    assert tiles(found, found, 3, np.ones(20, dtype=bool)) == []
+    assert tiles(tokens, tokens, 3, used) == [Tile(0, 0, 5), Tile(10, 10, 10)]
+    assert tiles(tokens, tokens, 3, np.ones(20, dtype=bool)) == []
 
 
 @pytest.mark.parametrize("pattern", [[1], [1, 2], [1, 2, 3, 4, 5, 6, 7, 8, 9, 1]])

@@ -11,8 +11,8 @@ values = st.lists(st.integers(0, 5), max_size=60)
 sizes = st.builds(Winnowing, k=st.integers(1, 6), window=st.integers(1, 6))
 
 
-def as_tokens(found):
-    return np.asarray(found, dtype=np.uint64)
+def as_tokens(numbers):
+    return np.asarray(numbers, dtype=np.uint64)
 
 
 @given(values, values, values, values, sizes, st.data())
@@ -33,14 +33,14 @@ def test_no_run_shorter_than_k_is_ever_found(first, second, size):
 
 
 @given(values, sizes)
-def test_every_window_has_a_fingerprint_at_its_rightmost_least(found, size):
-    numbers = mixed(grams(as_tokens(found), size.k)).tolist()
-    chosen = fingerprints(as_tokens(found), size).places.tolist()
-    wanted = set()
+def test_every_window_has_a_fingerprint_at_its_rightmost_least(token_values, size):
+    numbers = mixed(grams(as_tokens(token_values), size.k)).tolist()
+    places = fingerprints(as_tokens(token_values), size).places.tolist()
+    expected = set()
     for start in range(max(0, len(numbers) - size.window) + 1 if numbers else 0):
         window = numbers[start : start + size.window]
-        wanted.add(start + len(window) - 1 - window[::-1].index(min(window)))
-    assert chosen == sorted(wanted)
+        expected.add(start + len(window) - 1 - window[::-1].index(min(window)))
+    assert places == sorted(expected)
 
 
 def test_density_is_about_two_over_window_plus_one():
@@ -51,9 +51,9 @@ def test_density_is_about_two_over_window_plus_one():
 
 
 def test_base_code_leaves_nothing():
-    found = as_tokens(list(range(30)))
+    tokens = as_tokens(list(range(30)))
     size = Winnowing()
-    assert len(fingerprints(found, size, base_runs(found, size)).numbers) == 0
+    assert len(fingerprints(tokens, size, base_runs(tokens, size)).numbers) == 0
 
 
 def test_sizes_are_checked():

@@ -43,15 +43,15 @@ def tiles(a: Tokens, b: Tokens, minimum: int, used_a: Used | None = None, used_b
     """
     free_a = np.ones(len(a), dtype=np.bool_) if used_a is None else ~used_a
     free_b = np.ones(len(b), dtype=np.bool_) if used_b is None else ~used_b
-    found: list[Tile] = []
+    tile_list: list[Tile] = []
     ceiling = min(len(a), len(b)) + 1
     while ceiling > minimum:
         length, seeds = _feasible(a, b, free_a, free_b, minimum, ceiling)
         if not len(seeds[0]) and length == minimum:
             break
-        _lay(_runs(*seeds, length), a, b, free_a, free_b, length, found)
+        _lay(_runs(*seeds, length), a, b, free_a, free_b, length, tile_list)
         ceiling = length
-    return sorted(found)
+    return sorted(tile_list)
 
 
 def _feasible(
@@ -82,7 +82,7 @@ def _seeds(a: Tokens, b: Tokens, free_a: Used, free_b: Used, length: int, limit:
 
 
 def _free_runs(free: Used, length: int) -> Places:
-    """Where `length` free tokens in a row begin."""
+    """Places at which `length` free tokens in a row begin."""
     total = np.concatenate(([0], np.cumsum(free)))
     return np.flatnonzero(total[length:] - total[:-length] == length) if len(free) >= length else np.zeros(0, np.int64)
 
@@ -101,7 +101,13 @@ def _runs(first: Places, second: Places, length: int) -> list[tuple[int, int, in
 
 
 def _lay(
-    runs: list[tuple[int, int, int]], a: Tokens, b: Tokens, free_a: Used, free_b: Used, minimum: int, found: list[Tile]
+    runs: list[tuple[int, int, int]],
+    a: Tokens,
+    b: Tokens,
+    free_a: Used,
+    free_b: Used,
+    minimum: int,
+    tile_list: list[Tile],
 ) -> None:
     """Make tiles of the runs, longest first; marks what they use."""
     heapq.heapify(runs)
@@ -110,9 +116,10 @@ def _lay(
         size = -negative
         free = free_a[i : i + size] & free_b[j : j + size]
         if free.all():
+            # Equal run numbers are no proof (`grams`): the tokens themselves decide.
             if np.array_equal(a[i : i + size], b[j : j + size]):
                 free_a[i : i + size] = free_b[j : j + size] = False
-                found.append(Tile(i, j, size))
+                tile_list.append(Tile(i, j, size))
             continue
         edges = np.flatnonzero(np.diff(np.concatenate(([False], free, [False]))))
         for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

@@ -59,9 +59,10 @@ def fingerprints(tokens: Tokens, sizes: Winnowing, base: Grams | None = None) ->
     if not len(numbers):
         return Fingerprints(numbers, np.zeros(0, dtype=np.int64))
     window = min(sizes.window, len(numbers))
+    # argmin takes the first of equal numbers; windows are reversed because winnowing keeps the rightmost (section 3).
     reversed_windows = sliding_window_view(numbers, window)[:, ::-1]
-    chosen = np.arange(len(reversed_windows)) + window - 1 - reversed_windows.argmin(axis=1)
-    places = np.unique(chosen)
+    minima = np.arange(len(reversed_windows)) + window - 1 - reversed_windows.argmin(axis=1)
+    places = np.unique(minima)
     if base is not None:
         places = places[~np.isin(numbers[places], base)]
     return Fingerprints(numbers[places], places.astype(np.int64))
