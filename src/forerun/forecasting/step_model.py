@@ -230,7 +230,7 @@ def choose_costs(
         seconds: dict[Call, float] = dict(timed_calls or {})
         for trace, near in [*((trace, 0) for trace in traces), *((trace, NEAR_BYTES) for trace in evaluated)]:
             seconds = time_calls(
-                trace, here, known=seconds, is_crowded=lambda: crowd(processors) > 0, near_bytes=near
+                trace, here, earlier_seconds=seconds, is_crowded=lambda: crowd(processors) > 0, near_bytes=near
             )  # fmt: skip
         taken = crowd(processors)
         beside = f" beside other work that took {taken:.0%} of the processors" if taken else ""

@@ -16,7 +16,7 @@ from torch import Tensor
 from forerun.virtual.backend import DEVICE
 
 HALF = (torch.float16, torch.bfloat16)
-_LIBRARIES: list[torch.library.Library] = []
+_LIBRARIES: list[torch.library.Library] = []  # a collected `Library` withdraws its kernels (torch/library.py:257, 2.13)
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class AttentionCall:
 
 def choose(call: AttentionCall, target: AttentionTarget) -> str:
     """`cudnn`, `flash`, `efficient` or `math`."""
+    # sdp_utils.cpp (2.13), priority_order: cuDNN comes first only on the capabilities that `_takes` checks
     order = ["cudnn", "flash", "efficient"] if target.kind == "cuda" else ["flash"]
     if target.forced in ("flash", "efficient", "math"):
         order = [target.forced]
@@ -78,16 +79,20 @@ def choose(call: AttentionCall, target: AttentionTarget) -> str:
 
 def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     same_size = call.head_size == call.value_size
+    # sdp_utils_cpp.h:419 (2.13), check_batch_size_and_num_heads_dense
     if call.query_heads != call.key_heads and not call.groups_heads:
         return False
+    # sdp_utils_cpp.h:261 (2.13), check_for_dropout: the CPU's kernel has none
     if target.kind != "cuda":
         return kernel == "flash" and call.dropout == 0 and same_size
+    # sdp_utils.cpp, check_head_dim_size_mem_efficient: 16 bytes of fp16 and bf16, or of fp32
     alignment = 8 if call.dtype in HALF else 4
     match kernel:
         case "cudnn":
             fits = same_size and call.head_size <= 128 and call.head_size % 8 == 0  # larger heads: flash
             return target.capability in ((9, 0), (10, 0)) and call.dtype in HALF and fits
         case "flash":
+            # sdp_utils.cpp, check_flash_causal_non_square_seqlens; a mask: sdp_utils_cpp.h:282, check_for_attn_mask
             square = not call.is_causal or call.query_length == call.key_length
             return (
                 target.capability >= (8, 0)
@@ -95,7 +100,7 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
                 and not call.has_mask
                 and square
                 and same_size
-                and call.head_size <= 256
+                and call.head_size <= 256  # sdp_utils.cpp, check_head_dim_size_flash
                 and call.head_size % 8 == 0
             )
         case "efficient":

@@ -16,6 +16,7 @@ from forerun.virtual.backend import DEVICE
 
 KEY = "AutocastPrivateUse1"
 
+# autocast_mode.h:820 (2.13), AT_FORALL_LOWER_PRECISION_FP
 LOWER_PRECISION = [
     "_convolution",
     "_convolution.deprecated",
@@ -51,6 +52,7 @@ LOWER_PRECISION = [
     "_scaled_dot_product_flash_attention",
     "scaled_dot_product_attention",
 ]
+# autocast_mode.h:855 (2.13), AT_FORALL_FP32
 SINGLE_PRECISION = [
     "acos",
     "asin",
@@ -112,6 +114,7 @@ SINGLE_PRECISION = [
     "upsample_bicubic2d",
     "_upsample_bicubic2d_aa",
 ]
+# autocast_mode.h:916 (2.13), AT_FORALL_FP32_SET_OPT_DTYPE
 SINGLE_PRECISION_BY_DTYPE_ARGUMENT = [
     "prod",
     "prod.dim_int",
@@ -125,7 +128,9 @@ SINGLE_PRECISION_BY_DTYPE_ARGUMENT = [
     "sum",
     "sum.dim_IntList",
 ]
+# autocast_mode.h:929 (2.13), AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE
 SINGLE_PRECISION_NORM = ["norm.Scalar", "norm.ScalarOpt_dim"]
+# autocast_mode.h:946 (2.13), AT_FORALL_PROMOTE
 WIDEST_TYPE = [
     "addcdiv",
     "addcmul",
@@ -144,10 +149,10 @@ ONLY_CUDNN = ["cudnn_convolution", "cudnn_convolution_transpose"]
 REFUSED = ["binary_cross_entropy"]
 """CUDA refuses it under autocast; the virtual device runs it in the dtype of its inputs."""
 
-_LIBRARIES: list[torch.library.Library] = []
+_LIBRARIES: list[torch.library.Library] = []  # a collected `Library` withdraws its kernels (torch/library.py:257, 2.13)
 _EXCLUDED = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 _cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-"""By identity of the weight: the weight (kept, so that its identity stays taken) and its cast copy."""
+"""Weight and cast copy, by the weight's id; a reference to the weight keeps its id from being used again."""
 
 
 def register() -> None:
@@ -183,6 +188,7 @@ def _register(library: torch.library.Library, name: str, policy: Callable[..., A
     op = overload(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        # autocast_mode.h (2.13): each kernel excludes its own key first, else the op would come back here for ever
         with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
             return policy(op, args, kwargs)
 
@@ -211,6 +217,7 @@ def _has_dtype(op: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _widest_type(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # autocast_mode.h:234 (2.13), prioritize
     widest = max(
         (t.dtype for t in _tensors(args) if _castable(t)),
         key=lambda d: d.itemsize,
@@ -232,6 +239,7 @@ def _call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.d
 
 
 def _castable(value: Any) -> bool:
+    # autocast_mode.h:315 (2.13), is_eligible: fp64 stays as it is
     return (
         isinstance(value, torch.Tensor)
         and value.is_floating_point()
@@ -241,7 +249,7 @@ def _castable(value: Any) -> bool:
 
 
 def _device_type(tensor: torch.Tensor) -> str:
-    """Without asking a fake tensor itself, which would go through the dispatcher; a compiler's tensors wrap fakes."""
+    """The device type of a tensor; asking a fake tensor itself would go through the dispatcher again."""
     return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
 
 
@@ -255,6 +263,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 def _cached(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A cast copy; of an fp32 leaf that needs gradients, one copy per autocast context."""
+    # autocast_mode.cpp, cached_cast (can_try_cache): only weights live long enough to be worth it
     keeps = (
         dtype == torch.get_autocast_dtype(DEVICE)
         and tensor.dtype == torch.float32

@@ -1,15 +1,13 @@
 """The torch device `virtual`: a device type without silicon, in PyTorch's out-of-tree slot.
 
-Registered once per process, on first use. Tensors on it exist only under `FakeTensorMode`; the backend module answers
-what PyTorch asks of any accelerator (random state for activation checkpointing, autocast dtypes, synchronisation).
-Source: `torch.utils.backend_registration`, PyTorch 2.13.
+Tensors on it exist only under `FakeTensorMode`; the backend module answers what PyTorch asks of any accelerator (random
+state for activation checkpointing, autocast dtypes, synchronisation). `registration.py` registers it.
+Source: `torch/utils/backend_registration.py` (2.13).
 """
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch.utils import backend_registration
@@ -23,7 +21,7 @@ class VirtualBackend(backend_registration._DummyBackendModule):
     Stream: type["Stream"]
     Event: type["Event"]
     ranks = 1
-    """Of the process group that this process plays a rank of."""
+    """Ranks of the process group; this process plays one of them."""
     _streams: list["Stream"]
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
@@ -84,7 +82,7 @@ class Stream:
 
 
 class Event:
-    """Has always passed."""
+    """An event that has always passed."""
 
     def __init__(self, *_: object, **__: object):
         pass
@@ -107,54 +105,3 @@ VirtualBackend._streams = [Stream(number=0)]
 def current_stream() -> int:
     """Number of the stream that work is issued to."""
     return VirtualBackend._streams[-1].number
-
-
-@functools.cache
-def register() -> None:
-    """Register the device with PyTorch; the second call does nothing."""
-    backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=VirtualBackend())
-    _register_real_storage()
-    _register_one_kernel_operators()
-    from forerun.virtual import attention, autocast
-
-    autocast.register()
-    attention.register()
-
-
-ONE_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
-"""Operators that are one kernel on CUDA but fall apart into many on a device that has none of its own."""
-
-
-def _register_one_kernel_operators() -> None:
-    """With a kernel registered they arrive whole, and their fake kernels answer; these are never called."""
-    library = torch.library.Library("aten", "IMPL")
-    _KEPT.append(library)
-
-    def never_called(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError("the virtual device computes nothing; use it under its session")
-
-    for name in ONE_KERNEL:
-        library.impl(name, never_called, "PrivateUse1")
-
-
-def _register_real_storage() -> None:
-    """`torch.tensor([...], device="virtual")` copies from the host below the fake mode: give it somewhere to go."""
-    acc: Any = getattr(torch._C, "_acc")  # noqa: B009 (private, without type stubs)
-    library = torch.library.Library("aten", "IMPL")
-    _KEPT.append(library)
-
-    def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory=None):
-        return acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
-
-    def empty(size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
-        return acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
-
-    def copy_from(source, target, non_blocking=False):
-        return target
-
-    library.impl("empty_strided", empty_strided, "PrivateUse1")
-    library.impl("empty.memory_format", empty, "PrivateUse1")
-    library.impl("_copy_from", copy_from, "PrivateUse1")
-
-
-_KEPT: list[torch.library.Library] = []

@@ -28,6 +28,7 @@ def virtual_backend(recorder: Recorder, mode: str) -> Callable[[fx.GraphModule, 
     """A backend for `torch.compile` that plays graphs on the virtual device and has them recorded."""
     pool = Stream() if mode in GRAPH_MODES else None
 
+    # torch/_inductor/compile_fx.py (2.13) calls this in place of `compile_fx_inner`, once for each graph that it cut
     def compile_inside(graph: fx.GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
         _post_grad_passes(graph, inputs, is_inference=bool(how.get("is_inference")))
         return CompiledGraph(graph, recorder, pool, static=how.get("static_input_idxs") or ())
@@ -35,7 +36,8 @@ def virtual_backend(recorder: Recorder, mode: str) -> Callable[[fx.GraphModule, 
     def backend(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
-        patches = {"joint_graph_constant_folding": False}  # it computes values
+        # torch/_inductor/config.py:1079 (2.13): folding reads the values of constants, and fake tensors have none
+        patches = {"joint_graph_constant_folding": False}
         return compile_fx(graph, inputs, inner_compile=compile_inside, config_patches=patches)  # type: ignore[arg-type]
 
     return backend
@@ -43,10 +45,7 @@ def virtual_backend(recorder: Recorder, mode: str) -> Callable[[fx.GraphModule, 
 
 @contextlib.contextmanager
 def compiling_afresh() -> Iterator[None]:
-    """Begin without graphs of other programs, and fail where PyTorch would give up compiling.
-
-    Backward graphs are compiled at once: later, PyTorch would copy them first, and their constants cannot be copied.
-    """
+    """Begin without graphs of other programs, and fail where PyTorch would give up compiling."""
     import torch._dynamo
     import torch._functorch.config as functorch_config
 
@@ -57,6 +56,7 @@ def compiling_afresh() -> Iterator[None]:
     original = torch.Tensor.__deepcopy__
     torch.Tensor.__deepcopy__ = copy  # type: ignore[method-assign]
     torch._dynamo.reset()
+    # torch/_functorch/config.py:378 (2.13): compiled later, a backward graph is copied first, and constants cannot be
     at_once = functorch_config.patch(force_non_lazy_backward_lowering=True)
     try:
         with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True), at_once:
@@ -78,14 +78,16 @@ def _post_grad_passes(graph: fx.GraphModule, inputs: Sequence[Any], *, is_infere
 AT_RANDOM_STATE = {"run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"}
 """Wrap an operator that draws numbers, so that it draws the same again when it is recomputed."""
 BORROWED = ("primals", "tangents", "arg")
-"""Names of inputs whose memory a graph may not use for its results; what the forward pass saved it may."""
+"""Names that AOTAutograd gives to inputs whose memory a graph may not use for its results; saved activations it may."""
 
 
 class CompiledGraph:
     """One captured graph; called with a list of inputs that it empties, as Inductor's wrappers are."""
 
     def __init__(self, graph: fx.GraphModule, recorder: Recorder, pool: Stream | None, static: Sequence[int]):
-        self._boxed_call = True  # on the instance, from where wrappers of functions copy it
+        # torch/_functorch/_aot_autograd/utils.py:125 (2.13) looks for it on the instance: inputs arrive in one list,
+        # which is emptied so that they can die while the graph runs
+        self._boxed_call = True
         self.recorder = recorder
         self.pool = pool
         self.graph = graph
@@ -110,7 +112,8 @@ class CompiledGraph:
             return [value_of(argument, values) for argument in self.output.args[0]]  # type: ignore[union-attr]
 
     def _copy_inputs(self, values: dict[fx.Node, Any]) -> None:
-        """A CUDA graph reads from fixed addresses: inputs that move are copied there."""
+        """Copy inputs that move to fixed addresses, which is where a CUDA graph reads them."""
+        # torch/_inductor/cudagraph_trees.py:988-993 (2.13): all inputs but parameters and outputs of other graphs move
         for index in self.copied:
             value = values[self.inputs[index]]
             if isinstance(value, torch.Tensor):
@@ -144,7 +147,7 @@ class CompiledGraph:
                 )
 
     def _last_uses(self) -> dict[int, list[fx.Node]]:
-        """Number of the kernel after which values are dropped."""
+        """Values to drop after each kernel, by the kernel's number."""
         last: dict[fx.Node, int] = {}
         for number, kernel in enumerate(self.kernels):
             for node in kernel.nodes:
@@ -153,28 +156,29 @@ class CompiledGraph:
             for read, _ in kernel.reads:
                 last[read] = number
         returned = set(self.output.all_input_nodes)
-        found: dict[int, list[fx.Node]] = {}
+        nodes_by_kernel: dict[int, list[fx.Node]] = {}
         for node, number in last.items():
             if node not in returned:
-                found.setdefault(number, []).append(node)
+                nodes_by_kernel.setdefault(number, []).append(node)
         for node in self.inputs:
             if node not in last and node not in returned:
-                found.setdefault(0, []).append(node)
-        return found
+                nodes_by_kernel.setdefault(0, []).append(node)
+        return nodes_by_kernel
 
     def _ending(self) -> dict[int, list[fx.Node]]:
-        """Number of the kernel after which memory ends → one value that looks at it; inputs of others never end."""
+        """For each kernel by number, one value for each memory that ends with it; borrowed memory never ends here."""
+        # torch/_inductor/scheduler.py:1466 (2.13), decide_inplace_update: a result may take the place of such an input
         last: dict[fx.Node, tuple[int, fx.Node]] = {}
-        kept = {stored_base(node) for node in self.output.all_input_nodes}
+        returned = {stored_base(node) for node in self.output.all_input_nodes}
         for number, nodes in sorted(self.last_use.items()):
             for node in nodes:
                 last[stored_base(node)] = number, node
-        found: dict[int, list[fx.Node]] = {}
+        nodes_by_kernel: dict[int, list[fx.Node]] = {}
         for base, (number, node) in last.items():
-            is_theirs = base.op == "placeholder" and base.name.startswith(BORROWED)
-            if base not in kept and not is_theirs and isinstance(node.meta.get("val"), torch.Tensor):
-                found.setdefault(number, []).append(node)
-        return found
+            is_borrowed = base.op == "placeholder" and base.name.startswith(BORROWED)
+            if base not in returned and not is_borrowed and isinstance(node.meta.get("val"), torch.Tensor):
+                nodes_by_kernel.setdefault(number, []).append(node)
+        return nodes_by_kernel
 
 
 def value_of(argument: Any, values: dict[fx.Node, Any]) -> Any:
@@ -191,6 +195,7 @@ def run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     name = getattr(target, "__name__", "")
     if name not in AT_RANDOM_STATE:
         return target(*arguments, **keywords)
+    # torch/_prims/rng_prims.py (2.13): the state comes as the first argument, or as the keyword `rng_state`
     if name == "run_with_rng_state":
         arguments.pop(0)
     keywords.pop("rng_state", None)

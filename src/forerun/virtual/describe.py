@@ -11,9 +11,9 @@ from forerun.trace import Call, Named, TensorSpec
 
 aten = torch.ops.aten
 GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
-"""Read only the rows that they return, not the whole table."""
+"""Operators that read only the rows that they return, not the whole table."""
 WAITS = {aten._local_scalar_dense, aten.nonzero}
-"""The host must wait for the device before it can go on."""
+"""Operators after which the host must wait for the device before it can go on."""
 NO_KERNEL = {
     aten.detach,
     aten.lift_fresh,
@@ -45,16 +45,16 @@ def device_type(tensor: torch.Tensor) -> str:
 
 
 def describe(
-    func: Any, args: Any, kwargs: Any, out: Any, made_storage: bool, device: str, issuer: str = "eager"
+    func: Any, args: Any, kwargs: Any, out: Any, creates_storage: bool, device: str, issuer: str = "eager"
 ) -> Call:
     """The plain description of one aten call; bytes and FLOP are of tensors on `device`."""
     packet = func._overloadpacket
     inputs = tuple(spec_of(t) for t in flat((*args, *kwargs.values())) if device_type(t) == device)
     outputs = tuple(spec_of(t) for t in flat((out,)) if device_type(t) == device)
-    written = _written(func, args)
-    is_view = packet in NO_KERNEL or (not made_storage and not written)
+    mutated = _mutated_arguments(func, args)
+    is_view = packet in NO_KERNEL or (not creates_storage and not mutated)
     is_view = is_view and func.namespace != "c10d"  # collectives write in place without saying so
-    bytes_written = sum(bytes_of(t) for t in written) or sum(s.bytes for s in outputs)
+    bytes_written = sum(bytes_of(t) for t in mutated) or sum(s.bytes for s in outputs)
     bytes_read = sum(s.bytes for s in inputs)
     if packet in GATHERS:
         bytes_read = bytes_written + sum(s.bytes for s in inputs[1:])
@@ -76,6 +76,7 @@ def describe(
 def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
     if packet is aten._grouped_mm:
         return grouped_flops(args[0], args[1])
+    # torch/utils/flop_counter.py:325 (2.13) takes every document of a fake batch as long as the longest: too many FLOP
     if packet is aten._flash_attention_forward and args[3] is not None:
         return PRODUCTS_FORWARD * 2 * _pairs_of_tokens(args[0], args[3], args[5])
     if packet is aten._flash_attention_backward and args[6] is not None:
@@ -94,7 +95,7 @@ def _pairs_of_tokens(query: torch.Tensor, offsets: torch.Tensor, longest: int) -
     return round(tokens * heads * size * min(2 * mean, longest))
 
 
-def _written(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+def _mutated_arguments(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
     """Arguments that the op changes in place."""
     changed = (a for a, p in zip(args, func._schema.arguments, strict=False) if p.alias_info and p.alias_info.is_write)
     return list(flat(changed))
@@ -114,7 +115,7 @@ def plain(value: Any) -> Any:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Shape, stride, dtype and bytes."""
+    """Shape, stride (elements), dtype and bytes of a tensor, as plain data."""
     dtype = tensor.dtype
     shape = tuple(tensor.shape)
     return TensorSpec(shape, tuple(tensor.stride()), _DTYPES[dtype], tensor.numel() * dtype.itemsize)
@@ -125,7 +126,7 @@ _DTYPES |= {dtype: str(dtype).removeprefix("torch.") for dtype in _DTYPES}
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Bytes of its elements."""
+    """Bytes of a tensor's elements; its storage may hold more."""
     return tensor.numel() * tensor.element_size()
 
 

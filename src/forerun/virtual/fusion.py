@@ -28,9 +28,12 @@ REDUCTIONS = {
 VIEWS = {"_unsafe_view", "reshape", "alias", "lift_fresh"}
 """Views that their schema does not declare."""
 READS_ON_REUSE, READS_AT_MOST, OPERATIONS_AT_MOST = 4, 8, 30
-"""`realize_reads_threshold`, `realize_acc_reads_threshold` and `realize_opcount_threshold` of Inductor's config."""
+"""`realize_reads_threshold`, `realize_acc_reads_threshold` and `realize_opcount_threshold` of a GPU.
+
+Source: `torch/_inductor/config.py:861-870` (2.13), where a CPU has thresholds of its own.
+"""
 LOOPS_AT_MOST = 64
-"""`max_fusion_size`."""
+"""`max_fusion_size` and `max_fusion_buffer_group_pairwise_attempts` (`torch/_inductor/config.py:964, 971`, 2.13)."""
 
 
 @dataclass(eq=False)
@@ -40,7 +43,7 @@ class Kernel:
     nodes: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
     reads: list[tuple[fx.Node, int | None]] = field(default_factory=list)
-    """Stored values that it reads, and how many bytes when only some rows of them."""
+    """Stored values that it reads, each with the bytes it reads of it, or None for all."""
     alone: fx.Node | None = None
     name: str = ""
     module: str = ""
@@ -70,7 +73,7 @@ class _Group:
 
     @property
     def reduced(self) -> tuple[int, int] | None:
-        """Shape of its reductions."""
+        """(Elements, elements reduced for each) of the group's reductions; None without any."""
         return next(((loop.elements, loop.reduced) for loop in self.loops if loop.reduced > 1), None)
 
 
@@ -103,7 +106,7 @@ def kind(node: fx.Node) -> str:
 
 
 def is_random(node: fx.Node) -> bool:
-    """Draws a random number for each element."""
+    """Whether the node draws a random number for each element."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.endswith(("_random", "::rand"))
 
 
@@ -132,21 +135,22 @@ class _Planner:
         return self._ordered()
 
     def _consumers(self, node: fx.Node) -> list[fx.Node]:
-        """Who uses a value, through views."""
-        found: list[fx.Node] = []
+        """Nodes that use a value, looking through views and parts of tuples."""
+        consumers: list[fx.Node] = []
         for user in node.users:
-            found += self._consumers(user) if self.kinds[user] in ("view", "part") else [user]
-        return found
+            consumers += self._consumers(user) if self.kinds[user] in ("view", "part") else [user]
+        return consumers
 
     def _find_loops(self) -> None:
         """Walk the graph as Inductor lowers it: inline what is cheap, store what is not."""
+        # torch/_inductor/graph.py:2028-2130 (2.13), run_node: realize_hint, mark_reuse, has_exceeded_max_reads
         inlined: dict[fx.Node, tuple[dict[fx.Node, int | None], list[fx.Node]]] = {}
         for node in self.nodes:
-            sort = self.kinds[node]
-            if sort == "alone":
+            node_kind = self.kinds[node]
+            if node_kind == "alone":
                 self.group_of[node] = _Group(alone=node, position=self.position[node])
-                self.group_of[node].needs = self._makers(stored_base(n) for n in node.all_input_nodes)
-            if sort not in ("pointwise", "gather", "reduction"):
+                self.group_of[node].needs = self._producers(stored_base(n) for n in node.all_input_nodes)
+            if node_kind not in ("pointwise", "gather", "reduction"):
                 continue
             reads: dict[fx.Node, int | None] = {}
             body: list[fx.Node] = []
@@ -155,40 +159,43 @@ class _Planner:
                 if base in inlined:
                     reads |= {k: v for k, v in inlined[base][0].items() if k not in reads}
                     body += [n for n in inlined[base][1] if n not in body]
-                elif sort == "gather" and argument is node.args[0]:
+                elif node_kind == "gather" and argument is node.args[0]:
                     reads.setdefault(base, size_of(node))
                 else:
                     reads[base] = None
             body.append(node)
-            if sort == "reduction" or self._is_stored(node, reads, body):
+            if node_kind == "reduction" or self._is_stored(node, reads, body):
                 self._add_loop(node, reads, body)
             else:
                 inlined[node] = reads, body
 
     def _is_stored(self, node: fx.Node, reads: dict[fx.Node, int | None], body: list[fx.Node]) -> bool:
         users = self.consumers[node]
+        # kernels of their own (cuBLAS, attention) take pointers: `needs_realized_inputs`, torch/_inductor/graph.py:2035
         if node in self.returned or any(self.kinds[user] == "alone" for user in users):
             return True
         if len(reads) > READS_AT_MOST or len(body) > OPERATIONS_AT_MOST:
             return True
+        # torch/_inductor/ir.py:10093-10115 (2.13), should_realize_on_reuse: few reads are cheaper than one store
         return len(users) > 1 and len(reads) > READS_ON_REUSE
 
     def _add_loop(self, node: fx.Node, reads: dict[fx.Node, int | None], body: list[fx.Node]) -> None:
         elements, reduced = count(node), 1
         if self.kinds[node] == "reduction":
             reduced = max(1, count(node.all_input_nodes[0]) // max(1, elements))
-        group = _Group(position=self.position[node], needs=self._makers(reads))
+        group = _Group(position=self.position[node], needs=self._producers(reads))
         loop = _Loop(node, self.position[node], elements, reduced, body, reads, group)
         group.loops.append(loop)
         self.group_of[node] = group
         self.loops.append(loop)
 
-    def _makers(self, values: Iterable[fx.Node]) -> set[_Group]:
+    def _producers(self, values: Iterable[fx.Node]) -> set[_Group]:
         return {self.group_of[value] for value in values if value in self.group_of}
 
     def _fuse(self, loop: _Loop) -> None:
-        """Into a kernel that makes what it reads, else into one that reads the same."""
-        makers = [self.group_of[value] for value in loop.reads if value in self.group_of]
+        """Merge a loop into a kernel that produces what it reads, else into one that reads the same."""
+        # Only loops near each other are tried: torch/_inductor/scheduler.py:6399 (2.13), check_all_pairs.
+        producers = [self.group_of[value] for value in loop.reads if value in self.group_of]
         readers = [
             self.group_of[user]
             for value in loop.reads
@@ -196,9 +203,10 @@ class _Planner:
             if self.position[user] < loop.position
             and loop.position - self.position[user] < LOOPS_AT_MOST
         ]  # fmt: skip
-        for group in dict.fromkeys([*makers, *readers]):
+        for group in dict.fromkeys([*producers, *readers]):
             own = loop.group
-            apart = self._reaches(group, own) or self._reaches(own, group)  # what lies between would need itself
+            # torch/_inductor/scheduler.py:6455 (2.13), will_fusion_create_cycle: what lies between would need itself
+            apart = self._reaches(group, own) or self._reaches(own, group)
             if group is not own and self._fits(loop, group) and not apart:
                 self._merge(own, group)
 
@@ -217,13 +225,13 @@ class _Planner:
 
     def _reaches(self, early: _Group, late: _Group) -> bool:
         """Whether another kernel must run after `early` and before `late`."""
-        seen: set[_Group] = set()
+        visited: set[_Group] = set()
         waiting = [group for group in late.needs if group is not early]
         while waiting:
             group = waiting.pop()
-            if group in seen:
+            if group in visited:
                 continue
-            seen.add(group)
+            visited.add(group)
             if early in group.needs:
                 return True
             waiting += group.needs
@@ -243,47 +251,47 @@ class _Planner:
         early.needs.discard(early)
 
     def _users(self, value: fx.Node) -> list[fx.Node]:
-        """Loops and operators that read a stored value, through what is computed in place."""
+        """Loops and operators that read a stored value, looking through what is inlined."""
         if value not in self.users:
-            found: dict[fx.Node, None] = {}
+            readers: dict[fx.Node, None] = {}
             for user in self.consumers[value]:
-                found |= {user: None} if user in self.group_of else dict.fromkeys(self._users(user))
-            self.users[value] = list(found)
+                readers |= {user: None} if user in self.group_of else dict.fromkeys(self._users(user))
+            self.users[value] = list(readers)
         return self.users[value]
 
     def _ordered(self) -> list[Kernel]:
-        """Kernels as early as what they need allows, in the order of the graph."""
+        """Kernels in the order of the graph, each after those whose results it needs."""
         groups = sorted(dict.fromkeys(self.group_of.values()), key=lambda g: g.position)
-        done: set[_Group] = set()
+        emitted: set[_Group] = set()
         order: list[_Group] = []
 
         def visit(start: _Group) -> None:
             stack = [(start, iter(sorted(start.needs, key=lambda g: g.position)))]
             while stack:
                 group, needs = stack[-1]
-                following = next((g for g in needs if g not in done), None)
+                following = next((g for g in needs if g not in emitted), None)
                 if following is None:
                     stack.pop()
-                    if group not in done:
-                        done.add(group)
+                    if group not in emitted:
+                        emitted.add(group)
                         order.append(group)
                 else:
                     assert all(following is not group for group, _ in stack), "kernels that need each other"
                     stack.append((following, iter(sorted(following.needs, key=lambda g: g.position))))
 
         for group in groups:
-            if group not in done:
+            if group not in emitted:
                 visit(group)
         return self._kernels_of(order)
 
     def _kernels_of(self, order: list[_Group]) -> list[Kernel]:
-        made: set[fx.Node] = {node for node in self.nodes if node.op == "placeholder"}
+        available: set[fx.Node] = {node for node in self.nodes if node.op == "placeholder"}
         kernels = []
         for group in order:
             values = [group.alone] if group.alone else [loop.value for loop in group.loops]
-            wanted = {n for loop in group.loops for n in loop.body} | set(values)
-            nodes = sorted(self._with_views(wanted) - made, key=lambda n: self.position[n])
-            made |= set(nodes)
+            members = {n for loop in group.loops for n in loop.body} | set(values)
+            nodes = sorted(self._with_views(members) - available, key=lambda n: self.position[n])
+            available |= set(nodes)
             kernel = Kernel(nodes=nodes, alone=group.alone, module=module_of(values[0]))
             if group.alone is None:
                 inside = set(values)
@@ -296,20 +304,20 @@ class _Planner:
                 kernel.reads = list(reads.items())
                 kernel.name = "reduction" if group.reduced else "pointwise"
             kernels.append(kernel)
-        rest = [n for n in self.nodes if n not in made and n.op != "output"]
+        rest = [n for n in self.nodes if n not in available and n.op != "output"]
         if rest:
             kernels.append(Kernel(nodes=rest))
         return kernels
 
     def _with_views(self, nodes: set[fx.Node]) -> set[fx.Node]:
-        """With everything between these nodes and stored values that is computed on the way."""
-        found, waiting = set(nodes), list(nodes)
+        """These nodes and everything that is computed on the way to them from stored values."""
+        closure, waiting = set(nodes), list(nodes)
         while waiting:
             for used in waiting.pop().all_input_nodes:
-                if used not in found and used not in self.group_of and used.op != "placeholder":
-                    found.add(used)
+                if used not in closure and used not in self.group_of and used.op != "placeholder":
+                    closure.add(used)
                     waiting.append(used)
-        return found
+        return closure
 
 
 def resolve(node: fx.Node) -> Any:

@@ -3,7 +3,8 @@
 transformers asks whether a tensor is fake and then takes another path than in training: it builds attention masks that
 a real run leaves out, which turns flash attention into a slower kernel with a mask of its own. Here it sees no fakes;
 what it then reads from tensors is answered by the recorder, and the question whether a batch is packed by `no`.
-Source: `transformers.utils.import_utils.is_tracing`, `transformers.masking_utils`, transformers 5.17 to 5.23.
+Source: `transformers/utils/import_utils.py:1930` (`is_tracing`) and `transformers/masking_utils.py:750`
+(`find_packed_sequence_indices`) of transformers 5.23; both are there since 5.17.
 """
 
 import contextlib

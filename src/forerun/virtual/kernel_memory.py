@@ -29,8 +29,11 @@ PRODUCTS = {
 }
 """Positions of the two matrices among the arguments."""
 HEAD_ROUNDING, LARGE_HEAD_ROUNDING, LARGE_HEAD = 32, 64, 128
+"""Head sizes round up to 32 up to a size of 128, and to 64 above (`head_size_rounded`, flash_api.cpp)."""
 ROW_ROUNDING = 128
+"""Sequence lengths round up to this (`seqlen_q_rounded`, flash_api.cpp)."""
 TILE = 64
+"""Rows and columns of a tile of the memory-efficient kernel (`kBlockSizeI`, `kBlockSizeJ` of kernel_backward.h)."""
 FLOAT_BYTES, INDEX_BYTES = 4, 8
 SORT_COPIES = 4
 """Sorted and original indices, and a double buffer of the sort."""
@@ -52,7 +55,7 @@ def temporary_bytes(packet: Any, args: tuple[Any, ...]) -> list[int]:
 
 
 def _is_dense(matrix: Tensor) -> bool:
-    """Whether rows or columns are contiguous and do not overlap, for the last two dimensions."""
+    """Whether rows or columns of the last two dimensions are contiguous and do not overlap, as cuBLAS needs them."""
     rows, columns = matrix.shape[-2:]
     row_stride, column_stride = matrix.stride()[-2:]
     by_rows = (column_stride == 1 or columns == 1) and row_stride >= max(1, columns)
@@ -64,23 +67,23 @@ def _flash_backward(query: Tensor, key: Tensor) -> list[int]:
     batch, heads, rows, size = query.shape
     rounded_rows = _round_up(rows, ROW_ROUNDING)
     rounded_size = _round_up(size, HEAD_ROUNDING if size <= LARGE_HEAD else LARGE_HEAD_ROUNDING)
-    found = [
+    sizes = [
         batch * heads * rounded_rows * FLOAT_BYTES,
         batch * heads * rounded_rows * rounded_size * FLOAT_BYTES,
     ]
     if key.shape[1] != heads:
-        found += [batch * heads * key.shape[2] * size * query.element_size()] * 2
-    return found
+        sizes += [batch * heads * key.shape[2] * size * query.element_size()] * 2
+    return sizes
 
 
 def _flash_backward_within(query: Tensor, key: Tensor, documents: int) -> list[int]:
     tokens, heads, size = query.shape
     rows = tokens + ROW_ROUNDING * documents
     rounded_size = _round_up(size, HEAD_ROUNDING if size <= LARGE_HEAD else LARGE_HEAD_ROUNDING)
-    found = [heads * rows * FLOAT_BYTES, rows * heads * rounded_size * FLOAT_BYTES]
+    sizes = [heads * rows * FLOAT_BYTES, rows * heads * rounded_size * FLOAT_BYTES]
     if key.shape[1] != heads:
-        found += [key.shape[0] * heads * size * query.element_size()] * 2
-    return found
+        sizes += [key.shape[0] * heads * size * query.element_size()] * 2
+    return sizes
 
 
 def _efficient_backward(query: Tensor) -> list[int]:

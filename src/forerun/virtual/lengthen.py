@@ -58,10 +58,10 @@ class Lengthened:
         tokens = _tokens(self._traces)
         self._pairs, self._later, parts = _repeated(*tokens)
         self._born = [_birth_places(trace) for trace in self._traces]
-        self._parts = [self._slid(part, tokens) for part in parts]
+        self._parts = [self._shifted(part, tokens) for part in parts]
         self._name = cache(_name)
 
-    def _slid(self, part: _Part, tokens: Sequence[Sequence[_Token]]) -> _Part:
+    def _shifted(self, part: _Part, tokens: Sequence[Sequence[_Token]]) -> _Part:
         """The part moved back as far as needed for what is freed around it to follow a straight line.
 
         A part may stand anywhere within a stretch that repeats: where the first block is like the others but for its
@@ -74,9 +74,9 @@ class Lengthened:
             first[stops[0] - room - 1].exact == second[stops[1] - room - 1].exact == third[stops[2] - room - 1].exact
         ):
             room += 1
-        kept = ((stops[0] - n, self._pairs[stops[0] - n]) for n in range(room, 0, -1))
-        stay = [self._is_straight((here, there, self._later[there])) for here, there in kept]
-        moved = [self._is_straight((stops[0] - n, stops[1] - n, stops[2] - n)) for n in range(room, 0, -1)]
+        current = ((stops[0] - n, self._pairs[stops[0] - n]) for n in range(room, 0, -1))
+        stay = [self._is_linear((here, there, self._later[there])) for here, there in current]
+        moved = [self._is_linear((stops[0] - n, stops[1] - n, stops[2] - n)) for n in range(room, 0, -1)]
         back = next((n for n in range(room + 1) if all(stay[: room - n]) and all(moved[room - n :])), None)
         if back is None:
             raise NotRepeating
@@ -85,7 +85,7 @@ class Lengthened:
             self._later[stops[1] - n] = stops[2] - n
         return _Part(part.place - back, part.second - back, part.third - back, part.length)
 
-    def _is_straight(self, places: tuple[int, int, int]) -> bool:
+    def _is_linear(self, places: tuple[int, int, int]) -> bool:
         """Whether what is freed at `places` of the three traces was born at places that grow evenly."""
         kind, index = self._traces[0].events[places[0]]
         if kind != FREE:
@@ -101,13 +101,13 @@ class Lengthened:
             NotRepeating: something changes otherwise than by as much again.
         """
         first = self._traces[0]
-        made = replace(
+        deep = replace(
             first, calls=[], ops=[], storages=[], events=[], lines={},
-            **{name: _straight([getattr(trace, name) for trace in self._traces], more) for name in GROWING},
+            **{name: _extrapolate_number([getattr(trace, name) for trace in self._traces], more) for name in GROWING},
         )  # fmt: skip
-        read = [tuple(trace.assumed_values) for trace in self._traces]
-        made.assumed_values = list(_carried(read, more))
-        writer = _Writer(made)
+        assumed = [tuple(trace.assumed_values) for trace in self._traces]
+        deep.assumed_values = list(_extrapolate_record(assumed, more))
+        writer = _Writer(deep)
         parts: dict[int, list[_Part]] = {}
         for part in self._parts:
             parts.setdefault(part.place, []).append(part)
@@ -116,7 +116,7 @@ class Lengthened:
                 self._play(writer, part, more)
             if place < len(first.events):
                 self._keep(writer, place, more)
-        return made
+        return deep
 
     def _keep(self, writer: "_Writer", place: int, more: int) -> None:
         """Write an event that all depths have once."""
@@ -125,14 +125,14 @@ class Lengthened:
         kind, records = self._records(places)
         if kind == FREE:
             born = [self._born[n][index] for n, index in enumerate(records)]
-            writer.free(_straight(born, more))
+            writer.free(_extrapolate_number(born, more))
         elif kind == ALLOCATE:
             sizes = [s.bytes for s in records]
             name = self._name(tuple(s.name for s in records), _along_depth(more))
-            writer.allocate(replace(records[0], bytes=_straight(sizes, more), name=name))
+            writer.allocate(replace(records[0], bytes=_extrapolate_number(sizes, more), name=name))
         else:
             calls = [trace.calls[op.call] for trace, op in zip(self._traces, records, strict=True)]
-            call = calls[0] if calls[0] == calls[1] == calls[2] else _carried(calls, more)
+            call = calls[0] if calls[0] == calls[1] == calls[2] else _extrapolate_record(calls, more)
             module = self._name(tuple(op.module for op in records), _along_depth(more))
             writer.run(records[0], writer.number(call), module)
             writer.line(self._line(0, place))
@@ -141,12 +141,12 @@ class Lengthened:
         """Write a repeated part `more` times."""
         seconds = range(part.second, part.second + part.length)
         places = [(second, self._later[second], part.third + n) for n, second in enumerate(seconds)]
-        found = [self._records(three, of=(1, 2, 2)) for three in places]
+        events = [self._records(three, of=(1, 2, 2)) for three in places]
         calls = self._traces[1].calls
-        numbers = {records[0].call: writer.number(calls[records[0].call]) for kind, records in found if kind == OP}
+        numbers = {records[0].call: writer.number(calls[records[0].call]) for kind, records in events if kind == OP}
         for turn in range(1, more + 1):
             weights = 2 - more, more - turn, turn - 1  # of the values in turn 1 of 1, 1 of 2, 2 of 2; they add up to 1
-            for second, (kind, records) in zip(seconds, found, strict=True):
+            for second, (kind, records) in zip(seconds, events, strict=True):
                 if kind == FREE:
                     born = [self._born[n][index] for n, index in zip((1, 2, 2), records, strict=True)]
                     writer.free(sum(w * b for w, b in zip(weights, born, strict=True)))
@@ -159,16 +159,16 @@ class Lengthened:
 
     def _records(self, places: Sequence[int], of: tuple[int, int, int] = (0, 1, 2)) -> tuple[str, list[Any]]:
         """The kind of the events at `places`, and their operators, storages, or indices of freed storages."""
-        found = [self._traces[n].events[place] for n, place in zip(of, places, strict=True)]
-        kinds = {kind for kind, _ in found}
+        events = [self._traces[n].events[place] for n, place in zip(of, places, strict=True)]
+        kinds = {kind for kind, _ in events}
         if len(kinds) > 1:
             raise NotRepeating
         kind = kinds.pop()
         if kind == FREE:
-            return kind, [index for _, index in found]
+            return kind, [index for _, index in events]
         return kind, [
             (self._traces[n].ops if kind == OP else self._traces[n].storages)[index]
-            for n, (_, index) in zip(of, found, strict=True)
+            for n, (_, index) in zip(of, events, strict=True)
         ]
 
     def _line(self, number: int, place: int) -> str | None:
@@ -227,7 +227,7 @@ def _tokens(traces: Sequence[Trace]) -> list[list[_Token]]:
 
 def _tokens_of(trace: Trace, number: Callable[[Any], int], masked: Callable[[str], str]) -> Iterator[_Token]:
     calls = [(number(call), number(call.name)) for call in trace.calls]
-    makers = _makers(trace)
+    producers = _producers(trace)
     like_of_storage: dict[int, int | None] = {}
     exact_of_storage: dict[int, int] = {}
     for kind, index in trace.events:
@@ -239,27 +239,29 @@ def _tokens_of(trace: Trace, number: Callable[[Any], int], masked: Callable[[str
             continue
         if kind == ALLOCATE:
             s = trace.storages[index]
-            maker, results = makers.get(index, (None, 0))
-            name = None if maker is None else (calls[trace.ops[maker].call][1], masked(trace.ops[maker].module))
-            place = s.phase, s.owner, s.freed_in, masked(s.name), s.stream, name
+            producer, results = producers.get(index, (None, 0))
+            made_by = None
+            if producer is not None:
+                made_by = calls[trace.ops[producer].call][1], masked(trace.ops[producer].module)
+            place = s.phase, s.owner, s.freed_in, masked(s.name), s.stream, made_by
             exact_of_storage[index] = number((place, s.bytes))
-            grows = maker is not None and results <= FEW and _takes_a_list(trace.calls[trace.ops[maker].call])
+            grows = producer is not None and results <= FEW and _takes_a_list(trace.calls[trace.ops[producer].call])
             like_of_storage[index] = number((place, "like", results)) if grows else None
         like = like_of_storage[index]
         yield _Token(number((kind, exact_of_storage[index])), None if like is None else number((kind, "like", like)))
 
 
-def _makers(trace: Trace) -> dict[int, tuple[int, int]]:
+def _producers(trace: Trace) -> dict[int, tuple[int, int]]:
     """Operator that each storage was made for, and how many it made: a storage's events stand before its operator's."""
-    found: dict[int, tuple[int, int]] = {}
+    producers: dict[int, tuple[int, int]] = {}
     waiting: list[int] = []
     for kind, index in trace.events:
         if kind == ALLOCATE:
             waiting.append(index)
         elif kind == OP:
-            found.update((storage, (index, len(waiting))) for storage in waiting)
+            producers.update((storage, (index, len(waiting))) for storage in waiting)
             waiting = []
-    return found
+    return producers
 
 
 def _repeated(
@@ -328,7 +330,7 @@ def _alike(first: _Token, second: _Token) -> bool:
     return first.exact == second.exact or (first.like is not None and first.like == second.like)
 
 
-def _straight(values: Sequence[int], more: int) -> int:
+def _extrapolate_number(values: Sequence[int], more: int) -> int:
     """Three numbers that grow evenly, carried on."""
     if any(after - before != values[1] - values[0] for before, after in pairwise(values)):
         raise NotRepeating
@@ -343,37 +345,37 @@ def _name(names: tuple[str, str, str], weights: tuple[int, int, int]) -> str:
     """A name whose numbers are the weighted sums of those in three names that are alike otherwise."""
     if names[0] == names[1] == names[2]:
         return names[0]
-    numbers = [[int(found) for found in NUMBER.findall(name)] for name in names]
+    numbers = [[int(digits) for digits in NUMBER.findall(name)] for name in names]
     summed = iter([sum(w * n for w, n in zip(weights, column, strict=True)) for column in zip(*numbers, strict=True)])
     return NUMBER.sub(lambda _: str(next(summed)), names[0])
 
 
-def _carried(values: Sequence[Any], more: int) -> Any:
+def _extrapolate_record(values: Sequence[Any], more: int) -> Any:
     """Three alike records with every number, and every list of tensors, carried on."""
     first, second, third = values
     if first == second == third:
         return first
     if isinstance(first, Call | TensorSpec):
-        parts = {f.name: _carried([getattr(v, f.name) for v in values], more) for f in fields(first)}
+        parts = {f.name: _extrapolate_record([getattr(v, f.name) for v in values], more) for f in fields(first)}
         return type(first)(**parts)
     if isinstance(first, tuple) and len(first) == len(second) == len(third):
-        return tuple(_carried(column, more) for column in zip(*values, strict=True))
+        return tuple(_extrapolate_record(column, more) for column in zip(*values, strict=True))
     if isinstance(first, tuple):
-        return _longer(values, more)
+        return _extrapolate_list(values, more)
     if isinstance(first, int) and not isinstance(first, bool):
-        return _straight(values, more)
+        return _extrapolate_number(values, more)
     raise NotRepeating
 
 
-def _longer(lists: Sequence[tuple[Any, ...]], more: int) -> tuple[Any, ...]:
+def _extrapolate_list(lists: Sequence[tuple[Any, ...]], more: int) -> tuple[Any, ...]:
     """A list that has the same items more each time."""
     numbers: dict[Any, int] = {}
     first, second, third = ([_Token(numbers.setdefault(item, len(numbers)), None) for item in v] for v in lists)
     _, _, parts = _repeated(first, second, third)
-    made: list[Any] = []
+    items: list[Any] = []
     for place in range(len(first) + 1):
         for part in parts:
             if part.place == place:
-                made += lists[1][part.second : part.second + part.length] * more
-        made += lists[0][place : place + 1]
-    return tuple(made)
+                items += lists[1][part.second : part.second + part.length] * more
+        items += lists[0][place : place + 1]
+    return tuple(items)

@@ -39,38 +39,39 @@ FUSED, STAND_IN = "fused.", "forerun."
 
 
 def time_calls(
-    trace: Trace, device: torch.device, *, known: dict[Call, float] | None = None, budget_bytes: int = 2 * GIB,
-    is_crowded: Callable[[], bool] = lambda: False, near_bytes: int = 0,
+    trace: Trace, device: torch.device, *, earlier_seconds: dict[Call, float] | None = None,
+    budget_bytes: int = 2 * GIB, is_crowded: Callable[[], bool] = lambda: False, near_bytes: int = 0,
 ) -> dict[Call, float]:  # fmt: skip
     """Mean seconds of each distinct kernel call in the warm step, on `device`; calls that cannot run are left out.
 
-    `is_crowded` is asked when all was timed: where others were using the processors too, all calls are visited again
-    and the quickest visit counts in place of the mean, so that the figure is that of the machine to itself. Calls on
-    less than `near_bytes` find their tensors in the nearest caches, all others do not. The C library should hold what
-    is freed (`hardware/host_memory.py`): fresh pages are no part of an operator's time.
+    Calls in `earlier_seconds` are not timed again. `is_crowded` is asked when all was timed: where others were using
+    the processors too, all calls are visited again and the quickest visit counts in place of the mean, so that the
+    figure is that of the machine to itself. Calls on less than `near_bytes` find their tensors in the nearest caches,
+    all others do not. The C library should hold what is freed (`hardware/host_memory.py`): fresh pages are no part of
+    an operator's time.
     """
-    seconds = dict(known or {})
+    seconds = dict(earlier_seconds or {})
     counts = Counter(op.call for op in trace.ops if op.phase is not Phase.PREPARE)
     numbers = [n for n in counts if _is_timed(trace.calls[n]) and trace.calls[n] not in seconds]
     if any(trace.calls[n].name.startswith(STAND_IN) for n in numbers):
         library_kernels.register()
     tensors = _Tensors(device)
-    taken: dict[int, list[list[float]]] = {n: [] for n in numbers}
+    timings: dict[int, list[list[float]]] = {n: [] for n in numbers}
 
     def visit(visited: list[int], times: int) -> None:
         for _ in range(times):
             for n in visited:
-                taken[n].append(_time_call(trace.calls[n], tensors, budget_bytes, near_bytes))
+                timings[n].append(_time_call(trace.calls[n], tensors, budget_bytes, near_bytes))
 
     visit(numbers, VISITS)
-    shares = {n: counts[n] * _mean(values) for n, values in taken.items() if values[0]}
+    shares = {n: counts[n] * _mean(values) for n, values in timings.items() if values[0]}
     visit(_largest(shares), MORE_VISITS)
-    settled = _mean
+    summarize = _mean
     if is_crowded():
-        settled, until = _quickest, time.monotonic() + CROWDED_SECONDS
+        summarize, until = _quickest, time.monotonic() + CROWDED_SECONDS
         for _ in range(CROWDED_VISITS - VISITS):
             visit(numbers if time.monotonic() < until else [], 1)
-    return seconds | {trace.calls[n]: settled(values) for n, values in taken.items() if values[0]}
+    return seconds | {trace.calls[n]: summarize(values) for n, values in timings.items() if values[0]}
 
 
 def _mean(visits: list[list[float]]) -> float:
@@ -81,7 +82,7 @@ def _mean(visits: list[list[float]]) -> float:
 
 
 def _quickest(visits: list[list[float]]) -> float:
-    """What a call takes when no other process is in its way; two threads on a taken core wait for each other long."""
+    """Seconds of a call when no other process is in its way: two threads on a taken core wait for each other long."""
     return min(statistics.median(visit) for visit in visits if visit)
 
 
@@ -90,13 +91,13 @@ def _is_timed(call: Call) -> bool:
 
 
 def _largest(shares: dict[int, float]) -> list[int]:
-    """The fewest that make up `MOST` of the sum."""
-    found: list[int] = []
+    """Keys of the fewest calls that make up `MOST` of all seconds, the largest first."""
+    largest: list[int] = []
     for n in sorted(shares, key=lambda n: -shares[n]):
-        if sum(shares[m] for m in found) >= MOST * sum(shares.values()):
+        if sum(shares[m] for m in largest) >= MOST * sum(shares.values()):
             break
-        found.append(n)
-    return found
+        largest.append(n)
+    return largest
 
 
 def _fitting(call: Call) -> tuple[tuple[Any, ...], float]:
@@ -105,11 +106,11 @@ def _fitting(call: Call) -> tuple[tuple[Any, ...], float]:
     whole = sum(spec.bytes for specs in lists for spec in specs)
     if whole <= LIST_BYTES:
         return call.arguments, 1.0
-    kept, held = 0, 0
-    while kept == 0 or (kept < len(lists[0]) and held < LIST_BYTES):
-        held += sum(specs[kept].bytes for specs in lists if kept < len(specs))
-        kept += 1
-    return tuple(a[:kept] if _is_tensor_list(a) else a for a in call.arguments), held / whole
+    length, length_bytes = 0, 0
+    while length == 0 or (length < len(lists[0]) and length_bytes < LIST_BYTES):
+        length_bytes += sum(specs[length].bytes for specs in lists if length < len(specs))
+        length += 1
+    return tuple(a[:length] if _is_tensor_list(a) else a for a in call.arguments), length_bytes / whole
 
 
 def _is_tensor_list(value: Any) -> bool:
@@ -118,17 +119,17 @@ def _is_tensor_list(value: Any) -> bool:
 
 def _time_call(call: Call, tensors: "_Tensors", budget_bytes: int, near_bytes: int) -> list[float]:
     arguments, share = _fitting(call)
-    held = sum(spec.bytes for spec in (*call.inputs, *call.outputs)) * share
-    if held > budget_bytes:
+    call_bytes = sum(spec.bytes for spec in (*call.inputs, *call.outputs)) * share
+    if call_bytes > budget_bytes:
         return []
     operator = _operator(call.name)
     try:
         real = [tensors.real(a) for a in arguments]
         keywords = {name: tensors.real(value) for name, value in call.keywords}
-        taken = repeated_seconds(lambda: operator(*real, **keywords), tensors.device, evict=held >= near_bytes)
+        timings = repeated_seconds(lambda: operator(*real, **keywords), tensors.device, evict=call_bytes >= near_bytes)
     except (RuntimeError, NotImplementedError, TypeError, IndexError):
         return []  # values matter to this call, or it is not for this device: the caller falls back
-    return [seconds / share for seconds in taken]
+    return [seconds / share for seconds in timings]
 
 
 def _operator(name: str) -> Callable[..., Any]:

@@ -38,6 +38,8 @@ def _empty_twin(old: Tensor, device: torch.device) -> Tensor:
 @contextlib.contextmanager
 def moving_fake_modules() -> Iterator[None]:
     """Let `module.to(...)` replace fake parameters, where PyTorch would swap them in place and cannot."""
+    # torch/nn/modules/module.py:930 (2.13), _apply: fake parameters are swapped (`torch.utils.swap_tensors`),
+    # which is refused for tensors that have weak references
     original: Callable[..., nn.Module] = nn.Module._apply
 
     def apply(self: nn.Module, function: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> nn.Module:

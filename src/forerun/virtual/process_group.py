@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from forerun.errors import NotSupported
 from forerun.trace import Category
 from forerun.units import MIB
-from forerun.virtual.backend import VirtualBackend, register
+from forerun.virtual.backend import VirtualBackend
 from forerun.virtual.recorder import Recorder
+from forerun.virtual.registration import register
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, 25 * MIB
-"""`kDefaultFirstBucketBytes` and `kDefaultBucketBytesCap` of `torch/csrc/distributed/c10d/reducer.hpp`."""
+"""`kDefaultFirstBucketBytes` and `kDefaultBucketBytesCap` (`torch/csrc/distributed/c10d/reducer.hpp:30-31`, 2.13)."""
 
 
 @contextlib.contextmanager
@@ -46,6 +47,7 @@ def rank_zero_of(world_size: int) -> Iterator[None]:
 @contextlib.contextmanager
 def without_shape_questions(recorder: Recorder) -> Iterator[None]:
     """Sharded tensors ask for the shapes of whole ones by making some; they are no part of the program."""
+    # torch/distributed/tensor/_sharding_prop.py:520 (2.13)
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     name = "_propagate_tensor_meta_non_cached"
@@ -68,6 +70,7 @@ def steady_buckets() -> Iterator[None]:
 
     To make them itself it would tell its peers in numbers, which nobody has here.
     """
+    # torch/nn/parallel/distributed.py:149-153 (2.13): [sys.maxsize] at first; reducer.cpp, rebuild_buckets, afterwards
     name = "_compute_bucket_assignment_by_size"
     original = getattr(dist, name)
 
@@ -89,8 +92,8 @@ def record_reductions(model: nn.parallel.DistributedDataParallel, recorder: Reco
         recorder.own([buffer], Category.GRADIENT)
         with recorder.phase(recorder.current_phase, -1):
             dist.all_reduce(buffer)
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(buffer)
-        return done
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(buffer)
+        return future
 
     model.register_comm_hook(None, reduce)  # type: ignore[arg-type]

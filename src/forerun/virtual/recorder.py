@@ -25,7 +25,7 @@ from forerun.virtual.kernel_memory import temporary_bytes
 
 aten = torch.ops.aten
 ONLY_IN_PLACE = {aten._fused_sgd_, aten._fused_adagrad_}
-"""Change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them, and none is needed."""
+"""Operators that change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them."""
 INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<")
 """Files that are no part of the program being traced."""
 
@@ -56,14 +56,14 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.recomputing = False
         self.issuer = "eager"
         self.is_muted = False
-        """What runs is not the program but PyTorch working something out."""
-        self._known_answer: bool | None = None
+        """Nothing is recorded: what runs is not the program but PyTorch working something out."""
+        self._fixed_answer: bool | None = None
         self.card: Card | None = None
         self.postponed: torch.OutOfMemoryError | None = None
         self.keeps_lines = False
         """Note which line of the program called each operator; slower."""
         self.is_closed = False
-        """What dies after the step is not part of it."""
+        """The step is over: storages that die now are not recorded."""
         self.live_bytes = 0
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._emptied: set[int] = set()
@@ -82,11 +82,11 @@ class Recorder(TorchDispatchMode, StepObserver):
     @contextlib.contextmanager
     def answering(self, value: bool) -> Iterator[None]:
         """Answer reads of truth values with `value`, without noting them as assumed: the caller knows."""
-        before, self._known_answer = self._known_answer, value
+        before, self._fixed_answer = self._fixed_answer, value
         try:
             yield
         finally:
-            self._known_answer = before
+            self._fixed_answer = before
 
     @contextlib.contextmanager
     def muted(self) -> Iterator[None]:
@@ -139,14 +139,14 @@ class Recorder(TorchDispatchMode, StepObserver):
             place = next((s for s in free if s.nbytes() == storage.nbytes() and s._cdata in self._storages), None)
             if place is not None and place._cdata != storage._cdata:  # the result is stored where this input was
                 free.remove(place)
-                self._end(self._storages.pop(place._cdata)[0])
+                self._record_free(self._storages.pop(place._cdata)[0])
             self._track(output)
-        read = sum(min(bytes_of(t), t.untyped_storage().nbytes()) if rows is None else rows for t, rows in inputs)
+        bytes_read = sum(min(bytes_of(t), t.untyped_storage().nbytes()) if rows is None else rows for t, rows in inputs)
         specs = tuple(spec_of(t) for t, _ in inputs), tuple(spec_of(t) for t in outputs)
-        written = sum(spec.bytes for spec in specs[1])
-        drawn = ((RANDOM_ELEMENTS, random_elements),) if random_elements else ()
-        call = Call(f"fused.{name}", (), drawn, *specs, 0, read, written, issuer=self.issuer)
-        self._append((name, specs, read), lambda: call)
+        bytes_written = sum(spec.bytes for spec in specs[1])
+        keywords = ((RANDOM_ELEMENTS, random_elements),) if random_elements else ()
+        call = Call(f"fused.{name}", (), keywords, *specs, 0, bytes_read, bytes_written, issuer=self.issuer)
+        self._append((name, specs, bytes_read), lambda: call)
 
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Fix the category of the storages of `tensors`."""
@@ -165,6 +165,7 @@ class Recorder(TorchDispatchMode, StepObserver):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one aten call and record it; one on sharded tensors comes back as calls on this rank's parts."""
         kwargs = kwargs or {}
+        # A DTensor's own dispatch runs next and calls back with the local tensors.
         if any(hasattr(kind, "_local_tensor") for kind in types):
             return NotImplemented
         if func is torch.ops.prim.device.default:
@@ -178,20 +179,21 @@ class Recorder(TorchDispatchMode, StepObserver):
         outputs = [t for t in flat((out,)) if device_type(t) == self.device]
         if not outputs and not any(device_type(t) == self.device for t in flat((*args, *kwargs.values()))):
             return out
-        born = any([self._track(tensor) for tensor in outputs])
+        # A list, not a generator: `any` would stop at the first new storage and the others would not be tracked.
+        creates_storage = any([self._track(tensor) for tensor in outputs])
         temporaries = temporary_bytes(packet, args) if self.device == DEVICE else ()
-        taken = [self._take(size) for size in temporaries]
-        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), born, self.issuer)
-        self._append(key, lambda: describe(func, args, kwargs, out, born, self.device, self.issuer))
-        for index in taken:
+        indices = [self._new_temporary(size) for size in temporaries]
+        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, self.issuer)
+        self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, self.issuer))
+        for index in indices:
             self.trace.events.append((FREE, index))
             if self.card is not None:
                 self.card.free(index)
         return out
 
-    def _take(self, size: int) -> int:
+    def _new_temporary(self, size: int) -> int:
         """Note memory that a kernel takes for itself; returns the index of its storage."""
-        return self._born(size, Category.TEMPORARY)
+        return self._new_storage(size, Category.TEMPORARY)
 
     def _track(self, tensor: torch.Tensor) -> bool:
         """Note a new storage; returns whether it was new."""
@@ -199,28 +201,28 @@ class Recorder(TorchDispatchMode, StepObserver):
         key = storage._cdata
         if key in self._storages:
             return False
-        index = self._born(storage.nbytes())
+        index = self._new_storage(storage.nbytes())
         self.live_bytes += storage.nbytes()
-        self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._freed(k)))
+        self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._on_storage_freed(k)))
         return True
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage was emptied, or filled again, in place: FSDP does that with gathered weights."""
+        """Record that a storage was emptied or filled again in place, as FSDP does with gathered weights."""
         key, size = storage._cdata, storage.nbytes()
         if key not in self._storages:
             return
         index, reference = self._storages[key]
         owner = self.trace.storages[index].owner
         if key not in self._emptied:
-            self._end(index)
+            self._record_free(index)
         self._emptied.discard(key)
         if size:
-            self._storages[key] = (self._born(size, owner), reference)
+            self._storages[key] = (self._new_storage(size, owner), reference)
             self.live_bytes += size
         else:
             self._emptied.add(key)
 
-    def _born(self, size: int, owner: Category | None = None) -> int:
+    def _new_storage(self, size: int, owner: Category | None = None) -> int:
         index = len(self.trace.storages)
         self._allocate(index, size)
         stream = current_stream() if self.device == DEVICE else 0
@@ -245,14 +247,14 @@ class Recorder(TorchDispatchMode, StepObserver):
         if error is not None:
             raise error
 
-    def _freed(self, key: int) -> None:
+    def _on_storage_freed(self, key: int) -> None:
         index, _ = self._storages.pop(key)
         if key in self._emptied:
             self._emptied.discard(key)
         elif not self.is_closed:
-            self._end(index)
+            self._record_free(index)
 
-    def _end(self, index: int) -> None:
+    def _record_free(self, index: int) -> None:
         if self.card is not None:
             self.card.free(index)
         record = self.trace.storages[index]
@@ -264,14 +266,14 @@ class Recorder(TorchDispatchMode, StepObserver):
         """The host reads a value: a constant is known; else nobody can know it, so answer zero, and say so."""
         try:
             return func(tensor)
-        except DataDependentOutputException:
+        except DataDependentOutputException:  # torch/_subclasses/fake_impls.py:1219 (2.13), local_scalar_dense
             pass
-        if self._known_answer is None:
+        if self._fixed_answer is None:
             self.trace.assumed_values.append(f"{self.module_path or self.current_phase}: {tensor.dtype} read as 0")
         spec = spec_of(tensor)
         self._append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
         if tensor.dtype == torch.bool:
-            return bool(self._known_answer)
+            return bool(self._fixed_answer)
         return 0.0 if tensor.is_floating_point() else 0
 
     def _append(self, key: Any, describe: Callable[[], Call]) -> None:

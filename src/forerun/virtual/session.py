@@ -15,10 +15,11 @@ from forerun.hardware.catalogue import Device
 from forerun.trace import Phase
 from forerun.virtual import autocast
 from forerun.virtual.attention import AttentionTarget, attend, set_target
-from forerun.virtual.backend import DEVICE, register
+from forerun.virtual.backend import DEVICE
 from forerun.virtual.hugging_face import as_if_real
 from forerun.virtual.placement import moving_fake_modules
 from forerun.virtual.recorder import Recorder
+from forerun.virtual.registration import register
 
 _AUTOCAST_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
@@ -42,7 +43,8 @@ class VirtualSession:
         before = set_target(self._target)
         self._stack.callback(set_target, before)
         self._stack.enter_context(_quiet_fake_tensors())
-        # PyTorch makes threads for the devices that it knows at the process's first backward pass; ours may come later
+        # torch/csrc/autograd/engine.cpp, start_device_threads: threads are made once, at the process's first backward
+        # pass, for the devices known then; ours may come later
         self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self._stack.enter_context(_clearing_autocast_cache())
         if self.torch_device.type == "cpu":
@@ -107,6 +109,7 @@ def _quiet_fake_tensors() -> Iterator[None]:
 @contextlib.contextmanager
 def _clearing_autocast_cache() -> Iterator[None]:
     """PyTorch clears its autocast cache when the outermost context ends; ours must go at the same moment."""
+    # torch/amp/autocast_mode.py:349 (2.13) looks the function up in `torch` at each exit, so replacing it there works
     original = torch.clear_autocast_cache
 
     def clear() -> None:
@@ -142,6 +145,7 @@ def _speaking_for_cuda() -> Iterator[None]:
 @contextlib.contextmanager
 def _seeing_resizes(recorder: Recorder) -> Iterator[None]:
     """Storages that change their size in place do so without an operator."""
+    # torch/distributed/fsdp/_fully_shard/_fsdp_param.py:1066-1074 (2.13): alloc_storage, free_storage
     original = torch.UntypedStorage.resize_
 
     def resize(storage: torch.UntypedStorage, size: int) -> Any:

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from forerun.virtual import autocast
-from forerun.virtual.backend import DEVICE, register
+from forerun.virtual.backend import DEVICE
+from forerun.virtual.registration import register
 
 register()
 
@@ -53,8 +54,8 @@ def test_every_op_with_a_cuda_kernel_is_listed_once():
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("given", [torch.float32, torch.float16])
-def test_result_dtype_is_cudas(name, given):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_result_dtype_is_cudas(name, dtype):
     call = CALLS[name]
     results = {}
     for device in ("cuda", DEVICE):
@@ -63,7 +64,7 @@ def test_result_dtype_is_cudas(name, given):
             torch.set_autocast_enabled(device, True)
             torch.set_autocast_dtype(device, torch.float16)
             try:
-                results[device] = call(device, lambda *s, d=device: torch.empty(s, dtype=given, device=d)).dtype
+                results[device] = call(device, lambda *s, d=device: torch.empty(s, dtype=dtype, device=d)).dtype
             finally:
                 torch.set_autocast_enabled(device, before)
     assert results[DEVICE] == results["cuda"]

@@ -117,10 +117,10 @@ def graphs_of(compiled):
         schedule={"epochs": 2, "frozen_encoder_epochs": 1},
     )
     workload = generic_workload("sequence-classification")
-    found, first = [], []
+    sizes, first = [], []
 
     def backend(graph, inputs):
-        found.append(len(graph.graph.nodes))
+        sizes.append(len(graph.graph.nodes))
         return graph.forward
 
     torch._dynamo.reset()
@@ -131,9 +131,9 @@ def graphs_of(compiled):
         for length in (64, 128):
             for _ in range(2):
                 step.run([workload.example_batch(settings, 4, length)], StepObserver())
-                first = first or list(found)
+                first = first or list(sizes)
     torch._dynamo.reset()
-    return first, found
+    return first, sizes
 
 
 @pytest.mark.medium

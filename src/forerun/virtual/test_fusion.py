@@ -11,11 +11,11 @@ aten = torch.ops.aten
 def kernels(function, *shapes):
     """(name or operator, number of stored results, number of values read) of each kernel."""
     graph = make_fx(function, tracing_mode="fake")(*[torch.zeros(shape) for shape in shapes])
-    found = []
+    rows = []
     for kernel in plan_kernels(graph.graph):
         name = str(kernel.alone.target) if kernel.alone else kernel.name
-        found.append((name, len(kernel.outputs), len(kernel.reads)))
-    return found
+        rows.append((name, len(kernel.outputs), len(kernel.reads)))
+    return rows
 
 
 def test_a_pointwise_chain_is_one_kernel_and_stores_its_end():
@@ -23,8 +23,8 @@ def test_a_pointwise_chain_is_one_kernel_and_stores_its_end():
 
 
 def test_a_product_ends_a_chain():
-    found = kernels(lambda x, w: [(torch.mm(x + 1, w) * 2).exp()], (8, 8), (8, 8))
-    assert found == [("pointwise", 1, 1), ("aten.mm.default", 0, 0), ("pointwise", 1, 1)]
+    plan = kernels(lambda x, w: [(torch.mm(x + 1, w) * 2).exp()], (8, 8), (8, 8))
+    assert plan == [("pointwise", 1, 1), ("aten.mm.default", 0, 0), ("pointwise", 1, 1)]
 
 
 def test_softmax_is_one_kernel():
@@ -39,8 +39,8 @@ def test_softmax_is_one_kernel():
 
 
 def test_reductions_over_rows_and_columns_are_two_kernels():
-    found = kernels(lambda x: [aten.sum(x, [0]), aten.sum(x, [1])], (8, 32))
-    assert found == [("reduction", 1, 1), ("reduction", 1, 1)]
+    plan = kernels(lambda x: [aten.sum(x, [0]), aten.sum(x, [1])], (8, 32))
+    assert plan == [("reduction", 1, 1), ("reduction", 1, 1)]
 
 
 def test_siblings_that_read_the_same_are_one_kernel():
@@ -64,8 +64,8 @@ def test_a_cheap_value_is_computed_where_it_is_used():
         y = x.sin()
         return [torch.mm(x, w) + y, torch.mm(w, x) + y]
 
-    found = kernels(function, (8, 8), (8, 8))
-    assert sum(outputs for _, outputs, _ in found) == 2
+    plan = kernels(function, (8, 8), (8, 8))
+    assert sum(outputs for _, outputs, _ in plan) == 2
 
 
 def test_views_launch_nothing():

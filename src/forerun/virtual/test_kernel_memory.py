@@ -23,37 +23,37 @@ aten = torch.ops.aten
     ],
 )
 def test_operands_that_blas_cannot_read_are_copied(matrix, copied):
-    found = temporary_bytes(aten.mm, (matrix, torch.empty(4, 2)))
-    assert sum(found) == copied
+    sizes = temporary_bytes(aten.mm, (matrix, torch.empty(4, 2)))
+    assert sum(sizes) == copied
 
 
 def test_flash_backward_accumulates_queries_in_fp32():
     """Rows round up to 128, head sizes to 32 up to 128 and to 64 above."""
     query = torch.empty(2, 8, 100, 80, dtype=torch.bfloat16)
-    found = temporary_bytes(aten._scaled_dot_product_flash_attention_backward, (None, query, query))
-    assert found == [2 * 8 * 128 * 4, 2 * 8 * 128 * 96 * 4]
+    sizes = temporary_bytes(aten._scaled_dot_product_flash_attention_backward, (None, query, query))
+    assert sizes == [2 * 8 * 128 * 4, 2 * 8 * 128 * 96 * 4]
 
 
 def test_flash_backward_expands_grouped_keys():
     query = torch.empty(2, 8, 128, 64, dtype=torch.bfloat16)
     key = torch.empty(2, 2, 128, 64, dtype=torch.bfloat16)
-    found = temporary_bytes(aten._scaled_dot_product_flash_attention_backward, (None, query, key))
-    assert found[2:] == [2 * 8 * 128 * 64 * 2] * 2
+    sizes = temporary_bytes(aten._scaled_dot_product_flash_attention_backward, (None, query, key))
+    assert sizes[2:] == [2 * 8 * 128 * 64 * 2] * 2
 
 
 def test_flash_backward_has_room_between_documents():
     """`mha_varlen_bwd`: (T + 128 N) rows of fp32 for N documents, and grouped keys expanded."""
     query, key = (torch.empty(1000, heads, 80, dtype=torch.bfloat16) for heads in (8, 2))
     offsets = torch.empty(6, dtype=torch.int32)
-    found = temporary_bytes(aten._flash_attention_backward, (None, query, key, key, query, None, offsets, offsets))
+    sizes = temporary_bytes(aten._flash_attention_backward, (None, query, key, key, query, None, offsets, offsets))
     rows = 1000 + 128 * 5
-    assert found == [8 * rows * 4, rows * 8 * 96 * 4, *[1000 * 8 * 80 * 2] * 2]
+    assert sizes == [8 * rows * 4, rows * 8 * 96 * 4, *[1000 * 8 * 80 * 2] * 2]
 
 
 def test_efficient_backward_accumulates_queries_in_tiles():
     query = torch.empty(2, 8, 100, 80)
-    found = temporary_bytes(aten._scaled_dot_product_efficient_attention_backward, (None, query))
-    assert found == [2 * 8 * 128 * 128 * 4]
+    sizes = temporary_bytes(aten._scaled_dot_product_efficient_attention_backward, (None, query))
+    assert sizes == [2 * 8 * 128 * 128 * 4]
 
 
 def test_sum_of_logits_costs_one_more_copy_of_them_in_the_backward_pass():
@@ -65,6 +65,6 @@ def test_sum_of_logits_costs_one_more_copy_of_them_in_the_backward_pass():
         torch.zeros(256, 64, device=session.torch_device).mm(weight).sum().backward()
     trace = session.recorder.trace
     temporary = [trace.storages[i] for kind, i in trace.events if kind == ALLOCATE]
-    taken = [s.bytes for s in temporary if s.owner is Category.TEMPORARY]
-    assert taken == [256 * 1024 * 4]
-    assert replay_memory(trace, passes=1).breakdown.temporary_bytes >= taken[0]
+    temporary_sizes = [s.bytes for s in temporary if s.owner is Category.TEMPORARY]
+    assert temporary_sizes == [256 * 1024 * 4]
+    assert replay_memory(trace, passes=1).breakdown.temporary_bytes >= temporary_sizes[0]

@@ -34,23 +34,23 @@ class Program:
 
 def program(blocks: int, sizes: list[int], last: int, *, odd_first: bool = False) -> Trace:
     """Of `blocks` blocks, each with operators whose results have `sizes`; all results of a block die in reverse."""
-    made = Program()
-    parameters = [made.born(size, f"layers.{n}.weight") for n in range(blocks) for size in sizes]
-    parameters.append(made.born(last, "head"))
-    kept = []
+    builder = Program()
+    parameters = [builder.born(size, f"layers.{n}.weight") for n in range(blocks) for size in sizes]
+    parameters.append(builder.born(last, "head"))
+    activations = []
     for n in range(blocks):
         if odd_first and n == 0:
-            made.run("mask", 1, module="layers.0")
+            builder.run("mask", 1, module="layers.0")
         for size in sizes:
-            kept.append((made.born(size, freed=Phase.BACKWARD), size))
-            made.run("forward", size, module=f"layers.{n}")
-    made.run("loss", last)
-    for index, size in reversed(kept):
-        made.run("backward", size)
-        made.free(index)
-    made.run("update", listed=tuple(made.trace.storages[p].bytes for p in parameters))
-    made.trace.total_parameters = sum(made.trace.storages[p].bytes for p in parameters)
-    return made.trace
+            activations.append((builder.born(size, freed=Phase.BACKWARD), size))
+            builder.run("forward", size, module=f"layers.{n}")
+    builder.run("loss", last)
+    for index, size in reversed(activations):
+        builder.run("backward", size)
+        builder.free(index)
+    builder.run("update", listed=tuple(builder.trace.storages[p].bytes for p in parameters))
+    builder.trace.total_parameters = sum(builder.trace.storages[p].bytes for p in parameters)
+    return builder.trace
 
 
 def content(trace: Trace) -> list[object]:
@@ -65,8 +65,8 @@ def content(trace: Trace) -> list[object]:
 )  # fmt: skip
 def test_any_depth(sizes, last, odd_first, more):
     three = [program(blocks, sizes, last, odd_first=odd_first) for blocks in (2, 3, 4)]
-    found = Lengthened(*three).at(more)
-    assert content(found) == content(program(2 + more, sizes, last, odd_first=odd_first))
+    deep = Lengthened(*three).at(more)
+    assert content(deep) == content(program(2 + more, sizes, last, odd_first=odd_first))
 
 
 def test_what_changes_unevenly_is_refused():

@@ -53,9 +53,9 @@ def always_worth_it(monkeypatch):
 def both(settings, gpu="a100-80gb", **options):
     """The trace worked out, without falling back, and the one that was traced."""
     workload, here = generic_workload(settings.workload), device(gpu)
-    found = shallow_depths(settings)
-    assert found is not None
-    shallow, more = found
+    depths = shallow_depths(settings)
+    assert depths is not None
+    shallow, more = depths
     traces = [trace_step(at, workload, here, SHAPE, **options) for at in shallow[:TRACES]]
     return Lengthened(*traces).at(more), trace_step(settings, workload, here, SHAPE, **options)
 
@@ -129,9 +129,9 @@ def test_a_cpu_too():
 def test_what_does_not_repeat_is_traced_as_it_is():
     settings = settings_of("tiny-llama", "causal-lm")
     workload, here = generic_workload("causal-lm"), device("a100-80gb")
-    found = shallow_depths(settings)
-    assert found is not None
-    shallow, _ = found
+    depths = shallow_depths(settings)
+    assert depths is not None
+    shallow, _ = depths
     one, two, four = (trace_step(at, workload, here, SHAPE) for at in (shallow[0], shallow[1], shallow[3]))
     with pytest.raises(NotRepeating):
         Lengthened(one, two, four).at(5)
@@ -152,9 +152,9 @@ def test_models_that_are_traced_whole(monkeypatch):
 
 
 def test_blocks_of_two_kinds_are_taken_in_pairs():
-    found = shallow_depths(settings_of("tiny-gemma2", "causal-lm", config=DETAILS["tiny-gemma2"]))
-    assert found is not None
-    shallow, more = found
+    depths = shallow_depths(settings_of("tiny-gemma2", "causal-lm", config=DETAILS["tiny-gemma2"]))
+    assert depths is not None
+    shallow, more = depths
     assert [at.model.config["num_hidden_layers"] for at in shallow] == [2, 4, 6, 8]
     assert [len(at.model.config["layer_types"]) for at in shallow] == [2, 4, 6, 8]
     assert more == 3

@@ -38,14 +38,14 @@ def test_scoring_keeps_no_activations():
 @pytest.mark.parametrize(("tokens", "highest"), [(0, "training"), (768, "generation")])
 def test_the_run_peaks_where_most_is_alive(tokens, highest):
     """One training token at a time needs little; generating 768 for each of 64 prompts needs more."""
-    found = forerun.forecast(
+    memory = forerun.forecast(
         {**BASE, "batch": {"micro_batch_size": 64, "sequence_length": 8},
          "evaluation": {"examples": 8, "new_tokens": tokens}},
         gpu="a100-40gb",
     ).memory  # fmt: skip
-    assert max(found.phase_peaks, key=lambda name: found.phase_peaks[name]) == highest
-    assert found.peak_allocated_bytes == max(found.phase_peaks.values()) == found.breakdown.total_bytes
-    assert found.breakdown.optimizer_state_bytes >= 2 * 2 * 124_439_808
+    assert max(memory.phase_peaks, key=lambda name: memory.phase_peaks[name]) == highest
+    assert memory.peak_allocated_bytes == max(memory.phase_peaks.values()) == memory.breakdown.total_bytes
+    assert memory.breakdown.optimizer_state_bytes >= 2 * 2 * 124_439_808
 
 
 def test_an_encoder_does_not_generate():
@@ -97,8 +97,8 @@ def test_a_forecast_says_how_documents_are_kept_apart_and_what_that_saves():
             ("a100-40gb", "auto", "bf16-mixed"), ("a100-40gb", "efficient", "bf16-mixed"), ("t4", "auto", "fp16-mixed"),
         )
     )  # fmt: skip
-    assert any("variable-length attention" in said for said in with_offsets.warnings)
-    assert any("block masks: model.attention is efficient" in said for said in with_masks.warnings)
-    assert any("block masks: the kernel needs compute capability 8.0" in said for said in old.warnings)
+    assert any("variable-length attention" in warning for warning in with_offsets.warnings)
+    assert any("block masks: model.attention is efficient" in warning for warning in with_masks.warnings)
+    assert any("block masks: the kernel needs compute capability 8.0" in warning for warning in old.warnings)
     assert with_offsets.memory.peak_allocated_bytes < with_masks.memory.peak_allocated_bytes
     assert with_offsets.step.seconds.expected < with_masks.step.seconds.expected

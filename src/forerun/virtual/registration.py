@@ -1,0 +1,61 @@
+"""Registers the virtual device with PyTorch: its backend module, its storage, its autocast policy, its attention.
+
+PyTorch cannot take a registration back, so this happens once per process, on first use.
+Source: `torch/utils/backend_registration.py` (2.13), `_setup_privateuseone_for_python_backend`.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+from forerun.virtual import attention, autocast
+from forerun.virtual.backend import DEVICE, VirtualBackend
+
+ONE_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
+"""Operators that are one kernel on CUDA but fall apart into many on a device that has none of its own."""
+_LIBRARIES: list[torch.library.Library] = []
+"""A `Library` withdraws its kernels when it is garbage-collected, so each is referenced until the process ends."""
+
+
+@functools.cache
+def register() -> None:
+    """Register the device with PyTorch; the second call does nothing."""
+    backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=VirtualBackend())
+    _register_real_storage()
+    _register_one_kernel_operators()
+    autocast.register()
+    attention.register()
+
+
+def _register_one_kernel_operators() -> None:
+    """Register kernels that keep these operators whole; their fake kernels answer, these are never called."""
+    library = torch.library.Library("aten", "IMPL")
+    _LIBRARIES.append(library)
+
+    def never_called(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("the virtual device computes nothing; use it under its session")
+
+    for name in ONE_KERNEL:
+        library.impl(name, never_called, "PrivateUse1")
+
+
+def _register_real_storage() -> None:
+    """`torch.tensor([...], device="virtual")` copies from the host below the fake mode: give it somewhere to go."""
+    acc: Any = getattr(torch._C, "_acc")  # noqa: B009 (private, without type stubs)
+    library = torch.library.Library("aten", "IMPL")
+    _LIBRARIES.append(library)
+
+    def empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memory=None):
+        return acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
+
+    def empty(size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+        return acc.create_empty_tensor(list(size), dtype or torch.get_default_dtype())
+
+    def copy_from(source, target, non_blocking=False):
+        return target
+
+    library.impl("empty_strided", empty_strided, "PrivateUse1")
+    library.impl("empty.memory_format", empty, "PrivateUse1")
+    library.impl("_copy_from", copy_from, "PrivateUse1")
