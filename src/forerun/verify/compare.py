@@ -19,7 +19,7 @@ LARGE_ERROR = 0.1
 
 
 class Criterion(Record):
-    """What a recipe calls success: `quantity` is a metric, or the field of a row whose absolute error is meant."""
+    """One criterion of success: `quantity` is a metric, or the field of the row whose absolute error is bounded."""
 
     name: str
     quantity: str
@@ -27,7 +27,7 @@ class Criterion(Record):
     bound: float | str
     """A number, or the name of another metric."""
     margin: float = 0.0
-    """Added to the bound."""
+    """Amount added to the bound."""
 
 
 def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: Sequence[Criterion] = ()) -> Verdict:
@@ -46,11 +46,11 @@ def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: 
 
 def compare(forecast: Forecast, measurement: Measurement) -> list[VerdictRow]:
     """Rows of everything that was both forecast and measured, memory first."""
-    memory, seen = forecast.memory, measurement.memory
+    memory, measured_memory = forecast.memory, measurement.memory
     rows = [
-        _row("peak_allocated_bytes", "bytes", memory.peak_allocated_bytes, seen.peak_allocated_bytes),
-        _row("peak_reserved_bytes", "bytes", memory.peak_reserved_bytes, seen.peak_reserved_bytes),
-        _row("device_bytes", "bytes", memory.device_bytes, seen.device_bytes),
+        _row("peak_allocated_bytes", "bytes", memory.peak_allocated_bytes, measured_memory.peak_allocated_bytes),
+        _row("peak_reserved_bytes", "bytes", memory.peak_reserved_bytes, measured_memory.peak_reserved_bytes),
+        _row("device_bytes", "bytes", memory.device_bytes, measured_memory.device_bytes),
         _row("step.seconds", "seconds", forecast.step.seconds, measurement.step.seconds),
         *_phases("step", forecast.step.phases, measurement.step.phases),
         _row("run.seconds", "seconds", forecast.run.seconds, measurement.run.seconds),
@@ -91,11 +91,11 @@ def _judge(criterion: Criterion, measurement: Measurement, rows: Sequence[Verdic
         rule = f"error of {criterion.quantity} within {format_percent(float(bound or 0))}"
         return CriterionResult(name=criterion.name, rule=rule, value=value, passed=bound is not None and value <= bound)
     value = metrics.get(criterion.quantity)
-    described = str(bound)
+    bound_text = str(bound)
     if isinstance(criterion.bound, str):
-        described = criterion.bound + (f" {criterion.margin:+g}" if criterion.margin else "")
-        described += "" if bound is None else f" = {bound:.3f}"
-    rule = f"{criterion.quantity} {criterion.comparison} {described}"
+        bound_text = criterion.bound + (f" {criterion.margin:+g}" if criterion.margin else "")
+        bound_text += "" if bound is None else f" = {bound:.3f}"
+    rule = f"{criterion.quantity} {criterion.comparison} {bound_text}"
     if value is None or bound is None:
         missing = criterion.quantity if value is None else criterion.bound
         return CriterionResult(name=criterion.name, rule=f"{rule}: {missing} was not measured", value=0.0, passed=False)
@@ -104,7 +104,7 @@ def _judge(criterion: Criterion, measurement: Measurement, rows: Sequence[Verdic
 
 
 def first_cause(rows: Sequence[VerdictRow]) -> str:
-    """What to look at first, with figures; empty when nothing missed by more than a tenth."""
+    """A sentence on what to look at first, with figures; empty when nothing missed by more than a tenth."""
     by_field = {row.field: row for row in rows}
     steps = by_field.get("total_steps")
     if steps is not None and steps.forecast != steps.measured:
@@ -132,15 +132,15 @@ def _missed(row: VerdictRow) -> bool:
 
 def _largest_part(whole: VerdictRow, parts: Sequence[VerdictRow]) -> str:
     miss = whole.forecast - whole.measured
-    said = f"{whole.field} took {format_seconds(whole.measured)}, forecast {format_seconds(whole.forecast)}"
+    summary = f"{whole.field} took {format_seconds(whole.measured)}, forecast {format_seconds(whole.forecast)}"
     large = [p for p in parts if max(p.forecast, p.measured) > NEGLIGIBLE_SHARE * max(whole.forecast, whole.measured)]
     same_way = [p for p in large if (p.forecast - p.measured) * miss > 0]
     if not same_way:
-        return f"{said}; no single phase explains it."
+        return f"{summary}; no single phase explains it."
     worst = max(same_way, key=lambda p: abs(p.forecast - p.measured))
     share = (worst.forecast - worst.measured) / miss
     return (
-        f"{said}. First cause: {worst.field.partition('.')[2].removesuffix('_seconds')} took "
+        f"{summary}. First cause: {worst.field.partition('.')[2].removesuffix('_seconds')} took "
         f"{format_seconds(worst.measured)}, forecast {format_seconds(worst.forecast)}, {share:.0%} of the miss."
     )
 

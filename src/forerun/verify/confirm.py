@@ -29,7 +29,7 @@ from forerun.step.workload import Batch
 from forerun.train.recovery import is_out_of_memory
 
 WARM_UP_STEPS, LEAST_STEPS, ROUND_SECONDS = 2, 3, 2.0
-"""Of each round of each candidate."""
+"""Warm-up runs, and least timed steps and seconds, in each round of each candidate."""
 NOISE = 0.03
 """Share by which another candidate must be faster than the plan's choice."""
 SHAPES = 4
@@ -88,7 +88,9 @@ def _with_fastest(
     forecast: Callable[[Settings], Forecast],
 ) -> RunPlan:  # fmt: skip
     """The plan with the fastest of its contenders; unchanged where its own choice is as fast, or nothing ran."""
-    seconds_of = {n: line.measured_step_seconds for n, line in enumerate(lines) if line.measured_step_seconds is not None}
+    seconds_of = {
+        n: line.measured_step_seconds for n, line in enumerate(lines) if line.measured_step_seconds is not None
+    }
     if not seconds_of:
         return plan.model_copy(update={"confirmed": lines})
     best = min(seconds_of, key=lambda n: seconds_of[n])
@@ -102,7 +104,8 @@ def _with_fastest(
     best_forecast = forecast(candidates[best])
     return plan.model_copy(update={
         "confirmed": lines, "settings": candidates[best].model_dump(mode="json"), "changes": changes,
-        "forecast": best_forecast, "front": _front(plan, changes, candidates[best], best_forecast), "reasons": [*plan.reasons, reason],
+        "forecast": best_forecast, "front": _front(plan, changes, candidates[best], best_forecast),
+        "reasons": [*plan.reasons, reason],
     })  # fmt: skip
 
 
@@ -141,6 +144,7 @@ def step_seconds(request: ForecastRequest, device: Device) -> float:
         with memory_guard:
             return _mean_step_seconds(step, groups)
     finally:
+        # The allocator frees only blocks that no tensor uses, so the model and its batches go first.
         del step, groups
         if device.kind == "cuda":
             torch.cuda.empty_cache()

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 BENCHMARKED: tuple[Precision, ...] = ("fp32", "tf32", "fp16-mixed", "bf16-mixed")
 WORKLOADS = {"encoder": "sequence-classification", "causal-lm": "causal-lm", "seq2seq-lm": "seq2seq-lm"}
 WARM_UP_STEPS, LEAST_STEPS, STEP_SECONDS = 2, 5, 3.0
-"""Timed are at least so many steps, and at least so many seconds of them."""
+"""Warm-up steps, and the least timed steps and seconds of a precision."""
 HOST_BOUND = 0.3
-"""Share of the forecast step in which the GPU waits for launches, from which a row is flagged."""
+"""Share of the forecast step in which the GPU waits for launches, above which a row is flagged."""
 WORTH_IT = 1.05
-"""A precision is recommended over a wider one when it is this much faster."""
+"""Factor by which a precision must be faster to be recommended over a wider one."""
 
 
 class PrecisionRow(Record):
@@ -67,7 +67,7 @@ class PrecisionRow(Record):
 
     @property
     def is_sound(self) -> bool:
-        """It trained, with finite numbers."""
+        """Whether it trained with finite numbers."""
         return self.loss_is_finite and self.gradients_are_finite
 
 
@@ -160,7 +160,7 @@ class _Watch(measure.PhaseTimer):
 
     @contextlib.contextmanager
     def phase(self, phase: Phase, micro_step: int = -1) -> Iterator[None]:
-        """Around one phase."""
+        """Time one phase; look at the gradients before the first optimizer phase."""
         if phase is Phase.OPTIMIZER and self.gradients_are_finite is None:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             self.gradients_are_finite = all(bool(torch.isfinite(g).all()) for g in gradients)
@@ -177,38 +177,39 @@ def _row(settings: Settings, device: Device, ledger: "Ledger | None") -> Precisi
     shape = settings.batch
     batch = workload.example_batch(settings, shape.micro_batch_size, shape.sequence_length)
     batch = {name: tensor.to(device.kind) for name, tensor in batch.items()}
-    held = freed_memory_held() if device.kind == "cpu" else contextlib.nullcontext()
-    with held:
-        return _measured(settings, step, batch, forecast)
+    memory_guard = freed_memory_held() if device.kind == "cpu" else contextlib.nullcontext()
+    with memory_guard:
+        return _measure(settings, step, batch, forecast)
 
 
-def _measured(settings: Settings, step: TrainingStep, batch: Batch, forecast: Forecast) -> PrecisionRow:
+def _measure(settings: Settings, step: TrainingStep, batch: Batch, forecast: Forecast) -> PrecisionRow:
     watch = _Watch(step.device_type, step.model)
     scale = step.scaler.get_scale() if step.scaler is not None else 1.0
     for _ in range(WARM_UP_STEPS):
         step.run([batch], watch)
-    scaled_down = step.scaler is not None and step.scaler.get_scale() < scale  # overflow: skipped, then trained on
+    # torch/amp/grad_scaler.py (2.13): non-finite gradients skip the update and halve the scale, then training goes on.
+    scaled_down = step.scaler is not None and step.scaler.get_scale() < scale
     measure.reset_peaks(step.device_type)
     allocated: int | None = None
     if step.device_type == "cpu":
         _, allocated = measure.run_measuring_allocations(lambda: step.run([batch], StepObserver()), step, [batch])
     watch.take(0.0)
-    taken: list[float] = []
+    durations: list[float] = []
     parts: list[StepPhases] = []
     loss = math.nan
-    while len(taken) < LEAST_STEPS or sum(taken) < STEP_SECONDS:
+    while len(durations) < LEAST_STEPS or sum(durations) < STEP_SECONDS:
         start = watch.now()
         loss = float(step.run([batch], watch).loss)
-        taken.append(watch.now() - start)
-        parts.append(watch.take(taken[-1]))
+        durations.append(watch.now() - start)
+        parts.append(watch.take(durations[-1]))
     phases = {name: statistics.median(getattr(part, name) for part in parts) for name in StepPhases.model_fields}
     memory = measure.measured_memory(step.device_type, allocated)
-    deciles = statistics.quantiles(taken, n=10)
+    deciles = statistics.quantiles(durations, n=10)
     step_seconds = forecast.step.seconds.expected
     return PrecisionRow(
         precision=settings.precision,
         sequence_length=settings.batch.sequence_length,
-        step_seconds=statistics.median(taken),
+        step_seconds=statistics.median(durations),
         step_seconds_p10=deciles[0],
         step_seconds_p90=deciles[-1],
         forward_seconds=phases["forward_seconds"],

@@ -26,13 +26,14 @@ PRIOR_SPREAD = {"step": 0.12, **TERM_SPREAD}
 """Standard deviation of the logarithm before any run: of steps from this project's CPU (docs/log.md), of the others
 stated."""
 RUN_SPREAD = {"step": 0.08, "data": 0.2, "evaluation": 0.1, "checkpoint": 0.2, "startup": 0.15, "compile": 0.2}
-"""From one run to the next of the same settings; of steps on a machine whose processors others share."""
+"""Standard deviation of the logarithm from one run to the next of the same settings; of steps on a machine whose
+processors others share."""
 STRAY = 3.0
-"""Of three runs alike and more, none counts as farther from their median than so many times that: a forecast made
-while others took the processors was 16 times too long, and made the next three 24 to 29 % short (docs/log.md,
+"""Multiple of the run spread: among three or more runs alike, none counts as farther from their median. A forecast
+made while others took the processors was 16 times too long, and made the next three 24 to 29 % short (docs/log.md,
 2026-11-22)."""
 LEAST_SECONDS = 1e-4
-"""Shorter terms are noise."""
+"""Seconds below which a term is noise."""
 LIKENESS = (
     (("model", "workload", "precision", "adapter", "quantization", "optimizer", "activation_checkpointing", "compile"),
      0.05, "the same model and method"),
@@ -41,14 +42,14 @@ LIKENESS = (
 )  # fmt: skip
 """Sections of the settings that agree, and the standard deviation that this adds to a run's."""
 FARTHEST = 0.3
-"""Added when nothing agrees but the device."""
+"""Standard deviation added when nothing agrees but the device."""
 OTHER_VERSION = 0.15
-"""Added for runs that were forecast by other code or other libraries; stated. Such forecasts were seen 84 % off beside
-others (docs/log.md, 2026-11-22)."""
+"""Standard deviation added for runs that other code or other libraries forecast; stated. Such forecasts were 84 % off
+beside others (docs/log.md, 2026-11-22)."""
 OTHER_ANSWERS = 0.9
-"""Added for evaluations that generate, when another model answers: forecasts take answers to be as long as they may be,
-and a model that ends them early says little of one that does not. Small decoders of `code-lora` took 0.23 to 0.70 of
-it, which alone made SmolLM2's forecast 0.59 of what it was to be (docs/log.md, 2026-11-22)."""
+"""Standard deviation added for evaluations that generate, when another model answers. Forecasts take answers to be as
+long as they may be; a model that ends them early says little of one that does not. Small decoders of `code-lora` took
+0.23 to 0.70 of it, which alone made SmolLM2's forecast 0.59 of what it was to be (docs/log.md, 2026-11-22)."""
 STEP_TERMS = ("step", "data")
 """Terms of one optimizer step: its length does not depend on how many there are."""
 NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
@@ -60,13 +61,13 @@ NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _PastTerm:
     """One term of a past run, in seconds: forecast before any correction, measured; and how far it is from this one."""
 
     expected: float
     measured: float
     away: float
-    """Standard deviation of the logarithm, beside that from one run to the next."""
+    """Standard deviation of the logarithm for unlikeness, added to the one from run to run."""
     is_same: bool
 
 
@@ -79,94 +80,94 @@ def with_experience(request: ForecastRequest, ledger: "Ledger") -> ForecastReque
 
 def recalibrate(settings: Settings, history: "Sequence[OutcomeRow]") -> Correction:
     """The correction of the next forecast for `settings`, from runs on the same device."""
-    wanted = settings.model_dump(mode="json")
+    target = settings.model_dump(mode="json")
     terms, same = {}, 0
     for name in PRIOR_SPREAD:
-        found = [_seen(name, wanted, settings.hash, outcome) for outcome in history]
-        seen = [run for run in found if min(run.expected, run.measured) > LEAST_SECONDS]
-        if seen:
-            terms[name] = _term(name, seen)
+        records = [_past_term(name, target, settings.hash, outcome) for outcome in history]
+        usable = [run for run in records if min(run.expected, run.measured) > LEAST_SECONDS]
+        if usable:
+            terms[name] = _term(name, usable)
         if name == "step":
-            same = sum(run.is_same for run in seen)
-    said = f"{len(history)} earlier runs on this device, {same} with the same step" if history else ""
-    return Correction(terms=terms, said=said)
+            same = sum(run.is_same for run in usable)
+    description = f"{len(history)} earlier runs on this device, {same} with the same step" if history else ""
+    return Correction(terms=terms, said=description)
 
 
-def _seen(name: str, wanted: Mapping[str, Any], digest: str, outcome: "OutcomeRow") -> _Seen:
+def _past_term(name: str, target: Mapping[str, Any], digest: str, outcome: "OutcomeRow") -> _PastTerm:
     expected, measured = _seconds(name, outcome.forecast, outcome.measurement)
-    away = _distance(wanted, digest, outcome, of_a_step=name in STEP_TERMS)
+    away = _distance(target, digest, outcome, of_a_step=name in STEP_TERMS)
     version = 0.0 if outcome.forecast.detail.versions == made_with() else OTHER_VERSION
-    answers = OTHER_ANSWERS if name == "evaluation" and _answers_differ(wanted, outcome.settings) else 0.0
-    return _Seen(expected, measured, math.hypot(away, version, answers), is_same=away == 0)
+    answers = OTHER_ANSWERS if name == "evaluation" and _answers_differ(target, outcome.settings) else 0.0
+    return _PastTerm(expected, measured, math.hypot(away, version, answers), is_same=away == 0)
 
 
-def _term(name: str, seen: Sequence[_Seen]) -> CorrectionTerm:
-    """From runs and their distances: others by ratio, the same ones as measured."""
+def _term(name: str, records: Sequence[_PastTerm]) -> CorrectionTerm:
+    """The correction of one term: other runs count by their ratio, the same step by its measured seconds."""
     noise = RUN_SPREAD[name]
-    ratio, ratio_precision = _mean([r for r in seen if not r.is_same], lambda r: r.measured / r.expected, noise)
-    same, same_precision = _mean([r for r in seen if r.is_same], lambda r: r.measured, noise)
+    ratio, ratio_precision = _mean([r for r in records if not r.is_same], lambda r: r.measured / r.expected, noise)
+    same, same_precision = _mean([r for r in records if r.is_same], lambda r: r.measured, noise)
     precision = PRIOR_SPREAD[name] ** -2 + ratio_precision
-    known = precision + same_precision
+    total_precision = precision + same_precision
     return CorrectionTerm(
         factor=math.exp(ratio * ratio_precision / precision),
         measured_seconds=math.exp(same) if same_precision else None,
-        trust=same_precision / known,
-        spread=math.sqrt(1 / known + noise**2),
-        runs=len(seen),
+        trust=same_precision / total_precision,
+        spread=math.sqrt(1 / total_precision + noise**2),
+        runs=len(records),
     )
 
 
-def _mean(seen: Sequence[_Seen], value: Callable[[_Seen], float], noise: float) -> tuple[float, float]:
+def _mean(records: Sequence[_PastTerm], value: Callable[[_PastTerm], float], noise: float) -> tuple[float, float]:
     """Mean logarithm of a value of runs, and its precision: what those at one distance share does not average out."""
     by_distance: dict[float, list[float]] = {}
-    for run in seen:
+    for run in records:
         by_distance.setdefault(run.away, []).append(math.log(value(run)))
-    weights = {away: 1 / (noise**2 / len(found) + away**2) for away, found in by_distance.items()}
+    weights = {away: 1 / (noise**2 / len(logarithms) + away**2) for away, logarithms in by_distance.items()}
     precision = sum(weights.values())
-    weighted = sum(weights[away] * _settled(found, noise) for away, found in by_distance.items())
+    weighted = sum(weights[away] * _clipped_mean(logarithms, noise) for away, logarithms in by_distance.items())
     return weighted / precision if precision else 0.0, precision
 
 
-def _settled(logarithms: Sequence[float], noise: float) -> float:
-    """Their mean, none counted as farther from the median of three or more than `STRAY` times the noise."""
+def _clipped_mean(logarithms: Sequence[float], noise: float) -> float:
+    """Mean of logarithms, each clipped to `STRAY` times the noise from the median where there are three or more."""
     if len(logarithms) < 3:
         return statistics.fmean(logarithms)
     middle, reach = statistics.median(logarithms), STRAY * noise
     return statistics.fmean(min(max(value, middle - reach), middle + reach) for value in logarithms)
 
 
-def _distance(wanted: Mapping[str, Any], digest: str, outcome: "OutcomeRow", *, of_a_step: bool) -> float:
+def _distance(target: Mapping[str, Any], digest: str, outcome: "OutcomeRow", *, of_a_step: bool) -> float:
     """Standard deviation to add for not being the same run, or not the same step."""
     if outcome.forecast.settings_hash == digest:
         return 0.0
-    if of_a_step and _step_part(wanted) == _step_part(outcome.settings):
+    if of_a_step and _step_part(target) == _step_part(outcome.settings):
         return 0.0
     for sections, distance, _ in LIKENESS:
-        if all(wanted.get(name) == outcome.settings.get(name) for name in sections):
+        if all(target.get(name) == outcome.settings.get(name) for name in sections):
             return distance
     return FARTHEST
 
 
-def _answers_differ(wanted: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+def _answers_differ(target: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Whether evaluation generates and the model that answers is another."""
-    generates = any(each.get("evaluation", {}).get("new_tokens", 0) for each in (wanted, settings))
-    return generates and wanted.get("model") != settings.get("model")
+    generates = any(each.get("evaluation", {}).get("new_tokens", 0) for each in (target, settings))
+    return generates and target.get("model") != settings.get("model")
 
 
 def _step_part(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the settings a step's time depends on."""
-    kept = {}
+    """The part of the settings that a step's time depends on."""
+    relevant = {}
     thaws = settings.get("schedule", {}).get("frozen_encoder_epochs", 0) > 0  # then the mean depends on the epochs
     for name, value in settings.items():
         if name not in NOT_OF_A_STEP or (thaws and name == "schedule"):
-            kept[name] = value
+            relevant[name] = value
         elif (fields := NOT_OF_A_STEP[name]) is not None and isinstance(value, Mapping):
-            kept[name] = {key: inner for key, inner in value.items() if key not in fields}
-    return kept
+            relevant[name] = {key: inner for key, inner in value.items() if key not in fields}
+    return relevant
 
 
 def _seconds(term: str, forecast: Forecast, measurement: Measurement) -> tuple[float, float]:
-    """What was forecast before any correction, and measured."""
+    """Seconds of a term: forecast before any correction, and measured."""
     if term == "step":  # data apart: it has a term of its own
         expected = forecast.step.seconds.expected - forecast.step.phases.data_seconds
         measured = measurement.step.seconds - measurement.step.phases.data_seconds

@@ -9,21 +9,21 @@ from forerun.verify.test_compare import forecast, measurement
 
 def slow(evidence=None, data=0.0, checkpoint=0.0):
     """A run of 100 steps, forecast 3 s each, that took 4 s each."""
-    found = measurement(2.0, 2.0)
+    base = measurement(2.0, 2.0)
     phases = StepPhases(forward_seconds=2.0 - data, backward_seconds=2.0, data_seconds=data)
     run = RunPhases(training_seconds=400, checkpoint_seconds=checkpoint)
-    return found.model_copy(
+    return base.model_copy(
         update={
             "evidence": evidence or RunEvidence(),
-            "step": found.step.model_copy(update={"phases": phases}),
-            "run": found.run.model_copy(update={"phases": run, "seconds": 400 + checkpoint}),
+            "step": base.step.model_copy(update={"phases": phases}),
+            "run": base.run.model_copy(update={"phases": run, "seconds": 400 + checkpoint}),
         }
     )
 
 
 def planned(tokens):
-    made = forecast()
-    return made.model_copy(update={"detail": made.detail.model_copy(update={"padded_tokens_per_step": tokens})})
+    original = forecast()
+    return original.model_copy(update={"detail": original.detail.model_copy(update={"padded_tokens_per_step": tokens})})
 
 
 def test_nothing_recorded_explains_nothing():
@@ -58,9 +58,9 @@ def test_a_cause_has_its_seconds(evidence, name, seconds, words):
 
 
 def test_waiting_for_data_and_the_disk():
-    found = causes(forecast(), slow(data=0.5, checkpoint=30))
-    assert [(c.name, round(c.seconds)) for c in found] == [("data", 50), ("checkpoint", 30)]
-    assert "MB/s" in found[1].said
+    result = causes(forecast(), slow(data=0.5, checkpoint=30))
+    assert [(c.name, round(c.seconds)) for c in result] == [("data", 50), ("checkpoint", 30)]
+    assert "MB/s" in result[1].said
 
 
 def test_what_would_have_made_it_quicker_is_no_cause_of_its_being_slow():

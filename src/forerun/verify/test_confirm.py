@@ -12,7 +12,7 @@ from forerun.plan.choose import make_plan
 from forerun.plan.outcome import Confirmation
 from forerun.settings.load import settings_from
 from forerun.verify import confirm as confirming
-from forerun.verify.confirm import NOISE, _chosen, _timed, confirm, spread_shapes, step_seconds
+from forerun.verify.confirm import NOISE, _mean_step_seconds, _with_fastest, confirm, spread_shapes, step_seconds
 
 SETTINGS = settings_from({
     "name": "small", "workload": "causal-lm", "precision": "fp32",
@@ -39,16 +39,16 @@ def plan(here):
 @pytest.mark.medium
 def test_real_steps_of_the_contenders_choose_the_plan(plan, here, monkeypatch):
     monkeypatch.setattr(confirming, "ROUND_SECONDS", 0.05)
-    heard = []
-    found = confirm(plan, SETTINGS, here, ask, lambda s: forecast_settings(s, here), heard.append)
-    assert 2 <= len(found.confirmed) == len(plan.contenders) <= 3
-    assert len(heard) == 2 * len(plan.contenders)
-    assert [line.is_chosen for line in found.confirmed].count(True) == 1
-    chosen = next(line for line in found.confirmed if line.is_chosen)
-    assert chosen.changes == found.changes
-    least = min(line.measured_step_seconds for line in found.confirmed)
-    assert chosen.measured_step_seconds <= least * (1 + NOISE)
-    assert found.forecast.settings_hash == settings_from(found.settings).hash
+    messages = []
+    confirmed_plan = confirm(plan, SETTINGS, here, ask, lambda s: forecast_settings(s, here), messages.append)
+    assert 2 <= len(confirmed_plan.confirmed) == len(plan.contenders) <= 3
+    assert len(messages) == 2 * len(plan.contenders)
+    assert [line.is_chosen for line in confirmed_plan.confirmed].count(True) == 1
+    choice = next(line for line in confirmed_plan.confirmed if line.is_chosen)
+    assert choice.changes == confirmed_plan.changes
+    least = min(line.measured_step_seconds for line in confirmed_plan.confirmed)
+    assert choice.measured_step_seconds <= least * (1 + NOISE)
+    assert confirmed_plan.forecast.settings_hash == settings_from(confirmed_plan.settings).hash
 
 
 def lines_of(plan, *seconds):
@@ -59,19 +59,23 @@ def lines_of(plan, *seconds):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "chosen"),
+    ("seconds", "choice"),
     [((1.0, 0.98, 1.2), 0), ((1.0, 0.9, 1.2), 1), ((None, 1.1, 1.0), 2), ((None, None, None), None)],
 )
-def test_another_is_chosen_only_when_it_is_clearly_faster(plan, here, seconds, chosen):
+def test_another_is_chosen_only_when_it_is_clearly_faster(plan, here, seconds, choice):
     candidates = [SETTINGS.model_copy(update={"seed": n}) for n in range(3)]
-    found = _chosen(plan, SETTINGS, candidates, lines_of(plan, *seconds), lambda s: forecast_settings(s, here))
-    assert [n for n, line in enumerate(found.confirmed) if line.is_chosen] == ([] if chosen is None else [chosen])
-    if chosen:
-        assert found.settings["seed"] == chosen
-        assert [point.changes for point in found.front if point.is_chosen] == [found.changes]
-        assert found.reasons[-1].about == "confirmed"
+    confirmed_plan = _with_fastest(
+        plan, SETTINGS, candidates, lines_of(plan, *seconds), lambda s: forecast_settings(s, here)
+    )
+    assert [n for n, line in enumerate(confirmed_plan.confirmed) if line.is_chosen] == (
+        [] if choice is None else [choice]
+    )
+    if choice:
+        assert confirmed_plan.settings["seed"] == choice
+        assert [point.changes for point in confirmed_plan.front if point.is_chosen] == [confirmed_plan.changes]
+        assert confirmed_plan.reasons[-1].about == "confirmed"
     else:
-        assert found.settings == plan.settings
+        assert confirmed_plan.settings == plan.settings
 
 
 def test_out_of_memory_is_an_answer_and_other_faults_are_not(plan, here, monkeypatch):
@@ -79,9 +83,9 @@ def test_out_of_memory_is_an_answer_and_other_faults_are_not(plan, here, monkeyp
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
 
     monkeypatch.setattr(confirming, "step_seconds", out_of_memory)
-    found = confirm(plan, SETTINGS, here, ask, lambda s: forecast_settings(s, here))
-    assert {line.failed for line in found.confirmed} == {"ran out of memory"}
-    assert found.settings == plan.settings
+    confirmed_plan = confirm(plan, SETTINGS, here, ask, lambda s: forecast_settings(s, here))
+    assert {line.failed for line in confirmed_plan.confirmed} == {"ran out of memory"}
+    assert confirmed_plan.settings == plan.settings
 
     def fault(request, device):
         raise RuntimeError("shape mismatch")
@@ -112,8 +116,8 @@ class ClockedStep:
 def test_a_step_is_the_mean_over_shapes_of_each_ones_median(monkeypatch):
     step = ClockedStep()
     monkeypatch.setattr(confirming, "time", SimpleNamespace(perf_counter=lambda: step.now))
-    assert _timed(step, [[1.0, 1.0]]) == pytest.approx(2.0)
-    assert _timed(step, [[1.0], [3.0]]) == pytest.approx(2.0)
+    assert _mean_step_seconds(step, [[1.0, 1.0]]) == pytest.approx(2.0)
+    assert _mean_step_seconds(step, [[1.0], [3.0]]) == pytest.approx(2.0)
     assert step.now >= 2 * confirming.ROUND_SECONDS
 
 

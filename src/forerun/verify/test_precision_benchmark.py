@@ -36,8 +36,8 @@ def test_recommendation(rows, best):
 def test_a_small_model_on_this_cpu(monkeypatch):
     monkeypatch.setattr(precision_benchmark, "STEP_SECONDS", 0.1)
     device = detect_cpu().device
-    found = benchmark_precisions("tiny-bert", device, micro_batch_size=2, lengths=(16,))
-    rows = {r.precision: r for r in found.rows}
+    benchmark = benchmark_precisions("tiny-bert", device, micro_batch_size=2, lengths=(16,))
+    rows = {r.precision: r for r in benchmark.rows}
     assert list(rows) == ["fp32", "tf32", "fp16-mixed", "bf16-mixed"]
     assert "is for GPUs" in rows["fp16-mixed"].refused
     assert rows["tf32"].refused
@@ -49,7 +49,7 @@ def test_a_small_model_on_this_cpu(monkeypatch):
         assert 0 < part <= full.step_seconds, "no part of a step outlasts it, so neither does its median"
     assert full.forecast_peak_allocated_bytes == pytest.approx(full.peak_allocated_bytes, rel=0.02)
     console = Console(width=100, record=True)
-    console.print(precision_view("t", found.rows, found.recommendation))
+    console.print(precision_view("t", benchmark.rows, benchmark.recommendation))
     assert "Recommended: " in console.export_text()
 
 

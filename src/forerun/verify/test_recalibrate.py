@@ -23,12 +23,12 @@ EXPECTED = 3.0
 
 def outcome(ratio, settings=SETTINGS, applied=1.0, versions=None):
     """A run that took `ratio` times what was forecast before a correction of `applied`."""
-    made = forecast(applied * 1.0, applied * 2.0)
-    detail = made.detail.model_copy(
+    past_forecast = forecast(applied * 1.0, applied * 2.0)
+    detail = past_forecast.detail.model_copy(
         update={"corrected_by": {"step": applied}, "versions": made_with() if versions is None else versions}
     )
-    made = made.model_copy(update={"settings_hash": settings.hash, "detail": detail})
-    return OutcomeRow("run", settings.model_dump(mode="json"), made, measurement(ratio * 1.0, ratio * 2.0))
+    past_forecast = past_forecast.model_copy(update={"settings_hash": settings.hash, "detail": detail})
+    return OutcomeRow("run", settings.model_dump(mode="json"), past_forecast, measurement(ratio * 1.0, ratio * 2.0))
 
 
 def other(**sections):
@@ -36,18 +36,18 @@ def other(**sections):
 
 
 def test_no_runs_teach_nothing():
-    found = recalibrate(SETTINGS, [])
-    assert found.terms == {}
-    assert found.factor("step", EXPECTED) == 1
-    assert found.said == ""
+    correction = recalibrate(SETTINGS, [])
+    assert correction.terms == {}
+    assert correction.factor("step", EXPECTED) == 1
+    assert correction.said == ""
 
 
 @given(st.floats(0.4, 2.5), st.integers(1, 6))
 def test_the_factor_lies_between_one_and_what_was_seen(ratio, runs):
-    found = recalibrate(SETTINGS, [outcome(ratio)] * runs)
+    correction = recalibrate(SETTINGS, [outcome(ratio)] * runs)
     low, high = sorted((1.0, ratio))
-    assert low - 1e-9 <= found.factor("step", EXPECTED) <= high + 1e-9
-    assert found.terms["step"].runs == runs
+    assert low - 1e-9 <= correction.factor("step", EXPECTED) <= high + 1e-9
+    assert correction.terms["step"].runs == runs
 
 
 def test_one_run_of_the_same_settings_takes_most_of_the_error():
@@ -84,10 +84,10 @@ def test_any_number_of_other_runs_outvotes_no_run_of_the_same_step_beyond_what_t
 
 def test_what_other_code_forecast_or_another_pytorch_ran_counts_less():
     batch = {**SETTINGS.batch.model_dump(), "micro_batch_size": 8}
-    for seen in (SETTINGS, other(batch=batch)):
+    for past_settings in (SETTINGS, other(batch=batch)):
         for changed in ({"code": "0"}, {"torch": "2.0"}):
-            old = [outcome(1.5, seen, versions=made_with() | changed)]
-            new = [outcome(1.5, seen)]
+            old = [outcome(1.5, past_settings, versions=made_with() | changed)]
+            new = [outcome(1.5, past_settings)]
             before, now = (recalibrate(SETTINGS, runs).factor("step", EXPECTED) for runs in (old, new))
             assert 1 < before < now
     stale = [outcome(1.8, other(batch=batch), versions={})] * 9
@@ -95,26 +95,26 @@ def test_what_other_code_forecast_or_another_pytorch_ran_counts_less():
 
 
 def test_what_was_corrected_before_is_not_corrected_twice():
-    for seen in (SETTINGS, other(batch={**SETTINGS.batch.model_dump(), "micro_batch_size": 8})):
-        again, once = (recalibrate(SETTINGS, [outcome(1.3, seen, applied)]) for applied in (1.25, 1.0))
+    for past_settings in (SETTINGS, other(batch={**SETTINGS.batch.model_dump(), "micro_batch_size": 8})):
+        again, once = (recalibrate(SETTINGS, [outcome(1.3, past_settings, applied)]) for applied in (1.25, 1.0))
         assert again.factor("step", EXPECTED) == pytest.approx(once.factor("step", EXPECTED))
 
 
 def test_the_same_settings_tell_the_time_itself():
     """A forecast that changes by noise does not take the corrected one with it."""
-    found = recalibrate(SETTINGS, [outcome(1.0)] * 20)
-    assert 3.6 * found.factor("step", 3.6) == pytest.approx(3.0, rel=0.01)
+    correction = recalibrate(SETTINGS, [outcome(1.0)] * 20)
+    assert 3.6 * correction.factor("step", 3.6) == pytest.approx(3.0, rel=0.01)
 
 
 @pytest.mark.parametrize("is_same", [True, False])
 def test_one_stray_among_others_hardly_counts(is_same):
     """A forecast that was 16 times too long because others used the processors while it was made."""
-    seen = SETTINGS if is_same else other(batch={**SETTINGS.batch.model_dump(), "micro_batch_size": 8})
-    usual = [outcome(1.1, seen)] * 4
+    past_settings = SETTINGS if is_same else other(batch={**SETTINGS.batch.model_dump(), "micro_batch_size": 8})
+    usual = [outcome(1.1, past_settings)] * 4
     factor = recalibrate(SETTINGS, usual).factor("step", EXPECTED)
-    stray = recalibrate(SETTINGS, [*usual, outcome(1 / 16, seen)]).factor("step", EXPECTED)
+    stray = recalibrate(SETTINGS, [*usual, outcome(1 / 16, past_settings)]).factor("step", EXPECTED)
     assert stray == pytest.approx(factor, abs=0.07)
-    two = recalibrate(SETTINGS, [outcome(1.1, seen), outcome(1 / 16, seen)]).factor("step", EXPECTED)
+    two = recalibrate(SETTINGS, [outcome(1.1, past_settings), outcome(1 / 16, past_settings)]).factor("step", EXPECTED)
     assert two < 0.7, "of two nobody knows which"
 
 
@@ -131,14 +131,16 @@ def test_seed_epochs_rates_and_wrong_labels_do_not_make_it_another_step():
     assert recalibrate(SETTINGS, [outcome(1.3, thawing)]).terms["step"].measured_seconds is None
 
 
-def evaluated(ratio, settings):
+def run_with_evaluation(ratio, settings):
     """A run whose evaluation took `ratio` times its forecast of 10 s."""
-    made, done = outcome(1.0, settings), 10.0 * ratio
-    run = made.forecast.run.model_copy(update={"phases": RunPhases(training_seconds=300, evaluation_seconds=10.0)})
-    took = made.measurement.run.model_copy(update={"phases": RunPhases(training_seconds=300, evaluation_seconds=done)})
+    past_run, evaluation_seconds = outcome(1.0, settings), 10.0 * ratio
+    run = past_run.forecast.run.model_copy(update={"phases": RunPhases(training_seconds=300, evaluation_seconds=10.0)})
+    took = past_run.measurement.run.model_copy(
+        update={"phases": RunPhases(training_seconds=300, evaluation_seconds=evaluation_seconds)}
+    )
     return OutcomeRow(
-        "run", made.settings, made.forecast.model_copy(update={"run": run}),
-        made.measurement.model_copy(update={"run": took}),
+        "run", past_run.settings, past_run.forecast.model_copy(update={"run": run}),
+        past_run.measurement.model_copy(update={"run": took}),
     )  # fmt: skip
 
 
@@ -147,10 +149,10 @@ def evaluated(ratio, settings):
     [(0, "tiny-llama", 0.4, 0.6), (0, "tiny-opt", 0.4, 0.6), (96, "tiny-llama", 0.4, 0.6), (96, "tiny-opt", 0.8, 1.0)],
 )
 def test_answers_of_one_model_say_little_of_how_long_those_of_another_are(new_tokens, model, low, high):
-    wanted = other(evaluation={"examples": 8, "new_tokens": new_tokens})
-    answered = settings_from({**wanted.model_dump(mode="json"), "model": {"name": model}, "seed": 1})
-    found = recalibrate(wanted, [evaluated(0.4, answered)] * 4)
-    assert low < found.factor("evaluation", 10.0) < high
+    target = other(evaluation={"examples": 8, "new_tokens": new_tokens})
+    answered = settings_from({**target.model_dump(mode="json"), "model": {"name": model}, "seed": 1})
+    correction = recalibrate(target, [run_with_evaluation(0.4, answered)] * 4)
+    assert low < correction.factor("evaluation", 10.0) < high
 
 
 def test_terms_next_to_nothing_are_left_out():
