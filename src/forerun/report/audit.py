@@ -11,8 +11,8 @@ from forerun.audit.findings import FAILED, RULES, VERDICTS, AuditedClaim, AuditR
 from forerun.report.terminal import BAD, FAINT, GOOD
 
 STYLES = {"consistent": GOOD, "unsupported": "yellow", "wrong": BAD, "impossible": f"bold {BAD}"}
-QUOTED = 72
-"""Letters of a quote that are shown."""
+QUOTE_LENGTH = 72
+"""Most letters of a quote that the table shows."""
 
 
 def audit_view(report: AuditReport, everything: bool = False) -> RenderableType:
@@ -22,11 +22,11 @@ def audit_view(report: AuditReport, everything: bool = False) -> RenderableType:
     table.add_column("verdict", no_wrap=True)
     table.add_column("right", ratio=3)
     table.add_column("why", ratio=6)
-    shown = [claim for claim in report.claims if everything or _open(claim)]
-    for claim in sorted(shown, key=lambda claim: -VERDICTS.index(claim.verdict)):
+    visible_claims = [claim for claim in report.claims if everything or _open(claim)]
+    for claim in sorted(visible_claims, key=lambda claim: -VERDICTS.index(claim.verdict)):
         for number, finding in enumerate(_open(claim) or [claim.worst]):
             verdict = Text(finding.verdict, style=STYLES[finding.verdict])
-            table.add_row("" if number else _quoted(claim), verdict, finding.right, _why(finding))
+            table.add_row("" if number else _quote(claim), verdict, finding.right, _why(finding))
         if claim.note:
             table.add_row("", "", "", Text(f"note: {' '.join(claim.note.split())}", style="italic"))
     return Group(table, summary_line(report))
@@ -34,20 +34,20 @@ def audit_view(report: AuditReport, everything: bool = False) -> RenderableType:
 
 def _open(claim: AuditedClaim) -> list[Finding]:
     """Findings that leave something to say, the worst first."""
-    found = [finding for finding in claim.findings if finding.said or finding.verdict != "consistent"]
-    return sorted(found, key=lambda finding: -VERDICTS.index(finding.verdict))
+    findings = [finding for finding in claim.findings if finding.said or finding.verdict != "consistent"]
+    return sorted(findings, key=lambda finding: -VERDICTS.index(finding.verdict))
 
 
-def _quoted(claim: AuditedClaim) -> Text:
+def _quote(claim: AuditedClaim) -> Text:
     quote = " ".join(claim.quote.split())
-    quote = quote if len(quote) <= QUOTED else quote[: QUOTED - 1] + "…"
+    quote = quote if len(quote) <= QUOTE_LENGTH else quote[: QUOTE_LENGTH - 1] + "…"
     place = claim.id + (f", line {claim.line}" if claim.line is not None else "")
     return Text.assemble((f"{place}\n", FAINT), quote)
 
 
 def _why(finding: Finding) -> Text:
-    said = f"{finding.said}\n" if finding.said else ""
-    return Text.assemble(said, f"{finding.formula}\n", (f"{finding.rule}: {finding.source}", FAINT))
+    remark = f"{finding.said}\n" if finding.said else ""
+    return Text.assemble(remark, f"{finding.formula}\n", (f"{finding.rule}: {finding.source}", FAINT))
 
 
 def summary_line(report: AuditReport) -> Text:
@@ -68,10 +68,10 @@ def audits_table(reports: Sequence[AuditReport]) -> Table:
     return table
 
 
-def kinds_table(described: Sequence[tuple[str, str, list[str]]]) -> RenderableType:
+def kinds_table(descriptions: Sequence[tuple[str, str, list[str]]]) -> RenderableType:
     """Kinds of checks with their fields; a star marks one that must be given."""
     table = Table("kind", "checks", "fields (* must be given)", box=box.SIMPLE_HEAD, pad_edge=False)
-    for kind, what, fields in described:
+    for kind, what, fields in descriptions:
         table.add_row(kind, what, ", ".join(fields))
     rules = Table("rule", "says", "source", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, rule in RULES.items():

@@ -14,7 +14,7 @@ def calibration_table(now: DeviceCalibration, before: DeviceCalibration | None, 
     table = Table("quantity", "last time" if before else "datasheet", "now", "change", title=title, box=SIMPLE_HEAD)
     for column in table.columns[1:]:
         column.justify = "right"
-    earlier = _figures(before) if before else _datasheet(device)
+    earlier = _figures(before) if before else _datasheet_figures(device)
     for name, (value, unit) in _figures(now).items():
         old = earlier.get(name, (None, unit))[0]
         change = "" if not old else format_percent(value / old - 1, signed=True)
@@ -24,25 +24,25 @@ def calibration_table(now: DeviceCalibration, before: DeviceCalibration | None, 
     return table
 
 
-def _figures(found: DeviceCalibration) -> dict[str, tuple[float, str]]:
+def _figures(calibration: DeviceCalibration) -> dict[str, tuple[float, str]]:
     figures: dict[str, tuple[float, str]] = {}
-    for dtype in dict.fromkeys(p.dtype for p in found.products):
-        figures[f"fastest {dtype} product"] = (found.peak_flops_per_second(dtype) or 0.0) / TERA, "TFLOP/s"
-    figures["memory, read and written"] = found.memory_bytes_per_second / GIGA, "GB/s"
-    figures["smallest copy"] = found.copy_bytes_per_second[min(found.copy_bytes_per_second)] / GIGA, "GB/s"
-    figures["host time of an operator"] = found.operator_host_seconds / MICRO, "µs"
-    if found.compiled_random_seconds and found.compile_seconds:
-        figures["random number, compiled"] = found.compiled_random_seconds * GIGA, "ns"
-        figures["first compilation"] = found.compile_seconds, "s"
-    if found.fresh_page_seconds_per_byte:
-        figures["fresh memory"] = found.fresh_page_seconds_per_byte * GIGA, "s/GB"
-    figures["disk, durable writes"] = found.disk_write_bytes_per_second / GIGA, "GB/s"
-    figures["tokenising"] = found.tokenised_bytes_per_second / 1e6, "MB/s"
-    figures["start of a process"] = found.import_seconds, "s"
+    for dtype in dict.fromkeys(p.dtype for p in calibration.products):
+        figures[f"fastest {dtype} product"] = (calibration.peak_flops_per_second(dtype) or 0.0) / TERA, "TFLOP/s"
+    figures["memory, read and written"] = calibration.memory_bytes_per_second / GIGA, "GB/s"
+    figures["smallest copy"] = calibration.copy_bytes_per_second[min(calibration.copy_bytes_per_second)] / GIGA, "GB/s"
+    figures["host time of an operator"] = calibration.operator_host_seconds / MICRO, "µs"
+    if calibration.compiled_random_seconds and calibration.compile_seconds:
+        figures["random number, compiled"] = calibration.compiled_random_seconds * GIGA, "ns"
+        figures["first compilation"] = calibration.compile_seconds, "s"
+    if calibration.fresh_page_seconds_per_byte:
+        figures["fresh memory"] = calibration.fresh_page_seconds_per_byte * GIGA, "s/GB"
+    figures["disk, durable writes"] = calibration.disk_write_bytes_per_second / GIGA, "GB/s"
+    figures["tokenising"] = calibration.tokenised_bytes_per_second / 1e6, "MB/s"
+    figures["start of a process"] = calibration.import_seconds, "s"
     return figures
 
 
-def _datasheet(device: Device) -> dict[str, tuple[float, str]]:
+def _datasheet_figures(device: Device) -> dict[str, tuple[float, str]]:
     figures = {
         f"fastest {dtype} product": (peak / TERA, "TFLOP/s") for dtype, peak in device.peak_flops_per_second.items()
     }

@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 92, 12, 14, 28
 TICKS = 4
 MARKED = 12
-"""Lines through no more points than this show them: between them nothing was measured."""
+"""Most points that a line marks with dots, so that a reader sees where nothing was measured."""
 NICE_STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -28,7 +28,7 @@ class Axis(Record):
     ticks: list[float]
 
     def pixel(self, value: float) -> float:
-        """Where a value lies."""
+        """The pixel at which a value lies."""
         share = (value - self.low) / (self.high - self.low)
         return round(self.first_pixel + share * (self.last_pixel - self.first_pixel), 1)
 
@@ -113,7 +113,7 @@ def up_axis(low: float, high: float) -> Axis:
 def line_view(
     title: str, description: str, lines: Sequence[Line], *, from_zero: bool = True, bands: Sequence[Band] = ()
 ) -> LineView:
-    """Lines over a common x."""
+    """The view of lines over a common x."""
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points] + [edge for band in bands for edge in (band.low, band.high)]
     ys += [edge for line in lines for interval in line.intervals for edge in interval]
@@ -137,11 +137,11 @@ def stack_view(
         layers.append(Layer(name=name, style=style, lower=base, upper=upper))
         base = upper
     top = max(base)
-    shown = [(name, value) for name, value in marks if value <= 1.3 * top]
-    up = up_axis(0.0, max([top, *(value for _, value in shown)]))
+    visible_marks = [(name, value) for name, value in marks if value <= 1.3 * top]
+    up = up_axis(0.0, max([top, *(value for _, value in visible_marks)]))
     return StackView(
         title=title, description=description, across=across_axis(min(x), max(x)), up=up, x=list(x), layers=layers,
-        marks=shown,
+        marks=visible_marks,
     )  # fmt: skip
 
 
@@ -153,10 +153,12 @@ def draw_lines(view: LineView, show_x: Callable[[float], str], show_y: Callable[
         width = view.across.last_pixel - view.across.first_pixel
         parts.append(f'<rect class="band" x="{LEFT}" y="{top}" width="{width}" height="{max(1.0, bottom - top):.1f}"/>')
     for line in view.lines:
-        there = [(x, high) for (x, _), (_, high) in zip(line.points, line.intervals, strict=False)]
-        back = [(x, low) for (x, _), (low, _) in zip(line.points, line.intervals, strict=False)]
-        if there:
-            edge = " ".join(f"{view.across.pixel(x)},{view.up.pixel(y)}" for x, y in [*there, *reversed(back)])
+        upper_edge = [(x, high) for (x, _), (_, high) in zip(line.points, line.intervals, strict=False)]
+        lower_edge = [(x, low) for (x, _), (low, _) in zip(line.points, line.intervals, strict=False)]
+        if upper_edge:
+            edge = " ".join(
+                f"{view.across.pixel(x)},{view.up.pixel(y)}" for x, y in [*upper_edge, *reversed(lower_edge)]
+            )
             parts.append(f'<polygon class="interval {line.style}" points="{edge}"/>')
         points = [(view.across.pixel(x), view.up.pixel(y)) for x, y in line.points]
         if line.dots:
@@ -174,9 +176,9 @@ def draw_stack(view: StackView, show_x: Callable[[float], str], show_y: Callable
     parts = [_frame(view.across, view.up, show_x, show_y)]
     xs = [view.across.pixel(x) for x in view.x]
     for layer in view.layers:
-        there = [f"{x},{view.up.pixel(y)}" for x, y in zip(xs, layer.upper, strict=True)]
-        back = [f"{x},{view.up.pixel(y)}" for x, y in zip(reversed(xs), reversed(layer.lower), strict=True)]
-        parts.append(f'<polygon class="{layer.style}" points="{" ".join([*there, *back])}"/>')
+        upper_edge = [f"{x},{view.up.pixel(y)}" for x, y in zip(xs, layer.upper, strict=True)]
+        lower_edge = [f"{x},{view.up.pixel(y)}" for x, y in zip(reversed(xs), reversed(layer.lower), strict=True)]
+        parts.append(f'<polygon class="{layer.style}" points="{" ".join([*upper_edge, *lower_edge])}"/>')
     for name, value in view.marks:
         y = view.up.pixel(value)
         parts.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')

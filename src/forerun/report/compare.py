@@ -24,7 +24,7 @@ def comparison_view(comparison: GpuComparison) -> RenderableType:
             _mark(row, comparison), row.gpu, str(row.micro_batch_size), format_seconds(row.step_seconds or 0.0),
             f"{'' if row.is_full_forecast else '~'}{format_seconds(row.run_seconds or 0.0)}",
             f"{_number(row.device_bytes or 0.0)} / {format_bytes(row.capacity_bytes)}",
-            "–" if row.cost is None else f"${row.cost:,.2f}", _said(row),
+            "–" if row.cost is None else f"${row.cost:,.2f}", _change_text(row),
             style="" if row.keeps_limits else FAINT,
         )  # fmt: skip
     parts: list[RenderableType] = [_verdict(comparison), *([table] if fitting else [])]
@@ -37,20 +37,20 @@ def comparison_view(comparison: GpuComparison) -> RenderableType:
 
 
 def _verdict(comparison: GpuComparison) -> Text:
-    chosen = next((row for row in comparison.rows if row.gpu == comparison.chosen), None)
-    if chosen is not None:
+    choice = next((row for row in comparison.rows if row.gpu == comparison.chosen), None)
+    if choice is not None:
         how = "cheapest in time" if comparison.deadline_seconds and comparison.budget is None else "fastest"
-        said = f"{chosen.gpu}, the {how}: {format_seconds(chosen.run_seconds or 0.0)}, {cost_text(chosen.cost)}"
-        return Text(said, style=f"bold {GOOD}")
-    found = "No GPU keeps the limits" if any(row.fits for row in comparison.rows) else "It fits none of these GPUs"
-    return Text(f"{found}; `forerun plan` says what would help.", style=f"bold {BAD}")
+        headline = f"{choice.gpu}, the {how}: {format_seconds(choice.run_seconds or 0.0)}, {cost_text(choice.cost)}"
+        return Text(headline, style=f"bold {GOOD}")
+    reason = "No GPU keeps the limits" if any(row.fits for row in comparison.rows) else "It fits none of these GPUs"
+    return Text(f"{reason}; `forerun plan` says what would help.", style=f"bold {BAD}")
 
 
 def _mark(row: ComparisonRow, comparison: GpuComparison) -> str:
     return "▶" if row.gpu == comparison.chosen else "◆" if row.is_on_front else ""
 
 
-def _said(row: ComparisonRow) -> str:
+def _change_text(row: ComparisonRow) -> str:
     return " ".join(f"{change.path}={change.new}" for change in row.changes if change.path not in SIZES)
 
 

@@ -11,7 +11,7 @@ PATH_WIDTH = 34
 
 
 def explanation_tables(explanation: Explanation, device: str) -> RenderableType:
-    """Where the peak falls, the largest tensors, bytes by module, and the levers."""
+    """Place of the peak, the largest tensors, bytes by module, and the settings that would lower it."""
     place = " · ".join(part for part in (explanation.phase, explanation.module, explanation.operator) if part)
     return Group(
         Text(f"\nPeak on {device}: {place}", style="bold"), _tensors(explanation), _modules(explanation),

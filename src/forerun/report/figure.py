@@ -45,8 +45,8 @@ def line_style(number: int) -> str:
 
 def curve_view(curve: ResultCurve, lines: Sequence[Line]) -> LineView:
     """The lines over common axes; there is at least one point."""
-    said = f"{curve.up} over {curve.across}: {', '.join(line.name for line in lines)}."
-    return line_view(curve.title, said, lines)
+    description = f"{curve.up} over {curve.across}: {', '.join(line.name for line in lines)}."
+    return line_view(curve.title, description, lines)
 
 
 def standalone(curve: ResultCurve) -> str | None:
@@ -67,7 +67,7 @@ def standalone(curve: ResultCurve) -> str | None:
 
 
 def _legend(lines: Sequence[Line]) -> tuple[int, str]:
-    """Names beside their colours, in as many rows as they need."""
+    """Rows of the legend, and its drawing: names beside their colours."""
     parts, row, x = [], 0, float(LEFT)
     for line in lines:
         width = 26 + LETTER * len(line.name)

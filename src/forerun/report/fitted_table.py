@@ -16,11 +16,11 @@ FAINT = "dim"
 EDGES, BETWEEN = 2, 2
 """Characters that the frame takes: at both sides, and before each further column."""
 Columns = list[list[str]]
-"""Each its heading and its cells."""
+"""Columns of a table, each a heading and its cells."""
 
 
 class FittedTable:
-    """What rich prints of a table of results, with its note."""
+    """A rich renderable of a table of results with its note."""
 
     def __init__(self, result: ResultTable):
         self.title, self.note = result.title, result.note
@@ -28,28 +28,28 @@ class FittedTable:
         self.columns: Columns = [list(column) for column in zip(result.columns, *rows, strict=True)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for number, columns in enumerate(fitting(self.columns, options.max_width)):
-            yield _drawn(columns, self.title if number == 0 else None, options.max_width)
+        for number, columns in enumerate(fit_columns(self.columns, options.max_width)):
+            yield _draw(columns, self.title if number == 0 else None, options.max_width)
         if self.note:
             yield Text(self.note, style=FAINT)
 
 
-def fitting(columns: Columns, width: int) -> list[Columns]:
-    """The columns as they are, turned, or in groups: what can be read at `width` characters."""
-    if needed(columns) <= width or len(columns) < 2:
+def fit_columns(columns: Columns, width: int) -> list[Columns]:
+    """The columns as they are, transposed, or in groups, so that each table fits `width` characters."""
+    if required_width(columns) <= width or len(columns) < 2:
         return [columns]
     turned = [list(row) for row in zip(*columns, strict=True)]
-    if needed(turned) <= width:
+    if required_width(turned) <= width:
         return [turned]
     groups: list[Columns] = [[columns[0]]]
     for column in columns[1:]:
-        if len(groups[-1]) > 1 and needed([*groups[-1], column]) > width:
+        if len(groups[-1]) > 1 and required_width([*groups[-1], column]) > width:
             groups.append([columns[0]])
         groups[-1].append(column)
     return groups
 
 
-def needed(columns: Columns) -> int:
+def required_width(columns: Columns) -> int:
     """Characters that a table takes when its cells, those of the first column apart, are wrapped between words."""
     return EDGES + sum(_least_widths(columns)) + BETWEEN * (len(columns) - 1)
 
@@ -61,19 +61,19 @@ def _least_widths(columns: Columns) -> list[int]:
 
 
 def _widths(columns: Columns, width: int) -> list[int]:
-    """Of each column: what is left beside the longest words goes, one by one, to whichever lacks most for one line."""
-    found, left = _least_widths(columns), width - needed(columns)
-    lacking = [max(map(cell_len, column)) - least for column, least in zip(columns, found, strict=True)]
+    """Width of each column: its longest word, and spare characters one by one to whichever lacks most for one line."""
+    widths, left = _least_widths(columns), width - required_width(columns)
+    lacking = [max(map(cell_len, column)) - least for column, least in zip(columns, widths, strict=True)]
     for _ in range(min(max(0, left), sum(lacking))):
         index = lacking.index(max(lacking))
-        found[index], lacking[index] = found[index] + 1, lacking[index] - 1
-    return found
+        widths[index], lacking[index] = widths[index] + 1, lacking[index] - 1
+    return widths
 
 
-def _drawn(columns: Columns, title: str | None, width: int) -> Table:
+def _draw(columns: Columns, title: str | None, width: int) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    for index, (column, wide) in enumerate(zip(columns, _widths(columns, width), strict=True)):
-        table.add_column(column[0], justify="left" if index == 0 else "right", no_wrap=index == 0, width=wide)
+    for index, (column, column_width) in enumerate(zip(columns, _widths(columns, width), strict=True)):
+        table.add_column(column[0], justify="left" if index == 0 else "right", no_wrap=index == 0, width=column_width)
     for row in zip(*(column[1:] for column in columns), strict=True):
         table.add_row(*row)
     return table

@@ -28,7 +28,7 @@ PEAK_COLUMNS = (
     ("fp8", "float8"),
     ("int8", "int8"),
 )
-"""Heading and torch dtype name."""
+"""Heading of a column → name of its torch dtype."""
 
 GPUS_CAPTION = (
     "GiB: memory that CUDA reports. Peaks: dense TFLOP/s, accumulating in float32 (int8: TOP/s). cc: compute "
@@ -63,7 +63,7 @@ def _gpu_cells(device: Device) -> list[str]:
 
 
 def _number(value: float | None, unit: float) -> str:
-    """At most four characters; a dash where there is no value."""
+    """A value in a unit, in at most four characters; a dash where there is none."""
     if value is None:
         return "-"
     scaled = value / unit
@@ -91,26 +91,26 @@ def doctor_json(report: DoctorReport) -> dict[str, Any]:
 
 
 def machine_facts(report: DoctorReport) -> list[tuple[str, str]]:
-    """What the doctor says about the machine, as pairs of name and value."""
-    found = report.device
+    """Facts about the machine as pairs of name and value."""
+    detected = report.device
     facts = [
-        ("device", f"{found.device.name}: {found.reported_name}"),
-        ("memory", _of(found.memory.available_bytes, found.memory.total_bytes)),
-        ("cores", f"{found.cores.usable} usable of {found.cores.logical}; {found.threads} threads"),
-        ("instructions", ", ".join(found.isa_flags) or "none of those that matter"),
+        ("device", f"{detected.device.name}: {detected.reported_name}"),
+        ("memory", _of(detected.memory.available_bytes, detected.memory.total_bytes)),
+        ("cores", f"{detected.cores.usable} usable of {detected.cores.logical}; {detected.threads} threads"),
+        ("instructions", ", ".join(detected.isa_flags) or "none of those that matter"),
         ("free disk", f"{format_bytes(report.disk_free_bytes)} at {report.folder}"),
         ("home", f"{report.home}{'' if report.home_is_writable else ' (cannot be written)'}"),
         ("ledger", report.ledger or "default"),
-        ("versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())),
+        ("versions", ", ".join(f"{name} {version}" for name, version in detected.versions.items())),
     ]
-    return facts if found.kind == "cpu" else [*facts[:2], *_cuda_facts(found), *facts[2:]]
+    return facts if detected.kind == "cpu" else [*facts[:2], *_cuda_facts(detected), *facts[2:]]
 
 
-def _cuda_facts(found: DetectedDevice) -> list[tuple[str, str]]:
-    host = found.host_memory
+def _cuda_facts(detected: DetectedDevice) -> list[tuple[str, str]]:
+    host = detected.host_memory
     return [
         ("host memory", _of(host.available_bytes, host.total_bytes)),
-        ("driver", f"{found.driver_version or 'unknown'}, CUDA {found.cuda_version or 'unknown'}"),
+        ("driver", f"{detected.driver_version or 'unknown'}, CUDA {detected.cuda_version or 'unknown'}"),
     ]
 
 

@@ -23,7 +23,7 @@ LOSS_PARTS_SHOWN = 6
 
 
 class PageContent(Record):
-    """What a page shows."""
+    """The records that a page shows."""
 
     title: str
     run: dict[str, str]
@@ -97,7 +97,7 @@ def headline(content: PageContent) -> str:
 
 
 def facts(content: PageContent) -> list[tuple[str, str, str]]:
-    """The numbers that matter: name, measured (or forecast), and how the forecast stood to it."""
+    """The headline numbers: name, measured (or forecast) value, and the forecast's error."""
     forecast, verdict = content.forecast, content.verdict
     if verdict is None:
         return [
@@ -105,13 +105,13 @@ def facts(content: PageContent) -> list[tuple[str, str, str]]:
             ("peak memory", format_bytes(forecast.memory.peak_allocated_bytes), "forecast"),
             ("whole run", format_seconds(forecast.run.seconds.expected), "forecast"),
         ]
-    wanted = {"step.seconds": "step time", "peak_allocated_bytes": "peak memory", "run.seconds": "whole run"}
-    found = []
+    labels = {"step.seconds": "step time", "peak_allocated_bytes": "peak memory", "run.seconds": "whole run"}
+    rows = []
     for row in verdict.rows:
-        if row.field in wanted:
+        if row.field in labels:
             error = "–" if row.relative_error is None else format_percent(row.relative_error, signed=True)
-            found.append((wanted[row.field], quantity_text(row, row.measured), f"forecast {error}"))
-    return found
+            rows.append((labels[row.field], quantity_text(row, row.measured), f"forecast {error}"))
+    return rows
 
 
 def verdict_rows(verdict: Verdict | None) -> list[tuple[str, str, str, str, str]]:
@@ -207,12 +207,12 @@ def curve_chart(curve: ResultCurve) -> str:
     lines = curve_lines(curve)
     if not any(line.points for line in lines):
         return _figure(curve.title, f"{curve.up} over {curve.across}: no points. {curve.note}", "")
-    drawn = draw_lines(curve_view(curve, lines), lambda value: f"{value:g}", lambda value: f"{value:g}")
-    return _figure(curve.title, f"{curve.up} over {curve.across}. {curve.note}", _legend(lines) + drawn)
+    svg = draw_lines(curve_view(curve, lines), lambda value: f"{value:g}", lambda value: f"{value:g}")
+    return _figure(curve.title, f"{curve.up} over {curve.across}. {curve.note}", _legend(lines) + svg)
 
 
 def _legend(lines: Sequence[Line]) -> str:
-    """Names beside their colours."""
+    """HTML list of line names beside their colours."""
     item = Markup(
         '<li><svg class="key" viewBox="0 0 14 8"><line class="{}" x1="0" x2="14" y1="4" y2="4"/></svg>{}</li>'
     )

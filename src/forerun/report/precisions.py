@@ -43,7 +43,7 @@ def precision_view(title: str, rows: Sequence[Row], recommendation: str) -> Rend
         if not row.refused:
             table.add_row(*_cells(row))
     refused = dict.fromkeys(row.refused for row in rows if row.refused)
-    notes = [Text(said, style="dim") for said in refused]
+    notes = [Text(reason, style="dim") for reason in refused]
     return Group(table, *notes, Text(f"Recommended: {recommendation}", style="bold green"))
 
 
@@ -65,5 +65,5 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _with_error(said: str, forecast: float | None, measured: float | None) -> str:
-    return said if not forecast or not measured else f"{said} {format_percent(forecast / measured - 1, signed=True)}"
+def _with_error(text: str, forecast: float | None, measured: float | None) -> str:
+    return text if not forecast or not measured else f"{text} {format_percent(forecast / measured - 1, signed=True)}"

@@ -21,10 +21,10 @@ def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, co
         ]
         price: list[Cell] = [None if forecast.run.cost is None else f"${forecast.run.cost:.2f}"]
         rows.append([*row, *(price if priced else []), state])
-    said = "" if cost is None else f", ${cost:.2f}"
+    cost_note = "" if cost is None else f", ${cost:.2f}"
     warnings = [forecast.warnings for _, forecast, _ in variants]
     of_all = [warning for warning in dict.fromkeys(warnings[0]) if all(warning in each for each in warnings)]
-    left = f"Still to run: {format_seconds(seconds)} in all{said}, one run after the other."
+    left = f"Still to run: {format_seconds(seconds)} in all{cost_note}, one run after the other."
     if all(state != "waiting" for _, _, state in variants):
         left = "Nothing is left to run."
     return ResultTable(

@@ -23,7 +23,7 @@ class Series(Record):
     low: list[float] | None = None
     high: list[float] | None = None
     is_scattered: bool = False
-    """Drawn as dots."""
+    """Whether the points are drawn as dots, without a line."""
 
 
 class ResultCurve(Record):

@@ -18,7 +18,7 @@ GOOD, BAD, FAINT = "green", "red", "dim"
 
 
 class Run(Protocol):
-    """What a row of `forerun runs` shows."""
+    """The fields that a row of `forerun runs` shows."""
 
     id: str
     name: str

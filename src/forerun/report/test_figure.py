@@ -15,8 +15,8 @@ def curve(*names):
 
 def test_a_drawing_stands_alone():
     root = ET.fromstring(standalone(curve("close", "same_length")))
-    said = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"close", "same length", "rate <effective>", "exact match"} <= set(said)
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert {"close", "same length", "rate <effective>", "exact match"} <= set(texts)
     assert len(list(root.iter(f"{SVG}polyline"))) == len(list(root.iter(f"{SVG}polygon"))) == 2
     assert root.find(f"{SVG}style").text == STYLE
 

@@ -22,7 +22,7 @@ T4 = CudaReading(
 )
 
 
-def drawn(view: RenderableType) -> list[str]:
+def render_lines(view: RenderableType) -> list[str]:
     """Lines of a view at 80 columns, trailing blanks removed."""
     stream = io.StringIO()
     Console(file=stream, width=WIDTH, color_system=None).print(view)
@@ -44,7 +44,7 @@ def report_of(cuda: CudaReading | None, *, free: int = 50 * GIB) -> DoctorReport
 
 
 def test_gpus_table_shows_every_row_whole_at_80_columns():
-    lines = drawn(gpus_table(devices()))
+    lines = render_lines(gpus_table(devices()))
     body = lines[2 : 2 + len(devices())]
     # One line for each row, in order: a cell that does not fit would fold onto a second line.
     assert [line.split()[0] for line in body] == [row.name for row in devices()]
@@ -63,7 +63,7 @@ def test_gpus_table_shows_every_row_whole_at_80_columns():
     ],
 )
 def test_gpus_table_cells(name: str, cells: str):
-    (line,) = [line for line in drawn(gpus_table([device(name)])) if line.startswith(name)]
+    (line,) = [line for line in render_lines(gpus_table([device(name)])) if line.startswith(name)]
     assert line.split() == cells.split()
 
 
@@ -82,7 +82,7 @@ def test_gpus_json_keeps_base_units_and_sources():
 
 
 def test_doctor_view_fits_and_keeps_the_extras_in_brackets():
-    lines = drawn(doctor_view(report_of(None)))
+    lines = render_lines(doctor_view(report_of(None)))
     text = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= WIDTH
     assert "forerun[minilm]" in "".join(text.split())
@@ -91,7 +91,7 @@ def test_doctor_view_fits_and_keeps_the_extras_in_brackets():
 
 
 def test_doctor_view_lists_problems_with_remedies():
-    text = " ".join(" ".join(drawn(doctor_view(report_of(None, free=GIB)))).split())
+    text = " ".join(" ".join(render_lines(doctor_view(report_of(None, free=GIB)))).split())
     assert "Only 1.00 GiB of host memory" in text
     assert "No problems" not in text
 

@@ -114,7 +114,7 @@ def content(**changes):
     return PageContent(**{**whole, **changes})
 
 
-def shown(view, width=80):
+def render_text(view, width=80):
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(view)
     console.file.close()
@@ -122,7 +122,7 @@ def shown(view, width=80):
 
 
 def test_forecast_says_whether_it_fits_and_every_number():
-    text = shown(terminal.forecast_table(forecast(), "Forecast"))
+    text = render_text(terminal.forecast_table(forecast(), "Forecast"))
     for words in (
         "Fits",
         "8.00 GiB",
@@ -135,22 +135,24 @@ def test_forecast_says_whether_it_fits_and_every_number():
         "the weather",
     ):
         assert words in text
-    assert "Does not fit" in shown(terminal.forecast_table(forecast(fits=False), "F"))
+    assert "Does not fit" in render_text(terminal.forecast_table(forecast(fits=False), "F"))
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_comparison_lists_every_gpu():
-    text = shown(terminal.forecast_comparison([forecast(), forecast("t4", fits=False), forecast("l4", cost=None)]))
+    text = render_text(
+        terminal.forecast_comparison([forecast(), forecast("t4", fits=False), forecast("l4", cost=None)])
+    )
     assert all(word in text for word in ("a100-40gb", "t4", "l4", "no", "–"))
 
 
 def test_verdict_shows_errors_criteria_and_cause():
-    text = shown(terminal.verdict_table(verdict(passed=False)))
+    text = render_text(terminal.verdict_table(verdict(passed=False)))
     assert all(word in text for word in ("-16.7 %", "FAIL", "beats chance", "Look at forward.", "in range"))
 
 
 def test_result_table():
-    text = shown(terminal.result_table(TABLE))
+    text = render_text(terminal.result_table(TABLE))
     assert all(word in text for word in ("Scores", "0.988", "–", "Held out."))
 
 
@@ -197,15 +199,15 @@ def test_a_curve_has_its_lines_intervals_and_axes():
         Series(name="uniform", x=[0.0, 0.5, 1.0], y=[0.9, 0.5, 0.0]),
     ]
     curve = ResultCurve(title="Dose <and> response", across="rate", up="exact match", series=series)
-    drawn = curve_chart(curve)
+    chart = curve_chart(curve)
     empty = curve_chart(curve.model_copy(update={"series": [Series(name="none", x=[], y=[])]}))
     assert "no points" in empty
     assert "<svg" not in empty
-    assert drawn.count("<polygon") == 1
-    assert drawn.count("<polyline") == 2
-    assert "Dose &lt;and&gt; response" in drawn
-    assert "exact match over rate" in drawn
-    assert drawn in render_page(content(curves=[curve]))
+    assert chart.count("<polygon") == 1
+    assert chart.count("<polyline") == 2
+    assert "Dose &lt;and&gt; response" in chart
+    assert "exact match over rate" in chart
+    assert chart in render_page(content(curves=[curve]))
 
 
 def test_long_words_of_a_table_are_wrapped():

@@ -10,19 +10,19 @@ def warned(*warnings):
 
 def test_what_is_left_is_said_with_what_holds_for_all():
     variants = [("a", warned("no base yet", "only here"), "waiting"), ("b", warned("no base yet"), "finished")]
-    found = plan_table(variants, 90.0, None)
-    assert found.note == "Still to run: 90.0 s in all, one run after the other. no base yet"
-    assert [row[-1] for row in found.rows] == ["waiting", "finished"]
+    table = plan_table(variants, 90.0, None)
+    assert table.note == "Still to run: 90.0 s in all, one run after the other. no base yet"
+    assert [row[-1] for row in table.rows] == ["waiting", "finished"]
 
 
 def test_when_all_is_over_nothing_is_left():
-    found = plan_table([("a", warned(), "finished"), ("b", warned(), "does not fit")], 0.0, 0.0)
-    assert found.note == "Nothing is left to run."
+    table = plan_table([("a", warned(), "finished"), ("b", warned(), "does not fit")], 0.0, 0.0)
+    assert table.note == "Nothing is left to run."
 
 
 def test_all_runs_are_added_up():
     one, took = forecast(), measurement()
-    found = accuracy_table([("a", one, took), ("b", one, took)])
-    assert len(found.rows) == 2
+    table = accuracy_table([("a", one, took), ("b", one, took)])
+    assert len(table.rows) == 2
     share = one.run.seconds.expected / took.run.seconds - 1
-    assert f"{100 * share:+.1f} %" in found.note.replace("−", "-")
+    assert f"{100 * share:+.1f} %" in table.note.replace("−", "-")
