@@ -27,7 +27,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on(tmp_path, m
         run(training)
     assert seen
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000003", "step-00000009"]
-    assert training.saver.written == 2
+    assert training.saver.written_checkpoints == 2
 
 
 def test_a_last_checkpoint_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
@@ -69,5 +69,5 @@ def test_a_background_write_that_fails_is_told_at_the_next_save(tmp_path, monkey
         pytest.raises(CheckpointNotWritten, match="step 28"),
     ):
         run(training)
-    assert training.saver.written == 1
+    assert training.saver.written_checkpoints == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]

@@ -25,7 +25,7 @@ GEMMA_TEMPLATE = (
 )
 """The dialogue of Gemma Team 2024 (arXiv:2403.08295, table 4); base Gemma has its tokens, but no template."""
 PIECES = r"\r?\n[ \t]*|[0-9]{1,2}| ?[A-Za-z]+| ?_+| ?[^\sA-Za-z0-9_]+|[ \t]+(?! )|\s+"
-"""As `code_tokens`, but at most two digits together, and no blank before them."""
+"""The regular expression of `code_tokens`, with at most two digits together and no blank before them."""
 PROBE = "PROBE"
 SPARE = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<unk>")
 """Special tokens that may pad where a tokenizer pads with its end token, or with none."""
@@ -36,12 +36,12 @@ class ChatTokens:
     """A tokenizer with what training and generating need of it."""
 
     tokenizer: Any
-    """Of transformers."""
+    """Fast tokenizer of transformers."""
     pad_id: int
     end_ids: tuple[int, ...]
     """Generation stops after one of these."""
     after_answer: str
-    """What the template puts after an answer."""
+    """Text that the template puts after an answer."""
     is_tuned: bool
     """Whether the model came with a chat template; others are asked to continue a text before they are adapted."""
 
@@ -73,6 +73,7 @@ class ChatTokens:
     def prompt(self, request: str) -> list[int]:
         """Ids of a request, up to where the answer begins."""
         text = _rendered(self.tokenizer, [_user(request)], add_generation_prompt=True)
+        # the template writes its own start token: without add_special_tokens=False there would be two
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def continuation_prompt(self, text: str) -> list[int]:
@@ -89,16 +90,16 @@ class ChatTokens:
         return TokenSample(prompt + ids, [IGNORED] * len(prompt) + ids)
 
     def text(self, ids: Sequence[int]) -> str:
-        """What ids say, special tokens left out."""
+        """Text of `ids`, without special tokens."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
 
 def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:
-    """The pad token, or where that is what ends a turn, another special token that stands for nothing."""
-    known = tokenizer.get_vocab()
+    """Id of the pad token, or of another special token where the pad token also ends a turn."""
+    vocabulary = tokenizer.get_vocab()
     for token in (tokenizer.pad_token, *SPARE):
-        if token in known and known[token] not in ends:
-            return known[token]
+        if token in vocabulary and vocabulary[token] not in ends:
+            return vocabulary[token]
     raise InvalidSettings(
         f"model.name: the tokenizer of {name} needs a pad token that does not end a turn; found "
         f"{tokenizer.pad_token!r}, while turns end in {tokenizer.convert_ids_to_tokens(list(ends))}. Set "

@@ -6,7 +6,7 @@ from forerun.errors import BadData, MissingExtra
 
 
 def load_from_hub(name: str, *configuration: str, **options: Any) -> Any:
-    """What `datasets.load_dataset` gives for a data set and perhaps its configuration.
+    """Load a data set, perhaps in one configuration, by `datasets.load_dataset`.
 
     Raises:
         MissingExtra: the package datasets is not installed.

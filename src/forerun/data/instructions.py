@@ -28,15 +28,15 @@ def instruction_of(row: Mapping[str, Any], where: str) -> Instruction:
         BadData: a field is missing or no text.
     """
     wrong = [name for name in FIELDS if not isinstance(row.get(name), str)]
-    given = row.get("input") or ""
-    if wrong or not isinstance(given, str):
+    input_text = row.get("input") or ""
+    if wrong or not isinstance(input_text, str):
         raise BadData(
             f"{where}: instruction data has the text fields instruction, output and perhaps input (Alpaca's format); "
             f"{', '.join(wrong) or 'input'} is missing or no text, found fields {', '.join(sorted(row)) or 'none'}. "
             f"Rename the fields of the file."
         )
-    asked = [part for part in (row["instruction"].strip(), given.strip()) if part]
-    return Instruction("\n\n".join(asked), row["output"].strip("\n"))
+    request_parts = [part for part in (row["instruction"].strip(), input_text.strip()) if part]
+    return Instruction("\n\n".join(request_parts), row["output"].strip("\n"))
 
 
 def read_instructions(source: str) -> list[Instruction]:

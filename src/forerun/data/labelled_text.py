@@ -22,7 +22,7 @@ from forerun.errors import BadData
 Part = Literal["train", "selection", "threshold", "test"]
 PARTS: tuple[Part, ...] = ("train", "selection", "threshold", "test")
 SHARES = {"train": 0.7, "selection": 0.1, "threshold": 0.1, "test": 0.1}
-"""Of rows without a split."""
+"""Share of each part among rows without a split."""
 VALIDATION = ("val", "valid", "validation", "dev")
 HELD_OUT_OF_TRAINING = 0.15
 """Share of the training rows that stands in for validation rows where a table has none, or for test rows."""
@@ -40,7 +40,7 @@ class LabelledText:
 
     @property
     def key(self) -> str:
-        """What makes two rows the same text."""
+        """Text that two rows share when they count as the same."""
         return " ".join(f"{self.text} \x1f {self.pair or ''}".lower().split())
 
 
@@ -110,23 +110,25 @@ def corpus_of(rows: Rows, fields: Fields, name: str, *, is_multi_label: bool) ->
     Raises:
         BadData: a column is missing or of the wrong kind, there is only one label, or a part is empty.
     """
-    named = [_labels(row, fields, f"{name}, row {n}", is_multi_label) for n, row in enumerate(rows, start=1)]
-    label_names = tuple(sorted({label for labels in named for label in labels}))
+    names_per_row = [_labels(row, fields, f"{name}, row {n}", is_multi_label) for n, row in enumerate(rows, start=1)]
+    label_names = tuple(sorted({label for labels in names_per_row for label in labels}))
     if len(label_names) < 2 and not (is_multi_label and label_names):
         raise BadData(f"{name}: classification needs at least two labels; found {', '.join(label_names) or 'none'}.")
     numbers = {label: number for number, label in enumerate(label_names)}
-    has = Counter(_given(row, fields, f"{name}, row {n}") for n, row in enumerate(rows, start=1))
-    made = []
-    for number, (row, labels) in enumerate(zip(rows, named, strict=True), start=1):
+    split_counts = Counter(_table_split(row, fields, f"{name}, row {n}") for n, row in enumerate(rows, start=1))
+    candidates = []
+    for number, (row, labels) in enumerate(zip(rows, names_per_row, strict=True), start=1):
         where = f"{name}, row {number}"
         text, pair = _text(row, fields.text, where), None if fields.pair is None else _text(row, fields.pair, where)
         plain = LabelledText(text, pair, tuple(sorted(numbers[label] for label in labels)), "train")
-        made.append(replace(plain, part=_part(_given(row, fields, where), plain.key, has)))
-    kept = _without_repeats(made)
+        candidates.append(replace(plain, part=_part(_table_split(row, fields, where), plain.key, split_counts)))
+    unique_rows = _without_repeats(candidates)
     for part in PARTS:
-        if not any(row.part == part for row in kept):
-            raise BadData(f"{name}: the part {part} has no rows; found {len(kept)} rows in all. Give more rows.")
-    return TextCorpus(name, tuple(kept), label_names, is_multi_label, repeated=len(made) - len(kept))
+        if not any(row.part == part for row in unique_rows):
+            raise BadData(f"{name}: the part {part} has no rows; found {len(unique_rows)} rows in all. Give more rows.")
+    return TextCorpus(
+        name, tuple(unique_rows), label_names, is_multi_label, repeated=len(candidates) - len(unique_rows)
+    )
 
 
 def with_folds(corpus: TextCorpus, folds: int, fold: int) -> TextCorpus:
@@ -139,8 +141,8 @@ def with_folds(corpus: TextCorpus, folds: int, fold: int) -> TextCorpus:
     rows = []
     for row in corpus.rows:
         if row.part in ("train", "selection"):
-            chosen = int(uniform("fold", row.key) * folds) == fold
-            row = replace(row, part="selection" if chosen else "train")
+            is_selection = int(uniform("fold", row.key) * folds) == fold
+            row = replace(row, part="selection" if is_selection else "train")
         rows.append(row)
     return replace(corpus, rows=tuple(rows))
 
@@ -150,54 +152,54 @@ def uniform(purpose: str, key: str) -> float:
     return int.from_bytes(hashlib.sha256(f"{purpose}:{key}".encode()).digest()[:8]) / HASH_RANGE
 
 
-def _part(given: str | None, key: str, has: Mapping[str | None, int]) -> Part:
-    """The part of a row whose table puts it in `given`."""
-    if given is None:
+def _part(table_split: str | None, key: str, split_counts: Mapping[str | None, int]) -> Part:
+    """Part of a row that its table puts into `table_split`."""
+    if table_split is None:
         place = uniform("part", key)
         for part in PARTS:
             place -= SHARES[part]
             if place < 0:
                 return part
         return "test"
-    if given == "test":
+    if table_split == "test":
         return "test"
-    if given == "val":
+    if table_split == "val":
         return "selection" if uniform("half", key) < 0.5 else "threshold"
     place = uniform("held out", key)
-    if not has.get("test"):
+    if not split_counts.get("test"):
         if place < HELD_OUT_OF_TRAINING:
             return "test"
         place -= HELD_OUT_OF_TRAINING
-    if not has.get("val") and place < HELD_OUT_OF_TRAINING:
+    if not split_counts.get("val") and place < HELD_OUT_OF_TRAINING:
         return "selection" if place < HELD_OUT_OF_TRAINING / 2 else "threshold"
     return "train"
 
 
-def _given(row: Mapping[str, Any], fields: Fields, where: str) -> str | None:
+def _table_split(row: Mapping[str, Any], fields: Fields, where: str) -> str | None:
     """The split that the table states: train, val or test; None without one."""
-    stated = row.get(fields.split)
-    if stated is None:
+    value = row.get(fields.split)
+    if value is None:
         return None
-    text = str(stated).lower()
+    text = str(value).lower()
     if text in VALIDATION:
         return "val"
     if text in ("train", "test"):
         return text
-    raise BadData(f"{where}: the split is train, test or one of {', '.join(VALIDATION)}; found {stated!r}.")
+    raise BadData(f"{where}: the split is train, test or one of {', '.join(VALIDATION)}; found {value!r}.")
 
 
 def _without_repeats(rows: Iterable[LabelledText]) -> list[LabelledText]:
     """Rows without training texts that are judged on or came before."""
     rows = list(rows)
-    seen = {row.key for row in rows if row.part != "train"}
-    kept = []
+    keys = {row.key for row in rows if row.part != "train"}
+    unique_rows = []
     for row in rows:
         if row.part == "train":
-            if row.key in seen:
+            if row.key in keys:
                 continue
-            seen.add(row.key)
-        kept.append(row)
-    return kept
+            keys.add(row.key)
+        unique_rows.append(row)
+    return unique_rows
 
 
 def _text(row: Mapping[str, Any], field: str, where: str) -> str:

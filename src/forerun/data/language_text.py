@@ -22,7 +22,7 @@ EMBEDDED = "state-of-the-union"
 _EMBEDDED = Path(__file__).parent / "embedded" / "state_of_the_union.jsonl.gz"
 HUB_SPLITS: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}
 TRAINED_ON, WATCHED = 0.9, 0.95
-"""Where a file is cut that has no splits of its own, as shares of its documents."""
+"""Shares of the documents at which a file without splits is cut."""
 KNOWN_TOKENS = {"wikitext-2-raw-v1": 2_400_000, "wikitext-103-raw-v1": 118_000_000}
 """GPT-2 tokens to train on, rounded: what a forecast takes when the text is not here. WikiText-2: the log of
 codenlighten/ortho-ai's loader; WikiText-103: 1.14 tokens a word of its 103 million."""

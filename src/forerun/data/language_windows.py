@@ -86,6 +86,6 @@ def plan_of_windows(settings: Settings, count: int, assumptions: tuple[str, ...]
     steps = settings.steps_per_epoch(count)
     passes = settings.total_steps(count) / steps
     if passes > USEFUL_PASSES:
-        said = f"{passes:.1f} passes over the same {count * length:,} tokens; beyond {USEFUL_PASSES:.0f} a run "
-        assumptions = (*assumptions, said + "learns them by heart: watch the validation loss.")
+        warning = f"{passes:.1f} passes over the same {count * length:,} tokens; beyond {USEFUL_PASSES:.0f} a run "
+        assumptions = (*assumptions, warning + "learns them by heart: watch the validation loss.")
     return BatchPlan(tuple(sorted(shapes)), steps, count, float(count * length), assumptions)

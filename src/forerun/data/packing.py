@@ -85,6 +85,7 @@ class PackedSampler(EpochSampler):
             width = self.micro_batch_size
             batches += [_flat(rows[first : first + width]) for first in range(0, full, width)]
             left = [index for row in rows[full:] for index in row]
+        # the incomplete micro-batch stays last: only an epoch's last step may have fewer rows
         batches = [batches[position] for position in random.permutation(len(batches))]
         return [*batches, np.asarray(left, dtype=np.int64)] if left else batches
 

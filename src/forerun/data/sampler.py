@@ -70,7 +70,7 @@ class EpochSampler(ABC):
 
     @abstractmethod
     def _micro_batches(self, random: np.random.Generator) -> list[Indices]:
-        """All of an epoch; only the last may have fewer rows than the others."""
+        """All micro-batches of an epoch; only the last may have fewer rows than the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class LengthBucketSampler(EpochSampler):
     """`longest` pads like `bucketed` but does not sort by length."""
     length_multiple: int = LENGTH_MULTIPLE
     members: int = 4
-    """At most this many samples of a group are kept together."""
+    """Most samples of one group that stay together."""
 
     def __post_init__(self) -> None:
         if len(self.lengths) != len(self.groups) or not len(self.lengths):

@@ -75,15 +75,15 @@ def _hub(source: str, split_field: str) -> Rows:
 
 def _named(row: Mapping[str, Any], features: Any) -> dict[str, Any]:
     """A row with class numbers replaced by their names; labels of tests are sometimes hidden as -1."""
-    found = dict(row)
+    named_row = dict(row)
     for field, feature in features.items():
         names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
-        value = found[field]
+        value = named_row[field]
         if names and isinstance(value, int) and 0 <= value < len(names):
-            found[field] = names[value]
+            named_row[field] = names[value]
         elif names and isinstance(value, list):
-            found[field] = [names[number] for number in value]
-    return found
+            named_row[field] = [names[number] for number in value]
+    return named_row
 
 
 def _not_empty(rows: Rows, where: str) -> Rows:

@@ -13,9 +13,9 @@ WORDS = ("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", "user", 
 def tokenizer_of(words=WORDS, template=None, **special):
     inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="hello"))
     inner.add_special_tokens([word for word in words if word.startswith("<")])
-    made = PreTrainedTokenizerFast(tokenizer_object=inner, **special)
-    made.chat_template = template
-    return made
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, **special)
+    tokenizer.chat_template = template
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,12 @@ def tokens():
 
 def test_loss_is_on_the_answer_and_its_end_alone(tokens):
     sample = tokens.sample("Write it.", "```python\nx = 1\n```")
-    asked = tokens.prompt("Write it.")
-    assert list(sample.ids[: len(asked)]) == asked
-    assert set(sample.target[: len(asked)]) == {IGNORED}
-    assert list(sample.target[len(asked) :]) == list(sample.ids[len(asked) :])
+    prompt = tokens.prompt("Write it.")
+    assert list(sample.ids[: len(prompt)]) == prompt
+    assert set(sample.target[: len(prompt)]) == {IGNORED}
+    assert list(sample.target[len(prompt) :]) == list(sample.ids[len(prompt) :])
     assert sample.ids[-1] in tokens.end_ids
-    assert tokens.text(sample.ids[len(asked) : -1]) == "```python\nx = 1\n```"
+    assert tokens.text(sample.ids[len(prompt) : -1]) == "```python\nx = 1\n```"
     assert tokens.pad_id not in sample.ids
     assert not tokens.is_tuned
 
@@ -48,26 +48,26 @@ def test_numbers_are_the_same_tokens_wherever_they_stand(tokens):
 
 
 def test_base_gemma_gets_its_dialogue_and_its_own_pad_token():
-    found = ChatTokens.around(
+    chat = ChatTokens.around(
         tokenizer_of(pad_token="<pad>", eos_token="<eos>", bos_token="<bos>"), "gemma"
     )  # fmt: skip
-    assert found.tokenizer.chat_template == GEMMA_TEMPLATE
-    assert found.pad_id == WORDS.index("<pad>")
-    assert set(found.end_ids) == {WORDS.index("<end_of_turn>"), WORDS.index("<eos>")}
-    assert found.prompt("hello")[0] == WORDS.index("<bos>")
-    assert found.sample("hello", "code").ids[-1] == WORDS.index("<end_of_turn>")
-    assert not found.is_tuned
+    assert chat.tokenizer.chat_template == GEMMA_TEMPLATE
+    assert chat.pad_id == WORDS.index("<pad>")
+    assert set(chat.end_ids) == {WORDS.index("<end_of_turn>"), WORDS.index("<eos>")}
+    assert chat.prompt("hello")[0] == WORDS.index("<bos>")
+    assert chat.sample("hello", "code").ids[-1] == WORDS.index("<end_of_turn>")
+    assert not chat.is_tuned
 
 
 def test_padding_with_the_end_token_is_replaced():
-    found = ChatTokens.around(
+    chat = ChatTokens.around(
         tokenizer_of(template=SMALL_TEMPLATE.replace("<end>", "<eos>"), pad_token="<eos>", eos_token="<eos>"), "m"
     )
-    assert found.pad_id == WORDS.index("<pad>") != found.end_ids[0]
+    assert chat.pad_id == WORDS.index("<pad>") != chat.end_ids[0]
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("make_tokenizer", "words"),
     [
         (lambda: tokenizer_of(words=WORDS[5:], template="{{ messages[0]['content'] }}code", eos_token="user"), "pad token"),
         (lambda: tokenizer_of(words=WORDS[5:], eos_token="user"), "chat template"),
@@ -75,6 +75,6 @@ def test_padding_with_the_end_token_is_replaced():
          "stops"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_said(made, words):
+def test_what_is_missing_is_said(make_tokenizer, words):
     with pytest.raises(InvalidSettings, match=words):
-        ChatTokens.around(made(), "m")
+        ChatTokens.around(make_tokenizer(), "m")

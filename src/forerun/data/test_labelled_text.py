@@ -17,9 +17,9 @@ def test_rows_without_a_split_are_split_by_their_text_alone():
 
 
 def test_a_tables_own_splits_are_kept_and_validation_is_halved():
-    given = rows(300, split="train") + [{**r, "text": r["text"] + " v", "split": "validation"} for r in rows(100)]
-    given += [{**r, "text": r["text"] + " t", "split": "test"} for r in rows(50)]
-    corpus = corpus_of(given, Fields(), "t", is_multi_label=False)
+    table = rows(300, split="train") + [{**r, "text": r["text"] + " v", "split": "validation"} for r in rows(100)]
+    table += [{**r, "text": r["text"] + " t", "split": "test"} for r in rows(50)]
+    corpus = corpus_of(table, Fields(), "t", is_multi_label=False)
     assert (len(corpus.part("train")), len(corpus.part("test"))) == (300, 50)
     assert len(corpus.part("selection")) + len(corpus.part("threshold")) == 100
 
@@ -30,8 +30,8 @@ def test_what_a_table_lacks_is_taken_from_training():
 
 
 def test_a_judged_text_is_not_trained_on():
-    given = rows(300, split="train") + rows(100, split="val") + [{"text": "fresh text", "label": "a", "split": "test"}]
-    corpus = corpus_of(given, Fields(), "t", is_multi_label=False)
+    table = rows(300, split="train") + rows(100, split="val") + [{"text": "fresh text", "label": "a", "split": "test"}]
+    corpus = corpus_of(table, Fields(), "t", is_multi_label=False)
     train = {row.key for row in corpus.part("train")}
     assert not train & {row.key for part in ("selection", "threshold", "test") for row in corpus.part(part)}
     assert corpus.repeated == 100
@@ -41,16 +41,16 @@ def test_folds_are_fixed_and_cover_every_row_once():
     corpus = corpus_of(rows(), Fields(), "t", is_multi_label=False)
     pool = {row.key for part in ("train", "selection") for row in corpus.part(part)}
     folds = [with_folds(corpus, 4, fold) for fold in range(4)]
-    chosen = [{row.key for row in fold.part("selection")} for fold in folds]
-    assert set().union(*chosen) == pool
-    assert sum(len(fold) for fold in chosen) == len(pool)
+    selections = [{row.key for row in fold.part("selection")} for fold in folds]
+    assert set().union(*selections) == pool
+    assert sum(len(fold) for fold in selections) == len(pool)
     assert all(fold.part("test") == corpus.part("test") for fold in folds)
 
 
 def test_several_labels_a_row_as_list_or_text():
-    given = [{"text": f"t {n}", "label": ["x", "y"] if n % 2 else []} for n in range(200)]
-    text = [{"text": f"t {n}", "label": "x|y" if n % 2 else ""} for n in range(200)]
-    one, other = (corpus_of(r, Fields(), "t", is_multi_label=True) for r in (given, text))
+    as_lists = [{"text": f"t {n}", "label": ["x", "y"] if n % 2 else []} for n in range(200)]
+    as_text = [{"text": f"t {n}", "label": "x|y" if n % 2 else ""} for n in range(200)]
+    one, other = (corpus_of(r, Fields(), "t", is_multi_label=True) for r in (as_lists, as_text))
     assert one.label_names == ("x", "y")
     assert one.rows == other.rows
 

@@ -22,10 +22,12 @@ def test_every_sample_occurs_once_and_no_row_is_too_long(lengths, rows, accumula
     batches = [batch for step in steps for batch in step]
     assert sorted(int(i) for batch in batches for i in batch) == list(range(len(lengths)))
     assert all(len(step) == accumulation for step in steps[:-1])
-    cut = [rows_of(batch, lengths, 64) for batch in batches]
-    assert all(sum(lengths[i] for i in row) <= 64 for found in cut for row in found)
-    assert all(len(found) == rows for found in cut[:-1]), "all micro-batches but the last are full"
-    assert len(cut[-1]) <= rows
+    rows_by_batch = [rows_of(batch, lengths, 64) for batch in batches]
+    assert all(sum(lengths[i] for i in row) <= 64 for packed_rows in rows_by_batch for row in packed_rows)
+    assert all(len(packed_rows) == rows for packed_rows in rows_by_batch[:-1]), (
+        "all micro-batches but the last are full"
+    )
+    assert len(rows_by_batch[-1]) <= rows
 
 
 @given(LENGTHS)

@@ -7,9 +7,9 @@ from forerun.errors import BadData
 def test_csv_and_tsv(tmp_path):
     (tmp_path / "a.csv").write_text('text,label\n"one, two",x\nthree,y\n')
     (tmp_path / "a.tsv").write_text("text\tlabel\none, two\tx\nthree\ty\n")
-    wanted = [{"text": "one, two", "label": "x"}, {"text": "three", "label": "y"}]
-    assert list(read_table(str(tmp_path / "a.csv"), "split")) == wanted
-    assert list(read_table(str(tmp_path / "a.tsv"), "split")) == wanted
+    expected = [{"text": "one, two", "label": "x"}, {"text": "three", "label": "y"}]
+    assert list(read_table(str(tmp_path / "a.csv"), "split")) == expected
+    assert list(read_table(str(tmp_path / "a.tsv"), "split")) == expected
 
 
 def test_parquet(tmp_path):

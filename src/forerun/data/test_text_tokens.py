@@ -11,24 +11,24 @@ def tokens():
 
 
 def test_one_text(tokens):
-    (found,) = tokens.encode([("A good FILM", None)], 64)
-    assert (found.ids[0], found.ids[-1]) == (START_ID, END_ID)
-    assert set(found.types) == {0}
-    assert found == tokens.encode([("a good film", None)], 64)[0]
+    (encoded,) = tokens.encode([("A good FILM", None)], 64)
+    assert (encoded.ids[0], encoded.ids[-1]) == (START_ID, END_ID)
+    assert set(encoded.types) == {0}
+    assert encoded == tokens.encode([("a good film", None)], 64)[0]
 
 
 def test_two_texts_have_two_types_and_their_own_ends(tokens):
-    (found,) = tokens.encode([("a good film", "the story")], 64)
-    assert list(found.ids).count(END_ID) == 2
-    assert found.types.index(1) == list(found.ids).index(END_ID) + 1
-    assert len(found.ids) == len(found.types)
+    (encoded,) = tokens.encode([("a good film", "the story")], 64)
+    assert list(encoded.ids).count(END_ID) == 2
+    assert encoded.types.index(1) == list(encoded.ids).index(END_ID) + 1
+    assert len(encoded.ids) == len(encoded.types)
 
 
 @pytest.mark.parametrize("length", [4, 8, 12])
 def test_long_pairs_are_cut_from_the_longer_text(tokens, length):
-    (found,) = tokens.encode([(" ".join(TEXTS[:6]), "the story")], length)
+    (encoded,) = tokens.encode([(" ".join(TEXTS[:6]), "the story")], length)
     (short,) = tokens.encode([("", "the story")], 64)
-    assert len(found.ids) == len(found.types) == length
+    assert len(encoded.ids) == len(encoded.types) == length
     if length >= 12:
-        kept = [token for token, kind in zip(found.ids, found.types, strict=True) if kind == 1]
-        assert kept == [token for token, kind in zip(short.ids, short.types, strict=True) if kind == 1]
+        second_text = [token for token, kind in zip(encoded.ids, encoded.types, strict=True) if kind == 1]
+        assert second_text == [token for token, kind in zip(short.ids, short.types, strict=True) if kind == 1]

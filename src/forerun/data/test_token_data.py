@@ -66,11 +66,11 @@ def test_packed_rows(workload):
 
 
 def _ignored(workload):
-    wanted = torch.zeros(2, 8, dtype=torch.bool)
-    wanted[1, 4:] = True
+    mask = torch.zeros(2, 8, dtype=torch.bool)
+    mask[1, 4:] = True
     if workload == "causal-lm":
-        wanted[0, 0] = wanted[0, 5] = wanted[1, 0] = True
-    return wanted
+        mask[0, 0] = mask[0, 5] = mask[1, 0] = True
+    return mask
 
 
 def test_a_target_of_the_wrong_kind_is_refused():

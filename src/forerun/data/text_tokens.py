@@ -53,11 +53,11 @@ class LearnedTokens:
         """`<start>` text `<end>`, and after it the second text `<end>`."""
         firsts = self._tokenizer.encode_batch([text.lower() for text, _ in texts])
         seconds = self._tokenizer.encode_batch([(pair or "").lower() for _, pair in texts])
-        found = []
+        samples = []
         for first, second, (_, pair) in zip(firsts, seconds, texts, strict=True):
             one, other = first.ids, second.ids if pair is not None else []
             over = len(one) + len(other) + (3 if pair is not None else 2) - sequence_length
-            while over > 0 and (one or other):  # from the longer, as transformers does
+            while over > 0 and (one or other):  # transformers cuts from the longer too (LONGEST_FIRST)
                 longer = one if len(one) >= len(other) else other
                 cut = max(1, min(over, abs(len(one) - len(other))))
                 del longer[-cut:]
@@ -67,11 +67,11 @@ class LearnedTokens:
             if pair is not None:
                 types += [1] * (len(other) + 1)
                 ids += [*other, END_ID]
-            found.append(Encoded(ids[:sequence_length], types[:sequence_length]))
-        return found
+            samples.append(Encoded(ids[:sequence_length], types[:sequence_length]))
+        return samples
 
     def save(self, folder: Path) -> None:
-        """As `tokenizer.json`."""
+        """Content of the file `tokenizer.json`."""
         (folder / "tokenizer.json").write_text(self._tokenizer.to_str(), encoding="utf-8")
 
 
@@ -83,8 +83,8 @@ class BorrowedTokens:
         self.pad_id = tokeniser.pad_token_id
 
     def encode(self, texts: Texts, sequence_length: int) -> list[Encoded]:
-        """With the model's own special tokens."""
-        found = []
+        """Token ids and types of each text, with the model's own special tokens."""
+        samples = []
         for first in range(0, len(texts), TEXTS_AT_ONCE):
             some = texts[first : first + TEXTS_AT_ONCE]
             pairs = None if some[0][1] is None else [pair for _, pair in some]
@@ -92,9 +92,9 @@ class BorrowedTokens:
                 [text for text, _ in some], pairs, truncation=True, max_length=sequence_length, verbose=False,
                 return_token_type_ids=True,
             )  # fmt: skip
-            found += [Encoded(i, t) for i, t in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)]
-        return found
+            samples += [Encoded(i, t) for i, t in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)]
+        return samples
 
     def save(self, folder: Path) -> None:
-        """As transformers does."""
+        """Write the files that transformers reads."""
         self._tokeniser.save_pretrained(folder)

@@ -23,7 +23,7 @@ from forerun.data.sampler import COMPILED_MULTIPLE, LENGTH_MULTIPLE, LengthBucke
 from forerun.settings.schema import Settings
 
 IGNORED = -100
-"""Label of positions that do not count, as in PyTorch's cross-entropy."""
+"""Label of positions that do not count: `ignore_index` of torch/nn/functional.py (2.13), `cross_entropy`."""
 Batch = dict[str, Tensor]
 
 
@@ -43,7 +43,7 @@ class TokenData:
     samples: Sequence[TokenSample]
     padding_id: int = 0
     start_id: int = 0
-    """What a decoder begins with (`seq2seq-lm`)."""
+    """Id of the token that a decoder begins with (`seq2seq-lm`)."""
     _orders: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def valid_labels(self) -> Iterator[int]:
@@ -65,7 +65,7 @@ class TokenData:
 
     @cached_property
     def sampler(self) -> PackedSampler | LengthBucketSampler:
-        """Who shares a micro-batch."""
+        """Order of the samples, and which of them share a micro-batch."""
         batch = self.settings.batch
         shape: dict[str, Any] = {
             "lengths": self.lengths, "micro_batch_size": batch.micro_batch_size,
@@ -104,6 +104,7 @@ class TokenData:
         mask = _padded([[1] * min(len(s.ids), length) for s in samples], length, 0)
         match self.settings.workload:
             case "causal-lm":
+                # transformers/loss/loss_utils.py (5.23), ForCausalLMLoss shifts: a row's first label never counts
                 labels = _padded([_labels(s) for s in samples], length, IGNORED)
                 return _counted({"input_ids": ids, "labels": labels}, labels[:, 1:])
             case "sequence-classification":

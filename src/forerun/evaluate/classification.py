@@ -47,9 +47,9 @@ class Scored:
         if not np.isfinite(self.scores).all():
             raise ValueError("scores must be finite")
 
-    def where(self, chosen: Sequence[bool] | NDArray[np.bool_]) -> "Scored":
-        """The chosen rows."""
-        rows = np.flatnonzero(np.asarray(chosen))
+    def where(self, mask: Sequence[bool] | NDArray[np.bool_]) -> "Scored":
+        """The rows that `mask` selects."""
+        rows = np.flatnonzero(np.asarray(mask))
         return Scored(self.labels[rows], self.scores[rows], tuple(self.groups[row] for row in rows))
 
 
@@ -158,9 +158,9 @@ def roc_auc(labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = No
 def average_precision(labels: ArrayLike, scores: ArrayLike) -> float:
     """Σ (recall step) · precision from the highest score down; rows of one score enter together."""
     positive, negative = _mass_per_score(labels, scores, None)
-    found = np.cumsum(positive[::-1])
+    true_positives = np.cumsum(positive[::-1])
     flagged = np.cumsum((positive + negative)[::-1])
-    return float((positive[::-1] * found / flagged).sum() / positive.sum())
+    return float((positive[::-1] * true_positives / flagged).sum() / positive.sum())
 
 
 def f1_score(labels: NDArray[np.int64], predicted: NDArray[np.bool_]) -> float:

@@ -22,7 +22,7 @@ class Decoding:
     """How tokens are chosen."""
 
     new_tokens: int
-    """At most so many per prompt."""
+    """Most new tokens per prompt."""
     end_ids: tuple[int, ...]
     """Generation of a prompt stops after one of these."""
     pad_id: int
@@ -46,20 +46,21 @@ def generate(
     """
     bare: Any = unwrapped(model)
     device = next(bare.parameters()).device
+    # neighbours in length share a batch, which saves padding
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]), reverse=True)
-    found: list[list[int]] = [[] for _ in prompts]
+    answers: list[list[int]] = [[] for _ in prompts]
     was_training = bare.training
     bare.eval()
     with torch.inference_mode(), POLICIES[precision].autocast(device.type):
         for first in range(0, len(order), batch_size):
-            chosen = order[first : first + batch_size]
-            batch = left_padded([prompts[number] for number in chosen], decoding.pad_id)
+            numbers = order[first : first + batch_size]
+            batch = left_padded([prompts[number] for number in numbers], decoding.pad_id)
             pieces = in_pieces(lambda part: _continued(bare, part, decoding, device), batch)
             rows = [row for piece in pieces for row in piece.tolist()]
-            for number, row in zip(chosen, rows, strict=True):
-                found[number] = until_end(row, decoding)
+            for number, row in zip(numbers, rows, strict=True):
+                answers[number] = until_end(row, decoding)
     bare.train(was_training)
-    return found
+    return answers
 
 
 def left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> dict[str, Tensor]:
@@ -95,7 +96,7 @@ def expected_longest(lengths: Sequence[int], batch_size: int, most: int) -> floa
 def _continued(model: Any, batch: dict[str, Tensor], decoding: Decoding, device: torch.device) -> Tensor:
     """New ids (prompts, at most `new_tokens`)."""
     samples = decoding.temperature > 0
-    chosen = {"temperature": decoding.temperature, "top_p": decoding.top_p} if samples else {}
+    sampling = {"temperature": decoding.temperature, "top_p": decoding.top_p} if samples else {}
     ids = batch["input_ids"].to(device)
     result = model.generate(
         input_ids=ids,
@@ -105,6 +106,6 @@ def _continued(model: Any, batch: dict[str, Tensor], decoding: Decoding, device:
         eos_token_id=list(decoding.end_ids),
         pad_token_id=decoding.pad_id,
         use_cache=True,
-        **chosen,
+        **sampling,
     )
     return result[:, ids.shape[1] :]

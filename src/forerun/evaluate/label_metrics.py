@@ -55,8 +55,8 @@ class Decision:
         levels = np.asarray(self.levels)
         if answers.is_multi_label:
             return (answers.probabilities > levels).astype(np.int64)
-        chosen = (answers.probabilities / levels).argmax(axis=1)
-        return np.eye(answers.targets.shape[1], dtype=np.int64)[chosen]
+        best = (answers.probabilities / levels).argmax(axis=1)
+        return np.eye(answers.targets.shape[1], dtype=np.int64)[best]
 
 
 def plain_decision(labels: int) -> Decision:
@@ -85,12 +85,12 @@ def _best_level(targets: Cells, chances: Floats) -> float:
 
 def figures(answers: LabelPredictions, decision: Decision) -> dict[str, float]:
     """Every figure of the module's list."""
-    targets, chosen = answers.targets, decision.labels(answers)
+    targets, predictions = answers.targets, decision.labels(answers)
     return {
-        "macro_f1": macro_f1(targets, chosen),
-        "micro_f1": _f1(targets.ravel(), chosen.ravel() == 1),
-        "mcc": mcc(targets, chosen, is_multi_label=answers.is_multi_label),
-        "balanced_accuracy": balanced_accuracy(targets, chosen, is_multi_label=answers.is_multi_label),
+        "macro_f1": macro_f1(targets, predictions),
+        "micro_f1": _f1(targets.ravel(), predictions.ravel() == 1),
+        "mcc": mcc(targets, predictions, is_multi_label=answers.is_multi_label),
+        "balanced_accuracy": balanced_accuracy(targets, predictions, is_multi_label=answers.is_multi_label),
         "average_precision": mean_average_precision(answers),
         "ece": calibration_error(answers),
     }
@@ -105,36 +105,36 @@ def precision_by_label(answers: LabelPredictions) -> list[float | None]:
 
 
 def mean_average_precision(answers: LabelPredictions) -> float:
-    """Macro over the labels that occur."""
+    """Mean average precision over the labels that occur."""
     return float(np.mean([value for value in precision_by_label(answers) if value is not None]))
 
 
-def macro_f1(targets: Cells, chosen: Cells) -> float:
+def macro_f1(targets: Cells, predictions: Cells) -> float:
     """Mean F1 over labels."""
-    hits = (targets * chosen).sum(axis=0)
-    both = targets.sum(axis=0) + chosen.sum(axis=0)
+    hits = (targets * predictions).sum(axis=0)
+    both = targets.sum(axis=0) + predictions.sum(axis=0)
     return float(np.mean(np.divide(2.0 * hits, both, out=np.zeros(len(both)), where=both > 0)))
 
 
-def mcc(targets: Cells, chosen: Cells, *, is_multi_label: bool) -> float:
+def mcc(targets: Cells, predictions: Cells, *, is_multi_label: bool) -> float:
     """Matthews' correlation coefficient."""
     if is_multi_label:
-        targets, chosen = (np.stack([1 - x.ravel(), x.ravel()], axis=1) for x in (targets, chosen))
+        targets, predictions = (np.stack([1 - x.ravel(), x.ravel()], axis=1) for x in (targets, predictions))
     rows = len(targets)
-    hits = float((targets * chosen).sum())
-    true, said = targets.sum(axis=0).astype(float), chosen.sum(axis=0).astype(float)
-    under = (rows**2 - (said**2).sum()) * (rows**2 - (true**2).sum())
-    return float((hits * rows - (true * said).sum()) / np.sqrt(under)) if under > 0 else 0.0
+    hits = float((targets * predictions).sum())
+    target_counts, prediction_counts = targets.sum(axis=0).astype(float), predictions.sum(axis=0).astype(float)
+    under = (rows**2 - (prediction_counts**2).sum()) * (rows**2 - (target_counts**2).sum())
+    return float((hits * rows - (target_counts * prediction_counts).sum()) / np.sqrt(under)) if under > 0 else 0.0
 
 
-def balanced_accuracy(targets: Cells, chosen: Cells, *, is_multi_label: bool) -> float:
+def balanced_accuracy(targets: Cells, predictions: Cells, *, is_multi_label: bool) -> float:
     """Mean recall."""
     occurs = targets.any(axis=0)
-    recall = (targets * chosen).sum(axis=0)[occurs] / targets.sum(axis=0)[occurs]
+    recall = (targets * predictions).sum(axis=0)[occurs] / targets.sum(axis=0)[occurs]
     if not is_multi_label:
         return float(recall.mean())
     absent = (1 - targets).sum(axis=0)
-    specificity = ((1 - targets) * (1 - chosen)).sum(axis=0)[absent > 0] / absent[absent > 0]
+    specificity = ((1 - targets) * (1 - predictions)).sum(axis=0)[absent > 0] / absent[absent > 0]
     return float((recall.mean() + specificity.mean()) / 2)
 
 
@@ -173,8 +173,8 @@ def paired_gap(
     """`first`'s figure minus `second`'s on the same rows, with its 95 % interval over rows drawn with replacement."""
     if not np.array_equal(first.targets, second.targets):
         raise ValueError("a paired comparison needs answers to the same rows")
-    drawn = _resampled([first, second], metric, decisions, draws, 0)
-    low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
+    bootstrap = _resampled([first, second], metric, decisions, draws, 0)
+    low, high = np.quantile(bootstrap[0] - bootstrap[1], [0.025, 0.975])
     value = figures(first, decisions[0])[metric] - figures(second, decisions[1])[metric]
     return float(value), float(low), float(high)
 
@@ -188,32 +188,32 @@ def _resampled(
 ) -> list[Floats]:
     random = np.random.default_rng(seed)
     rows = len(several[0].targets)
-    found = np.zeros((len(several), draws))
+    bootstrap = np.zeros((len(several), draws))
     for draw in range(draws):
-        chosen = random.integers(0, rows, rows)
+        sample = random.integers(0, rows, rows)
         for number, (answers, decision) in enumerate(zip(several, decisions, strict=True)):
-            part = LabelPredictions(answers.targets[chosen], answers.probabilities[chosen], answers.is_multi_label)
-            found[number, draw] = one_figure(part, metric, decision)
-    return list(found)
+            part = LabelPredictions(answers.targets[sample], answers.probabilities[sample], answers.is_multi_label)
+            bootstrap[number, draw] = one_figure(part, metric, decision)
+    return list(bootstrap)
 
 
 def one_figure(answers: LabelPredictions, metric: str, decision: Decision) -> float:
     """One figure, without the others."""
     if metric == "average_precision":
         return mean_average_precision(answers)
-    chosen = decision.labels(answers)
+    predictions = decision.labels(answers)
     match metric:
         case "macro_f1":
-            return macro_f1(answers.targets, chosen)
+            return macro_f1(answers.targets, predictions)
         case "micro_f1":
-            return _f1(answers.targets.ravel(), chosen.ravel() == 1)
+            return _f1(answers.targets.ravel(), predictions.ravel() == 1)
         case "mcc":
-            return mcc(answers.targets, chosen, is_multi_label=answers.is_multi_label)
+            return mcc(answers.targets, predictions, is_multi_label=answers.is_multi_label)
         case "balanced_accuracy":
-            return balanced_accuracy(answers.targets, chosen, is_multi_label=answers.is_multi_label)
+            return balanced_accuracy(answers.targets, predictions, is_multi_label=answers.is_multi_label)
     return figures(answers, decision)[metric]
 
 
-def _f1(targets: Cells, chosen: NDArray[np.bool_]) -> float:
-    both = int(targets.sum()) + int(chosen.sum())
-    return 2 * int((targets * chosen).sum()) / both if both else 0.0
+def _f1(targets: Cells, predictions: NDArray[np.bool_]) -> float:
+    both = int(targets.sum()) + int(predictions.sum())
+    return 2 * int((targets * predictions).sum()) / both if both else 0.0

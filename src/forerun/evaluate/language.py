@@ -42,13 +42,13 @@ class LanguageScore:
 
     def metrics(self, words: int | None = None, bytes: int | None = None) -> dict[str, float]:
         """Every usual figure; those of words and bytes where the scored text has them."""
-        found = {"held_out_loss": self.loss, "token_perplexity": math.exp(min(self.loss, 700.0))}
-        found["accuracy"] = float(self.is_right.mean())
+        figures = {"held_out_loss": self.loss, "token_perplexity": math.exp(min(self.loss, 700.0))}
+        figures["accuracy"] = float(self.is_right.mean())
         if words:
-            found["word_perplexity"] = math.exp(min(self.total / words, 700.0))
+            figures["word_perplexity"] = math.exp(min(self.total / words, 700.0))
         if bytes:
-            found["bits_per_byte"] = self.total / (bytes * math.log(2))
-        return found
+            figures["bits_per_byte"] = self.total / (bytes * math.log(2))
+        return figures
 
 
 def score_language(model: nn.Module, batches: Iterable[Batch], precision: Precision = "fp32") -> LanguageScore:
@@ -83,19 +83,19 @@ def unigram_loss(train: Ids, held_out: Ids, vocabulary: int) -> float:
 
 def bigram_loss(train: Ids, held_out: Ids, vocabulary: int) -> float:
     """Nats per target of a table of token pairs, discounted and backed off."""
-    seen, counts = np.unique(_pairs(train, vocabulary), return_counts=True)
-    before, after = seen // vocabulary, seen % vocabulary
+    bigrams, counts = np.unique(_pairs(train, vocabulary), return_counts=True)
+    before, after = bigrams // vocabulary, bigrams % vocabulary
     totals = np.bincount(before, weights=counts, minlength=vocabulary)
     kinds = np.bincount(before, minlength=vocabulary)
     continuations = np.bincount(after, minlength=vocabulary) + 1.0
     below = continuations / continuations.sum()
-    wanted = _pairs(held_out, vocabulary)
-    place = np.searchsorted(seen, wanted).clip(max=len(seen) - 1)
-    found = np.where(seen[place] == wanted, counts[place], 0)
-    first, second = wanted // vocabulary, wanted % vocabulary
+    targets = _pairs(held_out, vocabulary)
+    place = np.searchsorted(bigrams, targets).clip(max=len(bigrams) - 1)
+    target_counts = np.where(bigrams[place] == targets, counts[place], 0)
+    first, second = targets // vocabulary, targets % vocabulary
     whole = np.maximum(totals[first], 1)
     rest = np.where(totals[first] > 0, DISCOUNT * kinds[first] / whole, 1.0)
-    return float(-np.log(np.maximum(found - DISCOUNT, 0) / whole + rest * below[second]).mean())
+    return float(-np.log(np.maximum(target_counts - DISCOUNT, 0) / whole + rest * below[second]).mean())
 
 
 def _pairs(ids: Ids, vocabulary: int) -> NDArray[np.int64]:

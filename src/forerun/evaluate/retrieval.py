@@ -37,7 +37,7 @@ class RetrievalReport(Record):
     recall_at_10: float
     mrr: float
     intervals: dict[str, Interval]
-    """Of each of the four, by its name."""
+    """95 % interval of each of the four figures, by its name."""
 
 
 def retrieval(
@@ -88,15 +88,15 @@ def retrieval(
 
 
 def _intervals(figures: Matrix, group: NDArray[np.int64], random: np.random.Generator) -> dict[str, Interval]:
-    """Of the means of `figures` (queries, 4), by name."""
+    """95 % interval of the mean of each column of `figures` (queries, 4), by name."""
     _, owner = np.unique(group, return_inverse=True)
     if owner.max() + 1 < LEAST_GROUPS:
         owner = np.arange(len(figures))
     number = int(owner.max()) + 1
     sums = np.stack([np.bincount(owner, weights=column, minlength=number) for column in figures.T], axis=1)
     counts = np.bincount(owner, minlength=number)
-    drawn = random.integers(number, size=(DRAWS, number))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)[:, None]
+    resamples = random.integers(number, size=(DRAWS, number))
+    means = sums[resamples].sum(axis=1) / counts[resamples].sum(axis=1)[:, None]
     low, high = np.quantile(means, [0.025, 0.975], axis=0)
     names = ("map_at_r", "recall_at_1", "recall_at_10", "mrr")
     return {name: (float(low[n]), float(high[n])) for n, name in enumerate(names)}

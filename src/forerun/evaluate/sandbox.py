@@ -34,21 +34,21 @@ from forerun.units import MIB
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 REPORT_BYTES = 4096
-"""What is read of a report; a longer one is none."""
+"""Most bytes of a report; a longer one is not valid JSON once cut."""
 GRACE_SECONDS = 1.0
-"""For a process that has closed its report to end."""
+"""Seconds that a process has to end after it closed its report."""
 
 Status = Literal["passed", "failed", "refused", "timeout", "memory", "died"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxLimits:
-    """What one program may use."""
+    """Resources that one program may use."""
 
     wall_seconds: float = 6.0
     cpu_seconds: int = 3
     memory_bytes: int = 512 * MIB
-    """Of address space."""
+    """Most address space in bytes (RLIMIT_AS)."""
     open_files: int = 32
 
 
@@ -58,7 +58,7 @@ class SandboxResult:
 
     status: Status
     """`refused`: it tried what the sandbox forbids; `died`: its process ended before the program did."""
-    said: str = ""
+    message: str = ""
 
     @property
     def passed(self) -> bool:
@@ -96,12 +96,12 @@ def run_program(program: str, limits: SandboxLimits | None = None) -> SandboxRes
         deadline = time.monotonic() + limits.wall_seconds
         try:
             _hand_over(process, json.dumps(job).encode())
-            said = _report(report.fileno(), deadline)
+            report_bytes = _report(report.fileno(), deadline)
             late = time.monotonic() >= deadline
-            ended = None if late else _ending(process.pid)
+            status = None if late else _ending(process.pid)
         finally:
             _kill_session(process)
-    return _outcome(said, token, ended)
+    return _outcome(report_bytes, token, status)
 
 
 def _hand_over(process: subprocess.Popen[bytes], job: bytes) -> None:
@@ -110,26 +110,26 @@ def _hand_over(process: subprocess.Popen[bytes], job: bytes) -> None:
 
 
 def _report(descriptor: int, deadline: float) -> bytes:
-    """What the process says until it closes its end, says too much, or time is up."""
-    said = b""
-    while len(said) <= REPORT_BYTES:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+    """Bytes that the process reports until it closes its end, sends too many, or the deadline passes."""
+    content = b""
+    while len(content) <= REPORT_BYTES:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0 or not select.select([descriptor], [], [], seconds_left)[0]:
             break
-        part = os.read(descriptor, REPORT_BYTES + 1)
-        if not part:
+        chunk = os.read(descriptor, REPORT_BYTES + 1)
+        if not chunk:
             break
-        said += part
-    return said
+        content += chunk
+    return content
 
 
 def _ending(pid: int) -> os.waitid_result | None:
-    """How the process ended, without forgetting it: until then its number is its own."""
+    """Exit status of the process, which stays a zombie (WNOWAIT): its id is not used again before it is killed."""
     until = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < until:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        if found is not None:
-            return found
+        status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if status is not None:
+            return status
         time.sleep(0.002)
     return None
 
@@ -141,17 +141,17 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _outcome(said: bytes, token: str, ended: os.waitid_result | None) -> SandboxResult:
+def _outcome(report_bytes: bytes, token: str, status: os.waitid_result | None) -> SandboxResult:
     try:
-        report = json.loads(said)
+        report = json.loads(report_bytes)
         if isinstance(report, dict) and report.get("token") == token:
             return SandboxResult(report["status"], report["said"])
     except (json.JSONDecodeError, UnicodeDecodeError):
         pass
-    if ended is None:
+    if status is None:
         return SandboxResult("timeout", "stopped at the wall clock")
-    if ended.si_code == os.CLD_EXITED:
-        return SandboxResult("died", f"exit code {ended.si_status} before the end of the program")
-    if ended.si_status in (signal.SIGXCPU, signal.SIGKILL):
+    if status.si_code == os.CLD_EXITED:
+        return SandboxResult("died", f"exit code {status.si_status} before the end of the program")
+    if status.si_status in (signal.SIGXCPU, signal.SIGKILL):
         return SandboxResult("timeout", "stopped at the CPU limit")
-    return SandboxResult("died", signal.strsignal(ended.si_status) or f"signal {ended.si_status}")
+    return SandboxResult("died", signal.strsignal(status.si_status) or f"signal {status.si_status}")

@@ -1,4 +1,4 @@
-"""What runs inside the sandbox's process: limits, an audit hook, then the untrusted program. Started by `sandbox.py`.
+"""The program of the sandbox's process: limits, an audit hook, then the untrusted program. Started by `sandbox.py`.
 
 A file of its own, run by path with nothing but the standard library; it is never imported. The order matters: what
 needs rights (user, namespaces, limits) is done first, then the hook is set, which cannot be taken off again.
@@ -96,10 +96,10 @@ def main():
     finally:
         kind, error, _ = sys.exc_info()
         status = "passed" if finished else "memory" if kind is MemoryError else "failed"
-        said = "" if kind is None else f"{kind.__name__}: {error}"[:300]
+        message = "" if kind is None else f"{kind.__name__}: {error}"[:300]
         if refusals:
-            status, said = "refused", refusals[0]
-        say(channel, dumps({"token": token, "status": status, "said": said}).encode())
+            status, message = "refused", refusals[0]
+        say(channel, dumps({"token": token, "status": status, "said": message}).encode())
         leave(0)
 
 

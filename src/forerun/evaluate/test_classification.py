@@ -103,11 +103,11 @@ def test_paired_difference_is_surer_than_two_intervals():
     same = c.auc_difference(test, test.scores)
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
     worse = np.clip(test.scores + np.random.default_rng(5).normal(0, 0.05, 600), 0, 1)
-    found = c.auc_difference(test, worse)
-    assert found.value == pytest.approx(c.roc_auc(test.labels, test.scores) - c.roc_auc(test.labels, worse))
-    assert found.low <= found.value <= found.high
+    difference = c.auc_difference(test, worse)
+    assert difference.value == pytest.approx(c.roc_auc(test.labels, test.scores) - c.roc_auc(test.labels, worse))
+    assert difference.low <= difference.value <= difference.high
     low, high = c.bootstrap_auc(test)
-    assert found.high - found.low < 0.5 * (high - low)
+    assert difference.high - difference.low < 0.5 * (high - low)
 
 
 def test_report_slices_and_flat_metrics():

@@ -63,5 +63,5 @@ def test_a_batch_without_room_is_generated_in_halves(model, monkeypatch):
 def test_the_expected_longest_is_that_of_all_batches(lengths, size, most):
     """Every batch of so many draws, one by one."""
     batches = itertools.product(lengths, repeat=size)
-    wanted = statistics.fmean(min(most, max(batch)) for batch in batches)
-    assert expected_longest(lengths, size, most) == pytest.approx(wanted)
+    expected = statistics.fmean(min(most, max(batch)) for batch in batches)
+    assert expected_longest(lengths, size, most) == pytest.approx(expected)

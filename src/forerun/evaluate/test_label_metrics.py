@@ -16,10 +16,10 @@ from forerun.evaluate.label_metrics import (
 
 def single(rows=300, labels=3, seed=0, sharp=2.0):
     random = np.random.default_rng(seed)
-    true = random.integers(0, labels, rows)
-    scores = random.normal(size=(rows, labels)) + sharp * np.eye(labels)[true]
+    classes = random.integers(0, labels, rows)
+    scores = random.normal(size=(rows, labels)) + sharp * np.eye(labels)[classes]
     chances = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-    return LabelPredictions(np.eye(labels, dtype=np.int64)[true], chances, False)
+    return LabelPredictions(np.eye(labels, dtype=np.int64)[classes], chances, False)
 
 
 def several(rows=300, labels=4, seed=1):
@@ -31,24 +31,26 @@ def several(rows=300, labels=4, seed=1):
 
 def test_one_label_a_row_agrees_with_scikit_learn():
     answers = single()
-    true, said = answers.targets.argmax(axis=1), answers.probabilities.argmax(axis=1)
-    found = figures(answers, plain_decision(3))
-    assert found["macro_f1"] == pytest.approx(sk.f1_score(true, said, average="macro"))
-    assert found["micro_f1"] == pytest.approx(sk.accuracy_score(true, said))
-    assert found["mcc"] == pytest.approx(sk.matthews_corrcoef(true, said))
-    assert found["balanced_accuracy"] == pytest.approx(sk.balanced_accuracy_score(true, said))
-    assert found["average_precision"] == pytest.approx(
+    classes, predictions = answers.targets.argmax(axis=1), answers.probabilities.argmax(axis=1)
+    scores = figures(answers, plain_decision(3))
+    assert scores["macro_f1"] == pytest.approx(sk.f1_score(classes, predictions, average="macro"))
+    assert scores["micro_f1"] == pytest.approx(sk.accuracy_score(classes, predictions))
+    assert scores["mcc"] == pytest.approx(sk.matthews_corrcoef(classes, predictions))
+    assert scores["balanced_accuracy"] == pytest.approx(sk.balanced_accuracy_score(classes, predictions))
+    assert scores["average_precision"] == pytest.approx(
         sk.average_precision_score(answers.targets, answers.probabilities, average="macro")
     )
 
 
 def test_several_labels_agree_with_scikit_learn():
     answers = several()
-    said = (answers.probabilities > 0.5).astype(int)
-    found = figures(answers, plain_decision(4))
-    assert found["macro_f1"] == pytest.approx(sk.f1_score(answers.targets, said, average="macro", zero_division=0))
-    assert found["micro_f1"] == pytest.approx(sk.f1_score(answers.targets, said, average="micro"))
-    assert found["mcc"] == pytest.approx(sk.matthews_corrcoef(answers.targets.ravel(), said.ravel()))
+    predictions = (answers.probabilities > 0.5).astype(int)
+    scores = figures(answers, plain_decision(4))
+    assert scores["macro_f1"] == pytest.approx(
+        sk.f1_score(answers.targets, predictions, average="macro", zero_division=0)
+    )
+    assert scores["micro_f1"] == pytest.approx(sk.f1_score(answers.targets, predictions, average="micro"))
+    assert scores["mcc"] == pytest.approx(sk.matthews_corrcoef(answers.targets.ravel(), predictions.ravel()))
     by_label = sk.average_precision_score(answers.targets, answers.probabilities, average=None)
     assert precision_by_label(answers) == pytest.approx(list(by_label))
 
@@ -57,8 +59,8 @@ def test_the_all_negative_answer_is_no_good_by_these_figures():
     """It had 0.907 by the element-wise accuracy that a search once maximised."""
     targets = np.zeros((1000, 10), dtype=np.int64)
     targets.ravel()[np.random.default_rng(0).choice(10_000, 930, replace=False)] = 1
-    found = figures(LabelPredictions(targets, np.zeros((1000, 10)), True), plain_decision(10))
-    assert (found["macro_f1"], found["micro_f1"], found["mcc"], found["balanced_accuracy"]) == (0, 0, 0, 0.5)
+    scores = figures(LabelPredictions(targets, np.zeros((1000, 10)), True), plain_decision(10))
+    assert (scores["macro_f1"], scores["micro_f1"], scores["mcc"], scores["balanced_accuracy"]) == (0, 0, 0, 0.5)
     assert (targets == 0).mean() == pytest.approx(0.907)
 
 
@@ -79,8 +81,8 @@ def test_thresholds_are_tuned_where_there_are_two_classes_or_several_labels():
 
 def test_a_decision_of_two_classes_is_a_threshold():
     answers = single(labels=2)
-    said = Decision((0.3, 0.7)).labels(answers)
-    assert (said[:, 1] == (answers.probabilities[:, 1] > 0.7)).all()
+    predictions = Decision((0.3, 0.7)).labels(answers)
+    assert (predictions[:, 1] == (answers.probabilities[:, 1] > 0.7)).all()
 
 
 def test_gaps_and_errors_of_paired_answers():

@@ -50,8 +50,8 @@ def test_the_bigram_table_by_hand():
     """After 0: 1 twice, 2 once; 0 follows 1 twice. Continuations: 0, 1 and 2 follow one kind each."""
     train, held_out = np.array([0, 1, 0, 1, 0, 2], dtype=np.int32), np.array([0, 1], dtype=np.int32)
     below = 2 / 6
-    wanted = (2 - 0.75) / 3 + 0.75 * 2 / 3 * below
-    assert bigram_loss(train, held_out, 3) == pytest.approx(-math.log(wanted))
+    probability = (2 - 0.75) / 3 + 0.75 * 2 / 3 * below
+    assert bigram_loss(train, held_out, 3) == pytest.approx(-math.log(probability))
     unseen = np.array([2, 0], dtype=np.int32)
     assert bigram_loss(train, unseen, 3) == pytest.approx(-math.log(below))
 

@@ -6,8 +6,8 @@ from forerun.evaluate.proportions import paired_difference, samples_needed, task
 
 @pytest.mark.parametrize(("hits", "low", "high"), [(46, 0.812, 0.968), (44, 0.762, 0.944)])
 def test_wilson_of_fifty(hits, low, high):
-    found = wilson(hits, 50)
-    assert (round(found.low, 3), round(found.high, 3)) == (low, high)
+    interval = wilson(hits, 50)
+    assert (round(interval.low, 3), round(interval.high, 3)) == (low, high)
 
 
 def test_wilson_at_the_ends():
@@ -28,11 +28,11 @@ def test_paired_difference_uses_the_pairs():
     first = (random.random(300) < 0.6).astype(float)
     second = first.copy()
     second[:30] = 1 - second[:30]
-    found = paired_difference(first.tolist(), second.tolist())
-    assert found.value == pytest.approx(first.mean() - second.mean())
-    assert found.low <= found.value <= found.high
+    difference = paired_difference(first.tolist(), second.tolist())
+    assert difference.value == pytest.approx(first.mean() - second.mean())
+    assert difference.low <= difference.value <= difference.high
     shuffled = paired_difference(first.tolist(), random.permutation(second).tolist())
-    assert shuffled.high - shuffled.low > 1.5 * (found.high - found.low)
+    assert shuffled.high - shuffled.low > 1.5 * (difference.high - difference.low)
     assert paired_difference([1.0, 0.0], [1.0, 0.0]).low == 0.0
     with pytest.raises(ValueError, match="same tasks"):
         paired_difference([1.0], [])
@@ -47,10 +47,10 @@ def test_tasks_needed_have_the_power_they_promise():
             float
         )
 
-    needed = tasks_needed(*draw(200_000))
+    tasks = tasks_needed(*draw(200_000))
     hits = 0
     for _ in range(300):
-        gaps = np.subtract(*draw(needed))
-        hits += abs(gaps.mean()) > 1.96 * gaps.std() / needed**0.5
+        gaps = np.subtract(*draw(tasks))
+        hits += abs(gaps.mean()) > 1.96 * gaps.std() / tasks**0.5
     assert 0.73 < hits / 300 < 0.88
     assert tasks_needed([1.0, 0.0], [1.0, 0.0]) is None

@@ -103,7 +103,7 @@ def test_right_and_wrong_programs():
         usual + "def add(a, b): return a + b" + tests, "def add(a, b): return a - b" + tests, "add = None" + tests,
     ])  # fmt: skip
     assert [outcome.status for outcome in outcomes] == ["passed", "failed", "failed"], outcomes
-    assert "AssertionError" in outcomes[1].said
+    assert "AssertionError" in outcomes[1].message
 
 
 def test_the_environment_is_empty():

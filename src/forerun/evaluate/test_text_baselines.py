@@ -7,17 +7,17 @@ TEXTS = [f"{'good fine' if n % 3 else 'bad awful'} film {n % 7}" + (" long" * (n
 LABELS = np.asarray([[1 - int(n % 3 > 0), int(n % 3 > 0)] for n in range(90)])
 
 
-def accuracy(found, targets):
-    return float((found.argmax(axis=1) == targets.argmax(axis=1)).mean())
+def accuracy(probabilities, targets):
+    return float((probabilities.argmax(axis=1) == targets.argmax(axis=1)).mean())
 
 
 def test_one_label_a_row():
-    found = {b.name: b.answer(TEXTS) for b in fit_baselines(TEXTS, LABELS, is_multi_label=False)}
-    assert list(found) == ["majority", "prior", "all-negative", "length", "tf-idf"]
-    assert all(chances.shape == LABELS.shape for chances in found.values())
-    assert accuracy(found["majority"], LABELS) == pytest.approx(2 / 3)
-    assert accuracy(found["all-negative"], LABELS) == pytest.approx(1 / 3)
-    assert accuracy(found["length"], LABELS) == accuracy(found["tf-idf"], LABELS) == 1
+    answers = {b.name: b.answer(TEXTS) for b in fit_baselines(TEXTS, LABELS, is_multi_label=False)}
+    assert list(answers) == ["majority", "prior", "all-negative", "length", "tf-idf"]
+    assert all(chances.shape == LABELS.shape for chances in answers.values())
+    assert accuracy(answers["majority"], LABELS) == pytest.approx(2 / 3)
+    assert accuracy(answers["all-negative"], LABELS) == pytest.approx(1 / 3)
+    assert accuracy(answers["length"], LABELS) == accuracy(answers["tf-idf"], LABELS) == 1
 
 
 def test_several_labels_one_of_which_never_occurs():

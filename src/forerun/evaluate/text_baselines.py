@@ -33,7 +33,7 @@ def fit_baselines(texts: Texts, targets: Cells, *, is_multi_label: bool) -> list
     most = (shares > 0.5).astype(float) if is_multi_label else np.eye(len(shares))[shares.argmax()]
     none = np.zeros(len(shares)) if is_multi_label else np.eye(len(shares))[0]
 
-    def drawn(rows: Texts) -> Floats:
+    def draw_answers(rows: Texts) -> Floats:
         random = np.random.default_rng(DRAW_SEED)
         if is_multi_label:
             return (random.random((len(rows), len(shares))) < shares).astype(float)
@@ -44,7 +44,7 @@ def fit_baselines(texts: Texts, targets: Cells, *, is_multi_label: bool) -> list
 
     return [
         Baseline("majority", constant(most)),
-        Baseline("prior", drawn),
+        Baseline("prior", draw_answers),
         Baseline("all-negative", constant(none)),
         Baseline("length", fit_length(texts, targets, is_multi_label=is_multi_label)),
         Baseline("tf-idf", fit_words(texts, targets, is_multi_label=is_multi_label).probabilities),
@@ -57,18 +57,18 @@ class WordModel:
 
     vectors: Any
     regressions: list[Any]
-    """One for each label, or a single one over all classes."""
+    """One regression for each label, or a single one over all classes."""
     classes: int
     is_multi_label: bool
 
     def probabilities(self, texts: Texts) -> Floats:
-        """Of each label (texts, labels)."""
+        """Probability of each label (texts, labels)."""
         return _answer(self.regressions, self.vectors.transform(list(texts)), self.classes, self.is_multi_label)
 
     def labels(self, texts: Texts) -> Cells:
-        """Decided at one half, or the most probable."""
-        found = self.probabilities(texts)
-        return (found > 0.5).astype(np.int64) if self.is_multi_label else found.argmax(axis=1)
+        """Labels above one half, or number of the most probable class."""
+        probabilities = self.probabilities(texts)
+        return (probabilities > 0.5).astype(np.int64) if self.is_multi_label else probabilities.argmax(axis=1)
 
     def strongest(self, count: int) -> list[str]:
         """Single words with the largest weights of either sign."""
@@ -110,20 +110,22 @@ def _fit(features: Any, targets: Cells, is_multi_label: bool) -> list[Any]:
 
     if not is_multi_label:
         return [LogisticRegression(max_iter=1000).fit(features, targets.argmax(axis=1))]
-    found = []
+    classifiers = []
     for label in targets.T:
         kind = LogisticRegression(max_iter=1000) if 0 < label.sum() < len(label) else DummyClassifier()
-        found.append(kind.fit(features, label))
-    return found
+        classifiers.append(kind.fit(features, label))
+    return classifiers
 
 
 def _answer(regressions: list[Any], features: Any, classes: int, is_multi_label: bool) -> Floats:
     rows = features.shape[0]
-    found = np.zeros((rows, classes))
+    probabilities = np.zeros((rows, classes))
     if not is_multi_label:
-        found[:, regressions[0].classes_] = regressions[0].predict_proba(features)
-        return found
+        probabilities[:, regressions[0].classes_] = regressions[0].predict_proba(features)
+        return probabilities
     for number, regression in enumerate(regressions):
-        known = list(regression.classes_)
-        found[:, number] = regression.predict_proba(features)[:, known.index(1)] if 1 in known else 0.0
-    return found
+        classes_of_label = list(regression.classes_)
+        probabilities[:, number] = (
+            regression.predict_proba(features)[:, classes_of_label.index(1)] if 1 in classes_of_label else 0.0
+        )
+    return probabilities

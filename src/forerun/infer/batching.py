@@ -9,20 +9,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
-Answered = TypeVar("Answered")
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 
 class QueueFull(RuntimeError):
     """More questions are waiting than the queue holds."""
 
 
-class Batcher(Generic[Asked, Answered]):
+class Batcher(Generic[Question, Answer]):
     """Collects single questions into calls of `work`; use inside one event loop, between `start` and `stop`."""
 
     def __init__(
         self,
-        work: Callable[[Sequence[Asked]], Sequence[Answered]],
+        work: Callable[[Sequence[Question]], Sequence[Answer]],
         *,
         most: int = 32,
         wait_seconds: float = 0.005,
@@ -30,7 +30,7 @@ class Batcher(Generic[Asked, Answered]):
     ):
         self._work, self._most, self._wait = work, most, wait_seconds
         self._room = queue
-        self._queue: asyncio.Queue[tuple[Asked, asyncio.Future[Answered]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Question, asyncio.Future[Answer]]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self.sizes: list[int] = []
@@ -54,7 +54,7 @@ class Batcher(Generic[Asked, Answered]):
             self._queue.get_nowait()[1].cancel()
         self._thread.shutdown(wait=False)
 
-    async def ask(self, questions: Sequence[Asked]) -> list[Answered]:
+    async def ask(self, questions: Sequence[Question]) -> list[Answer]:
         """Answers to `questions`, in order.
 
         Raises:
@@ -63,14 +63,14 @@ class Batcher(Generic[Asked, Answered]):
         if self._queue.qsize() + len(questions) > self._room:
             raise QueueFull(f"{self._queue.qsize()} questions are waiting; {self._room} is the most.")
         loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Answered]] = [loop.create_future() for _ in questions]
+        futures: list[asyncio.Future[Answer]] = [loop.create_future() for _ in questions]
         for question, future in zip(questions, futures, strict=True):
             self._queue.put_nowait((question, future))
         return list(await asyncio.gather(*futures))
 
     async def _run(self) -> None:
         while True:
-            batch: list[tuple[Asked, asyncio.Future[Answered]]] = []
+            batch: list[tuple[Question, asyncio.Future[Answer]]] = []
             try:
                 await self._gather(batch)
                 await self._answer([(question, future) for question, future in batch if not future.done()])
@@ -78,7 +78,7 @@ class Batcher(Generic[Asked, Answered]):
                 for _, future in batch:
                     future.cancel()
 
-    async def _gather(self, batch: list[tuple[Asked, asyncio.Future[Answered]]]) -> None:
+    async def _gather(self, batch: list[tuple[Question, asyncio.Future[Answer]]]) -> None:
         """Wait for a question, then a little for more."""
         loop = asyncio.get_running_loop()
         batch.append(await self._queue.get())
@@ -91,7 +91,7 @@ class Batcher(Generic[Asked, Answered]):
         while len(batch) < self._most and not self._queue.empty():
             batch.append(self._queue.get_nowait())
 
-    async def _answer(self, batch: list[tuple[Asked, asyncio.Future[Answered]]]) -> None:
+    async def _answer(self, batch: list[tuple[Question, asyncio.Future[Answer]]]) -> None:
         if not batch:
             return
         loop = asyncio.get_running_loop()

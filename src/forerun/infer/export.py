@@ -96,15 +96,16 @@ def require_whole_adapter(model: nn.Module, file: Path) -> None:
         BadData: bytes are missing, or every matrix that starts from zero still is.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    wanted = sum(p.numel() * p.element_size() for p in trained.values())
-    found = load_file(file) if file.exists() else {}
-    stored = sum(t.numel() * t.element_size() for t in found.values())
-    if stored < wanted:
+    trained_bytes = sum(p.numel() * p.element_size() for p in trained.values())
+    tensors = load_file(file) if file.exists() else {}
+    stored_bytes = sum(t.numel() * t.element_size() for t in tensors.values())
+    if stored_bytes < trained_bytes:
         raise BadData(
-            f"{file}: the adapter has {len(trained)} trained matrices of {wanted:,} bytes; found {len(found)} of "
-            f"{stored:,} bytes in the file. It was not saved whole; do not use it."
+            f"{file}: the adapter has {len(trained)} trained matrices of {trained_bytes:,} bytes; found "
+            f"{len(tensors)} of {stored_bytes:,} bytes in the file. It was not saved whole; do not use it."
         )
-    starts_from_zero = [t for name, t in found.items() if "lora_B" in name or "lora_embedding_B" in name]
+    # peft/tuners/lora/layer.py (0.21), reset_lora_parameters: B starts from zero, A does not
+    starts_from_zero = [t for name, t in tensors.items() if "lora_B" in name or "lora_embedding_B" in name]
     if starts_from_zero and not any(bool(t.any()) for t in starts_from_zero):
         raise BadData(f"{file}: every matrix B of the adapter is zero, so it changes nothing. Nothing was trained.")
 
@@ -114,6 +115,7 @@ def merged(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     _dequantise(model)
     plain: nn.Module = model.merge_and_unload()  # type: ignore[operator]
+    # peft/tuners/lora/model.py (0.21) chooses bitsandbytes' layers by these flags; the weights are plain now
     for name in ("is_loaded_in_4bit", "is_loaded_in_8bit"):
         if hasattr(plain, name):
             delattr(plain, name)
@@ -152,11 +154,11 @@ def _write_plain(model: nn.Module, folder: Path) -> None:
         model.config.use_cache = True  # off while training
         model.save_pretrained(folder)
         return
-    seen: set[int] = set()
+    pointers: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen or not tensor.numel():  # a shared tensor once
-            seen.add(tensor.data_ptr())
+        if tensor.data_ptr() not in pointers or not tensor.numel():  # a shared tensor once
+            pointers.add(tensor.data_ptr())
             tensors[name] = tensor.detach().cpu().contiguous()
     save_file(tensors, folder / WEIGHTS)
 

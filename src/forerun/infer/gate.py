@@ -1,4 +1,4 @@
-"""What every request passes before anything reads it: its token, its size; and what every answer carries.
+"""Checks of every request before anything reads it (token, size), and headers of every answer.
 
 Plain ASGI, so that a body that is too large is refused before it is collected.
 """
@@ -76,8 +76,9 @@ class Gate:
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         if self.token is not None and path not in OPEN_PATHS:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, b"Bearer " + self.token):
+            credentials = headers.get(b"authorization", b"")
+            # in constant time: == would tell by its time how many bytes of a guess are right
+            if not hmac.compare_digest(credentials, b"Bearer " + self.token):
                 return 401, "This service wants a token: send the header Authorization: Bearer TOKEN."
         length = headers.get(b"content-length")
         if length is not None and not length.isdigit():

@@ -40,7 +40,7 @@ class Tiny(CausalLM):
         return super().build_model(settings, pretrained=pretrained and Path(settings.model.name).is_dir())
 
 
-def opened(kind, workload="causal-lm", model="tiny-llama") -> Experiment:
+def tiny_experiment(kind, workload="causal-lm", model="tiny-llama") -> Experiment:
     settings = settings_from({
         "name": "e", "workload": workload, "model": {"name": model}, "optimizer": {"learning_rate": 1e-2},
         "batch": {"micro_batch_size": 4, "sequence_length": 16}, "schedule": {"epochs": 9, "max_steps": 12},
@@ -54,13 +54,13 @@ def opened(kind, workload="causal-lm", model="tiny-llama") -> Experiment:
         for n in range(24)
     ]
     data = TokenData(settings, samples)
-    made = Experiment(
+    experiment = Experiment(
         settings=settings, workload=Tiny(), data=data, plan=data.plan(), load_seconds=0.0,
         final_examples=0, evaluate=lambda step, number: {}, judge=lambda step: None, baselines=lambda scores: None,
         criteria=(),
     )  # fmt: skip
-    object.__setattr__(made, "evaluate", lambda step, number: {"held_out": exporting.mean_loss(step, made)})
-    return made
+    object.__setattr__(experiment, "evaluate", lambda step, number: {"held_out": exporting.mean_loss(step, experiment)})
+    return experiment
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_exported_models_score_as_the_run_s(tmp_path, device, kind, merge):
         pytest.skip("nothing to merge")
     if kind in ("nf4", "int8"):
         pytest.importorskip("bitsandbytes")
-    recipe = opened(kind)
+    recipe = tiny_experiment(kind)
     trained(recipe, device, tmp_path / "run")
     report = exporting.export_run("r", recipe, device, tmp_path / "run", tmp_path / "out", merge=merge)
     assert report.kind == ("model" if kind == "whole" else "merged" if merge else "adapter")
@@ -105,7 +105,7 @@ def test_exported_models_score_as_the_run_s(tmp_path, device, kind, merge):
 def test_peft_itself_reads_an_exported_adapter(tmp_path, device):
     from peft import PeftModel
 
-    recipe = opened("lora")
+    recipe = tiny_experiment("lora")
     step = trained(recipe, device, tmp_path / "run").step
     exporting.export_run("r", recipe, device, tmp_path / "run", tmp_path / "out", merge=False)
     plain = recipe.settings.model_copy(
@@ -142,20 +142,22 @@ def test_tensors_that_a_model_shares_need_be_stored_once(tmp_path, device):
     """transformers names its own; a recipe's model ties them without telling."""
     from forerun.recipes.okadfa.recipe import SETTINGS, load_experiment
 
-    made = load_experiment(settings_from(SETTINGS.model_dump(), ["recipe.corpus=markov", "batch.micro_batch_size=1"]))
-    training = start_training(made, device, tmp_path / "run")
-    write_export(training.step.model, made.settings, tmp_path / "out", "model")
+    experiment = load_experiment(
+        settings_from(SETTINGS.model_dump(), ["recipe.corpus=markov", "batch.micro_batch_size=1"])
+    )
+    training = start_training(experiment, device, tmp_path / "run")
+    write_export(training.step.model, experiment.settings, tmp_path / "out", "model")
     stored = load_file(tmp_path / "out" / "model.safetensors")
     assert "head.weight" not in stored
-    _, model = load_exported(tmp_path / "out", made.workload)
+    _, model = load_exported(tmp_path / "out", experiment.workload)
     assert torch.equal(model.head.weight, training.step.model.head.weight)
     save_file({n: t for n, t in stored.items() if "embedding" not in n}, tmp_path / "out" / "model.safetensors")
     with pytest.raises(BadData, match="other tensors than the model's"):
-        load_exported(tmp_path / "out", made.workload)
+        load_exported(tmp_path / "out", experiment.workload)
 
 
 def test_an_empty_adapter_is_refused(tmp_path, device):
-    recipe = opened("lora")
+    recipe = tiny_experiment("lora")
     model = start_training(recipe, device, tmp_path).step.model
     with pytest.raises(BadData, match="every matrix B of the adapter is zero"):
         write_export(model, recipe.settings, tmp_path / "untrained", "adapter")
@@ -173,7 +175,7 @@ def test_an_empty_adapter_is_refused(tmp_path, device):
 
 
 def test_an_export_that_moved_is_refused_and_leaves_nothing(tmp_path, device, monkeypatch):
-    recipe = opened("lora")
+    recipe = tiny_experiment("lora")
     trained(recipe, device, tmp_path / "run")
     real = export.merged
 
@@ -190,7 +192,7 @@ def test_an_export_that_moved_is_refused_and_leaves_nothing(tmp_path, device, mo
 
 
 def test_an_export_without_room_is_said_and_leaves_nothing(tmp_path, device):
-    recipe = opened("lora")
+    recipe = tiny_experiment("lora")
     trained(recipe, device, tmp_path / "run")
     (tmp_path / "file").write_text("")
     with pytest.raises(FilesNotWritten, match=r"--to: .*Nothing was left there"):
@@ -199,7 +201,7 @@ def test_an_export_without_room_is_said_and_leaves_nothing(tmp_path, device):
 
 
 def test_bad_requests(tmp_path, device):
-    recipe = opened("whole")
+    recipe = tiny_experiment("whole")
     with pytest.raises(InvalidSettings, match="no checkpoint"):
         exporting.export_run("r", recipe, device, tmp_path / "run", tmp_path / "out", merge=False)
     (tmp_path / "there").mkdir()

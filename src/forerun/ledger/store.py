@@ -99,7 +99,7 @@ class RunRow(Record):
 
 @dataclass(frozen=True)
 class OutcomeRow:
-    """What was forecast for a finished run, and what it took."""
+    """Forecast and measurement of a finished run."""
 
     run_id: str
     settings: dict[str, Any]
@@ -108,7 +108,7 @@ class OutcomeRow:
 
 
 def default_url() -> str:
-    """SQLite in the user's data folder."""
+    """URL of a SQLite file in the user's data folder."""
     home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     return f"sqlite:///{home / 'forerun' / 'ledger.sqlite'}"
 
@@ -142,6 +142,7 @@ def _create(engine: sa.Engine) -> None:
 
         @event.listens_for(engine, "connect")
         def configure(connection: Any, _: Any) -> None:
+            # sqlite.org/wal.html: a dashboard reads while a run writes
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
 
@@ -152,12 +153,12 @@ def _create(engine: sa.Engine) -> None:
             raise
         METADATA.create_all(engine)
     with engine.begin() as connection:
-        found = connection.scalar(sa.select(sa.func.max(VERSION.c.version)))
-        if found is None:
+        schema_version = connection.scalar(sa.select(sa.func.max(VERSION.c.version)))
+        if schema_version is None:
             _insert_once(connection, VERSION, {"version": SCHEMA_VERSION})
-        elif found > SCHEMA_VERSION:
+        elif schema_version > SCHEMA_VERSION:
             raise LedgerConflict(
-                f"The ledger has schema {found}; this version of Forerun writes {SCHEMA_VERSION}. "
+                f"The ledger has schema {schema_version}; this version of Forerun writes {SCHEMA_VERSION}. "
                 f"Update Forerun, or set FORERUN_LEDGER to another ledger."
             )
 
@@ -287,10 +288,10 @@ class Ledger:
             RunNotFound: none, or several, begin so.
         """
         if run_id == "last":
-            found = self.runs(limit=1)
-            if not found:
+            latest = self.runs(limit=1)
+            if not latest:
                 raise RunNotFound("The ledger has no runs yet. Start one with `forerun run code-detector`.")
-            return found[0]
+            return latest[0]
         rows = self._read(sa.select(RUNS).where(RUNS.c.id.startswith(run_id, autoescape=True)))
         if len(rows) != 1:
             ids = [row.id for row in self.runs(limit=200)]
@@ -319,12 +320,12 @@ class Ledger:
     def outcomes(self, gpu: str, limit: int = 50) -> list[OutcomeRow]:
         """Forecast and measurement of the latest finished runs on a device, newest first."""
         query = sa.select(RUNS).where(RUNS.c.gpu == gpu).order_by(RUNS.c.started_at.desc(), RUNS.c.id.desc())
-        found = []
+        pairs = []
         for row in self._read(query.limit(limit)):
             forecast, measurement = self.forecast(row.id), self.measurement(row.id)
             if forecast is not None and measurement is not None:
-                found.append(OutcomeRow(row.id, row.settings, forecast, measurement))
-        return found
+                pairs.append(OutcomeRow(row.id, row.settings, forecast, measurement))
+        return pairs
 
     def results(self, run_id: str) -> dict[str, dict[str, Any]]:
         """Results by name."""
@@ -339,7 +340,7 @@ class Ledger:
 
     def _row(self, row: Any) -> RunRow:
         latest = sa.select(EVENTS.c.kind).where(EVENTS.c.run_id == row.id).order_by(EVENTS.c.number.desc()).limit(1)
-        state = next((found.kind for found in self._read(latest)), "started")
+        state = next((event_row.kind for event_row in self._read(latest)), "started")
         return RunRow(**row._mapping, state=state)
 
     def _document(self, run_id: str, kind: str, name: str, document: dict[str, Any]) -> None:

@@ -112,7 +112,7 @@ def record(ledger, run_id, numbers):
 
 
 def test_steps_wait_where_they_cannot_be_written(url):
-    """What asks for certainty is told."""
+    """A caller that asks for certainty gets the error."""
     with open_ledger(url) as ledger:
         run_id = ledger.start_run(**RUN)
         fill_disk(ledger)
@@ -185,10 +185,10 @@ def test_the_latest_calibration_counts(url):
                 fresh_page_seconds_per_byte=0, operator_host_seconds=seconds, disk_write_bytes_per_second=1,
                 disk_read_bytes_per_second=1, tokenised_bytes_per_second=1, import_seconds=1, took_seconds=1,
             ))  # fmt: skip
-        found = ledger.calibration("cpu")
-        assert found is not None
-        assert found.operator_host_seconds == 2.0
-        assert found.copy_bytes_per_second == {1024: 1e9}
+        calibration = ledger.calibration("cpu")
+        assert calibration is not None
+        assert calibration.operator_host_seconds == 2.0
+        assert calibration.copy_bytes_per_second == {1024: 1e9}
         assert ledger.calibration("t4") is None
 
 
@@ -199,7 +199,7 @@ def test_outcomes_are_finished_runs_of_one_device(url):
             ledger.record_forecast(run_id, forecast())
             if is_finished:
                 ledger.record_measurement(run_id, measurement())
-        found = ledger.outcomes("cpu")
-        assert [outcome.settings for outcome in found] == [RUN["settings"]]
-        assert found[0].forecast == forecast()
-        assert found[0].measurement == measurement()
+        outcomes = ledger.outcomes("cpu")
+        assert [outcome.settings for outcome in outcomes] == [RUN["settings"]]
+        assert outcomes[0].forecast == forecast()
+        assert outcomes[0].measurement == measurement()

@@ -48,7 +48,7 @@ def settings_from(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> 
 
 
 def recipe_options(settings: Settings, kind: type[Options]) -> Options:
-    """What `settings.recipe` says, checked by the recipe's own section.
+    """Options in `settings.recipe`, checked by the recipe's own section.
 
     Raises:
         InvalidSettings: an option is unknown or wrong; it is named as `recipe.option`.
@@ -102,8 +102,10 @@ def _explain(error: ValidationError, section: type[BaseModel] = Settings, prefix
             parts.append(f"{field}: required, but not given. Add it to the settings.")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            found = "" if isinstance(problem["input"], dict | Section) or not field else f"; found {problem['input']!r}"
-            parts.append(f"{field}: {message}{found}." if field else message)
+            actual = (
+                "" if isinstance(problem["input"], dict | Section) or not field else f"; found {problem['input']!r}"
+            )
+            parts.append(f"{field}: {message}{actual}." if field else message)
     return "Invalid settings. " + " ".join(parts)
 
 

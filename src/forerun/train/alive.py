@@ -35,9 +35,9 @@ class TrivialLoss:
     """The loss of an answer that looks at nothing: an entropy of the labels."""
 
     value: float
-    """In the loss's own unit (nats)."""
-    said: str
-    """What answers so, for people."""
+    """Mean loss of that answer, in nats."""
+    description: str
+    """Name of that answer in messages, e.g. `a coin`."""
     part: str = "loss"
     """The loss, or the detail of it, that is compared."""
 
@@ -64,28 +64,31 @@ class AliveCheck:
         self._without_gradient: set[str] = set()
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
-    def begin(self, done: int) -> None:
-        """After `done` steps: before the first of a process, and again when the schedule thaws the encoder."""
+    def begin(self, steps: int) -> None:
+        """Watch gradients from now on; `steps` optimizer steps are done.
+
+        Called before the first step of a process, and again when the schedule thaws the encoder.
+        """
         self._remove()
-        self.last = min(done + LOOKED_AT, self.total_steps)
+        self.last = min(steps + LOOKED_AT, self.total_steps)
         trainable = self._trainable()
         self._without_gradient = set(trainable)
         for name, parameter in trainable.items():
             self._start.setdefault(name, _fingerprint(parameter))
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._noter(name)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient_hook(name)))
 
-    def step_done(self, done: int, *, is_skipped: bool) -> None:
-        """After optimizer step number `done`, counted from 1."""
-        if done < self.last or is_skipped:
+    def step_done(self, step: int, *, is_skipped: bool) -> None:
+        """Conclude when enough steps have passed; `step` counts from 1."""
+        if step < self.last or is_skipped:
             if is_skipped:
-                self.last = max(self.last, done + 1)
+                self.last = max(self.last, step + 1)
             return
-        if done == self.last:
+        if step == self.last:
             self._conclude()
         self._remove()
 
-    def loss_seen(self, report: StepReport) -> None:
-        """After each step: by a quarter of the run its loss must be below the trivial one."""
+    def check_loss(self, report: StepReport) -> None:
+        """Add a finding if the mean loss is not below the trivial one by a quarter of the run."""
         if self.trivial is None or report.is_skipped or report.step > self.judged_at:
             return
         self._recent.append(report.loss if self.trivial.part == "loss" else report.details[self.trivial.part])
@@ -95,8 +98,8 @@ class AliveCheck:
         if mean >= self.trivial.value:
             self.findings.append(
                 f"{self.trivial.part.replace('_', ' ')} is {mean:.4f} in the mean of the last {RECENT} steps at step "
-                f"{report.step}; {self.trivial.said} has {self.trivial.value:.4f}. Nothing has been learned from the "
-                f"inputs."
+                f"{report.step}; {self.trivial.description} has {self.trivial.value:.4f}. Nothing has been learned "
+                f"from the inputs."
             )
 
     def _conclude(self) -> None:
@@ -118,10 +121,10 @@ class AliveCheck:
 
     def _trainable(self) -> dict[str, nn.Parameter]:
         updated = {id(p) for group in self.step.optimizer.param_groups for p in group["params"]}
-        named = self.step.model.named_parameters()
-        return {name: p for name, p in named if p.requires_grad and id(p) in updated}
+        parameters = self.step.model.named_parameters()
+        return {name: p for name, p in parameters if p.requires_grad and id(p) in updated}
 
-    def _noter(self, name: str) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, name: str) -> Callable[[Tensor], None]:
         return lambda parameter: self._without_gradient.discard(name)
 
     def _remove(self) -> None:

@@ -38,7 +38,7 @@ MANIFEST, MODEL, OPTIMIZER, GENERATORS = (
 TEMPORARY = ".partial-"
 
 Progress = dict[str, Any]
-"""What else a run must remember, as JSON: its step, and seconds spent so far."""
+"""Progress of a run as JSON: its step, and seconds spent so far."""
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -47,16 +47,16 @@ class DamagedCheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint holds: tensors by file, and the manifest."""
+    """Contents of a checkpoint: tensors by file, and the manifest."""
 
     tensors: dict[str, dict[str, Tensor]]
     manifest: dict[str, Any]
 
 
 def contents_of(step: TrainingStep, progress: Progress, *, copied: bool) -> Contents:
-    """What must be kept of `step`, on the host; `copied` tensors do not change when training goes on.
+    """State of `step` on the host; `copied` tensors do not change when training goes on.
 
-    Of several ranks all must ask; each gets whole tensors, or its own parts where checkpoints are sharded.
+    A collective: all ranks must call it. Each gets whole tensors, or its own parts where checkpoints are sharded.
     """
     sharded = writes_parts(step)
     tensors = {
@@ -99,7 +99,7 @@ def write_checkpoint(
 
 
 def place_of(folder: Path, contents: Contents) -> Path:
-    """Where a checkpoint under `folder` is put."""
+    """Path of a checkpoint under `folder`."""
     return folder / f"step-{contents.manifest['progress']['step']:08d}"
 
 
@@ -109,9 +109,9 @@ def writes_parts(step: TrainingStep) -> bool:
 
 
 def write_parts(folder: Path, contents: Contents) -> str | None:
-    """Make a sharded checkpoint durable: every rank its files, then the first one the manifest; what went wrong.
+    """Make a sharded checkpoint durable: every rank its files, then the first one the manifest.
 
-    All ranks must ask.
+    A collective: all ranks must call it. Returns the message of a failure, or None.
     """
     target, temporary, failure = place_of(folder, contents), "", None
     digests: dict[str, str] = {}
@@ -127,11 +127,11 @@ def write_parts(folder: Path, contents: Contents) -> str | None:
             digests = _fill_files(Path(temporary), contents.tensors, lambda name: None)
     except OSError as error:
         failure = str(error)
-    on_progress = of_all_ranks((failure, digests))
-    failure = next((said for said, _ in on_progress if said is not None), None)
+    results = of_all_ranks((failure, digests))
+    failure = next((message for message, _ in results if message is not None), None)
     if rank() == 0 and failure is None:
         try:
-            _seal(Path(temporary), contents.manifest, {n: d for _, files in on_progress for n, d in files.items()})
+            _seal(Path(temporary), contents.manifest, {n: d for _, files in results for n, d in files.items()})
             _put(Path(temporary), target)
         except OSError as error:
             failure = str(error)
@@ -156,11 +156,11 @@ def _write(
 
 
 def _put(temporary: Path, target: Path) -> None:
-    """What is complete takes its place."""
+    """Move a complete checkpoint to its place."""
     if target.exists():
         shutil.rmtree(target)
     temporary.rename(target)
-    _flush(target.parent)
+    _flush(target.parent)  # rename(2) is atomic, but durable only once its folder is flushed
 
 
 def _fill(
@@ -196,17 +196,17 @@ def _seal(folder: Path, manifest: dict[str, Any], files: dict[str, str]) -> None
     _flush(folder)
 
 
-def prune_checkpoints(folder: Path, keep: int, written: Path) -> None:
-    """Remove all but the newest `keep` checkpoints up to the one just `written`, and what crashes left behind.
+def prune_checkpoints(folder: Path, keep: int, newest: Path) -> None:
+    """Remove all but the newest `keep` checkpoints up to `newest`, just written, and what crashes left behind.
 
     What claims a later step than the run has reached was passed over as damaged when the run resumed.
     """
-    kept = [path for path in checkpoints(folder) if path.name <= written.name][-keep:]
+    retained = [path for path in checkpoints(folder) if path.name <= newest.name][-keep:]
     for path in checkpoints(folder):
-        if path not in kept:
+        if path not in retained:
             shutil.rmtree(path)
-    for rest in folder.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(rest)
+    for leftover in folder.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(leftover)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -289,12 +289,12 @@ def _tensors(step: TrainingStep, *, sharded: bool) -> dict[str, dict[str, Tensor
         whole_model = {name: whole(tensor) for name, tensor in model.items()}
         whole_optimizer = {name: whole(tensor).contiguous() for name, tensor in optimizer.items()}
         return {MODEL: whole_model, OPTIMIZER: whole_optimizer, GENERATORS: generators}
-    own = {_file(MODEL, rank()): _held(model), _file(OPTIMIZER, rank()): _held(optimizer)}
+    own = {_file(MODEL, rank()): _local_parts(model), _file(OPTIMIZER, rank()): _local_parts(optimizer)}
     return own | ({GENERATORS: generators} if rank() == 0 else {})
 
 
-def _held(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What this rank writes of them."""
+def _local_parts(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parts of the tensors that this rank writes."""
     return {name: part_of(t)[0] for name, t in tensors.items() if rank() == 0 or is_sharded(t)}
 
 
@@ -315,23 +315,23 @@ def _file(kind: str, number: int) -> str:
 def _source(path: Path, kind: str, parts: dict[str, dict[str, list[int]]] | None) -> Parts:
     """The tensors of a kind in a checkpoint, whole or in parts."""
     if parts is None:
-        with safe_open(path / kind, "pt") as opened:
-            shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+        with safe_open(path / kind, "pt") as tensors:
+            shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
         return Parts({path / kind: {name: [0] * len(shape) for name, shape in shapes.items()}})
     stem = kind.partition(".")[0]
     return Parts({path / file: places for file, places in parts.items() if file.startswith(f"{stem}-")})
 
 
 def model_tensors(step: TrainingStep) -> dict[str, Tensor]:
-    """What must be kept of the model, each shared tensor once: of one with adapters, what is ever updated."""
+    """Parameters and buffers to save, each shared tensor once; of a model with adapters only what is ever updated."""
     adapted = step.settings.adapter.kind != "none"
     updated = {id(p) for p in _optimizer_parameters(step)}  # frozen for some epochs or not
-    named: list[tuple[str, Tensor]] = [
+    tensors: list[tuple[str, Tensor]] = [
         (n, p) for n, p in step.model.named_parameters() if id(p) in updated or not adapted
     ]
     if not adapted:
-        named += [(f"buffer:{n}", b) for n, b in step.model.named_buffers()]
-    return dict(named)
+        tensors += [(f"buffer:{n}", b) for n, b in step.model.named_buffers()]
+    return dict(tensors)
 
 
 def _restore_model(step: TrainingStep, source: Parts) -> None:
@@ -353,17 +353,18 @@ def _optimizer_parameters(step: TrainingStep) -> list[torch.nn.Parameter]:
 
 def _optimizer_tensors(step: TrainingStep) -> dict[str, Tensor]:
     """State by position of the parameter and name; scalars that optimizers keep as numbers become tensors."""
-    found = {}
+    tensors = {}
     for index, parameter in enumerate(_optimizer_parameters(step)):
         for name, value in step.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                found[f"{index}:{name}"] = value
+                tensors[f"{index}:{name}"] = value
             elif isinstance(value, int | float):
-                found[f"{index}:{name}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
-    return found
+                tensors[f"{index}:{name}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
+    return tensors
 
 
 def _restore_optimizer(step: TrainingStep, source: Parts) -> None:
+    # not Optimizer.load_state_dict: torch/optim/optimizer.py (2.13) casts state to the parameter's dtype
     parameters = _optimizer_parameters(step)
     step.optimizer.state.clear()
     for key in sorted(source.names):

@@ -1,4 +1,4 @@
-"""What else happened on the machine while a run trained: the evidence that a miss is explained with.
+"""What else happened on the machine while a run trained, to explain a forecast that missed.
 
 What other processes used of the processors and what the hypervisor gave to others is not ours. PyTorch counts graphs
 that it compiled; NVML tells the clock of a GPU and why it is low.
@@ -28,12 +28,12 @@ class Witness:
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._clocks: list[float] = []
         self.busy_share: float | None = None
-        """Of a GPU, when a step was last done."""
+        """Fraction of time in which the GPU was busy, read after the last step; None without a GPU."""
         self._throttled: list[bool] = []
         self._gpu = _nvml_handle() if device == "cuda" else None
 
     def step_done(self) -> None:
-        """After an optimizer step: on a GPU its clock is read."""
+        """Read a GPU's load and clock after an optimizer step."""
         if self._gpu is not None:
             library, handle, top = self._gpu
             self.busy_share = library.nvmlDeviceGetUtilizationRates(handle).gpu / PERCENT
@@ -43,11 +43,11 @@ class Witness:
 
     @property
     def clock_share(self) -> float | None:
-        """Of a GPU's highest clock, when a step was last done."""
+        """GPU clock as a fraction of its highest, read after the last step; None without a GPU."""
         return self._clocks[-1] if self._clocks else None
 
     def evidence(self, steps: int, padded_tokens: int) -> RunEvidence:
-        """What was seen over `steps` optimizer steps with `padded_tokens` in all."""
+        """Evidence of this process over `steps` optimizer steps with `padded_tokens` in all."""
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
         others, stolen = self._processors.shares()
         return RunEvidence(
@@ -62,7 +62,8 @@ class Witness:
 
 
 def _compiled_graphs() -> int:
-    """That Dynamo has compiled in this process."""
+    """Graphs that Dynamo has compiled in this process."""
+    # torch/_dynamo/output_graph.py (2.13): every compiled graph adds one to unique_graphs
     counters: Any = getattr(torch._dynamo, "utils", None) if hasattr(torch, "_dynamo") else None
     return 0 if counters is None else int(counters.counters["stats"].get("unique_graphs", 0))
 

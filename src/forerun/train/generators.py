@@ -11,7 +11,7 @@ from forerun.train.ranks import rank
 
 
 def device_generators() -> dict[str, Tensor]:
-    """Of the CPU and of this rank's GPU."""
+    """States of the CPU's generator and of that of this rank's GPU."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -19,7 +19,7 @@ def device_generators() -> dict[str, Tensor]:
 
 
 def host_generators() -> dict[str, Any]:
-    """Of NumPy and Python, as JSON."""
+    """States of NumPy's and Python's generators, as JSON."""
     name, keys, position, has_gauss, gauss = np.random.get_state()
     version, internal, gauss_next = random.getstate()
     return {
@@ -29,19 +29,19 @@ def host_generators() -> dict[str, Any]:
 
 
 def restore_generators(tensors: dict[str, Tensor], hosts: list[Any]) -> None:
-    """This rank's own; a rank that was not there before starts from rank 0's, moved on by its number."""
-    known = rank() < len(hosts)
-    mine = f"{rank() if known else 0}:"
+    """Restore this rank's states; a rank that was not there before starts from rank 0's, advanced by its number."""
+    has_own_state = rank() < len(hosts)
+    mine = f"{rank() if has_own_state else 0}:"
     for name, state in ((n.removeprefix(mine), s) for n, s in tensors.items() if n.startswith(mine)):
         if name == "cpu":
             torch.set_rng_state(state)
         elif torch.cuda.is_available():
             torch.cuda.set_rng_state(state)
-    host = hosts[rank() if known else 0]
+    host = hosts[rank() if has_own_state else 0]
     name, keys, position, has_gauss, gauss = host["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))
     version, internal, gauss_next = host["python"]
     random.setstate((version, tuple(internal), gauss_next))
-    if not known:
+    if not has_own_state:
         for _ in range(rank()):
             torch.manual_seed(int(torch.randint(2**62, ()).item()))

@@ -23,7 +23,7 @@ from forerun.train.ranks import share
 PROBED_STEPS = 4
 """Steps whose batches are made in this process to see how long that takes; the first is not counted."""
 NEGLIGIBLE_SHARE = 0.01
-"""Of a step: collation that takes less is not worth a process."""
+"""Fraction of a step below which collation is not worth a process."""
 SPARE = 1.5
 """Workers per measured need, since batches differ in length."""
 MOST_WORKERS = 16
@@ -88,13 +88,15 @@ class Loader:
             prefetch_factor=PREFETCHED,
             persistent_workers=True,
             worker_init_fn=_as_worker,
-            generator=torch.Generator(),  # it draws a seed for its workers, which must not come from the run's
+            # torch/utils/data/dataloader.py (2.13), _BaseDataLoaderIter: draws a base seed, from the run's generator if
+            # none is passed, so that the number of workers would change what training draws
+            generator=torch.Generator(),
         )
         return iter(loader)
 
 
 class _MicroBatches:
-    """What a loader iterates over: the indices of one micro-batch after the other, made as they are wanted."""
+    """Sampler of a loader: yields the indices of one micro-batch after the other, made on demand."""
 
     def __init__(self, steps: Iterator[Sequence[Sequence[int]]]):
         self.steps = steps
@@ -104,7 +106,10 @@ class _MicroBatches:
 
 
 def _as_worker(number: int) -> None:
-    """Leave Ctrl-C to the process that trains, and end when told to; that process had caught both before the fork."""
+    """Leave Ctrl-C to the process that trains, and end on SIGTERM.
+
+    A fork inherits the handlers of `interrupt.py`, which only note the request: a worker would never end.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

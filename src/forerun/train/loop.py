@@ -33,7 +33,7 @@ from forerun.train.interrupt import Interrupted, StopRequest, listening
 from forerun.train.loader import Loader, coming_steps
 from forerun.train.ranks import agree, share
 from forerun.train.recovery import Recovery
-from forerun.train.saving import Failed, Saver
+from forerun.train.saving import FailedSave, Saver
 from forerun.train.schedule import Schedule
 
 PERSISTENT = 5
@@ -81,12 +81,12 @@ class Training:
     step: TrainingStep
     data: TrainingData
     folder: Path
-    """Where checkpoints are kept."""
+    """Folder of the checkpoints."""
     startup_seconds: float = 0.0
-    """What loading data and building the model took before this object was made."""
+    """Seconds that loading data and building the model took before this object was made."""
     evaluate: Evaluate | None = None
     trivial: TrivialLoss | None = None
-    """What the loss must fall below, if a recipe knows it."""
+    """Loss of an answer that ignores its inputs, if the recipe states one; training must fall below it."""
     watch: Watch | None = None
     elapsed: Elapsed = field(default_factory=Elapsed)
     reports: list[StepReport] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Training:
     resumed_from: int = 0
     """Steps that were done before this process."""
     peak_allocated_bytes: int | None = None
-    """On a CPU: of the heaviest step, once it has run."""
+    """Peak of allocated bytes in the heaviest step on a CPU; None before it has run, and on a GPU."""
 
     def __post_init__(self) -> None:
         self.settings: Settings = self.step.settings
@@ -107,7 +107,7 @@ class Training:
         self.saver = Saver(self.folder, self.step)
         self.loader = Loader(self.data, self.settings, self.step.device_type)
         self.alive = AliveCheck(self.step, self.schedule.total_steps, self.trivial)
-        self._skipped_in_a_row = self._said = 0
+        self._skipped_in_a_row = self._reported_findings = 0
 
     def steps(self) -> Iterator[StepReport]:
         """Run what is left, yielding a report after each optimizer step.
@@ -122,12 +122,13 @@ class Training:
         measure.reset_peaks(self.step.device_type)
         self.witness = Witness(self.step.device_type)
         heaviest = self._heaviest_step()
-        held = freed_memory_held() if self.step.device_type == "cpu" else contextlib.nullcontext()
-        with listening() as request, held, contextlib.closing(self.loader):
+        freed_memory = freed_memory_held() if self.step.device_type == "cpu" else contextlib.nullcontext()
+        # glibc gives freed memory back to the kernel by default, and each step would fault its pages in again
+        with listening() as request, freed_memory, contextlib.closing(self.loader):
             for number, epoch, index in self.schedule.positions(self.resumed_from):
                 self._set_freeze(number)
                 yield self._one_step(number, epoch, index, profile=number == heaviest)
-                self._say_findings()
+                self._warn_of_findings()
                 self._after_step(number, request)
 
     def _resume(self) -> None:
@@ -135,7 +136,7 @@ class Training:
         progress = load_newest(self.folder, self.step)
         if progress is not None:
             self.resumed_from = progress["step"]
-            self.saver.written = progress["checkpoints_written"]
+            self.saver.written_checkpoints = progress["checkpoints_written"]
             self.peak_allocated_bytes = progress["peak_allocated_bytes"]
             self.elapsed = Elapsed(**progress["elapsed"])
         self.elapsed.startup_seconds += self.startup_seconds + time.perf_counter() - start
@@ -169,7 +170,7 @@ class Training:
         order = self._batches(epoch)[index]
         own, blanks = share(order)
         batches = [self._to_device(batch) for batch in self.loader.take(own, lambda: self._coming(number))]
-        if blanks:
+        if blanks:  # every rank must take part in the exchange of gradients, or the others wait for ever
             blank = self._to_device(self.data.collate(order[0]))
             batches += [{**blank, BLANK: torch.zeros(())}] * blanks
         data_seconds = self.timer.now() - start
@@ -190,7 +191,7 @@ class Training:
         self.elapsed.training_seconds += seconds
         self.reports.append(report)
         self.alive.step_done(number + 1, is_skipped=result.is_skipped)
-        self.alive.loss_seen(report)
+        self.alive.check_loss(report)
         if self.watch is not None:
             self.watch(self.step, report)
         return report
@@ -254,63 +255,63 @@ class Training:
                 f"optimizer.learning_rate, set optimizer.max_gradient_norm to 1.0, or use a wider precision."
             )
 
-    def _say_findings(self) -> None:
-        for finding in self.alive.findings[self._said :]:
+    def _warn_of_findings(self) -> None:
+        for finding in self.alive.findings[self._reported_findings :]:
             warnings.warn(f"Is it alive? {finding}", NotLearningWarning, stacklevel=3)
-        self._said = len(self.alive.findings)
+        self._reported_findings = len(self.alive.findings)
 
     def _after_step(self, number: int, request: StopRequest) -> None:
-        done = number + 1
-        is_last = done == self.schedule.total_steps
+        step = number + 1
+        is_last = step == self.schedule.total_steps
         if self.evaluate is not None and self.schedule.evaluates_after(number, self.settings.evaluation.every_epochs):
-            self._evaluate(self.evaluate, done)
+            self._evaluate(self.evaluate, step)
         stops = agree(request.is_set, self.step.device_type)
-        if done % self.settings.checkpoints.every_steps == 0 or is_last or stops:
-            path = self._save(done, is_last=is_last or stops)
+        if step % self.settings.checkpoints.every_steps == 0 or is_last or stops:
+            path = self._save(step, is_last=is_last or stops)
             if stops and not is_last and path is not None:
-                raise Interrupted(done, path)
+                raise Interrupted(step, path)
 
-    def _evaluate(self, evaluate: Evaluate, done: int) -> None:
+    def _evaluate(self, evaluate: Evaluate, step: int) -> None:
         start = self.timer.now()
         self.step.model.eval()
         with torch.random.fork_rng(), torch.no_grad():  # numbers drawn here change nothing in training
-            self.evaluations.append((done, evaluate(self.step, done)))
+            self.evaluations.append((step, evaluate(self.step, step)))
         self.step.model.train()
         self.elapsed.evaluation_seconds += self.timer.now() - start
 
-    def _save(self, done: int, *, is_last: bool) -> Path | None:
+    def _save(self, step: int, *, is_last: bool) -> Path | None:
         """Save a checkpoint; where that fails and steps are left, the run goes on and the one before stays."""
         start = time.perf_counter()
-        self._tell(self.saver.settle(), is_last=False)
+        self._report_failed_save(self.saver.settle(), is_last=False)
         progress = {
-            "step": done,
-            "checkpoints_written": self.saver.written + 1,
+            "step": step,
+            "checkpoints_written": self.saver.written_checkpoints + 1,
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "elapsed": vars(self.elapsed).copy(),
         }
         failure = self.saver.save(progress)
         if is_last and failure is None:
             failure = self.saver.settle()
-        self._tell(failure, is_last=is_last)
+        self._report_failed_save(failure, is_last=is_last)
         self.elapsed.checkpoint_seconds += time.perf_counter() - start
-        return None if failure is not None else self.folder / f"step-{done:08d}"
+        return None if failure is not None else self.folder / f"step-{step:08d}"
 
-    def _tell(self, failure: Failed | None, *, is_last: bool) -> None:
+    def _report_failed_save(self, failure: FailedSave | None, *, is_last: bool) -> None:
         if failure is None:
             return
         good = checkpoints(self.folder)
-        said = (
+        message = (
             f"The checkpoint of step {failure.step} could not be written: {failure.reason}. Last good checkpoint: "
             f"{good[-1] if good else 'none yet'}. Free space or change permissions in {self.folder}."
         )
         if is_last:
-            raise CheckpointNotWritten(said)
-        warnings.warn(f"{said} Training goes on.", CheckpointWarning, stacklevel=3)
+            raise CheckpointNotWritten(message)
+        warnings.warn(f"{message} Training goes on.", CheckpointWarning, stacklevel=3)
 
     def measurement(
         self, gpu: str, reports: Sequence[StepReport], metrics: dict[str, float], final_evaluation_seconds: float = 0.0
     ) -> Measurement:
-        """What the run took. `reports` are those of the whole run, earlier processes included."""
+        """Time and memory that the run took. `reports` are those of the whole run, earlier processes included."""
         compiling = measure.compile_seconds(self.settings, reports)
         phases = RunPhases(
             startup_seconds=self.elapsed.startup_seconds,
@@ -329,7 +330,7 @@ class Training:
             run=MeasuredRun(
                 steps_per_epoch=self.schedule.steps_per_epoch,
                 total_steps=self.schedule.total_steps,
-                checkpoints_written=self.saver.written,
+                checkpoints_written=self.saver.written_checkpoints,
                 checkpoint_bytes=sum(f.stat().st_size for f in saved[-1].iterdir()) if saved else 0,
                 seconds=sum(phases.model_dump().values()),
                 phases=phases,
@@ -340,13 +341,13 @@ class Training:
         )
 
     def _evidence(self, reports: Sequence[StepReport]) -> RunEvidence:
-        """What the machine did while this process trained, and what went wrong in the whole run."""
+        """State of the machine while this process trained, and failed steps of the whole run."""
         usual = measure.measured_step(reports).seconds
-        again = [r for r in reports if r.out_of_memory]
+        repeated = [r for r in reports if r.out_of_memory]
         return self.witness.evidence(len(self.reports), sum(r.padded_tokens for r in self.reports)).model_copy(
             update={
-                "out_of_memory_steps": len(again),
-                "out_of_memory_seconds": sum(max(0.0, r.step_seconds - usual) for r in again),
+                "out_of_memory_steps": len(repeated),
+                "out_of_memory_seconds": sum(max(0.0, r.step_seconds - usual) for r in repeated),
                 "skipped_steps": sum(r.is_skipped for r in reports),
             }
         )

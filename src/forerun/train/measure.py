@@ -88,6 +88,7 @@ def run_measuring_allocations(run: Callable[[], T], step: TrainingStep, batches:
     alive = bytes_alive(step) + sum(t.numel() * t.element_size() for batch in batches for t in batch.values())
     profiler: Any = getattr(torch._C, "_profiler")  # noqa: B009 (private, without type stubs)
     autograd: Any = getattr(torch._C, "_autograd")  # noqa: B009
+    # legacy profiler of torch._C (2.13): one memory_alloc event for each allocation and free, in order, frees negative
     config = profiler.ProfilerConfig(
         profiler.ProfilerState.CPU, False, True, False, False, False, profiler._ExperimentalConfig()
     )
@@ -183,7 +184,7 @@ def measured_step(reports: Sequence[StepReport]) -> MeasuredStep:
 
 
 def compile_seconds(settings: Settings, reports: Sequence[StepReport]) -> float:
-    """What steps that are not warm took longer than the mean warm one, where they were compiled."""
+    """Seconds that cold steps took longer than the mean warm one; 0 without compilation."""
     warm = [r.step_seconds for r in reports if r.is_warm]
     if settings.compile == "none" or not warm:
         return 0.0
@@ -201,9 +202,9 @@ def parameters_of(step: TrainingStep) -> ParameterCounts:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a measurement depends on."""
-    found = {}
+    """Versions of the packages that a measurement depends on."""
+    installed = {}
     for package in ("forerun", "torch", "transformers", "peft", "numpy"):
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            installed[package] = version(package)
+    return installed

@@ -23,7 +23,7 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def part_of(tensor: Tensor) -> tuple[Tensor, list[int]]:
-    """What this rank holds of `tensor`, and where that begins."""
+    """The part of `tensor` that this rank holds, and where it begins in the whole one."""
     if not is_sharded(tensor):
         return tensor, [0] * tensor.ndim
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -34,13 +34,15 @@ def part_of(tensor: Tensor) -> tuple[Tensor, list[int]]:
 
 
 def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous, and none in another's memory, which safetensors refuses: 8-bit optimizers share their code tables."""
-    found, seen = {}, set[int]()
+    """Contiguous tensors, none in another's memory."""
+    # safetensors/torch.py (0.8), save_file: refuses tensors that share memory. bitsandbytes' 8-bit optimizers do: their
+    # states share code tables (bitsandbytes/optim/optimizer.py (0.50), name2qmap).
+    separate, storages = {}, set[int]()
     for key, value in tensors.items():
         place = value.untyped_storage().data_ptr()
-        found[key] = value.clone().contiguous() if place in seen else value.contiguous()
-        seen.add(place)
-    return found
+        separate[key] = value.clone().contiguous() if place in storages else value.contiguous()
+        storages.add(place)
+    return separate
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,16 @@ class Parts:
 
     @property
     def names(self) -> set[str]:
-        """Of all tensors."""
+        """Names of all tensors."""
         return {name for places in self.files.values() for name in places}
 
     def shape(self, name: str) -> list[int]:
-        """Of the whole tensor."""
+        """Shape of the whole tensor `name`."""
         ends = []
         for file, places in self.files.items():
             if name in places:
-                with safe_open(file, "pt") as opened:
-                    size = opened.get_slice(name).get_shape()
+                with safe_open(file, "pt") as tensors:
+                    size = tensors.get_slice(name).get_shape()
                 ends.append([first + length for first, length in zip(places[name], size, strict=True)])
         return [max(column) for column in zip(*ends, strict=True)]
 
@@ -70,13 +72,13 @@ class Parts:
         for file, places in self.files.items():
             if name not in places:
                 continue
-            with safe_open(file, "pt") as opened:
-                part = opened.get_slice(name)
-                found = self._overlap(part.get_shape(), places[name], shape, begin)
-                if found is None:
+            with safe_open(file, "pt") as tensors:
+                part = tensors.get_slice(name)
+                overlap = self._overlap(part.get_shape(), places[name], shape, begin)
+                if overlap is None:
                     continue
-                theirs, ours = found
-                values = part[theirs] if theirs else opened.get_tensor(name)
+                theirs, ours = overlap
+                values = part[theirs] if theirs else tensors.get_tensor(name)
                 if result is None:
                     result = torch.empty(tuple(shape), dtype=values.dtype)
                 result[ours] = values
@@ -88,10 +90,10 @@ class Parts:
     def _overlap(
         part_shape: Sequence[int], part_begin: Sequence[int], shape: Sequence[int], begin: Sequence[int]
     ) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
-        """Slices of the part and of the wanted block that are the same values; None when there are none."""
+        """Slices of the part and of the block that hold the same values; None when they do not overlap."""
         theirs, ours = [], []
-        for size, first, wanted, start in zip(part_shape, part_begin, shape, begin, strict=True):
-            low, high = max(first, start), min(first + size, start + wanted)
+        for size, first, extent, start in zip(part_shape, part_begin, shape, begin, strict=True):
+            low, high = max(first, start), min(first + size, start + extent)
             if low >= high:
                 return None
             theirs.append(slice(low - first, high - first))
@@ -99,13 +101,13 @@ class Parts:
         return tuple(theirs), tuple(ours)
 
     def read_like(self, name: str, other: Tensor) -> Tensor:
-        """The tensor `name` as `other` is: whole, or this rank's part of it."""
+        """The tensor `name`, sharded like `other`: whole, or this rank's part of it."""
         if not is_sharded(other):
             return self.read(name, list(other.shape), [0] * other.ndim)
         from torch.distributed.tensor import DTensor
 
         local, begin = part_of(other)
-        empty = local.numel() == 0
+        empty = local.numel() == 0  # more ranks than rows: the last ranks hold nothing, and no part overlaps
         values = torch.empty_like(local, device="cpu") if empty else self.read(name, list(local.shape), begin)
         sharded: Any = other
         return DTensor.from_local(

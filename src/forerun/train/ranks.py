@@ -1,4 +1,4 @@
-"""What one of several processes must know and agree on: its place, its share of a step, and when to stop.
+"""The state that processes of one run share: a process's place, its share of a step, and when to stop.
 
 A step's micro-batches are dealt out in turn, number k to rank k mod world size. Where the last step of an epoch has
 fewer, ranks without one run a blank: the step's first micro-batch, its loss counting nothing, since every rank must
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """Of this process; 0 when it is alone."""
+    """Number of this process; 0 when it is alone."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
@@ -42,14 +42,14 @@ def join_group(settings: Settings, device_type: str) -> None:
     Raises:
         NotSupported: they were started in another number, or not at all.
     """
-    wanted = settings.parallel.world_size
-    found = int(os.environ.get("WORLD_SIZE", "1"))
-    if settings.parallel.kind == "none" and found == 1:
+    required = settings.parallel.world_size
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if settings.parallel.kind == "none" and started == 1:
         return
-    if found != wanted or "RANK" not in os.environ:
+    if started != required or "RANK" not in os.environ:
         raise NotSupported(
-            f"parallel.world_size: training over {wanted} processes needs {wanted} of them; found {found}. Start "
-            f"it with forerun train --nproc {wanted}."
+            f"parallel.world_size: training over {required} processes needs {required} of them; found {started}. Start "
+            f"it with forerun train --nproc {required}."
         )
     if not dist.is_initialized():
         if device_type == "cuda":
@@ -76,16 +76,16 @@ def share(micro_batches: Sequence[T]) -> tuple[list[T], int]:
 
 
 def agree(flag: bool, device_type: str) -> bool:
-    """Whether `flag` is set on any rank; all must ask."""
+    """Whether `flag` is set on any rank. A collective: all ranks must call it."""
     if world_size() == 1:
         return flag
-    on_progress = torch.tensor(float(flag), device=device_type)
-    dist.all_reduce(on_progress, op=dist.ReduceOp.MAX)
-    return bool(on_progress.item())
+    any_flag = torch.tensor(float(flag), device=device_type)
+    dist.all_reduce(any_flag, op=dist.ReduceOp.MAX)
+    return bool(any_flag.item())
 
 
 def from_first(value: T) -> T:
-    """What rank 0 has under that name; all must ask."""
+    """The `value` of rank 0. A collective: all ranks must call it."""
     if world_size() == 1:
         return value
     box: list[Any] = [value]

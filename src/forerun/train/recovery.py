@@ -22,7 +22,7 @@ from forerun.step.workload import Batch, halves
 from forerun.trace import Phase
 
 SIGNS = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-"""In messages of errors that mean the same: PyTorch's CPU allocator, and libraries on a full GPU."""
+"""Parts of messages that mean out of memory: c10/core/impl/alloc_cpu.cpp, and cuBLAS and cuDNN on a full GPU."""
 T = TypeVar("T")
 
 
@@ -85,17 +85,17 @@ class Recovery:
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                said = str(error).splitlines()[0]
+                message = str(error).splitlines()[0]
             self._clean_up(states)  # the error is gone by now, and with it every tensor of the failed attempt
             self.times += 1
-            pieces = self._smaller(pieces, watching, said)
+            pieces = self._smaller(pieces, watching, message)
 
-    def _smaller(self, pieces: Sequence[Batch], watching: _Watching, said: str) -> list[Batch]:
+    def _smaller(self, pieces: Sequence[Batch], watching: _Watching, message: str) -> list[Batch]:
         failed = pieces[min(watching.micro_step, len(pieces) - 1)]
         if watching.phase_now is Phase.OPTIMIZER or halves(failed) is None:
             where = "in the optimizer's update" if watching.phase_now is Phase.OPTIMIZER else "with a single sample"
             raise OutOfMemory(
-                f"Training ran out of memory {where} ({padded_tokens(failed):,} padded tokens): {said} "
+                f"Training ran out of memory {where} ({padded_tokens(failed):,} padded tokens): {message} "
                 f"Set activation_checkpointing to blocks, an 8-bit or paged optimizer, or an adapter; "
                 f"`forerun forecast --explain` says what each saves."
             )
@@ -131,10 +131,10 @@ def in_pieces(score: Callable[[Batch], T], batch: Batch) -> list[T]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        said = str(error).splitlines()[0]
+        message = str(error).splitlines()[0]
     cut = halves(batch)
     if cut is None:
-        raise OutOfMemory(f"A single sample of {padded_tokens(batch):,} tokens cannot be scored: {said}")
+        raise OutOfMemory(f"A single sample of {padded_tokens(batch):,} tokens cannot be scored: {message}")
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

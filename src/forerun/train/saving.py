@@ -24,7 +24,7 @@ from forerun.train.ranks import from_first, rank
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedSave:
     """A checkpoint that could not be written; what was there before is untouched."""
 
     step: int
@@ -35,17 +35,17 @@ class Saver:
     """Saves one run into `folder`, at most one checkpoint at a time."""
 
     def __init__(self, folder: Path, step: TrainingStep):
-        wanted, self.keep_last = step.settings.checkpoints.background, step.settings.checkpoints.keep_last
+        mode, self.keep_last = step.settings.checkpoints.background, step.settings.checkpoints.keep_last
         self.folder, self.step = folder, step
-        usual = wanted == "always" or (wanted == "auto" and step.device_type == "cuda")
+        usual = mode == "always" or (mode == "auto" and step.device_type == "cuda")
         self.is_background = usual and not writes_parts(step)  # ranks must wait for each other
-        self.written = 0
+        self.written_checkpoints = 0
         """Durable checkpoints of the whole run, earlier processes' included."""
         self._thread: threading.Thread | None = None
-        self._outcome: Failed | None = None
+        self._failure: FailedSave | None = None
         self._started: int | None = None
 
-    def save(self, progress: Progress) -> Failed | None:
+    def save(self, progress: Progress) -> FailedSave | None:
         """Save, or begin to; nothing may be pending."""
         if self._started is not None:
             raise RuntimeError("a checkpoint is pending; settle it first")
@@ -59,27 +59,27 @@ class Saver:
             self._thread.start()
         return None
 
-    def settle(self) -> Failed | None:
+    def settle(self) -> FailedSave | None:
         """Wait for what is pending; what went wrong with it."""
         if self._started is None:
             return None
         if self._thread is not None:
             self._thread.join()
-        outcome = from_first(self._outcome)
-        self.written += outcome is None
-        self._thread = self._outcome = self._started = None
-        return outcome
+        failure = from_first(self._failure)
+        self.written_checkpoints += failure is None
+        self._thread = self._failure = self._started = None
+        return failure
 
     def _write(self, contents: Contents) -> None:
         step = int(contents.manifest["progress"]["step"])
         parts = writes_parts(self.step)
         failure = write_parts(self.folder, contents) if parts else None
         if failure is not None:
-            self._outcome = Failed(step, failure)
+            self._failure = FailedSave(step, failure)
         if failure is not None or rank() != 0:
             return
         try:
-            written = place_of(self.folder, contents) if parts else write_checkpoint(self.folder, contents)
-            prune_checkpoints(self.folder, self.keep_last, written)
+            checkpoint = place_of(self.folder, contents) if parts else write_checkpoint(self.folder, contents)
+            prune_checkpoints(self.folder, self.keep_last, checkpoint)
         except OSError as error:
-            self._outcome = Failed(step, str(error))
+            self._failure = FailedSave(step, str(error))

@@ -40,15 +40,15 @@ def test_a_head_that_nothing_reads_is_found(tmp_path, monkeypatch):
     original = TinyWorkload.build_model
     monkeypatch.setattr(TinyWorkload, "build_model", build)
     with pytest.warns(UserWarning, match="got no gradient"):
-        (said,) = findings(tiny_training(tmp_path))
-    assert said.startswith("2 of 7 trainable tensors got no gradient in 28 steps: forgotten.bias, forgotten.weight.")
+        (finding,) = findings(tiny_training(tmp_path))
+    assert finding.startswith("2 of 7 trainable tensors got no gradient in 28 steps: forgotten.bias, forgotten.weight.")
 
 
 def test_a_learning_rate_of_nothing_is_found(tmp_path):
     training = tiny_training(tmp_path, optimizer={"learning_rate": 1e-30, "weight_decay": 0})
     with pytest.warns(UserWarning, match="did not move"):
-        (said,) = findings(training)
-    assert "5 of 5 trainable tensors did not move" in said
+        (finding,) = findings(training)
+    assert "5 of 5 trainable tensors did not move" in finding
 
 
 def report(step, loss, **details):
@@ -61,15 +61,15 @@ def report(step, loss, **details):
 def after_losses(tmp_path, losses, trivial, **details):
     check = AliveCheck(tiny_training(tmp_path).step, total_steps=400, trivial=trivial)
     for number, loss in enumerate(losses, start=1):
-        check.loss_seen(report(number, loss, **{name: value[number - 1] for name, value in details.items()}))
+        check.check_loss(report(number, loss, **{name: value[number - 1] for name, value in details.items()}))
     return check.findings
 
 
 def test_a_loss_no_better_than_a_constant_answer_is_found_by_a_quarter_of_the_run(tmp_path):
     coin = TrivialLoss(label_entropy([0, 1]), "a coin")
     assert coin.value == pytest.approx(0.6931, abs=1e-4)
-    (said,) = after_losses(tmp_path, [0.7] * 120, coin)
-    assert said.startswith("loss is 0.7000 in the mean of the last 10 steps at step 100; a coin has 0.6931.")
+    (finding,) = after_losses(tmp_path, [0.7] * 120, coin)
+    assert finding.startswith("loss is 0.7000 in the mean of the last 10 steps at step 100; a coin has 0.6931.")
     assert after_losses(tmp_path, [0.7] * 90 + [0.6] * 10, coin) == []
     assert after_losses(tmp_path, [0.7] * 99, coin) == [], "it has a quarter of the run"
     part = TrivialLoss(coin.value, "a coin", part="task_loss")

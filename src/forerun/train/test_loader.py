@@ -24,12 +24,12 @@ def test_enough_workers_that_a_batch_is_ready_in_time(data, compute, processors,
 
 def test_steps_still_to_come_in_order():
     orders = {0: [[[0, 1], [2]], [[3]]], 1: [[[3], [1]], [[0, 2]]]}
-    asked = []
+    epochs = []
 
     def order(epoch):
-        asked.append(epoch)
+        epochs.append(epoch)
         return orders[epoch]
 
     positions = iter([(1, 0, 1), (2, 1, 0), (3, 1, 1)])
     assert list(coming_steps(positions, order)) == [[[3]], [[3], [1]], [[0, 2]]]
-    assert asked == [0, 1]
+    assert epochs == [0, 1]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from forerun.train.parts import Parts, apart
 
 
-def written(folder, whole, cuts):
+def parts_file(folder, whole, cuts):
     """`whole` cut between rows; files with their places."""
     files = {}
     for number, (begin, end) in enumerate(zip([0, *cuts], [*cuts, len(whole)], strict=True)):
@@ -30,7 +30,7 @@ def test_any_block_from_any_parts(data):
     first = data.draw(st.integers(0, rows - 1))
     size = data.draw(st.integers(1, rows - first))
     with tempfile.TemporaryDirectory() as folder:
-        parts = written(folder, whole, cuts)
+        parts = parts_file(folder, whole, cuts)
         assert parts.shape("w") == [rows, 3]
         assert torch.equal(parts.read("w", [size, 3], [first, 0]), whole[first : first + size])
 
@@ -47,8 +47,8 @@ def test_scalars_and_missing_names(tmp_path):
 def test_tensors_that_share_memory_are_stored_apart(tmp_path):
     table = torch.arange(6.0).view(2, 3)
     save_file(apart({"one": table, "two": table, "row": table[1], "turned": table.t()}), tmp_path / "f.safetensors")
-    found = load_file(tmp_path / "f.safetensors")
-    assert torch.equal(found["one"], table)
-    assert torch.equal(found["two"], table)
-    assert torch.equal(found["row"], table[1])
-    assert torch.equal(found["turned"], table.t())
+    tensors = load_file(tmp_path / "f.safetensors")
+    assert torch.equal(tensors["one"], table)
+    assert torch.equal(tensors["two"], table)
+    assert torch.equal(tensors["row"], table[1])
+    assert torch.equal(tensors["turned"], table.t())

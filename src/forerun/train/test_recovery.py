@@ -46,11 +46,11 @@ class Faulty:
 
     def loss(self, model, batch):
         self.calls += 1
-        found = self.inner.loss(model, batch)
+        terms = self.inner.loss(model, batch)
         if self.calls in self.places or (self.room is not None and padded_tokens(batch) > self.room):
             self.faults += 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB (injected)")
-        return found
+        return terms
 
 
 def weights(run):
