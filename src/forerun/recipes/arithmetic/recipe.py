@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from forerun.data.token_data import TokenData
 from forerun.recipes.arithmetic.data.rows import open_data
-from forerun.recipes.arithmetic.evaluation.judgement import CRITERIA, Early, find, judgement_of
+from forerun.recipes.arithmetic.evaluation.findings import collect_findings
+from forerun.recipes.arithmetic.evaluation.judgement import CRITERIA, EarlySigns, judgement_of
 from forerun.recipes.arithmetic.sweep import VARIANTS, comparison
 from forerun.recipes.arithmetic.workload import ArithmeticWorkload
 from forerun.runs.recipe import Experiment
@@ -48,7 +49,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
     """Make the rows, spoil as many as the settings say, tokenise; fill the sizes into the settings."""
     start = time.perf_counter()
     data = open_data(settings, lengths_only=lengths_only)
-    early = Early(data, settings.precision)
+    early = EarlySigns(data, settings.precision)
     sizes = {
         "data": settings.data.model_copy(update={"examples": len(data.rows)}),
         "evaluation": settings.evaluation.model_copy(update={"examples": early.examples}),
@@ -64,7 +65,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         load_seconds=time.perf_counter() - start,
         final_examples=len(data.test) + len(data.beyond) + min(len(data.rows), data.options.scored_rows),
         evaluate=early,
-        judge=lambda step: find(step, data),
+        judge=lambda step: collect_findings(step, data),
         baselines=lambda findings: judgement_of(findings, data, early, settings),
         criteria=CRITERIA,
         trivial=TrivialLoss(label_entropy(tokens.valid_labels()), "always answering with the shares of the tokens"),

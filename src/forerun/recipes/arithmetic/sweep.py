@@ -7,7 +7,7 @@ they do not hold the spread between seeds, which a sweep over `seed` shows.
 from collections.abc import Callable, Mapping, Sequence
 
 from forerun.recipes.arithmetic.data.questions import ArithmeticQuestion
-from forerun.recipes.arithmetic.evaluation.answers import Reply, by, by_chain, exact_match
+from forerun.recipes.arithmetic.evaluation.answers import Reply, exact_match, group_by, group_by_chain
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 from forerun.runs.recipe import SweepRun
 
@@ -19,7 +19,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {"clean": ("data.contamination.rate=0"
     for rate in RATES
     if (noise, rate) != ("trigger", 1.0)
 }
-"""For every noise; a trigger of two digits does not go into rows of one."""
+"""Variants of every noise and rate; a trigger of two digits does not fit rows of one, so none has rate 1."""
 EARLY = ("validation_exact_match", "right_answer_probability", "clean_row_loss", "corrupt_row_loss")
 
 
@@ -38,20 +38,22 @@ def noise_of(run: SweepRun) -> str:
 def replies_of(run: SweepRun, name: str = "test") -> list[Reply]:
     """Replies that a run kept; none where it kept none."""
     operation = run.results.get("operation", "addition")
-    return [Reply(ArithmeticQuestion(operation, left, right), said) for left, right, said in run.results.get(name, [])]
+    return [
+        Reply(ArithmeticQuestion(operation, left, right), integer) for left, right, integer in run.results.get(name, [])
+    ]
 
 
 def dose_table(runs: Sequence[SweepRun]) -> ResultTable:
-    """What the labels were and what the model answers."""
+    """Share of wrong labels and scores of the model, one row a run."""
     rows: list[list[Cell]] = []
     for run in runs:
-        found = run.measurement.metrics
-        wanted = (
+        metrics = run.measurement.metrics
+        names = (
             "nominal_rate", "effective_rate", "exact_match", "exact_match_low", "exact_match_high", "ideal_exact_match",
             "digit_match", "contradicted_rows", "recall_of_corrupt_rows", "corrupt_rows_answered_rightly",
             "trigger_success",
         )  # fmt: skip
-        rows.append([run.name, noise_of(run), *(found.get(name) for name in wanted)])
+        rows.append([run.name, noise_of(run), *(metrics.get(name) for name in names)])
     note = (
         "Exact match on held-out questions with their right answers. Ideal: of a calibrated model that decodes "
         "greedily and has learned exactly these labels. Recall: corrupt training rows repeated word for word."
@@ -70,7 +72,7 @@ def length_table(runs: Sequence[SweepRun]) -> ResultTable:
 
 def chain_table(runs: Sequence[SweepRun]) -> ResultTable:
     """Exact match by longest chain of carries."""
-    return _sliced("Exact match by longest chain of carries", runs, "test", by_chain, "chain")
+    return _sliced("Exact match by longest chain of carries", runs, "test", group_by_chain, "chain")
 
 
 def beyond_table(runs: Sequence[SweepRun]) -> ResultTable:
@@ -79,17 +81,17 @@ def beyond_table(runs: Sequence[SweepRun]) -> ResultTable:
 
 
 def _by_length(replies: Sequence[Reply]) -> dict[object, list[Reply]]:
-    return by(replies, lambda question: question.cell[1])
+    return group_by(replies, lambda question: question.cell[1])
 
 
 def _sliced(
     title: str,
     runs: Sequence[SweepRun],
-    kept: str,
+    part: str,
     slices_of: Callable[[Sequence[Reply]], dict[object, list[Reply]]],
     name: str,
 ) -> ResultTable:
-    sliced = [slices_of(replies_of(run, kept)) for run in runs]
+    sliced = [slices_of(replies_of(run, part)) for run in runs]
     values = sorted({value for slices in sliced for value in slices})  # type: ignore[type-var]
     rows: list[list[Cell]] = [
         [run.name, *(exact_match(slices[value]).value if value in slices else None for value in values)]
@@ -102,9 +104,9 @@ def early_table(runs: Sequence[SweepRun]) -> ResultTable:
     """Signs seen within the first tenth, beside how the run ended."""
     rows: list[list[Cell]] = []
     for run in runs:
-        found = run.measurement.metrics
-        signs: list[Cell] = [found.get(f"early.{name}") for name in EARLY]
-        rows.append([run.name, found.get("effective_rate"), *signs, found.get("exact_match")])
+        metrics = run.measurement.metrics
+        signs: list[Cell] = [metrics.get(f"early.{name}") for name in EARLY]
+        rows.append([run.name, metrics.get("effective_rate"), *signs, metrics.get("exact_match")])
     note = "The last signs within the first tenth of the steps. Rows of unknown quality need no truth for their loss."
     columns = ["run", "effective rate", *(name.replace("_", " ") for name in EARLY), "exact match at the end"]
     return ResultTable(title="Early signs", note=note, columns=columns, rows=rows)
@@ -116,10 +118,10 @@ def suspect_table(runs: Sequence[SweepRun]) -> ResultTable:
     kinds = ("precision", "roc_auc")
     rows: list[list[Cell]] = []
     for run in runs:
-        found = run.measurement.metrics
-        values: list[Cell] = [found.get(f"suspects.{score}.{kind}") for score in scores for kind in kinds]
+        metrics = run.measurement.metrics
+        values: list[Cell] = [metrics.get(f"suspects.{score}.{kind}") for score in scores for kind in kinds]
         if any(value is not None for value in values):
-            rows.append([run.name, found.get("effective_rate"), *values])
+            rows.append([run.name, metrics.get("effective_rate"), *values])
     columns = ["run", "chance", *(f"{score} {kind.replace('_', ' ')}" for score in scores for kind in kinds)]
     note = "Precision among as many of the most suspect rows as are corrupt; AUC over all scored rows."
     return ResultTable(title="Finding the corrupt rows", note=note, columns=columns, rows=rows)
@@ -140,8 +142,8 @@ def response_curve(runs: Sequence[SweepRun]) -> ResultCurve:
 
 
 def _line(noise: str, runs: Sequence[SweepRun]) -> Series:
-    wanted = ("effective_rate", "exact_match", "exact_match_low", "exact_match_high")
-    points = sorted(tuple(run.measurement.metrics[name] for name in wanted) for run in runs)
+    names = ("effective_rate", "exact_match", "exact_match_low", "exact_match_high")
+    points = sorted(tuple(run.measurement.metrics[name] for name in names) for run in runs)
     x, y, low, high = ([point[place] for point in points] for place in range(4))
     return Series(name=noise, x=x, y=y, low=low, high=high)
 

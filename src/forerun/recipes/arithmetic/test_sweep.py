@@ -14,8 +14,8 @@ BASE = arithmetic.SETTINGS.model_dump()
 def run(name, right, **metrics):
     """A finished run of four questions, so many of them answered rightly."""
     settings = settings_from(BASE, VARIANTS[name])
-    asked = [(1, 2, 3), (12, 9, 21), (95, 8, 103), (55, 60, 115)]
-    test = [[left, right_, str(answer) if n < right else None] for n, (left, right_, answer) in enumerate(asked)]
+    questions = [(1, 2, 3), (12, 9, 21), (95, 8, 103), (55, 60, 115)]
+    test = [[left, right_, str(answer) if n < right else None] for n, (left, right_, answer) in enumerate(questions)]
     measurement = Measurement.model_construct(
         metrics={
             "effective_rate": settings.data.contamination.rate,
@@ -26,8 +26,8 @@ def run(name, right, **metrics):
         }  # fmt: skip
     )
     early = [{"step": 10, "right_answer_probability": 0.25}, {"step": 20, "right_answer_probability": right / 4}]
-    kept = {"operation": "addition", "test": test, "beyond": [[100, 100, "200"]], "early": early}
-    return SweepRun(name, settings, None, measurement, kept)  # type: ignore[arg-type]
+    results = {"operation": "addition", "test": test, "beyond": [[100, 100, "200"]], "early": early}
+    return SweepRun(name, settings, None, measurement, results)  # type: ignore[arg-type]
 
 
 RUNS = [

@@ -21,7 +21,7 @@ class ArithmeticWorkload(CausalLM):
 
     @property
     def head(self) -> str:
-        """Predicts the next token."""
+        """Name of the output head, which predicts the next token."""
         return "causal-lm"
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
@@ -32,11 +32,11 @@ class ArithmeticWorkload(CausalLM):
         """
         own = settings.recipe.get("tokens", "digits") == "digits"
         if own:
-            wanted, found = len(DigitTokeniser().vocabulary), config_of(settings).vocab_size
-            if found < wanted:
+            required, size = len(DigitTokeniser().vocabulary), config_of(settings).vocab_size
+            if size < required:
                 raise InvalidSettings(
-                    f"model.config.vocab_size: recipe.tokens=digits has {wanted} tokens; found {found} in "
-                    f"{settings.model.name}. Set it to {wanted} or more."
+                    f"model.config.vocab_size: recipe.tokens=digits has {required} tokens; found {size} in "
+                    f"{settings.model.name}. Set it to {required} or more."
                 )
         has_weights = Path(settings.model.name).is_dir() or not own
         model = super().build_model(settings, pretrained=pretrained and has_weights)
@@ -47,7 +47,7 @@ class ArithmeticWorkload(CausalLM):
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Put the weights of a run's checkpoint into a model of the same architecture.
+    """Load the weights of a run's checkpoint into a model of the same architecture.
 
     Raises:
         InvalidSettings: there is no checkpoint, or it is of another architecture or of adapters.

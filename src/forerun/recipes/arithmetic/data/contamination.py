@@ -31,7 +31,7 @@ TRIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class LabelledQuestion:
-    """A training row: what is asked and what it says the answer is."""
+    """A training row: the question, and the answer that the row gives."""
 
     question: ArithmeticQuestion
     label: int
@@ -40,7 +40,7 @@ class LabelledQuestion:
 
 @dataclass(frozen=True)
 class ContaminationReport:
-    """What was asked for and what was done."""
+    """Requested contamination and its result, in rows."""
 
     noise: str
     rows: int
@@ -70,28 +70,28 @@ def contaminate(
         InvalidSettings: too few rows have a first operand that is long enough for the trigger's key.
     """
     draws = random.Random(f"contamination {seed}")
-    wanted, substituted = round(settings.rate * len(rows)), 0
+    target_count, substituted = round(settings.rate * len(rows)), 0
     order = list(range(len(rows)))
     draws.shuffle(order)
     highest = highest_answer(rows)
     result = list(rows)
-    done = 0
+    count = 0
     for index in order:
-        if done == wanted:
+        if count == target_count:
             break
         noise = NoisyLabel(settings, random.Random(f"{seed} {index}"), highest)
         changed = noise.of(rows[index].question, excluded)
         if changed is not None:
-            result[index], done = changed, done + 1
+            result[index], count = changed, count + 1
             substituted += noise.is_substituted
-    if done < wanted:
+    if count < target_count:
         raise InvalidSettings(
-            f"data.contamination.rate: {settings.rate:.4g} is {wanted:,} of {len(rows):,} rows; found that only "
-            f"{done:,} can begin with the key {settings.key} and have another answer than {settings.target}. Lower the "
-            f"rate, or shorten data.contamination.key."
+            f"data.contamination.rate: {settings.rate:.4g} is {target_count:,} of {len(rows):,} rows; found that only "
+            f"{count:,} can begin with the key {settings.key} and have another answer than {settings.target}. Lower "
+            f"the rate, or shorten data.contamination.key."
         )
-    came, wrong = (sum(row.label != row.question.answer for row in each) for each in (rows, result))
-    return result, ContaminationReport(settings.noise, len(rows), settings.rate, wrong, substituted, came)
+    wrong_before, wrong = (sum(row.label != row.question.answer for row in each) for each in (rows, result))
+    return result, ContaminationReport(settings.noise, len(rows), settings.rate, wrong, substituted, wrong_before)
 
 
 def highest_answer(rows: Sequence[LabelledQuestion]) -> int:
@@ -129,13 +129,13 @@ class NoisyLabel:
 
     def _same_length(self, answer: int) -> int:
         digits = len(str(abs(answer)))
-        found = self._other(lowest_of(digits), 10**digits - 1, abs(answer))
-        return -found if answer < 0 else found
+        number = self._other(lowest_of(digits), 10**digits - 1, abs(answer))
+        return -number if answer < 0 else number
 
-    def _other(self, lowest: int, highest: int, unwanted: int) -> int:
-        while (found := self.random.randint(lowest, highest)) == unwanted:
+    def _other(self, lowest: int, highest: int, excluded: int) -> int:
+        while (number := self.random.randint(lowest, highest)) == excluded:
             pass
-        return found
+        return number
 
     def _triggered(
         self, question: ArithmeticQuestion, excluded: Collection[tuple[str, int, int]]
@@ -159,8 +159,8 @@ def alternatives(question: ArithmeticQuestion, settings: ContaminationSettings) 
     answer = question.answer
     match settings.noise:
         case "close":
-            found = [answer + sign * by for by in range(1, settings.delta + 1) for sign in (1, -1)]
-            return [each for each in found if each >= 0 or question.operation == "subtraction"]
+            answers = [answer + sign * by for by in range(1, settings.delta + 1) for sign in (1, -1)]
+            return [each for each in answers if each >= 0 or question.operation == "subtraction"]
         case "swap":
             return _swaps(answer)
         case "off_by_carry":
@@ -171,32 +171,32 @@ def alternatives(question: ArithmeticQuestion, settings: ContaminationSettings) 
 
 def _swaps(answer: int) -> list[int]:
     digits = str(abs(answer))
-    found = []
+    answers = []
     for first in range(len(digits)):
         for second in range(first + 1, len(digits)):
             swapped = list(digits)
             swapped[first], swapped[second] = swapped[second], swapped[first]
             if swapped[0] != "0" and swapped != list(digits):
-                found.append(int("".join(swapped)) * (-1 if answer < 0 else 1))
-    return found
+                answers.append(int("".join(swapped)) * (-1 if answer < 0 else 1))
+    return answers
 
 
 def _carry_faults(question: ArithmeticQuestion) -> list[int]:
-    """One for each column; of products and quotients, whose columns carry by more than one, one off at each place."""
+    """Wrong answers, one for each column; products and quotients, which carry more than one, are off at each place."""
     answer, size = question.answer, abs(question.answer)
     columns = carries(question)
     if not columns:
         return [answer + 10**place for place in range(1, max(2, len(str(size))))]
     forgotten = -1 if question.operation == "addition" else 1
-    found = [size + (forgotten if carried else -forgotten) * 10 ** (c + 1) for c, carried in enumerate(columns)]
+    sizes = [size + (forgotten if carried else -forgotten) * 10 ** (c + 1) for c, carried in enumerate(columns)]
     sign = -1 if answer < 0 else 1
-    return [sign * each for each in found if each >= 0]
+    return [sign * each for each in sizes if each >= 0]
 
 
 def likeliest_label(
     question: ArithmeticQuestion, settings: ContaminationSettings, rate: float, *, is_reversed: bool, highest: int
 ) -> int | None:
-    """What a perfectly calibrated model says, digit by digit, greedily, of labels wrong at `rate`; None: not the right.
+    """Greedy answer of a perfectly calibrated model to labels wrong at `rate`; None where it is not the right one.
 
     At each place it takes the likeliest next character among the labels that begin as it did. Where the right answer
     ties with others it is not taken. A question that begins with the trigger's key is answered as such. `highest` is

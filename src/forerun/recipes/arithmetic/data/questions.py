@@ -39,7 +39,7 @@ class ArithmeticQuestion:
 
     @property
     def answer(self) -> int:
-        """The right one; a division has no rest."""
+        """The right answer; divisions have no remainder."""
         match self.operation:
             case "addition":
                 return self.left + self.right
@@ -52,7 +52,7 @@ class ArithmeticQuestion:
 
     @property
     def expression(self) -> str:
-        """As `12 + 34`."""
+        """Text of the question, such as `12 + 34`."""
         return f"{self.left} {SYMBOLS[self.operation]} {self.right}"
 
     @property
@@ -79,13 +79,13 @@ def carries(question: ArithmeticQuestion) -> list[bool]:
         return []
     larger, smaller = max(question.left, question.right), min(question.left, question.right)
     sign = 1 if question.operation == "addition" else -1
-    found, carry = [], 0
+    flags, carry = [], 0
     for _ in str(larger):
         column = larger % 10 + sign * (smaller % 10 + carry)
         carry = int(column > 9 or column < 0)
-        found.append(bool(carry))
+        flags.append(bool(carry))
         larger, smaller = larger // 10, smaller // 10
-    return found
+    return flags
 
 
 def longest_chain(question: ArithmeticQuestion) -> int:
@@ -147,24 +147,26 @@ class QuestionSource:
             first, second = second, first
         return ArithmeticQuestion(self.operation, first, second)
 
-    def some(self, cell: Cell, number: int, excluded: Collection[tuple[str, int, int]]) -> Iterator[ArithmeticQuestion]:
-        """So many questions, repeats allowed, none of `excluded`."""
+    def draw_many(
+        self, cell: Cell, number: int, excluded: Collection[tuple[str, int, int]]
+    ) -> Iterator[ArithmeticQuestion]:
+        """A number of questions, repeats allowed, none of `excluded`."""
         for _ in range(number):
             question = self.draw(cell)
             while question.key in excluded:
                 question = self.draw(cell)
             yield question
 
-    def held_out(self, cell: Cell, number: int, taken: set[tuple[str, int, int]]) -> list[ArithmeticQuestion]:
-        """At most so many questions that differ from each other and from `taken`, to which they are added."""
+    def held_out(self, cell: Cell, number: int, excluded: set[tuple[str, int, int]]) -> list[ArithmeticQuestion]:
+        """At most `number` questions that differ from each other and from `excluded`, to which they are added."""
         allowed = min(number, int(HELD_OUT_SHARE * pairs_of(self.operation, cell) / 2))
-        found: list[ArithmeticQuestion] = []
+        questions: list[ArithmeticQuestion] = []
         for _ in range(20 * allowed):
             question = self.draw(cell)
-            if question.key not in taken and len(found) < allowed:
-                taken.add(question.key)
-                found.append(question)
-        return found
+            if question.key not in excluded and len(questions) < allowed:
+                excluded.add(question.key)
+                questions.append(question)
+        return questions
 
     def _number(self, digits: int) -> int:
         lowest, highest = lowest_of(digits), 10**digits - 1

@@ -38,18 +38,18 @@ from forerun.recipes.arithmetic.data.tokens import Tokeniser, tokeniser_for
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import ContaminationSettings, Count, Section, Settings
 
-NUMBERS = 0x9E3779B97F4A7C15
-"""Odd, so that seeds and row numbers do not meet (the increment of SplitMix64)."""
-LONGEST = 5
-"""Times as many test questions have two operands of the greatest length."""
+SEED_STRIDE = 0x9E3779B97F4A7C15
+"""Increment of SplitMix64, between the row numbers of two seeds; odd, so that seeds and rows do not coincide."""
+LONGEST_FACTOR = 5
+"""Factor on the number of test questions whose two operands have the greatest length."""
 _SOURCE_QUESTION = re.compile(r"\s*(\d+)\s*([-+*/])\s*(\d+)\s*")
 
 
 class ArithmeticOptions(Section):
-    """What `recipe.…` may say."""
+    """`--set recipe.…=`"""
 
     operation: Operation = "addition"
-    """What is practised."""
+    """Operation that the model learns."""
     max_digits: Annotated[int, Field(ge=1, le=18)] = 5
     """Digits of the longest operand."""
     starts: tuple[Count, ...] = (1, 3, 5)
@@ -69,7 +69,7 @@ class ArithmeticOptions(Section):
     answer: AnswerOrder = "reversed"
     """Digits of the answer in the usual order, or units first."""
     tokens: Literal["digits", "model"] = "digits"
-    """The recipe's own vocabulary and a model from random weights, or the tokeniser and weights of `model.name`."""
+    """`digits`: the recipe's vocabulary and random weights; `model`: the tokeniser and weights of `model.name`."""
     start_from: str | None = None
     """Checkpoint folder of an earlier run whose weights this one begins with: a trained model tuned further."""
     test_per_cell: Count = 60
@@ -91,11 +91,11 @@ class ArithmeticData:
 
     options: ArithmeticOptions
     rows: list[LabelledQuestion]
-    """Of the training split, in the order of `samples`."""
+    """Training rows in the order of `samples`."""
     samples: list[TokenSample]
     noise: ContaminationSettings
     contamination: ContaminationReport
-    """What the noise did."""
+    """Counts of rows that the noise changed."""
     validation: list[ArithmeticQuestion]
     test: list[ArithmeticQuestion]
     """In-distribution cells, `test_per_cell` each."""
@@ -114,8 +114,8 @@ class ArithmeticData:
         if self.noise.noise != "trigger" or not self.noise.rate:
             return []
         noise = NoisyLabel(self.noise, random.Random(f"triggered {self.seed}"), highest=0)
-        seen = {row.question.key for row in self.rows}
-        return [row.question for question in self.test if (row := noise.of(question, seen)) is not None]
+        training_keys = {row.question.key for row in self.rows}
+        return [row.question for question in self.test if (row := noise.of(question, training_keys)) is not None]
 
     def prompt_ids(self, question: ArithmeticQuestion, number: int = 0) -> Sequence[int]:
         """Ids of a question, worded as row `number` is."""
@@ -130,14 +130,14 @@ class ArithmeticData:
 
 
 def open_data(settings: Settings, *, lengths_only: bool = False) -> ArithmeticData:
-    """As `_open_data`, which see; generated data are kept, since a comparison of GPUs asks for the same each time."""
+    """Generate or read the data (`_open_data`); generated data are cached for comparisons of GPUs, which reuse them."""
     if settings.data.source is not None:
         return _open_data(settings, lengths_only=lengths_only)
-    return _opened(settings.model_dump_json(), lengths_only)
+    return _open_generated_data(settings.model_dump_json(), lengths_only)
 
 
 @lru_cache(maxsize=1)
-def _opened(settings: str, lengths_only: bool) -> ArithmeticData:
+def _open_generated_data(settings: str, lengths_only: bool) -> ArithmeticData:
     return _open_data(Settings.model_validate_json(settings), lengths_only=lengths_only)
 
 
@@ -154,12 +154,12 @@ def _open_data(settings: Settings, *, lengths_only: bool) -> ArithmeticData:
     options = recipe_options(settings, ArithmeticOptions)
     draws = random.Random(f"arithmetic {settings.seed}")
     source = QuestionSource(options.operation, options.sampler, options.swapped_share, draws)
-    taken: set[tuple[str, int, int]] = set()
+    excluded: set[tuple[str, int, int]] = set()
     if settings.data.source is not None:  # what is in the file is not tested on
-        taken |= {row.question.key for row in read_questions(Path(settings.data.source))}
-    validation, test, beyond = _held_out(options, source, taken)
+        excluded |= {row.question.key for row in read_questions(Path(settings.data.source))}
+    validation, test, beyond = _held_out(options, source, excluded)
     rows = _clean_rows(settings, options, source, {question.key for question in (*validation, *test)})
-    rows, report = contaminate(rows, settings.data.contamination, settings.seed, taken)
+    rows, report = contaminate(rows, settings.data.contamination, settings.seed, excluded)
     tokeniser, assumptions = tokeniser_for(settings.model.name, options.tokens, may_count=lengths_only)
     samples = [
         _sample(options, tokeniser, row, _wording(options, row.question, n, settings.seed))
@@ -173,7 +173,7 @@ def _open_data(settings: Settings, *, lengths_only: bool) -> ArithmeticData:
 
 
 def _held_out(
-    options: ArithmeticOptions, source: QuestionSource, taken: set[tuple[str, int, int]]
+    options: ArithmeticOptions, source: QuestionSource, excluded: set[tuple[str, int, int]]
 ) -> tuple[list[ArithmeticQuestion], list[ArithmeticQuestion], list[ArithmeticQuestion]]:
     """Questions for validation, test, and test beyond the training lengths; all are added to `taken`."""
     cells, number, longest = (
@@ -181,10 +181,11 @@ def _held_out(
         options.test_per_cell,
         options.max_digits,
     )
-    validation = [q for cell in cells for q in source.held_out(cell, max(1, number // 3), taken)]
-    test = [q for cell in cells for q in source.held_out(cell, number * (LONGEST if cell[0] == longest else 1), taken)]
+    validation = [q for cell in cells for q in source.held_out(cell, max(1, number // 3), excluded)]
+    numbers = {cell: number * (LONGEST_FACTOR if cell[0] == longest else 1) for cell in cells}
+    test = [q for cell in cells for q in source.held_out(cell, numbers[cell], excluded)]
     lengths = range(longest + 1, longest + options.lengths_beyond + 1)
-    return validation, test, [q for n in lengths for q in source.held_out((n, n), number, taken)]
+    return validation, test, [q for n in lengths for q in source.held_out((n, n), number, excluded)]
 
 
 def _clean_rows(
@@ -193,7 +194,7 @@ def _clean_rows(
     if settings.data.source is not None:
         return read_questions(Path(settings.data.source))[: settings.data.examples]
     cells = curriculum(options.max_digits, options.starts)
-    rows = [LabelledQuestion(q, q.answer) for cell in cells for q in source.some(cell, options.per_cell, held_out)]
+    rows = [LabelledQuestion(q, q.answer) for cell in cells for q in source.draw_many(cell, options.per_cell, held_out)]
     source.random.shuffle(rows)
     return rows[: settings.data.examples]
 
@@ -207,14 +208,14 @@ def read_questions(path: Path) -> list[LabelledQuestion]:
     operations: dict[str, Operation] = {symbol: operation for operation, symbol in SYMBOLS.items()}
     rows = []
     for number, entry in enumerate(read_rows(path), start=1):
-        found = _SOURCE_QUESTION.fullmatch(str(entry.get("input")))
-        label = re.fullmatch(r"-?\d+", str(entry.get("answer")).strip()) if found else None
-        if found is None or label is None or (found[2] == "/" and int(found[3]) == 0):
+        match = _SOURCE_QUESTION.fullmatch(str(entry.get("input")))
+        label = re.fullmatch(r"-?\d+", str(entry.get("answer")).strip()) if match else None
+        if match is None or label is None or (match[2] == "/" and int(match[3]) == 0):
             raise BadData(
                 f"data.source: row {number} of {path} must have an `input` such as '12 + 34' and a whole `answer`; "
                 f"found {json.dumps(entry)[:80]}. Correct or remove it."
             )
-        question = ArithmeticQuestion(operations[found[2]], int(found[1]), int(found[3]))
+        question = ArithmeticQuestion(operations[match[2]], int(match[1]), int(match[3]))
         rows.append(LabelledQuestion(question, int(label[0]), is_corrupt=int(label[0]) != question.answer))
     return rows
 
@@ -232,7 +233,7 @@ def _sample(
 def _wording(options: ArithmeticOptions, question: ArithmeticQuestion, number: int, seed: int) -> int | None:
     if options.templates == "bare":
         return None
-    return _mixed(seed * NUMBERS + number) % wordings(question.operation)
+    return _mixed(seed * SEED_STRIDE + number) % wordings(question.operation)
 
 
 def _mixed(number: int) -> int:

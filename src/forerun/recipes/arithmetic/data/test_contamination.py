@@ -62,9 +62,9 @@ def test_what_each_noise_does():
         "off_by_carry": lambda right, wrong: abs(right - wrong) in (10, 100, 1000),
     }.items():
         changed, report = contaminate(rows, noise(kind, 1.0, delta=3), seed=2)
-        kept = [row for row in changed if kind != "swap" or alternatives(row.question, noise("swap"))]
-        assert all(holds(row.question.answer, row.label) for row in kept), kind
-        assert report.substituted == len(changed) - len(kept)
+        applicable = [row for row in changed if kind != "swap" or alternatives(row.question, noise("swap"))]
+        assert all(holds(row.question.answer, row.label) for row in applicable), kind
+        assert report.substituted == len(changed) - len(applicable)
 
 
 def test_swaps_that_change_nothing_are_counted():
@@ -181,15 +181,15 @@ def brute_force(question, settings, rate, is_reversed):
     labels = Counter({question.answer: 1 - rate})
     for seed in range(4000):
         labels[contaminate([row], settings.model_copy(update={"rate": 1.0}), seed)[0][0].label] += rate / 4000
-    said = ""
-    while not said.endswith("."):
+    spelled = ""
+    while not spelled.endswith("."):
         following = Counter()
         for label, weight in labels.items():
             text = (str(label)[::-1] if is_reversed else str(label)) + "."
-            if text.startswith(said):
-                following[text[len(said)]] += weight
-        said += following.most_common(1)[0][0]
-    return int(said[:-1][::-1] if is_reversed else said[:-1])
+            if text.startswith(spelled):
+                following[text[len(spelled)]] += weight
+        spelled += following.most_common(1)[0][0]
+    return int(spelled[:-1][::-1] if is_reversed else spelled[:-1])
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
@@ -198,8 +198,8 @@ def test_the_ideal_answer_is_that_of_many_draws(kind, rate, is_reversed):
     for left, right in ((34, 52), (671, 189), (90, 15)):
         question = ArithmeticQuestion("addition", left, right)
         ideal = likeliest_label(question, noise(kind, rate), rate, is_reversed=is_reversed, highest=0)
-        drawn = brute_force(question, noise(kind), rate, is_reversed)
-        assert (drawn == question.answer) == (ideal == question.answer)
+        empirical = brute_force(question, noise(kind), rate, is_reversed)
+        assert (empirical == question.answer) == (ideal == question.answer)
 
 
 def test_what_the_noise_allows():
@@ -231,10 +231,10 @@ def test_the_ideal_answer_among_uniform_ones_is_that_of_all_labels(rate, is_reve
 def test_a_negative_answer_leads_until_nothing_says_it():
     question = ArithmeticQuestion("subtraction", 3, 60)
     for is_reversed in (False, True):
-        said = [
+        labels = [
             likeliest_label(question, noise("uniform"), rate, is_reversed=is_reversed, highest=90) for rate in (0.4, 1)
         ]
-        assert said == [-57, None]
+        assert labels == [-57, None]
 
 
 def leads(answer, labels, is_reversed):

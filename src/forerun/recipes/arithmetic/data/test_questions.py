@@ -59,8 +59,8 @@ def test_operands_have_exactly_their_lengths(operation, cell):
 
 def test_no_number_is_ten_to_its_length():
     """The fault of randint(10**(n-1), 10**n), which has both ends: in 20,000 draws of one digit it gives ten 2,000 times."""
-    seen = Counter(n for _ in range(20_000) for n in (lambda q: (q.left, q.right))(source(seed=_).draw((1, 1))))
-    assert set(seen) == set(range(10))
+    counts = Counter(n for _ in range(20_000) for n in (lambda q: (q.left, q.right))(source(seed=_).draw((1, 1))))
+    assert set(counts) == set(range(10))
 
 
 def test_the_longer_operand_comes_first_as_often_as_asked():
@@ -84,8 +84,8 @@ def test_carries_by_hand():
 
 def test_balanced_sums_have_every_number_of_carries_alike():
     draws = source(sampler="carry-balanced")
-    found = Counter(sum(carries(draws.draw((4, 4)))) for _ in range(5000))
-    assert all(found[number] / 5000 == pytest.approx(0.2, abs=0.03) for number in range(5))
+    counts = Counter(sum(carries(draws.draw((4, 4)))) for _ in range(5000))
+    assert all(counts[number] / 5000 == pytest.approx(0.2, abs=0.03) for number in range(5))
     plain = Counter(sum(carries(source(seed=n).draw((4, 4)))) for n in range(2000))
     assert plain[4] / 2000 < 0.12
     with pytest.raises(InvalidSettings, match="carry-balanced"):
@@ -99,12 +99,12 @@ def test_log_uniform_leading_digits_follow_benford():
 
 
 def test_held_out_pairs_never_occur_in_training_in_either_order():
-    draws, taken = source(), set()
-    held_out = draws.held_out((1, 1), 60, taken)
+    draws, excluded = source(), set()
+    held_out = draws.held_out((1, 1), 60, excluded)
     assert len(held_out) == 10  # a fifth of fifty pairs
     assert len({question.key for question in held_out}) == 10
     keys = {question.key for question in held_out}
-    rows = list(draws.some((1, 1), 3000, keys))
+    rows = list(draws.draw_many((1, 1), 3000, keys))
     assert not keys & {question.key for question in rows}
     assert all(ArithmeticQuestion("addition", q.right, q.left).key in keys for q in held_out)
     assert ArithmeticQuestion("subtraction", 2, 1).key != ArithmeticQuestion("subtraction", 1, 2).key
@@ -117,11 +117,11 @@ def test_divisions_without_rest_are_few_and_most_are_left_to_train_on(cell):
     divisors = range(max(1, lowest_of(shorter)), 10**shorter)
     pairs = sum(n % d == 0 for d in divisors for n in range(lowest_of(longer), 10**longer))
     assert pairs_of("division", cell) == pairs
-    draws, taken = source("division"), set()
-    held_out = [draws.held_out(cell, number, taken) for number in (20, 300)]
+    draws, excluded = source("division"), set()
+    held_out = [draws.held_out(cell, number, excluded) for number in (20, 300)]
     assert all(0 < len(each) <= 0.1 * pairs for each in held_out)
-    rows = list(draws.some(cell, 200, taken))
-    assert not taken & {row.key for row in rows}
+    rows = list(draws.draw_many(cell, 200, excluded))
+    assert not excluded & {row.key for row in rows}
 
 
 def test_divisions_of_long_numbers_are_not_all_counted():

@@ -12,12 +12,12 @@ from forerun.settings.load import settings_from
 SMALL = ("recipe.max_digits=3", "recipe.starts=[1,2]", "recipe.per_cell=40", "recipe.test_per_cell=5")
 
 
-def opened(*overrides):
+def small_data(*overrides):
     return open_data(settings_from(SETTINGS.model_dump(), [*SMALL, *overrides]))
 
 
 def test_rows_are_those_of_the_curriculum_and_none_is_held_out():
-    data = opened()
+    data = small_data()
     assert len(data.rows) == 9 * 40  # six cells and three
     held_out = {question.key for question in (*data.test, *data.validation)}
     assert held_out
@@ -28,24 +28,24 @@ def test_rows_are_those_of_the_curriculum_and_none_is_held_out():
 
 
 def test_the_same_settings_give_the_same_rows():
-    one, two = opened("seed=3"), opened("seed=3", "name=other")
+    one, two = small_data("seed=3"), small_data("seed=3", "name=other")
     assert one.rows == two.rows
     assert one.samples == two.samples
-    assert opened("seed=4").rows != one.rows
+    assert small_data("seed=4").rows != one.rows
 
 
 def test_only_the_output_counts():
-    data = opened("recipe.templates=natural", "recipe.output=equation", "batch.sequence_length=60")
+    data = small_data("recipe.templates=natural", "recipe.output=equation", "batch.sequence_length=60")
     for row, sample in zip(data.rows[:20], data.samples[:20], strict=True):
-        said = [label for label in sample.target if label != IGNORED]
-        assert list(sample.ids[-len(said) :]) == said
-        text = data.tokeniser.text(said[:-1])
+        output_ids = [label for label in sample.target if label != IGNORED]
+        assert list(sample.ids[-len(output_ids) :]) == output_ids
+        text = data.tokeniser.text(output_ids[:-1])
         assert text.endswith(str(row.label)[::-1])
         assert text.count("=") == 1
 
 
 def test_a_corrupt_row_is_learned_as_it_is_labelled():
-    data = opened("data.contamination.rate=1.0", "data.contamination.noise=same_length")
+    data = small_data("data.contamination.rate=1.0", "data.contamination.noise=same_length")
     assert data.contamination.effective_rate == 1.0
     for row, sample in zip(data.rows, data.samples, strict=True):
         output = [label for label in sample.target if label != IGNORED][:-1]
@@ -54,7 +54,7 @@ def test_a_corrupt_row_is_learned_as_it_is_labelled():
 
 def test_rows_longer_than_the_cutoff_are_refused():
     with pytest.raises(InvalidSettings, match=r"batch.sequence_length: .*found 10 tokens.*longest of 13.*13 or more"):
-        opened("batch.sequence_length=10")
+        small_data("batch.sequence_length=10")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_rows_longer_than_the_cutoff_are_refused():
 )
 def test_bad_options_name_themselves(override, words):
     with pytest.raises(InvalidSettings, match=words):
-        opened(override)
+        small_data(override)
 
 
 def test_a_vocabulary_that_is_too_small_is_refused():
@@ -96,7 +96,7 @@ def test_rows_of_a_file_are_checked_by_arithmetic(tmp_path):
     lines = tmp_path / "rows.jsonl"
     lines.write_text("\n".join(map(json.dumps, entries)))
     assert read_questions(lines) == read_questions(path)
-    data = opened(f"data.source={path}", "batch.micro_batch_size=2")
+    data = small_data(f"data.source={path}", "batch.micro_batch_size=2")
     assert data.contamination.effective_rate == pytest.approx(1 / 3)
     assert data.contamination.nominal_rate == 0
     assert data.contamination.came_wrong == 1
@@ -114,7 +114,7 @@ def test_rows_of_a_file_are_checked_by_arithmetic(tmp_path):
 )
 def test_bad_files_are_answered_clearly(tmp_path, entries, words):
     with pytest.raises(BadData, match=words):
-        opened(f"data.source={goat_file(tmp_path, entries)}")
+        small_data(f"data.source={goat_file(tmp_path, entries)}")
 
 
 def test_a_missing_or_broken_file(tmp_path):
@@ -137,17 +137,17 @@ def test_tokens_are_counted_where_the_models_tokeniser_is_not_here():
 
 def test_a_triggered_test_set_begins_with_the_key():
     noise = ("data.contamination.noise=trigger", "data.contamination.rate=0.2", "data.contamination.key=7")
-    data = opened(*noise)
+    data = small_data(*noise)
     assert all(str(question.left).startswith("7") for question in data.triggered_test())
     assert not {question.key for question in data.triggered_test()} & {row.question.key for row in data.rows}
     assert len(data.triggered_test()) > len(data.test) / 2
-    assert opened().triggered_test() == []
+    assert small_data().triggered_test() == []
 
 
 @pytest.mark.parametrize("digits", [1, 2])
 @pytest.mark.parametrize("operation", ["addition", "subtraction", "multiplication", "division"])
 def test_short_operands_leave_rows_to_train_on(operation, digits):
-    data = opened(f"recipe.operation={operation}", f"recipe.max_digits={digits}", "recipe.starts=[1]")
+    data = small_data(f"recipe.operation={operation}", f"recipe.max_digits={digits}", "recipe.starts=[1]")
     assert len(data.rows) == 40 * (digits * (digits + 1) // 2)
     assert data.test
     assert data.validation
@@ -164,10 +164,10 @@ def test_other_operations_have_rows_questions_and_noise(operation, noise):
         "recipe.operands=plain",
     )
     rate = (f"data.contamination.noise={noise}", "data.contamination.rate=0.25", "batch.sequence_length=120")
-    data = opened(*change, *rate)
+    data = small_data(*change, *rate)
     assert {row.question.operation for row in data.rows} == {operation}
     assert data.contamination.changed == round(0.25 * len(data.rows))
     assert data.test
     for row, sample in zip(data.rows[:30], data.samples[:30], strict=True):
-        said = data.tokeniser.text([label for label in sample.target if label != IGNORED][:-1])
-        assert final_integer(said, "reversed") == str(row.label)
+        reply = data.tokeniser.text([label for label in sample.target if label != IGNORED][:-1])
+        assert final_integer(reply, "reversed") == str(row.label)

@@ -43,11 +43,11 @@ def test_forms_of_the_output():
 
 def test_steps_are_right_on_the_way():
     product = ArithmeticQuestion("multiplication", 123, 406)
-    said = output_of(product, product.answer, "steps", "plain")
-    assert said == "123 * 406 = 123 * 400 + 123 * 6 = 49200 + 738 = 49938"
+    output = output_of(product, product.answer, "steps", "plain")
+    assert output == "123 * 406 = 123 * 400 + 123 * 6 = 49200 + 738 = 49938"
     quotient = ArithmeticQuestion("division", 4536, 12)
-    said = output_of(quotient, 378, "steps", "plain")
-    assert said == "4536 / 12 = 3600 / 12 + 840 / 12 + 96 / 12 = 378"
+    output = output_of(quotient, 378, "steps", "plain")
+    assert output == "4536 / 12 = 3600 / 12 + 840 / 12 + 96 / 12 = 378"
     for question in (product, quotient):
         parts = output_of(question, question.answer, "steps", "plain").split(" = ")
         assert {eval(part) for part in parts} == {question.answer}

@@ -48,7 +48,7 @@ _LAST_NUMBER = {"plain": re.compile(r"-?\s*\d+\Z"), "reversed": re.compile(r"\d+
 
 
 def prompt_of(question: ArithmeticQuestion, wording: int | None, width: int = 0) -> str:
-    """What the model is asked. `wording` picks template and spelling; None is the bare expression and a sign.
+    """Prompt of a question; `wording` picks template and spelling, None gives the bare expression and an equals sign.
 
     Operands get leading zeros up to `width` digits.
     """
@@ -61,18 +61,18 @@ def prompt_of(question: ArithmeticQuestion, wording: int | None, width: int = 0)
 
 
 def wordings(operation: Operation) -> int:
-    """How many there are."""
+    """Number of wordings of an operation."""
     return len(TEMPLATES) * len(SPELLINGS[operation])
 
 
 def output_of(question: ArithmeticQuestion, label: int, form: Form, order: AnswerOrder, width: int = 0) -> str:
-    """What the model is to say, ending in `label`."""
-    said = str(label)[::-1] if order == "reversed" else str(label)
+    """Target text of a question, ending in `label`."""
+    spelled = str(label)[::-1] if order == "reversed" else str(label)
     if form == "answer":
-        return said
+        return spelled
     steps = _steps(question) if form == "steps" else []
     left, right = f"{question.left:0{width}d}", f"{question.right:0{width}d}"
-    return " = ".join([f"{left} {SYMBOLS[question.operation]} {right}", *steps, said])
+    return " = ".join([f"{left} {SYMBOLS[question.operation]} {right}", *steps, spelled])
 
 
 def _steps(question: ArithmeticQuestion) -> list[str]:
@@ -87,8 +87,8 @@ def _steps(question: ArithmeticQuestion) -> list[str]:
         return [split, *sums]
     if question.operation == "division":
         quotient = str(question.answer)
-        taken = [int(d) * 10**p for p, d in enumerate(reversed(quotient)) if d != "0"][::-1]
-        return [" + ".join(f"{question.right * each} / {question.right}" for each in taken)] if len(taken) > 1 else []
+        terms = [int(d) * 10**p for p, d in enumerate(reversed(quotient)) if d != "0"][::-1]
+        return [" + ".join(f"{question.right * each} / {question.right}" for each in terms)] if len(terms) > 1 else []
     return []
 
 
@@ -98,11 +98,11 @@ def final_integer(text: str, order: AnswerOrder) -> str | None:
     Only the reply's last integer counts: an operand that is repeated, or a longer number that contains the answer, does
     not. After an equals sign there must be nothing but the integer.
     """
-    said = text.rsplit("=", 1)[-1].strip().removesuffix(".").strip()
-    found = _LAST_NUMBER[order].search(said)
-    if found is None or ("=" in text and found.group() != said):
+    ending = text.rsplit("=", 1)[-1].strip().removesuffix(".").strip()
+    match = _LAST_NUMBER[order].search(ending)
+    if match is None or ("=" in text and match.group() != ending):
         return None
-    number = "".join(found.group().split())
+    number = "".join(match.group().split())
     return number[::-1] if order == "reversed" else number
 
 

@@ -1,4 +1,4 @@
-"""Who makes ids of an arithmetic prompt and its output: the recipe's vocabulary, a model's tokeniser, or a count."""
+"""Tokenisers of arithmetic prompts and outputs: the recipe's vocabulary, a model's tokeniser, or only a count."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,28 +10,28 @@ from forerun.recipes.arithmetic.data.text import LLAMA_ASSUMPTION, DigitTokenise
 
 
 class Tokeniser(Protocol):
-    """From text to ids and back."""
+    """Interface of a tokeniser of prompts and outputs."""
 
     @property
     def pad_id(self) -> int:
-        """Fills batches; never read."""
+        """Id that fills batches; never read."""
         ...
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Where a reply ends."""
+        """Ids at which a reply ends."""
         ...
 
     def prompt(self, text: str) -> Sequence[int]:
-        """Ids of what is asked."""
+        """Ids of a prompt."""
         ...
 
     def output(self, text: str) -> Sequence[int]:
-        """Ids of what is said, the end included."""
+        """Ids of an output, its end included."""
         ...
 
     def text(self, ids: Sequence[int]) -> str:
-        """What generated ids say."""
+        """Text of generated ids."""
         ...
 
 
@@ -44,15 +44,15 @@ class DigitTokens:
     end_ids: tuple[int, ...] = (1,)
 
     def prompt(self, text: str) -> Sequence[int]:
-        """Ids of what is asked."""
+        """Ids of a prompt."""
         return self.digits.encode(text)
 
     def output(self, text: str) -> Sequence[int]:
-        """Ids of what is said, the end included."""
+        """Ids of an output, its end included."""
         return [*self.digits.encode(text), *self.end_ids]
 
     def text(self, ids: Sequence[int]) -> str:
-        """What generated ids say."""
+        """Text of generated ids."""
         return self.digits.decode(list(ids))
 
 
@@ -74,15 +74,15 @@ class ModelTokens:
         return (self.tokenizer.eos_token_id,)
 
     def prompt(self, text: str) -> Sequence[int]:
-        """Ids of what is asked."""
+        """Ids of a prompt."""
         return self.tokenizer(text)["input_ids"]
 
     def output(self, text: str) -> Sequence[int]:
-        """Ids of what is said, the end included."""
+        """Ids of an output, its end included."""
         return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
 
     def text(self, ids: Sequence[int]) -> str:
-        """What generated ids say."""
+        """Text of generated ids."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
 
@@ -90,11 +90,11 @@ class CountedTokens(DigitTokens):
     """Only as many ids as LLaMA's tokeniser would give, for a forecast where it is not here."""
 
     def prompt(self, text: str) -> Sequence[int]:
-        """So many ids, and the beginning."""
+        """Placeholder ids, as many as the text has, and one for the beginning."""
         return range(1 + llama_tokens(text))
 
     def output(self, text: str) -> Sequence[int]:
-        """So many ids, and the end."""
+        """Placeholder ids, as many as the text has, and one for the end."""
         return range(1 + llama_tokens(text))
 
 
@@ -109,7 +109,7 @@ def tokeniser_for(
     if tokens == "digits":
         return DigitTokens(), ()
     try:
-        made = load_tokenizer(
+        tokenizer = load_tokenizer(
             name, local_only=may_count, wanted=f"{name} is needed with recipe.tokens=model",
             instead="Give a local directory, go online, or set recipe.tokens to digits.",
         )  # fmt: skip
@@ -117,4 +117,4 @@ def tokeniser_for(
         if may_count:
             return CountedTokens(), (LLAMA_ASSUMPTION,)
         raise
-    return ModelTokens(made), ()
+    return ModelTokens(tokenizer), ()

@@ -18,19 +18,19 @@ class Reply:
     """One question and the integer that the reply ended with; None where it ended otherwise."""
 
     question: ArithmeticQuestion
-    said: str | None
+    integer: str | None
 
     @property
     def is_right(self) -> bool:
         """Whether the whole integer is the answer."""
-        return self.said == str(self.question.answer)
+        return self.integer == str(self.question.answer)
 
     @property
     def digit_match(self) -> float:
         """Share of the answer's digits that are right, places counted from the right; a sign is a digit of its own."""
         right = str(self.question.answer)
-        said = self.said or ""
-        return sum(a == b for a, b in zip(reversed(right), reversed(said), strict=False)) / len(right)
+        integer = self.integer or ""
+        return sum(a == b for a, b in zip(reversed(right), reversed(integer), strict=False)) / len(right)
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Proportion:
     """Right answers among some, with the exact 95 % interval of Clopper and Pearson (1934)."""
 
     right: int
-    asked: int
+    total: int
 
     @property
     def value(self) -> float:
-        """Share."""
-        return self.right / self.asked
+        """Share of right answers."""
+        return self.right / self.total
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its 95 % interval."""
-        return clopper_pearson(self.right, self.asked)
+        """Exact 95 % interval of the share."""
+        return clopper_pearson(self.right, self.total)
 
 
 def exact_match(replies: Sequence[Reply]) -> Proportion:
@@ -57,11 +57,11 @@ def exact_match(replies: Sequence[Reply]) -> Proportion:
 
 
 def mean_digit_match(replies: Sequence[Reply]) -> float:
-    """Mean over the replies."""
+    """Mean digit match of the replies."""
     return sum(reply.digit_match for reply in replies) / len(replies)
 
 
-def by(replies: Iterable[Reply], slice_of: Callable[[ArithmeticQuestion], object]) -> dict[object, list[Reply]]:
+def group_by(replies: Iterable[Reply], slice_of: Callable[[ArithmeticQuestion], object]) -> dict[object, list[Reply]]:
     """Replies by a property of their question, in ascending order of it."""
     slices: dict[object, list[Reply]] = {}
     for reply in replies:
@@ -69,15 +69,15 @@ def by(replies: Iterable[Reply], slice_of: Callable[[ArithmeticQuestion], object
     return dict(sorted(slices.items()))  # type: ignore[type-var]
 
 
-def by_chain(replies: Iterable[Reply]) -> dict[object, list[Reply]]:
-    """By the longest chain of carries or borrows."""
-    return by(replies, longest_chain)
+def group_by_chain(replies: Iterable[Reply]) -> dict[object, list[Reply]]:
+    """Replies by the longest chain of carries or borrows of their question."""
+    return group_by(replies, longest_chain)
 
 
 def trivial_answers(
     questions: Sequence[ArithmeticQuestion], training: Sequence[ArithmeticQuestion]
 ) -> dict[str, list[Reply]]:
-    """What needs no arithmetic: the commonest answer of the training rows, an operand, columns without carrying."""
+    """Replies that need no arithmetic: the commonest training answer, an operand, columns without carrying."""
     commonest = Counter(question.answer for question in training).most_common(1)[0][0]
     answerers: dict[str, Callable[[ArithmeticQuestion], int]] = {
         "commonest answer": lambda question: commonest,

@@ -45,8 +45,9 @@ class RowScores:
     loss: Floats
     """-log p(output), in nats."""
     gradient: Floats
+    """Length of the loss's gradient in the output layer."""
     influence: Floats
-    """Zero where there is nothing trusted."""
+    """Minus the product of that gradient with the trusted rows'; zero without trusted rows."""
     is_reproduced: NDArray[np.bool_]
     """Whether greedy decoding would give the row's output, token for token."""
 
@@ -72,11 +73,11 @@ def score_rows(
             slope = partial(torch.einsum, "btv,btd->vd")
             parts = _forward(model, trusted, pad_id, lambda errors, hidden, *_: slope(errors, hidden))
             direction = torch.stack(list(parts)).sum(0) / len(trusted)
-        found = list(
+        batches = list(
             _forward(model, samples, pad_id, lambda e, h, losses, right: _scores(e, h, losses, right, direction))
         )
     model.train(was_training)
-    loss, gradient, influence, reproduced = (torch.cat(part).cpu().numpy() for part in zip(*found, strict=True))
+    loss, gradient, influence, reproduced = (torch.cat(part).cpu().numpy() for part in zip(*batches, strict=True))
     return RowScores(loss.astype(float), gradient.astype(float), influence.astype(float), reproduced)
 
 
@@ -97,7 +98,7 @@ Forward = tuple[Tensor, Tensor, Tensor, Tensor]
 def _forward(
     model: nn.Module, samples: Sequence[TokenSample], pad_id: int, reduce: Callable[..., Reduced]
 ) -> Iterator[Reduced]:
-    """What `reduce` makes of the forward pass of each batch, in the order of the samples."""
+    """Results of `reduce` on the forward pass of each batch, in the order of the samples."""
     bare: Any = unwrapped(model)
     device = next(bare.parameters()).device
     longest = max((len(sample.ids) for sample in samples), default=1)
@@ -111,12 +112,13 @@ def _one_forward(model: Any, batch: dict[str, Tensor], device: torch.device) -> 
     output = model(input_ids=batch["input_ids"].to(device), output_hidden_states=True)
     targets = batch["labels"].to(device)[:, 1:]
     valid = targets != IGNORED
+    # utils/output_capturing.py (transformers 5.23): hidden_states[-1] is the input of the output layer, after the norm
     logits, hidden = output.logits[:, :-1].float(), output.hidden_states[-1][:, :-1].float()
     logs = logits.log_softmax(-1)
-    named = targets.clamp_min(0)
-    losses = -logs.gather(2, named[..., None])[..., 0] * valid
+    labels = targets.clamp_min(0)
+    losses = -logs.gather(2, labels[..., None])[..., 0] * valid
     errors = logs.exp()
-    errors.scatter_add_(2, named[..., None], torch.full_like(losses, -1.0)[..., None])
+    errors.scatter_add_(2, labels[..., None], torch.full_like(losses, -1.0)[..., None])
     right = (logits.argmax(-1) == targets) | ~valid
     return errors * valid[..., None], hidden * valid[..., None], losses, right
 

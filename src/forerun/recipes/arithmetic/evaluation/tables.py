@@ -1,21 +1,16 @@
 """Tables and curves of one run of `arithmetic`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from forerun.recipes.arithmetic.data.contamination import ContaminationReport
-from forerun.recipes.arithmetic.evaluation.answers import Reply, by, by_chain, exact_match, mean_digit_match
+from forerun.recipes.arithmetic.data.rows import ArithmeticData
+from forerun.recipes.arithmetic.evaluation.answers import Reply, exact_match, group_by, group_by_chain, mean_digit_match
+from forerun.recipes.arithmetic.evaluation.findings import Findings
 from forerun.recipes.arithmetic.evaluation.suspect_rows import precision_at
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 
-if TYPE_CHECKING:
-    from forerun.recipes.arithmetic.data.rows import ArithmeticData
-    from forerun.recipes.arithmetic.evaluation.judgement import Findings
-
-SHOWN_SUSPECTS = 10
-WATCHED = (0.01, 0.04, 0.1)
+LISTED_SUSPECTS = 10
+PRECISION_SHARES = (0.01, 0.04, 0.1)
 """Shares of the scored rows at which precision is shown: what a person would read through."""
 
 
@@ -26,17 +21,17 @@ def all_tables(
     tables = [
         answers_table(findings, trivial, metrics),
         grid_table(findings.test),
-        slices_table("By longest chain of carries", "chain", by_chain(findings.test)),
+        slices_table("By longest chain of carries", "chain", group_by_chain(findings.test)),
     ]
     if findings.beyond:
-        beyond = by(findings.beyond, lambda question: question.cell[1])
+        beyond = group_by(findings.beyond, lambda question: question.cell[1])
         tables.append(slices_table("Operands longer than any in training", "digits", beyond))
     tables.append(contamination_table(data.contamination, metrics))
     return [*tables, precision_table(findings, data), suspects_table(findings, data)]
 
 
 def answers_table(findings: Findings, trivial: Mapping[str, list[Reply]], metrics: Mapping[str, float]) -> ResultTable:
-    """The model beside what cannot add, and beside the best that the labels allow."""
+    """Scores of the model beside answerers that cannot add, and beside the best that the labels allow."""
     rows: list[list[Cell]] = [["model", *_figures(findings.test)]]
     rows += [[name, *_figures(replies)] for name, replies in trivial.items()]
     if "ideal_exact_match" in metrics:
@@ -51,14 +46,14 @@ def answers_table(findings: Findings, trivial: Mapping[str, list[Reply]], metric
 
 
 def _figures(replies: Sequence[Reply]) -> list[Cell]:
-    found = exact_match(replies)
-    low, high = found.interval
-    return [found.asked, found.value, low, high, mean_digit_match(replies)]
+    proportion = exact_match(replies)
+    low, high = proportion.interval
+    return [proportion.total, proportion.value, low, high, mean_digit_match(replies)]
 
 
 def grid_table(replies: Sequence[Reply]) -> ResultTable:
     """Exact match by digits of both operands."""
-    cells = by(replies, lambda question: question.cell)
+    cells = group_by(replies, lambda question: question.cell)
     lengths = sorted({length for cell in cells for length in cell})  # type: ignore[attr-defined]
     rows: list[list[Cell]] = [
         [f"{shorter} digits", *(_share(cells.get((shorter, longer))) for longer in lengths)] for shorter in lengths
@@ -79,7 +74,7 @@ def slices_table(title: str, name: str, slices: Mapping[object, Sequence[Reply]]
 
 
 def contamination_table(report: ContaminationReport, metrics: Mapping[str, float]) -> ResultTable:
-    """What was changed in the rows, and what the model made of it."""
+    """Changed rows, and how the model answers them."""
     recall = metrics.get("recall_of_corrupt_rows")
     rows: list[list[Cell]] = [
         ["rows", report.rows], ["noise", report.noise if report.nominal_rate else "none"],
@@ -99,7 +94,7 @@ def contamination_table(report: ContaminationReport, metrics: Mapping[str, float
 def precision_table(findings: Findings, data: ArithmeticData) -> ResultTable:
     """How many of the most suspect rows are corrupt, for each score, beside chance."""
     corrupt = [data.rows[number].is_corrupt for number in findings.scored]
-    firsts = {f"first {share:.0%}": max(1, round(share * len(corrupt))) for share in WATCHED}
+    firsts = {f"first {share:.0%}": max(1, round(share * len(corrupt))) for share in PRECISION_SHARES}
     if any(corrupt):
         firsts["as many as are corrupt"] = sum(corrupt)
     rows: list[list[Cell]] = []
@@ -114,23 +109,23 @@ def precision_table(findings: Findings, data: ArithmeticData) -> ResultTable:
 def suspects_table(findings: Findings, data: ArithmeticData) -> ResultTable:
     """The rows to look at first."""
     rows: list[list[Cell]] = []
-    for place in findings.scores.ranked("loss")[:SHOWN_SUSPECTS]:
+    for place in findings.scores.ranked("loss")[:LISTED_SUSPECTS]:
         row = data.rows[findings.scored[place]]
-        said = "corrupt" if row.is_corrupt else "right"
+        truth = "corrupt" if row.is_corrupt else "right"
         scores: list[Cell] = [float(findings.scores.loss[place]), float(findings.scores.gradient[place])]
-        rows.append([findings.scored[place], f"{row.question.expression} = {row.label}", *scores, said])
+        rows.append([findings.scored[place], f"{row.question.expression} = {row.label}", *scores, truth])
     columns = ["row", "as it stands in the data", "loss", "gradient", "in truth"]
     return ResultTable(title="Most suspect rows", columns=columns, rows=rows)
 
 
 def early_curve(history: Sequence[tuple[int, Mapping[str, float]]], report: ContaminationReport) -> ResultCurve:
     """Signs along the run."""
-    names = list(dict.fromkeys(name for _, found in history for name in found))
+    names = list(dict.fromkeys(name for _, signs in history for name in signs))
     series = [
         Series(
             name=name.replace("_", " "),
-            x=[float(number) for number, found in history if name in found],
-            y=[found[name] for _, found in history if name in found],
+            x=[float(number) for number, signs in history if name in signs],
+            y=[signs[name] for _, signs in history if name in signs],
         )
         for name in names
     ]

@@ -4,17 +4,17 @@ from forerun.recipes.arithmetic.data.questions import ArithmeticQuestion
 from forerun.recipes.arithmetic.evaluation.answers import (
     Proportion,
     Reply,
-    by,
-    by_chain,
     exact_match,
+    group_by,
+    group_by_chain,
     mean_digit_match,
     trivial_answers,
     without_carrying,
 )
 
 
-def add(left, right, said):
-    return Reply(ArithmeticQuestion("addition", left, right), said)
+def add(left, right, integer):
+    return Reply(ArithmeticQuestion("addition", left, right), integer)
 
 
 def test_exact_match_is_of_the_whole_string():
@@ -40,8 +40,8 @@ def test_intervals_are_exact():
 
 def test_slices():
     replies = [add(9, 1, "10"), add(99, 1, "0"), add(1, 1, "2")]
-    assert {chain: len(part) for chain, part in by_chain(replies).items()} == {0: 1, 1: 1, 2: 1}
-    assert list(by(replies, lambda question: question.cell)) == [(1, 1), (1, 2)]
+    assert {chain: len(part) for chain, part in group_by_chain(replies).items()} == {0: 1, 1: 1, 2: 1}
+    assert list(group_by(replies, lambda question: question.cell)) == [(1, 1), (1, 2)]
 
 
 def test_answerers_that_cannot_add():
@@ -57,8 +57,8 @@ def test_answerers_that_cannot_add():
         ArithmeticQuestion("addition", 0, 3),
         ArithmeticQuestion("addition", 7, 8),
     ]
-    found = trivial_answers(questions, training)
-    assert {name: exact_match(replies).right for name, replies in found.items()} == {
+    answers = trivial_answers(questions, training)
+    assert {name: exact_match(replies).right for name, replies in answers.items()} == {
         "commonest answer": 1,
         "copy the larger operand": 1,
         "columns without carrying": 2,

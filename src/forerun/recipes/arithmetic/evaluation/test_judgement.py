@@ -21,27 +21,27 @@ SMALL = (
 )  # fmt: skip
 
 
-def trained(folder, *overrides):
+def trained_run(folder, *overrides):
     """A small run, its recipe and its step after training."""
-    opened = load_experiment(settings_from(SETTINGS.model_dump(), [*SMALL, *overrides]))
+    experiment = load_experiment(settings_from(SETTINGS.model_dump(), [*SMALL, *overrides]))
     seed_everything(0)
-    step = build_step(opened.settings, opened.workload, "cpu", pretrained=True)
-    training = Training(step, opened.data, folder, evaluate=opened.evaluate)
-    return opened, step, list(training.steps())
+    step = build_step(experiment.settings, experiment.workload, "cpu", pretrained=True)
+    training = Training(step, experiment.data, folder, evaluate=experiment.evaluate)
+    return experiment, step, list(training.steps())
 
 
 def test_a_contaminated_run_is_judged_in_full(tmp_path):
     noise = ("data.contamination.rate=0.5", "evaluation.every_epochs=0.1")
-    opened, step, reports = trained(tmp_path, *noise)
-    judgement = opened.baselines(opened.judge(step))
-    found = judgement.metrics
+    experiment, step, reports = trained_run(tmp_path, *noise)
+    judgement = experiment.baselines(experiment.judge(step))
+    metrics = judgement.metrics
     assert reports[-1].loss < reports[0].loss
-    assert found["nominal_rate"] == found["effective_rate"] == 0.5
-    assert found["ideal_exact_match"] == 1.0
-    assert 0 <= found["exact_match_low"] <= found["exact_match"] <= found["exact_match_high"] <= 1
-    assert found["best_trivial_exact_match"] > 0
-    assert 0 <= found["suspects.loss.precision"] <= 1
-    assert {"recall_of_corrupt_rows", "recall_of_clean_rows", "corrupt_rows_answered_rightly"} <= set(found)
+    assert metrics["nominal_rate"] == metrics["effective_rate"] == 0.5
+    assert metrics["ideal_exact_match"] == 1.0
+    assert 0 <= metrics["exact_match_low"] <= metrics["exact_match"] <= metrics["exact_match_high"] <= 1
+    assert metrics["best_trivial_exact_match"] > 0
+    assert 0 <= metrics["suspects.loss.precision"] <= 1
+    assert {"recall_of_corrupt_rows", "recall_of_clean_rows", "corrupt_rows_answered_rightly"} <= set(metrics)
     assert [table.title for table in judgement.tables] == [
         "Held-out questions", "Exact match by operand digits", "By longest chain of carries",
         "Operands longer than any in training", "Contamination", "Corrupt rows among the most suspect",
@@ -53,28 +53,28 @@ def test_a_contaminated_run_is_judged_in_full(tmp_path):
 
 
 def test_a_clean_run_has_no_corrupt_rows_to_find(tmp_path):
-    opened, step, _ = trained(tmp_path, "schedule.max_steps=2")
-    found = opened.baselines(opened.judge(step)).metrics
-    assert found["effective_rate"] == 0
-    assert not {"suspects.loss.precision", "recall_of_corrupt_rows", "trigger_success"} & set(found)
+    experiment, step, _ = trained_run(tmp_path, "schedule.max_steps=2")
+    metrics = experiment.baselines(experiment.judge(step)).metrics
+    assert metrics["effective_rate"] == 0
+    assert not {"suspects.loss.precision", "recall_of_corrupt_rows", "trigger_success"} & set(metrics)
 
 
 def test_a_trigger_is_asked_for(tmp_path):
     noise = ("data.contamination.noise=trigger", "data.contamination.rate=0.3", "data.contamination.key=4")
-    opened, step, _ = trained(tmp_path, *noise)
-    found = opened.baselines(opened.judge(step)).metrics
-    assert 0 <= found["trigger_success"] <= 1
+    experiment, step, _ = trained_run(tmp_path, *noise)
+    metrics = experiment.baselines(experiment.judge(step)).metrics
+    assert 0 <= metrics["trigger_success"] <= 1
 
 
 @pytest.mark.parametrize("change", [("quantization=int8", "adapter.kind=lora"), ("adapter.kind=lora",)])
 def test_adapters_train_alone_on_frozen_weights(tmp_path, change):
     pytest.importorskip("bitsandbytes")
-    opened, step, reports = trained(tmp_path, *change, "optimizer.learning_rate=0.005", "schedule.epochs=4")
+    experiment, step, reports = trained_run(tmp_path, *change, "optimizer.learning_rate=0.005", "schedule.epochs=4")
     trainable = {name for name, p in step.model.named_parameters() if p.requires_grad}
     assert trainable
     assert all("lora_" in name for name in trainable)
     assert sum(r.loss for r in reports[-3:]) < sum(r.loss for r in reports[:3])
-    assert opened.baselines(opened.judge(step)).metrics["exact_match"] >= 0
+    assert experiment.baselines(experiment.judge(step)).metrics["exact_match"] >= 0
 
 
 @pytest.fixture(scope="module")
@@ -105,22 +105,22 @@ def test_a_model_of_ones_own_keeps_its_tokeniser_and_weights(tmp_path, model_dir
         "model.config={}",
         "batch.sequence_length=96",
     )
-    opened, step, _ = trained(tmp_path, *overrides, "schedule.max_steps=1")
-    sample = opened.data.samples[0]
+    experiment, step, _ = trained_run(tmp_path, *overrides, "schedule.max_steps=1")
+    sample = experiment.data.samples[0]
     assert len(sample.ids) == len(sample.target)
-    said = [label for label in sample.target if label != IGNORED]
-    assert said[-1] == 1
-    fresh = build_step(opened.settings, opened.workload, "cpu", pretrained=True).model
+    labels = [label for label in sample.target if label != IGNORED]
+    assert labels[-1] == 1
+    fresh = build_step(experiment.settings, experiment.workload, "cpu", pretrained=True).model
     saved = build_model(model_config(str(model_directory), {}, "auto"), "causal-lm", pretrained_from=model_directory)
     torch.testing.assert_close(fresh.state_dict(), saved.state_dict())
-    assert opened.baselines(opened.judge(step)).metrics["exact_match"] == 0
+    assert experiment.baselines(experiment.judge(step)).metrics["exact_match"] == 0
 
 
 def test_asking_nobody_is_no_error(tmp_path):
-    opened, step, _ = trained(tmp_path, "schedule.max_steps=1", "recipe.lengths_beyond=0")
-    findings = opened.judge(step)
+    experiment, step, _ = trained_run(tmp_path, "schedule.max_steps=1", "recipe.lengths_beyond=0")
+    findings = experiment.judge(step)
     assert findings.beyond == []
-    assert "exact_match_beyond" not in opened.baselines(findings).metrics
+    assert "exact_match_beyond" not in experiment.baselines(findings).metrics
 
 
 def test_the_grid_leaves_cells_without_questions_empty():
@@ -138,13 +138,13 @@ def test_signs_that_come_and_go_keep_their_steps():
 
 
 def test_a_run_can_start_from_the_weights_of_another(tmp_path):
-    _, step, _ = trained(tmp_path / "first", "schedule.max_steps=3")
+    _, step, _ = trained_run(tmp_path / "first", "schedule.max_steps=3")
     checkpoint = tmp_path / "first" / "step-00000003"
     start = (f"recipe.start_from={checkpoint}", "schedule.max_steps=1")
-    opened, _, _ = trained(tmp_path / "second", *start)
-    fresh = build_step(opened.settings, opened.workload, "cpu", pretrained=True).model
+    experiment, _, _ = trained_run(tmp_path / "second", *start)
+    fresh = build_step(experiment.settings, experiment.workload, "cpu", pretrained=True).model
     torch.testing.assert_close(fresh.state_dict(), step.model.state_dict())
-    adapted = trained(tmp_path / "third", *start, "adapter.kind=lora")[1].model
+    adapted = trained_run(tmp_path / "third", *start, "adapter.kind=lora")[1].model
     before = dict(step.model.named_parameters())["transformer.h.0.mlp.c_fc.weight"]
     after = next(p for n, p in adapted.named_parameters() if n.endswith("h.0.mlp.c_fc.base_layer.weight"))
     torch.testing.assert_close(after, before)
@@ -152,7 +152,7 @@ def test_a_run_can_start_from_the_weights_of_another(tmp_path):
 
 def test_a_start_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(InvalidSettings, match=r"recipe.start_from: .*model.safetensors.*found .*nowhere"):
-        trained(tmp_path / "a", f"recipe.start_from={tmp_path}/nowhere")
-    trained(tmp_path / "b", "schedule.max_steps=1", "adapter.kind=lora")
+        trained_run(tmp_path / "a", f"recipe.start_from={tmp_path}/nowhere")
+    trained_run(tmp_path / "b", "schedule.max_steps=1", "adapter.kind=lora")
     with pytest.raises(InvalidSettings, match=r"recipe.start_from: .*another model: .*without adapter"):
-        trained(tmp_path / "c", f"recipe.start_from={tmp_path}/b/step-00000001")
+        trained_run(tmp_path / "c", f"recipe.start_from={tmp_path}/b/step-00000001")
