@@ -24,29 +24,29 @@ from forerun.settings.schema import Settings
 
 CONTEXT = 512
 WARMUP_SHARE = 0.05
-"""Of the updates. The original warms up for 500, 10 to 17 % of its runs."""
+"""Warm-up as a share of the updates. The original warms up for 500 updates, 10 to 17 % of its runs."""
 WIKITEXT = "Salesforce/wikitext"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One commanded run."""
+    """One run that the original prints a command for."""
 
     micro_batch_size: int
     gradient_accumulation_steps: int
     micro_steps: int
-    """What the command calls max_steps."""
+    """The command's `--max_steps`."""
     minutes: float
-    """That the original promises."""
+    """Running time that the original promises, in minutes."""
 
     @property
     def updates(self) -> int:
-        """Optimizer updates."""
+        """Number of optimizer updates."""
         return self.micro_steps // self.gradient_accumulation_steps
 
     @property
     def tokens(self) -> int:
-        """Trained on, repetitions counted."""
+        """Tokens of training, repetitions counted."""
         return self.micro_steps * self.micro_batch_size * CONTEXT
 
 
@@ -67,8 +67,8 @@ def preset_settings(
         InvalidSettings: no such preset or corpus, or the micro-batch does not divide the global batch.
     """
     if name not in PRESETS or corpus not in KNOWN_TOKENS:
-        wanted, known = (name, list(PRESETS)) if name not in PRESETS else (corpus, list(KNOWN_TOKENS))
-        raise InvalidSettings(f"No preset or corpus {wanted!r}. Nearest: {nearest(wanted, known)}.")
+        unknown, choices = (name, list(PRESETS)) if name not in PRESETS else (corpus, list(KNOWN_TOKENS))
+        raise InvalidSettings(f"No preset or corpus {unknown!r}. Nearest: {nearest(unknown, choices)}.")
     preset = PRESETS[name]
     whole, size = preset.micro_batch_size * preset.gradient_accumulation_steps, micro_batch_size
     size = size or preset.micro_batch_size
@@ -100,14 +100,14 @@ def passes(name: str, corpus: str) -> float:
 
 
 def over_training(name: str, corpus: str, documented: bool = False) -> str:
-    """What is wrong with the amount of data, in words; empty where nothing is."""
+    """Faults of the amount of data, in words; empty where there are none."""
     shape = SHAPES[f"okadfa-{name}" + ("-4x" if documented and name != "fast" else "")].config
-    unique, said = KNOWN_TOKENS[corpus], []
+    unique, problems = KNOWN_TOKENS[corpus], []
     if passes(name, corpus) > USEFUL_PASSES:
-        said.append(f"{passes(name, corpus):.0f} passes over {unique / 10**6:.1f}M tokens")
+        problems.append(f"{passes(name, corpus):.0f} passes over {unique / 10**6:.1f}M tokens")
     if unique < shape.parameters:
-        said.append(f"{unique / shape.parameters:.3f} tokens a parameter: it will learn them by heart")
-    return ", ".join(said)
+        problems.append(f"{unique / shape.parameters:.3f} tokens a parameter: it will learn them by heart")
+    return ", ".join(problems)
 
 
 def main() -> None:

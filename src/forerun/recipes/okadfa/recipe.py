@@ -39,7 +39,7 @@ SETTINGS = Settings.model_validate(
     }
 )
 
-_COMPARED = {
+_VARIANT_OVERRIDES = {
     "softmax-backpropagation": ("recipe.attention=softmax", "recipe.learning_rule=backpropagation"),
     "favor-backpropagation": ("recipe.attention=favor", "recipe.learning_rule=backpropagation"),
     "favor-dfa-macro": ("recipe.attention=favor", "recipe.learning_rule=dfa-macro"),
@@ -48,7 +48,7 @@ _COMPARED = {
     "softmax-dfa-random": ("recipe.attention=softmax", "recipe.learning_rule=dfa-macro", "recipe.feedback=random"),
     "softmax-shallow": ("recipe.attention=softmax", "recipe.learning_rule=shallow"),
 }
-VARIANTS = {name: (*overrides, "recipe.shallow_twin=false") for name, overrides in _COMPARED.items()}
+VARIANTS = {name: (*overrides, "recipe.shallow_twin=false") for name, overrides in _VARIANT_OVERRIDES.items()}
 """The runs that answer the question; `softmax-shallow` stands for their twins."""
 
 
@@ -109,13 +109,13 @@ def comparison(runs: Sequence[SweepRun]) -> tuple[list[ResultTable], list[Result
         "cosine",
     ]  # fmt: skip
     table = ResultTable(title="Attention and learning rule", note=note, columns=columns, rows=rows)
-    drawn = [
+    loss_curves = [
         ResultCurve(title=f"Validation loss over {across}", across=across, up="nats per token", series=[
             Series(name=run.name, x=curve[key], y=curve["loss"]) for run, curve in zip(runs, curves, strict=True)
         ])
         for key, across in (("step", "updates"), ("seconds", "seconds of training"))
     ]  # fmt: skip
-    return [table], drawn
+    return [table], loss_curves
 
 
 def loss_at(curve: Mapping[str, Sequence[float]], across: str, place: float) -> float | None:

@@ -22,23 +22,23 @@ def tiny(*more):
 
 
 def train(settings, folder):
-    opened = load_experiment(settings)
+    experiment = load_experiment(settings)
     seed_everything(settings.seed)
-    step = build_step(opened.settings, opened.workload, "cpu", pretrained=False)
-    training = Training(step, opened.data, folder, evaluate=opened.evaluate, watch=opened.watch)
+    step = build_step(experiment.settings, experiment.workload, "cpu", pretrained=False)
+    training = Training(step, experiment.data, folder, evaluate=experiment.evaluate, watch=experiment.watch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         reports = list(training.steps())
-    return opened, training, reports
+    return experiment, training, reports
 
 
 def test_a_run_is_judged_beside_its_baselines_and_its_twin(tmp_path):
-    opened, training, reports = train(tiny(), tmp_path)
-    judgement = opened.baselines(opened.judge(training.step))
+    experiment, training, reports = train(tiny(), tmp_path)
+    judgement = experiment.baselines(experiment.judge(training.step))
     metrics = judgement.metrics
-    wanted = {"held_out_loss", "unigram_loss", "bigram_loss", "shallow_loss", "entropy", "copied", "attention_ratio",
-              "attention_floor", "gradient_is_the_rules", "gradient_cosine_0", "kernel_error", "effective_rank"}  # fmt: skip
-    assert wanted <= metrics.keys()
+    expected = {"held_out_loss", "unigram_loss", "bigram_loss", "shallow_loss", "entropy", "copied", "attention_ratio",
+                "attention_floor", "gradient_is_the_rules", "gradient_cosine_0", "kernel_error", "effective_rank"}  # fmt: skip
+    assert expected <= metrics.keys()
     assert metrics["gradient_cosine_1"] == pytest.approx(1)
     assert metrics["attention_ratio"] > metrics["attention_floor"]
     assert judgement.comparison_data["curve"]["step"] == [4.0]
@@ -56,11 +56,11 @@ def test_the_penalty_comes_in_and_features_are_redrawn_the_same_after_a_resume(t
     settings = tiny("recipe.redraw_every=2", "checkpoints.every_steps=3", "recipe.orthogonality=0.01")
     _, whole, _ = train(settings, tmp_path / "whole")
     assert float(whole.step.model.orthogonality_share) == 1.0
-    opened = load_experiment(settings)
+    experiment = load_experiment(settings)
     seed_everything(0)
     first = Training(
-        build_step(opened.settings, opened.workload, "cpu", pretrained=False), opened.data, tmp_path / "cut",
-        watch=opened.watch,
+        build_step(experiment.settings, experiment.workload, "cpu", pretrained=False), experiment.data, tmp_path / "cut",
+        watch=experiment.watch,
     )  # fmt: skip
     steps = first.steps()
     for _ in range(3):
@@ -74,10 +74,12 @@ def test_the_penalty_comes_in_and_features_are_redrawn_the_same_after_a_resume(t
 
 
 def test_a_forecast_reads_no_text():
-    known = unread_data(settings_from(SETTINGS.model_dump(), ["data.source=Salesforce/wikitext:wikitext-103-raw-v1"]))
-    assert known is not None
-    assert known[1].samples == 118_000_000 // 64
-    assert "was not read" in known[1].assumptions[0]
+    data_and_plan = unread_data(
+        settings_from(SETTINGS.model_dump(), ["data.source=Salesforce/wikitext:wikitext-103-raw-v1"])
+    )
+    assert data_and_plan is not None
+    assert data_and_plan[1].samples == 118_000_000 // 64
+    assert "was not read" in data_and_plan[1].assumptions[0]
     assert unread_data(SETTINGS) is None  # the shipped text is here
 
 
@@ -97,8 +99,8 @@ def test_the_twin_differs_in_its_rule_alone():
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_are_valid(name):
-    opened = load_experiment(settings_from(tiny().model_dump(), VARIANTS[name]))
-    assert isinstance(opened.watch.__self__, Watcher)  # type: ignore[union-attr]
+    experiment = load_experiment(settings_from(tiny().model_dump(), VARIANTS[name]))
+    assert isinstance(experiment.watch.__self__, Watcher)  # type: ignore[union-attr]
 
 
 def test_comparison_reads_curves_at_equal_updates_and_time():
@@ -106,7 +108,7 @@ def test_comparison_reads_curves_at_equal_updates_and_time():
     slower = {"step": [10.0, 20.0], "seconds": [2.0, 6.0], "loss": [3.0, 1.0]}
     assert loss_at(curve, "seconds", 2.0) == 3.0
     assert loss_at(curve, "step", 5.0) is None
-    runs = [_swept("a", curve, 2.0), _swept("b", slower, 1.0)]
+    runs = [_sweep_run("a", curve, 2.0), _sweep_run("b", slower, 1.0)]
     (table,), curves = comparison(runs)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert [row["at equal updates"] for row in rows] == [2.0, 1.0]
@@ -115,7 +117,7 @@ def test_comparison_reads_curves_at_equal_updates_and_time():
     assert [c.across for c in curves] == ["updates", "seconds of training"]
 
 
-def _swept(name, curve, loss):
+def _sweep_run(name, curve, loss):
     class Anything:
         def __getattr__(self, name):
             return None

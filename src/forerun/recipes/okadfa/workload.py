@@ -1,8 +1,8 @@
-"""What the recipe `okadfa` learns: the next token, by a chosen attention and learning rule.
+"""The training task of the recipe `okadfa`: the next token, by a chosen attention and learning rule.
 
     L = cross-entropy + λ · share · mean over blocks of ‖W Wᵀ − 1‖²/d of queries and keys
 
-The learning rule lives in the model (`models.feedback`): the step calls `backward` once, whatever the rule. `share`
+The learning rule lives in the model (`model.feedback`): the step calls `backward` once, whatever the rule. `share`
 rises from 0 to 1 over the first tenth of the updates; it is a buffer of the model, so a resumed run goes on with it.
 Every step reports the plain token loss and the least attention ratio of its blocks.
 """
@@ -61,11 +61,11 @@ def config_of(settings: Settings) -> DecoderConfig:
         InvalidSettings, UnknownModel: a name, an option or a size is wrong.
     """
     options = recipe_options(settings, OkadfaOptions)
-    chosen = {name: getattr(options, name) for name in ("attention", "learning_rule", "feedback")}
-    for name in chosen:
+    recipe_fields = {name: getattr(options, name) for name in ("attention", "learning_rule", "feedback")}
+    for name in recipe_fields:
         if name in settings.model.config:
             raise InvalidSettings(f"model.config.{name}: is set by recipe.{name}. Use --set recipe.{name}=….")
-    return decoder_config(settings.model.name, {**settings.model.config, **chosen})
+    return decoder_config(settings.model.name, {**settings.model.config, **recipe_fields})
 
 
 class OkadfaWorkload:
@@ -126,7 +126,7 @@ class OkadfaWorkload:
         return None
 
     def learning_rate_scale(self, parameter_name: str) -> float:
-        """One rate for all."""
+        """1: all parameters learn at one rate."""
         return 1.0
 
 

@@ -3,7 +3,7 @@ import pytest
 from forerun.ledger.store import open_ledger
 from forerun.recipes.code_detector.data.test_training_data import settings
 from forerun.recipes.code_detector.evaluation.unseen import FIGURES, unseen_table
-from forerun.runs import local as here
+from forerun.runs import pages
 from forerun.verify.test_compare import measurement
 
 
@@ -16,8 +16,8 @@ def ledger(tmp_path):
 def enter(ledger, *, auc=None, **changes):
     run_settings = settings(**changes)
     run_id = ledger.start_run(
-        name="t", workload="code-detector", settings=run_settings.model_dump(mode="json"), settings_hash=run_settings.hash, gpu="cpu",
-        folder=".", versions={},
+        name="t", workload="code-detector", settings=run_settings.model_dump(mode="json"),
+        settings_hash=run_settings.hash, gpu="cpu", folder=".", versions={},
     )  # fmt: skip
     if auc is not None:
         run_measurement = measurement().model_copy(update={"metrics": dict.fromkeys(FIGURES, auc)})
@@ -36,7 +36,7 @@ def test_runs_with_the_same_settings_and_a_part_held_out_are_found(ledger):
     assert {row[0] for row in table.rows} == {"family:f", "source:s"}
     assert dict((row[0], row[1]) for row in table.rows)["family:f"] == 0.6
     assert "nothing is known" not in table.note
-    assert here.related_tables(ledger, ledger.run(own)) == [table]
+    assert pages.related_tables(ledger, ledger.run(own)) == [table]
 
 
 def test_where_nothing_was_held_out_nothing_is_known(ledger):

@@ -24,7 +24,13 @@ from starlette.exceptions import HTTPException
 from forerun.infer.batching import Batcher, QueueFull
 from forerun.infer.gate import Gate
 from forerun.recipes.code_detector.embedding.vectors import FileVectors
-from forerun.recipes.code_detector.service.comparing import STATEMENT, Compared, compare_batch, compare_two, search
+from forerun.recipes.code_detector.service.comparing import (
+    STATEMENT,
+    SimilarityResult,
+    compare_batch,
+    compare_two,
+    search,
+)
 from forerun.recipes.code_detector.service.messages import (
     BatchAnswer,
     BatchRequest,
@@ -129,7 +135,7 @@ class Service:
         return verdicts
 
     async def cosines(
-        self, first: CodeFile, others: Sequence[CodeFile], compared: Sequence[Compared]
+        self, first: CodeFile, others: Sequence[CodeFile], compared: Sequence[SimilarityResult]
     ) -> list[tuple[float, float | None]]:
         """Cosines of one file and others, with the share of unrelated pairs that are as alike.
 

@@ -32,7 +32,7 @@ STATEMENT = (
 
 
 @dataclass(frozen=True)
-class Compared:
+class SimilarityResult:
     """Two files compared, and the cosine of a trained embedding where there is one."""
 
     comparison: FileComparison
@@ -44,16 +44,16 @@ def source_files(files: Sequence[CodeFile], prefix: str = "file") -> list[Source
     return [SourceFile(file.name or f"{prefix} {n}", file.code, file.language) for n, file in enumerate(files, 1)]
 
 
-def compare_two(request: SimilarityRequest, embedding: FileVectors | None = None) -> Compared:
+def compare_two(request: SimilarityRequest, embedding: FileVectors | None = None) -> SimilarityResult:
     """Both files side by side."""
     base = base_code(source_files(request.base), SIZES)
     sources = source_files([request.a, request.b])
     a, b = (prepare(file, SIZES, base) for file in sources)
     comparison = compare(a, b, SIZES)
     if embedding is None:
-        return Compared(comparison, None)
+        return SimilarityResult(comparison, None)
     first, second = embedding.embed([(sources[0].code, a), (sources[1].code, b)])
-    return Compared(embedding.with_evidence(comparison, first, second), cosine_of(first, second))
+    return SimilarityResult(embedding.with_evidence(comparison, first, second), cosine_of(first, second))
 
 
 def compare_batch(request: BatchRequest, until: float | None = None) -> list[PairAnswer]:
@@ -68,7 +68,7 @@ def compare_batch(request: BatchRequest, until: float | None = None) -> list[Pai
 
 def search(
     request: SearchRequest, until: float | None = None, embedding: FileVectors | None = None
-) -> list[tuple[int, Compared]]:
+) -> list[tuple[int, SimilarityResult]]:
     """The candidates most like the query with their places, best first: by syntax, then words; or by the embedding.
 
     Raises:
@@ -90,7 +90,7 @@ def search(
     comparisons.sort(key=lambda each: (-each[1].syntax.score, -each[1].words.score, each[0]))
     best = comparisons[: request.shown]
     if embedding is None:
-        return [(place, Compared(comparison, None)) for place, comparison in best]
+        return [(place, SimilarityResult(comparison, None)) for place, comparison in best]
     first = embedding.embed([(query_source.code, query)])[0]
     return [
         (place, _embedded(comparison, first, embedding.embed([(sources[place].code, prepared[place])])[0], embedding))
@@ -105,7 +105,7 @@ def _nearest(
     prepared: Sequence[PreparedFile],
     embedding: FileVectors,
     until: float | None,
-) -> list[tuple[int, Compared]]:
+) -> list[tuple[int, SimilarityResult]]:
     """The nearest neighbours by cosine; only these are compared in full."""
     first = embedding.embed([query])[0]
     others: list[EmbeddedFile] = []
@@ -113,7 +113,7 @@ def _nearest(
         require_time(until)
         others += embedding.embed([(source.code, file)])
     order = sorted(range(len(others)), key=lambda place: (-cosine_of(first, others[place]), place))[:count]
-    neighbours: list[tuple[int, Compared]] = []
+    neighbours: list[tuple[int, SimilarityResult]] = []
     for place in order:
         require_time(until)
         comparison = compare(query[1], prepared[place], SIZES)
@@ -121,5 +121,5 @@ def _nearest(
     return neighbours
 
 
-def _embedded(comparison: FileComparison, a: EmbeddedFile, b: EmbeddedFile, embedding: FileVectors) -> Compared:
-    return Compared(embedding.with_evidence(comparison, a, b), cosine_of(a, b))
+def _embedded(comparison: FileComparison, a: EmbeddedFile, b: EmbeddedFile, embedding: FileVectors) -> SimilarityResult:
+    return SimilarityResult(embedding.with_evidence(comparison, a, b), cosine_of(a, b))

@@ -254,9 +254,8 @@ def test_predictions_are_stored_without_their_code(detector, tmp_path):
     store = PredictionStore(f"sqlite:///{tmp_path}/p.sqlite")
     with TestClient(make_app(detector, store=store)) as client:
         answer = client.post("/v1/detect", json=file("e " * 50 + SECRET)).json()
-        assert client.post("/v1/feedback", json={"prediction_id": answer["prediction_id"], "outcome": "refuted"}).json() == {
-            "prediction_id": answer["prediction_id"], "outcome": "refuted"
-        }  # fmt: skip
+        feedback = {"prediction_id": answer["prediction_id"], "outcome": "refuted"}
+        assert client.post("/v1/feedback", json=feedback).json() == feedback
         unknown = client.post("/v1/feedback", json={"prediction_id": "nobody", "outcome": "refuted"})
         assert unknown.status_code == 404
     rows = store.predictions()

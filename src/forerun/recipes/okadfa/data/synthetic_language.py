@@ -29,7 +29,7 @@ Windows = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class SyntheticLanguage:
-    """Windows by split, and what is known of them."""
+    """Windows by split, and their entropies."""
 
     name: Synthetic
     symbols: int
@@ -55,11 +55,11 @@ def _induction(length: int, counts: list[int], random: np.random.Generator) -> S
     for count in counts:
         symbols = random.integers(SYMBOLS["induction"], size=(count, length + 1), dtype=np.int32)
         parts.append(symbols[:, np.arange(length + 1) % run])
-    known = np.broadcast_to(np.arange(1, length + 1) >= run, (counts[-1], length))
+    is_determined = np.broadcast_to(np.arange(1, length + 1) >= run, (counts[-1], length))
     chance = math.log(SYMBOLS["induction"])
-    return SyntheticLanguage(
-        "induction", SYMBOLS["induction"], parts[0], parts[1], parts[2], chance * float((~known).mean()), chance, known
-    )
+    entropy = chance * float((~is_determined).mean())
+    train, val, test = parts
+    return SyntheticLanguage("induction", SYMBOLS["induction"], train, val, test, entropy, chance, is_determined)
 
 
 def _markov(length: int, counts: list[int], random: np.random.Generator) -> SyntheticLanguage:
@@ -73,6 +73,7 @@ def _markov(length: int, counts: list[int], random: np.random.Generator) -> Synt
         rows[:, 0], rows[:, 1] = first // size, first % size
         for place in range(2, length + 1):
             sums = table[rows[:, place - 2], rows[:, place - 1]].cumsum(axis=1)
+            # Scaled by the last sum, which rounding can leave just below 1: a draw above it would be no symbol.
             rows[:, place] = (random.random(count)[:, None] * sums[:, -1:] >= sums).sum(axis=1)
         parts.append(rows)
     follows = (pairs[:, :, None] * table).sum(axis=0)

@@ -30,19 +30,20 @@ SCORED_TOKENS = 4_096
 
 @dataclass(frozen=True)
 class OkadfaData:
-    """What is trained on and judged by."""
+    """Windows to train on, and held-out tokens to judge by."""
 
     settings: Settings
     name: str
     tokenizer: str
-    """Named with every score per token."""
+    """Name of the tokenizer, printed with every score per token."""
     train: NDArray[np.int32]
     """Rows of T + 1 tokens."""
     held_out: dict[Split, NDArray[np.int32]]
     """Streams of tokens, or rows of a synthetic language."""
     words: int | None = None
+    """Words of the test text."""
     bytes: int | None = None
-    """Of the test text."""
+    """Bytes of the test text."""
     language: SyntheticLanguage | None = None
 
     @property
@@ -52,7 +53,7 @@ class OkadfaData:
 
     @property
     def training(self) -> WindowData:
-        """For the loop."""
+        """The training windows as the loop wants them."""
         return WindowData(self.settings, self.train)
 
     def batches(self, split: Split, limit: int | None = None) -> Iterator[Batch]:
@@ -66,12 +67,12 @@ class OkadfaData:
 
     def count(self, split: Split) -> int:
         """Windows of a split."""
-        held = self.held_out[split]
-        return len(held) if held.ndim == 2 else -(-(len(held) - 1) // self.settings.batch.sequence_length)
+        rows = self.held_out[split]
+        return len(rows) if rows.ndim == 2 else -(-(len(rows) - 1) // self.settings.batch.sequence_length)
 
 
 def open_data(settings: Settings) -> OkadfaData:
-    """Load, tokenise and cut.
+    """Load, tokenise and cut the text, or draw the synthetic language.
 
     Raises:
         InvalidSettings, BadData, MissingExtra: the source cannot be read.
@@ -80,9 +81,9 @@ def open_data(settings: Settings) -> OkadfaData:
     options, length = recipe_options(settings, OkadfaOptions), settings.batch.sequence_length
     if options.corpus != "text":
         language = synthetic(options.corpus, length, settings.seed, settings.data.examples)
-        held: dict[Split, NDArray[np.int32]] = {"val": language.val, "test": language.test}
+        held_out: dict[Split, NDArray[np.int32]] = {"val": language.val, "test": language.test}
         return OkadfaData(
-            settings, options.corpus, f"symbols ({language.symbols})", language.train, held, language=language
+            settings, options.corpus, f"symbols ({language.symbols})", language.train, held_out, language=language
         )
     text = open_text(settings.data.source)
     tokens = _tokenizer(settings, options, text)
@@ -98,13 +99,13 @@ def open_data(settings: Settings) -> OkadfaData:
 def _tokenizer(settings: Settings, options: OkadfaOptions, text: LanguageText) -> LanguageTokens:
     vocabulary = config_of(settings).vocabulary_size
     if options.tokenizer == "gpt2" or (options.tokenizer == "auto" and vocabulary == GPT2_VOCABULARY):
-        found = gpt2()
-        if found is not None and vocabulary >= GPT2_VOCABULARY:
-            return found
+        tokens = gpt2()
+        if tokens is not None and vocabulary >= GPT2_VOCABULARY:
+            return tokens
         if options.tokenizer == "gpt2":
             raise UnknownModel(
                 f"recipe.tokenizer: gpt2 needs its files from the hub and model.config.vocabulary_size of at least "
-                f"{GPT2_VOCABULARY:,}; found {vocabulary:,} and {'the files' if found else 'no files'}. "
+                f"{GPT2_VOCABULARY:,}; found {vocabulary:,} and {'the files' if tokens else 'no files'}. "
                 f"Set it to learned."
             )
     return learned(text.documents["train"], vocabulary)
@@ -117,10 +118,10 @@ def gpt2() -> LanguageTokens | None:
     from forerun.models.catalogue import hub_is_reachable
 
     try:
-        found: Any = AutoTokenizer.from_pretrained("openai-community/gpt2", local_files_only=not hub_is_reachable())
+        tokenizer: Any = AutoTokenizer.from_pretrained("openai-community/gpt2", local_files_only=not hub_is_reachable())
     except (OSError, ValueError):
         return None
-    return LanguageTokens(found.backend_tokenizer, f"GPT-2 byte pairs ({GPT2_VOCABULARY:,})")
+    return LanguageTokens(tokenizer.backend_tokenizer, f"GPT-2 byte pairs ({GPT2_VOCABULARY:,})")
 
 
 def unread_data(settings: Settings) -> tuple[OkadfaData, BatchPlan] | None:
@@ -128,14 +129,15 @@ def unread_data(settings: Settings) -> tuple[OkadfaData, BatchPlan] | None:
     plan = _plan_without_data(settings)
     if plan is None:
         return None
+    # broadcast_to repeats one row without memory of its own: millions of windows cost nothing.
     row = np.zeros((1, settings.batch.sequence_length + 1), dtype=np.int32)
     train = np.broadcast_to(row, (plan.samples, row.shape[1]))
-    held = np.broadcast_to(row, (HELD_OUT_WINDOWS, row.shape[1]))
-    return OkadfaData(settings, "not read", "not read", train, {"val": held, "test": held}), plan
+    held_out = np.broadcast_to(row, (HELD_OUT_WINDOWS, row.shape[1]))
+    return OkadfaData(settings, "not read", "not read", train, {"val": held_out, "test": held_out}), plan
 
 
 def symbols(settings: Settings) -> int | None:
-    """Of a synthetic language; None for text, where the shape's vocabulary counts."""
+    """Number of symbols of a synthetic language; None for text, where the shape's vocabulary counts."""
     corpus = recipe_options(settings, OkadfaOptions).corpus
     return None if corpus == "text" else SYMBOLS[corpus]
 
@@ -148,9 +150,9 @@ def _plan_without_data(settings: Settings) -> BatchPlan | None:
     if source is not None and is_hub_source(source):
         tokens = KNOWN_TOKENS.get(source.partition(":")[2])
         if tokens is not None:
-            said = f"{source} has {tokens:,} GPT-2 tokens to train on; it was not read."
+            assumption = f"{source} has {tokens:,} GPT-2 tokens to train on; it was not read."
             count = min(tokens // length, settings.data.examples or tokens)
-            return plan_of_windows(settings, count, (said,))
+            return plan_of_windows(settings, count, (assumption,))
     if settings.data.examples is not None:
         return plan_of_windows(settings, settings.data.examples)
     return None

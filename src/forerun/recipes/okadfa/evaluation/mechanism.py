@@ -26,7 +26,7 @@ from forerun.recipes.okadfa.model.kernel_decoder import Attention, DecoderBlock,
 from forerun.step.workload import Batch, Workload
 
 DEAD_SHARE = 0.1
-"""Of the 1/√T that any attention has whose weights sum to one."""
+"""Least ratio that passes for alive, as a share of the 1/√T that weights which sum to one give."""
 SAME = 1e-5
 """Relative difference of gradients that rounding makes, with room; feedback's differ by about 1."""
 
@@ -36,18 +36,18 @@ class GradientCheck:
     """The run's gradient beside backpropagation's, on one batch."""
 
     cosines: tuple[float, ...]
-    """By block; 1 where they are the same, nan where the rule trains nothing."""
+    """Cosine of both gradients by block; 1 where they are the same, nan where the rule trains nothing."""
     differences: tuple[float, ...]
     """‖g − g_bp‖ / ‖g_bp‖ by block."""
     top_difference: float
-    """That of the final norm, which every rule trains by its true gradient."""
+    """Relative difference of the final norm's gradient, which is the true one under every rule."""
 
 
 def check_gradient(model: KernelDecoder, workload: Workload, batch: Batch) -> GradientCheck:
     """Both gradients of one batch; `.grad` of the model is not touched."""
     rule = model.learning_rule
     was_training = model.training
-    model.eval()
+    model.eval()  # dropout would make the two gradients differ
     with torch.enable_grad():
         own = _gradients(model, workload, batch, rule)
         true = _gradients(model, workload, batch, "backpropagation")
@@ -66,16 +66,16 @@ def _gradients(model: KernelDecoder, workload: Workload, batch: Batch, rule: Lea
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with model.trained_by(rule):
         loss = workload.loss(model, batch).sum / workload.count(batch)
-        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    return dict(zip(parameters, found, strict=True))
+        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return dict(zip(parameters, gradients, strict=True))
 
 
 def _joined(gradients: Mapping[str, Tensor | None], like: Mapping[str, Tensor | None], prefix: str) -> Tensor:
     parts = []
     for name, shape in like.items():
         if name.startswith(prefix) and shape is not None:
-            found = gradients[name]
-            parts.append((torch.zeros_like(shape) if found is None else found).float().flatten())
+            gradient = gradients[name]
+            parts.append((torch.zeros_like(shape) if gradient is None else gradient).float().flatten())
     return torch.cat(parts) if parts else torch.zeros(0)
 
 
@@ -120,7 +120,7 @@ def require_attention(ratio: float, length: int, kind: str) -> None:
         MechanismDead: the least ‖output‖ / ‖values‖ of its blocks is far below 1/√T, or not a number.
     """
     floor = attention_floor(length)
-    if not ratio >= floor:
+    if not ratio >= floor:  # also true of nan, unlike `ratio < floor`
         raise MechanismDead(
             f"recipe.attention: {kind} is dead: the norm of its output is {ratio:.1e} of that of its values, and any "
             f"attention whose weights sum to one has at least about {1 / math.sqrt(length):.1e} at {length} tokens. "
@@ -157,7 +157,7 @@ def kernel_error(model: KernelDecoder, batch: Batch) -> float | None:
 
 @torch.no_grad()
 def effective_rank(model: KernelDecoder, batch: Batch) -> float:
-    """Of the states before the output layer, centred; between 1 and the model's width."""
+    """Effective rank of the centred states before the output layer, between 1 and the model's width."""
     before, model.returns_states = model.returns_states, True
     try:
         states = model(batch["input_ids"]).logits

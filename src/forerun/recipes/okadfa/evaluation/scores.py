@@ -53,12 +53,12 @@ CRITERIA = (
     Criterion(name="step time was forecast", quantity="step.seconds", comparison="error within", bound=0.30),
     Criterion(name="peak memory was forecast", quantity="peak_allocated_bytes", comparison="error within", bound=0.15),
 )  # fmt: skip
-"""What `forerun run okadfa` must reach."""
+"""Criteria that `forerun run okadfa` must meet."""
 
 
 @dataclass
 class Watcher:
-    """Keeps a run of `okadfa` honest, and what its evaluations found."""
+    """Stops a run of `okadfa` that does not do what its settings say, and keeps the curve of its evaluations."""
 
     data: OkadfaData
     seconds: float = 0.0
@@ -71,12 +71,12 @@ class Watcher:
 
     @property
     def settings(self) -> Settings:
-        """Of the run."""
+        """Settings of the run."""
         return self.data.settings
 
     @property
     def options(self) -> OkadfaOptions:
-        """Of the recipe."""
+        """Options of the recipe."""
         return recipe_options(self.settings, OkadfaOptions)
 
     def look(self, step: TrainingStep, report: StepReport) -> None:
@@ -93,6 +93,7 @@ class Watcher:
         total = Schedule(self.settings.schedule, len(self.data.training.epoch_steps(0))).total_steps
         model.orthogonality_share.fill_(min(1.0, report.step / max(1.0, WARMUP_OF_PENALTY * total)))
         if options.redraw_every and report.step % options.redraw_every == 0:
+            # Seeded by the step: a resumed run draws the same features without a stored generator.
             model.redraw(self.settings.seed * 1_000_003 + report.step)
 
     def evaluate(self, step: TrainingStep, number: int) -> dict[str, float]:
@@ -113,15 +114,15 @@ class Watcher:
         require_rule(check, self.options.learning_rule)
         with torch.no_grad():
             ratio = float(model(probe["input_ids"]).attention_ratios.min())
-        found = {f"gradient_cosine_{number}": c for number, c in enumerate(check.cosines) if c == c}
-        found |= {
+        figures = {f"gradient_cosine_{number}": c for number, c in enumerate(check.cosines) if c == c}  # no nan
+        figures |= {
             "gradient_is_the_rules": 1.0,
             "attention_ratio": ratio,
             "attention_floor": attention_floor(self.settings.batch.sequence_length),
             "effective_rank": effective_rank(model, probe),
         }
         error = kernel_error(model, probe)
-        return found if error is None else {**found, "kernel_error": error}
+        return figures if error is None else {**figures, "kernel_error": error}
 
     def probe(self, step: TrainingStep) -> Batch:
         """A few held-out windows on the model's device."""
@@ -163,7 +164,7 @@ class Watcher:
             "without_attention": "best without attention",
         }  # fmt: skip
         rows += [
-            [said, metrics[key], math.exp(min(metrics[key], 700.0))] for key, said in named.items() if key in metrics
+            [label, metrics[key], math.exp(min(metrics[key], 700.0))] for key, label in named.items() if key in metrics
         ]
         length = self.settings.batch.sequence_length
         note = (
@@ -205,6 +206,7 @@ def decoder(step: TrainingStep) -> KernelDecoder:
 def shallow_twin(data: OkadfaData, device: str) -> LanguageScore:
     """Test score of the same model and data, of which only last block and head were trained, for as many updates."""
     settings = twin_settings(data.settings)
+    # fork_rng: the twin must not move the random state that the run goes on with.
     with torch.random.fork_rng(), tempfile.TemporaryDirectory() as folder:
         seed_everything(settings.seed)
         step = build_step(settings, OkadfaWorkload(settings, symbols(settings)), device, pretrained=False)

@@ -34,6 +34,7 @@ class DirectFeedback(torch.autograd.Function):
     def forward(ctx: Any, top: Tensor, matrix: Tensor, *outputs: Tensor) -> Tensor:
         """`top` and `outputs` (B, T, d), `matrix` (d, d)."""
         ctx.save_for_backward(matrix)
+        # torch/amp/autocast_mode.py (2.13), custom_bwd: autograd runs backward without the autocast state of forward.
         kind = top.device.type
         ctx.dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else top.dtype
         ctx.tied = len(outputs)

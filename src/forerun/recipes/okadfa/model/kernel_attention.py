@@ -29,11 +29,12 @@ CHUNK = 128
 SPAN = 8
 """Chunks whose features live together: enough work for a kernel, and few enough to be small beside T·d."""
 ALIGNED = 8
-"""Columns added to the values: the first is ones, whose sums are the denominators; the others keep rows aligned."""
+"""Columns added to the values: the first is ones, whose sums are the denominators. Eight bf16 numbers are 16 bytes, the
+alignment of rows at which cuBLAS uses Tensor Cores best (cuBLAS documentation, Tensor Core Usage)."""
 TINY = 1e-30
 """Least denominator: positive in fp32 and bf16, far below any live one."""
 ORIGINAL_FLOOR = 1e-6
-"""What the original adds to its denominators (codenlighten/ortho-ai, KOA attention)."""
+"""Constant that the original adds to its denominators (codenlighten/ortho-ai, KOA attention)."""
 
 
 class _CausalSums(torch.autograd.Function):
@@ -61,19 +62,20 @@ class _CausalSums(torch.autograd.Function):
         queries, keys, values, projection, largest, starts = ctx.saved_tensors
         spans = _parts(ctx.chunk * SPAN, queries, keys, values, gradients[0].to(values.dtype))
         after = torch.zeros_like(starts[0])
-        found = []
+        span_gradients = []
+        # Last span first: slopes of keys and values need Σ φ(q)ᵀg of everything after them.
         for (q, k, v, g), start in reversed(list(zip(spans, starts.unbind(), strict=True))):
             of_queries, of_keys = _span_features(q, k, v.dtype, ctx.kernel, projection, largest)
             parts = list(_parts(ctx.chunk, of_queries, of_keys, v, g))
             to_queries = _to_query_features(parts, start)
             to_keys, to_values, after = _to_key_features_and_values(parts, after)
-            found.append((
+            span_gradients.append((
                 _through_features(q, of_queries, to_queries, ctx.kernel, projection),
                 _through_features(k, of_keys, to_keys, ctx.kernel, projection),
                 to_values,
             ))  # fmt: skip
-        found.reverse()
-        return *(torch.cat(parts, dim=2) for parts in zip(*found, strict=True)), None, None, None
+        span_gradients.reverse()
+        return *(torch.cat(parts, dim=2) for parts in zip(*span_gradients, strict=True)), None, None, None
 
 
 Parts = list[tuple[Tensor, Tensor, Tensor, Tensor]]
@@ -82,11 +84,11 @@ Parts = list[tuple[Tensor, Tensor, Tensor, Tensor]]
 
 def _to_query_features(parts: Parts, state: Tensor) -> Tensor:
     """Slopes of a span's query features, from the state before it."""
-    found = []
+    slopes = []
     for _, k, v, g in parts:
-        found.append((g @ v.mT).tril() @ k + g @ state.to(g.dtype).mT)
+        slopes.append((g @ v.mT).tril() @ k + g @ state.to(g.dtype).mT)
         state = state + (k.mT @ v).float()
-    return torch.cat(found, dim=2)
+    return torch.cat(slopes, dim=2)
 
 
 def _to_key_features_and_values(parts: Parts, after: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,6 +127,7 @@ def causal_kernel_attention(
     """Attention output (B, H, T, d) in the dtype of `values`; `projection` (M, d) is not read by `elu`."""
     dtype = _product_dtype(queries)
     width = values.shape[3]
+    # autocast_mode.h: matmul is on the lower-precision list, so autocast would cast the fp32 products as well.
     with torch.autocast(queries.device.type, enabled=False):
         widened = F.pad(values.to(dtype), (0, ALIGNED))
         widened[..., width] = 1
@@ -146,6 +149,7 @@ def features(vectors: Tensor, kernel: Kernel, projection: Tensor, largest: Tenso
     `largest` (B, H, 1, 1) is the largest exponent of all keys; without it each vector's own is taken, as queries do.
     """
     if kernel == "elu":
+        # clamp: exp of a large positive number is inf, and inf in the branch not taken makes the gradient nan.
         return torch.where(vectors > 0, vectors + 1, vectors.clamp(max=0).exp())
     exponents = _exponents(vectors, kernel, projection)
     if kernel == "favor":
@@ -154,13 +158,16 @@ def features(vectors: Tensor, kernel: Kernel, projection: Tensor, largest: Tenso
 
 
 def largest_exponent(keys: Tensor, kernel: Kernel, projection: Tensor, span: int = CHUNK * SPAN) -> Tensor:
-    """Of all keys (B, H, T, d) of a head: (B, H, 1, 1), fp32; a span at a time. Only `favor` reads it."""
+    """Largest exponent of all keys (B, H, T, d) of a head: (B, H, 1, 1), fp32. Only `favor` reads it.
+
+    One `span` at a time, so that the exponents of all keys never exist together.
+    """
     if kernel != "favor":
         return torch.zeros(1, 1, 1, 1, device=keys.device)
-    found = [
+    maxima = [
         _exponents(part.float(), kernel, projection).amax(dim=(-2, -1), keepdim=True) for part in keys.split(span, 2)
     ]
-    return torch.stack(found).amax(dim=0)
+    return torch.stack(maxima).amax(dim=0)
 
 
 def _exponents(vectors: Tensor, kernel: Kernel, projection: Tensor) -> Tensor:
@@ -189,6 +196,7 @@ def orthogonal_projection(count: int, width: int, generator: torch.Generator | N
     blocks = []
     for _ in range(-(-count // width)):
         gaussian = torch.randn(width, width, generator=generator, device="cpu")
+        # As torch/nn/init.py (2.13), orthogonal_: the signs of R's diagonal make Q uniform (arXiv math-ph/0609050).
         directions, triangular = torch.linalg.qr(gaussian)
         blocks.append((directions * triangular.diagonal().sign()).mT)
     lengths = torch.randn(count, width, generator=generator, device="cpu").norm(dim=1, keepdim=True)

@@ -47,7 +47,7 @@ class DecoderConfig:
     chunk: int = CHUNK
     learning_rule: LearningRule = "backpropagation"
     feedback: Feedback = "random"
-    """What the error at the top is projected by."""
+    """Kind of the matrix that projects the error at the top."""
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class DecoderConfig:
 
     @property
     def non_embedding_parameters(self) -> int:
-        """Without the embedding."""
+        """Trainable numbers without the embedding."""
         return self.parameters - self.vocabulary_size * self.width
 
 
@@ -90,7 +90,7 @@ class NamedShape:
 
     config: DecoderConfig
     is_called: str
-    """By size; where it is GPT-2's, that name."""
+    """Its true size, with GPT-2's name where the shape is GPT-2's."""
 
 
 def _gpt2(width: int, layers: int, heads: int, feed_forward: int) -> DecoderConfig:
@@ -118,16 +118,16 @@ def decoder_config(name: str, overrides: dict[str, Any]) -> DecoderConfig:
     """
     if name not in SHAPES:
         raise UnknownModel(f"model.name: no shape {name!r} of okadfa. Nearest: {nearest(name, list(SHAPES))}.")
-    known = [field.name for field in dataclasses.fields(DecoderConfig)]
+    field_names = [field.name for field in dataclasses.fields(DecoderConfig)]
     for field in overrides:
-        if field not in known:
-            raise InvalidSettings(f"model.config.{field}: no field of okadfa. Nearest: {nearest(field, known)}.")
+        if field not in field_names:
+            raise InvalidSettings(f"model.config.{field}: no field of okadfa. Nearest: {nearest(field, field_names)}.")
     return dataclasses.replace(SHAPES[name].config, **overrides)
 
 
 @dataclass(frozen=True)
 class DecoderOutput:
-    """Of one batch."""
+    """Output for one batch."""
 
     logits: Tensor
     """(B, T, V); the states (B, T, d) before the output layer where the model `returns_states`."""
@@ -152,8 +152,8 @@ class Attention(nn.Module):
     def redraw(self, generator: torch.Generator | None = None) -> None:
         """New random features, from `generator` on the CPU or from the default one."""
         if self.projection.numel() and self.projection.device.type in ("cpu", "cuda"):
-            drawn = orthogonal_projection(*self.projection.shape, generator)  # type: ignore[call-arg]
-            self.projection.copy_(drawn)
+            new_features = orthogonal_projection(*self.projection.shape, generator)  # type: ignore[call-arg]
+            self.projection.copy_(new_features)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Output (B, T, d) and its norm over that of the values."""
@@ -223,6 +223,7 @@ class KernelDecoder(nn.Module):
 
     def _start(self) -> None:
         """Initial weights: orthogonal queries and keys, the rest as GPT-2; lower blocks of `shallow` are fixed."""
+        # transformers/models/gpt2/modeling_gpt2.py (5.23), _init_weights: two residual paths a block.
         writes = INITIAL_SCALE / math.sqrt(2 * self.config.layers)
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear) and module is not self.head:
@@ -239,7 +240,8 @@ class KernelDecoder(nn.Module):
                 block.requires_grad_(False)
 
     def forward(self, input_ids: Tensor) -> DecoderOutput:
-        """Of ids (B, T)."""
+        """Logits (or states) of ids (B, T), tied to the feedback of the learning rule."""
+        # Without gradients there is nothing to feed back, and evaluation takes the plain path.
         rule = self.learning_rule if torch.is_grad_enabled() else "backpropagation"
         fixed = torch.no_grad() if rule == "shallow" else contextlib.nullcontext()
         tied: list[Tensor] = []

@@ -35,10 +35,10 @@ def test_chunks_are_the_dense_sum_forward_and_backward(parts, kernel, chunk):
     ours, dense_one = causal_kernel_attention(*tensors, kernel, projection, chunk), dense(*tensors, kernel, projection)
     assert torch.allclose(ours, dense_one, atol=1e-5)
     slope = torch.randn_like(ours)
-    for got, wanted in zip(
+    for got, expected in zip(
         torch.autograd.grad(ours, tensors, slope), torch.autograd.grad(dense_one, tensors, slope), strict=True
     ):
-        assert torch.allclose(got, wanted, atol=2e-5)
+        assert torch.allclose(got, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -46,11 +46,11 @@ def test_slopes_through_features_are_autograds(kernel):
     torch.manual_seed(1)
     vectors = torch.randn(2, 3, 11, 8, requires_grad=True)
     projection = orthogonal_projection(24, 8)
-    found = features(vectors, kernel, projection)
-    slopes = torch.randn_like(found)
-    wanted = torch.autograd.grad(found, vectors, slopes)[0]
-    ours = _through_features(vectors.detach(), found.detach(), slopes, kernel, projection)
-    assert torch.allclose(ours, wanted, rtol=1e-4, atol=1e-5)
+    of_vectors = features(vectors, kernel, projection)
+    slopes = torch.randn_like(of_vectors)
+    expected = torch.autograd.grad(of_vectors, vectors, slopes)[0]
+    ours = _through_features(vectors.detach(), of_vectors.detach(), slopes, kernel, projection)
+    assert torch.allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", ["elu", "favor"])
@@ -85,7 +85,7 @@ def test_features_estimate_the_softmax_kernel():
     """Mean of φ(q)·φ(k) over draws is exp(q·k/√d), up to the stabilisers, which cancel in a quotient."""
     torch.manual_seed(3)
     query, key = torch.randn(1, 1, 1, 8) * 0.5, torch.randn(1, 1, 2, 8) * 0.5
-    wanted = torch.exp((query @ key.mT / math.sqrt(8)).flatten())
+    expected = torch.exp((query @ key.mT / math.sqrt(8)).flatten())
     sums = torch.zeros(2)
     for _ in range(50):
         projection = orthogonal_projection(64, 8)
@@ -93,7 +93,7 @@ def test_features_estimate_the_softmax_kernel():
         k = features(key, "favor", projection, largest_exponent(key, "favor", projection))
         pair = (q @ k.mT).flatten()
         sums += pair / pair.sum()
-    assert torch.allclose(sums / 50, wanted / wanted.sum(), atol=0.01)
+    assert torch.allclose(sums / 50, expected / expected.sum(), atol=0.01)
 
 
 def test_orthogonal_rows_with_gaussian_lengths():
@@ -138,7 +138,7 @@ def test_bf16_autocast_is_near_fp32(parts, kernel):
 def test_what_is_kept_grows_with_neither_features_nor_states(kernel):
     """Numbers saved for the backward pass, per token: queries, keys, values, sums and a little of the states."""
 
-    def kept(length, count):
+    def saved_numbers(length, count):
         query, key, value = (torch.randn(1, 1, length, 32, requires_grad=True) for _ in range(3))
         saved: dict[int, int] = {}
 
@@ -150,8 +150,8 @@ def test_what_is_kept_grows_with_neither_features_nor_states(kernel):
             causal_kernel_attention(query, key, value, kernel, orthogonal_projection(count, 32), 64)
         return sum(saved.values()) / 4
 
-    per_token = (kept(2048, 512) - kept(1024, 512)) / 1024
+    per_token = (saved_numbers(2048, 512) - saved_numbers(1024, 512)) / 1024
     state = 512 * 40 / (64 * SPAN)  # one for every span
     assert per_token < 6 * 40 + state
-    few = (kept(2048, 64) - kept(1024, 64)) / 1024
+    few = (saved_numbers(2048, 64) - saved_numbers(1024, 64)) / 1024
     assert per_token - few <= state

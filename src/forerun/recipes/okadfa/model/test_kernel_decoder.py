@@ -62,16 +62,16 @@ def test_shapes_are_what_they_are_not_what_they_were_called():
 def test_without_feedback_gradients_are_those_of_plain_autograd_bit_for_bit(attention):
     """The blocks called one after the other, with none of the model's own forward."""
     model = tiny(attention=attention)
-    found = gradients(model)
+    own = gradients(model)
     model.zero_grad()
     hidden = model.embedding(IDS) + sinusoids(20, 16, IDS.device) * POSITION_SCALE
     for block in model.blocks:
         hidden = hidden + block.attention(block.attention_norm(hidden))[0]
         hidden = hidden + block.feed_forward(block.feed_forward_norm(hidden))
     F.cross_entropy(model.head(model.final_norm(hidden)).flatten(0, 1), IDS.flatten()).backward()
-    assert found.keys() == {name for name, _ in model.named_parameters()}
+    assert own.keys() == {name for name, _ in model.named_parameters()}
     for name, parameter in model.named_parameters():
-        assert torch.equal(found[name], parameter.grad), name
+        assert torch.equal(own[name], parameter.grad), name
 
 
 @pytest.mark.parametrize(("attention", "rule"), itertools.product(ATTENTIONS, RULES[1:]))
@@ -134,11 +134,11 @@ def test_compiling_changes_no_gradient(attention, rule):
 def test_blocks_are_detached(rule):
     """No path of the graph leads from one block's input to the block below: what is behind the cut can be freed."""
     model = tiny(learning_rule=rule)
-    seen = []
+    requires_grad_flags = []
     for block in model.blocks:
-        block.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].requires_grad))
+        block.register_forward_pre_hook(lambda module, inputs: requires_grad_flags.append(inputs[0].requires_grad))
     model(IDS)
-    assert seen == [True, False, False]  # the embedding learns through block 0
+    assert requires_grad_flags == [True, False, False]  # the embedding learns through block 0
 
 
 def test_orthogonality_can_reach_its_floor_and_sees_what_is_not():
