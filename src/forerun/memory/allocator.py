@@ -1,11 +1,11 @@
 """PyTorch's CUDA caching allocator, simulated: which segments it takes from the driver for a stream of allocations.
 
-Follows `c10/cuda/CUDACachingAllocator.cpp` and `CUDAAllocatorConfig.h` of PyTorch 2.11 to 2.13. Requests are rounded to
-512 bytes (or to divisions of powers of two). There is a pool for small (at most 1 MiB) and one for large requests per
-stream, with 2 MiB and 20 MiB segments, larger requests rounded to 2 MiB. A request takes the smallest free block that
-holds it; what is left over is split off, unless a large block would keep at most 1 MiB: then the block is given whole,
-and counts whole as allocated. Free neighbours merge. When the driver has no more, cached segments go back to it and the
-request is tried again. With `expandable_segments` a pool grows one range of addresses page by page.
+Follows `c10/cuda/CUDACachingAllocator.cpp` and `c10/core/AllocatorConfig.h` of PyTorch 2.11 to 2.13. Requests are
+rounded to 512 bytes (or to divisions of powers of two). Each stream has a pool for small requests (at most 1 MiB) and
+one for large ones, with 2 MiB and 20 MiB segments, larger requests rounded to 2 MiB. A request takes the smallest free
+block that holds it; what is left over is split off, unless a large block would keep at most 1 MiB: then the block is
+given whole, and counts whole as allocated. Free neighbours merge. When the driver has no more, cached segments go back
+to it and the request is tried again. With `expandable_segments` a pool grows one range of addresses page by page.
 
 Not covered: blocks that another stream still uses (`record_stream`), graph-private pools, several devices.
 """
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from forerun.units import MIB
 
+# c10/core/AllocatorConfig.h:16-25, 340 (2.13)
 MIN_BLOCK_BYTES = 512  # kMinBlockSize
 SMALL_BYTES = MIB  # kSmallSize; also the most that an unsplit large block may waste
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer; page of an expandable segment in the small pool
-LARGE_SEGMENT_BYTES = 20 * MIB  # kLargeBuffer; page of an expandable segment in the large pool
+LARGE_SEGMENT_BYTES = 20 * MIB  # large_segment_size (kLargeBuffer before); page of an expandable segment, large pool
 MIN_LARGE_ALLOCATION_BYTES = 10 * MIB  # kMinLargeAlloc
 LARGE_ROUNDING_BYTES = 2 * MIB  # kRoundLarge
 SEGMENT_GAP = 1 << 50
@@ -80,7 +81,7 @@ class Pool:
             bisect.insort(self.unmapped, (block.address, block), key=lambda entry: entry[0])
 
     def remove(self, block: MemoryBlock) -> None:
-        """Take a free block out."""
+        """Take a free block out of the order."""
         if block.is_mapped:
             self.free.pop(bisect.bisect_left(self.free, (block.size, block.address), key=lambda entry: entry[:2]))
         else:
@@ -110,7 +111,7 @@ class CachingAllocator:
         """Give `size` bytes to the storage `key`; zero bytes take nothing.
 
         Raises:
-            OutOfMemory: the capacity is exceeded even with the cache flushed.
+            SimulatedOutOfMemory: the capacity is exceeded even with the cache flushed.
         """
         if size == 0:
             return
@@ -133,8 +134,8 @@ class CachingAllocator:
         block.is_free, block.age = True, self._clock
         self._add_merged(block)
 
-    def held(self, key: int) -> int:
-        """Bytes that the storage `key` counts as allocated: its block, what could not be split off included."""
+    def block_bytes(self, key: int) -> int:
+        """Bytes of the block that serves storage `key`, with what could not be split off; 0 for an unknown key."""
         block = self._live.get(key)
         return block.size if block is not None else 0
 
@@ -159,16 +160,19 @@ class CachingAllocator:
 
     def _cached(self, pool: Pool, size: int) -> MemoryBlock | None:
         """The free block that serves `size` best, taken out of the pool."""
+        # CUDACachingAllocator.cpp, get_free_block: lower_bound by (size, address)
         index = pool.at_least(size)
         if index == len(pool.free):
             return None
         block = pool.free[index][2]
         if self.options.expandable_segments:
+            # get_free_block: best fit goes by the size that a block can expand to, not by the one it has
             while index + 1 < len(pool.free) and _reach(pool.free[index + 1][2]) < _reach(block):
                 index += 1
                 block = pool.free[index][2]
         limit = self.options.max_split_bytes
         if limit is not None:
+            # get_free_block: max_split_size, and max_non_split_rounding_size, whose default is a large segment
             if size < limit <= block.size:
                 return None
             if size >= limit and block.size >= size + LARGE_SEGMENT_BYTES:
@@ -178,6 +182,8 @@ class CachingAllocator:
 
     def _from_driver(self, pool: Pool, size: int) -> MemoryBlock:
         """A new block of at least `size`, after giving cached memory back if that must be."""
+        # CUDACachingAllocator.cpp, malloc: garbage_collect_cached_blocks, alloc_block, release_available_cached_blocks,
+        # alloc_block, release_cached_blocks, alloc_block
         if self.capacity_bytes is not None and self.options.garbage_collection_threshold > 0:
             self._collect_garbage(size)
         block = self._take(pool, size)
@@ -216,10 +222,12 @@ class CachingAllocator:
 
     def _expand(self, pool: Pool, size: int) -> MemoryBlock | None:
         """Map pages behind or between the free blocks of an expandable segment until `size` bytes are in a row."""
+        # CUDACachingAllocator.cpp, find_expandable_block: the first range with room, then a new one
         block = next((start for _, hole in pool.unmapped if (start := _run_start(hole, size)) is not None), None)
         if block is None:
             address = self._new_address()
             self._segments[address] = 0
+            # half the gap, so that ranges never touch; PyTorch's ExpandableSegment reserves 1 1/8 times the card
             block = MemoryBlock(address, SEGMENT_GAP // 2, pool, segment=address, is_mapped=False)
             pool.add(block)
         while not block.is_mapped or block.size < size:
@@ -246,12 +254,13 @@ class CachingAllocator:
         return True
 
     def _split(self, block: MemoryBlock, size: int) -> None:
+        # CUDACachingAllocator.cpp, should_split
         remaining, limit = block.size - size, self.options.max_split_bytes
         if block.pool.is_small or self.options.expandable_segments:
-            worth = remaining >= MIN_BLOCK_BYTES
+            is_split = remaining >= MIN_BLOCK_BYTES
         else:
-            worth = remaining > SMALL_BYTES and (limit is None or size < limit)
-        if worth:
+            is_split = remaining > SMALL_BYTES and (limit is None or size < limit)
+        if is_split:
             block.pool.add(_cut(block, size))
 
     def _add_merged(self, block: MemoryBlock) -> None:
@@ -266,6 +275,7 @@ class CachingAllocator:
         """Return the memory of a free block to the driver as far as whole segments or pages allow; bytes returned."""
         if self.options.expandable_segments:
             return self._unmap(block)
+        # CUDACachingAllocator.cpp, release_blocks: a segment that was split and is partly in use stays
         if block.before is not None or block.after is not None:
             return 0
         block.pool.remove(block)
@@ -273,6 +283,7 @@ class CachingAllocator:
         return block.size
 
     def _unmap(self, block: MemoryBlock) -> int:
+        # CUDACachingAllocator.cpp, unmap_block: pages count from the start of the range, not of the block
         page, base = block.pool.page, block.segment
         start = base + -(-(block.address - base) // page) * page
         end = base + (block.address + block.size - base) // page * page
@@ -302,16 +313,16 @@ class CachingAllocator:
         limit = self.options.max_split_bytes
         if limit is None:
             return False
-        wanted, index = max(size, limit), pool.at_least(max(size, limit))
+        target, index = max(size, limit), pool.at_least(max(size, limit))
         if index < len(pool.free):
             self._release(pool.free[index][2])
             return True
         freed = 0
         for _, _, block in reversed(list(pool.free)):
-            if freed >= wanted or block.size < limit:
+            if freed >= target or block.size < limit:
                 break
             freed += self._release(block)
-        return freed >= wanted
+        return freed >= target
 
     def _collect_garbage(self, size: int) -> None:
         """Give back whole cached segments, oldest first, while more than the threshold is in use."""
@@ -329,6 +340,7 @@ class CachingAllocator:
 
 def round_size(size: int, divisions: int = 0) -> int:
     """Bytes that a request takes: a multiple of 512, at least 512; with `divisions`, a step between powers of two."""
+    # CUDACachingAllocator.cpp, round_size and roundup_power2_next_division
     if divisions > 1 and size > MIN_BLOCK_BYTES * divisions:
         power = 1 << (size.bit_length() - 1)
         step = max(1, power // divisions)
@@ -338,6 +350,7 @@ def round_size(size: int, divisions: int = 0) -> int:
 
 def segment_size(rounded: int) -> int:
     """Bytes asked of the driver for a request that no cached block can serve."""
+    # CUDACachingAllocator.cpp, get_allocation_size
     if rounded <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if rounded < MIN_LARGE_ALLOCATION_BYTES:
@@ -377,8 +390,8 @@ def _reach(block: MemoryBlock) -> int:
 def _run_start(hole: MemoryBlock, size: int) -> MemoryBlock | None:
     """The block before or at an unmapped one from which `size` bytes are free or unmapped in a row; None if fewer."""
     start = hole.before if hole.before is not None and hole.before.is_free else hole
-    found, block = 0, start
-    while block is not None and block.is_free and found < size:
-        found += block.size
+    run_bytes, block = 0, start
+    while block is not None and block.is_free and run_bytes < size:
+        run_bytes += block.size
         block = block.after
-    return start if found >= size else None
+    return start if run_bytes >= size else None

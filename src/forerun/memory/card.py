@@ -18,7 +18,7 @@ FRAGMENTATION_SHARE = 1.08
 """Conservative share on reserved bytes, for the order of allocations that the trace does not see: of 16 published runs
 whose peak allocated was forecast within 0.6 %, device memory was up to 5.4 % above the expected number."""
 MARGIN_SHARE = 0.01
-"""Of the card, for what the trace does not see; stated."""
+"""Share of the card kept free for what the trace does not see; a choice, not a measurement."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CardReplay:
     memory: MemoryReplay
     fits: bool
     device_bytes: Range
-    """What the driver shows: segments, context, and managed memory while there is room for it."""
+    """Bytes that the driver shows: segments, context, and managed memory while there is room for it."""
     returns_cache: bool
     """It fits only because the allocator gives cached memory back, which costs time."""
 
@@ -47,21 +47,21 @@ def replay_on_card(
         )  # fmt: skip
 
     roomy = replay(None)
-    needed = roomy.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative
-    if needed <= total:
-        return CardReplay(roomy, True, _range(roomy, device, trace, trace.paged_bytes, needed), False)
+    needed_bytes = roomy.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative
+    if needed_bytes <= total:
+        return CardReplay(roomy, True, _range(roomy, device, trace, trace.paged_bytes, needed_bytes), False)
     try:
         replay(total * (1 - MARGIN_SHARE) - context.conservative)
         cramped = replay(total - context.expected)
     except SimulatedOutOfMemory:
-        return CardReplay(roomy, False, _range(roomy, device, trace, 0, needed), False)
+        return CardReplay(roomy, False, _range(roomy, device, trace, 0, needed_bytes), False)
     return CardReplay(cramped, True, _range(cramped, device, trace, trace.paged_bytes, total), True)
 
 
-def _range(memory: MemoryReplay, device: Device, trace: Trace, paged: int, conservative: float) -> Range:
+def _range(memory: MemoryReplay, device: Device, trace: Trace, paged_bytes: int, conservative: float) -> Range:
     context = outside_bytes(device, trace.world_size)
     room = device.memory_bytes - conservative
-    resident = max(0.0, min(paged, room))
+    resident = max(0.0, min(paged_bytes, room))
     expected = memory.peak_reserved_bytes + context.expected + resident
     return Range(
         optimistic=min(memory.peak_allocated_bytes + context.optimistic, expected),

@@ -8,8 +8,8 @@ Not covered: small allocations of Python between tensors, temporaries inside lib
 
 from bisect import bisect_left, insort
 
-ALIGNMENT = 64  # c10/core/alignment.h, gAlignment
-HEADER, GRAIN = 16, 16
+ALIGNMENT = 64  # c10/core/alignment.h:16 (2.13), gAlignment
+HEADER, GRAIN = 16, 16  # malloc/malloc.c, CHUNK_HDR_SZ and MALLOC_ALIGNMENT of a 64-bit host
 
 
 class Heap:
@@ -19,7 +19,7 @@ class Heap:
         self.peak_reserved_bytes = 0
         """Resident: the highest address used so far."""
         self._top = 0
-        """Everything above is free."""
+        """End of the highest chunk in use; everything above is free."""
         self._chunks: dict[int, tuple[int, int]] = {}
         """Key → address and size."""
         self._requested: dict[int, int] = {}
@@ -33,16 +33,17 @@ class Heap:
     def allocate(self, key: int, size: int, stream: int = 0) -> None:
         """Give `size` bytes to the storage `key`."""
         self._requested[key] = -(-size // ALIGNMENT) * ALIGNMENT
-        needed = max(2 * GRAIN, -(-(size + HEADER) // GRAIN) * GRAIN)
-        address = self._from_free(needed + ALIGNMENT, needed)  # an aligned request asks for more and returns the rest
+        chunk_size = max(2 * GRAIN, -(-(size + HEADER) // GRAIN) * GRAIN)
+        # malloc/malloc.c, _int_memalign: an aligned request asks for more and returns the rest
+        address = self._from_free(chunk_size + ALIGNMENT, chunk_size)
         if address is None:
             address = self._top
-            self._top += needed
+            self._top += chunk_size
             self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._top)
-        self._chunks[key] = address, needed
+        self._chunks[key] = address, chunk_size
 
     def free(self, key: int) -> None:
-        """Take them back."""
+        """Take back what the storage `key` has."""
         self._requested.pop(key, None)
         if key not in self._chunks:
             return
@@ -53,13 +54,14 @@ class Heap:
             address = before
         if address + size in self._free_from:
             size += self._unlist(address + size)
+        # malloc/malloc.c, _int_free: a chunk that borders the top becomes part of it
         if address + size == self._top:
             self._top = address
         else:
             self._list(address, size)
 
-    def held(self, key: int) -> int:
-        """Bytes of the storage `key`, as PyTorch aligns them."""
+    def block_bytes(self, key: int) -> int:
+        """Bytes of the storage `key`, as PyTorch aligns them; 0 for an unknown key."""
         return self._requested.get(key, 0)
 
     def rename(self, old: int, new: int) -> None:
@@ -68,13 +70,13 @@ class Heap:
             self._chunks[new] = self._chunks.pop(old)
             self._requested[new] = self._requested.pop(old)
 
-    def _from_free(self, search: int, needed: int) -> int | None:
+    def _from_free(self, search: int, chunk_size: int) -> int | None:
         position = bisect_left(self._free_sizes, (search, 0))
         if position == len(self._free_sizes):
             return None
         size, address = self._free_sizes[position]
         self._unlist(address)
-        self._list(address + needed, size - needed)
+        self._list(address + chunk_size, size - chunk_size)
         return address
 
     def _list(self, address: int, size: int) -> None:

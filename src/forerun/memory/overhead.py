@@ -13,14 +13,14 @@ from forerun.units import KIB, MIB
 CUBLAS_WORKSPACE_BYTES = (4096 * 2 + 16 * 8) * KIB
 CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
 HANDLES = 2
-"""One of the thread that runs forward, one of the thread that runs backward."""
+"""cuBLAS handles of a training step: one of the thread that runs forward, one of the thread that runs backward."""
 NCCL_PAIR_BYTES, NCCL_BYTES, NCCL_MOST_BYTES = 544 * MIB, 688 * MIB, 1638 * MIB
-"""What the first all-reduce of a communicator takes outside PyTorch's allocator: of two and of more A100s with NVLink
-(NVIDIA/nccl#964), and the most that a communicator's user reports (1.6 GB, NVIDIA/nccl#864)."""
+"""Bytes that the first all-reduce of a communicator takes outside PyTorch's allocator: of two and of more A100s with
+NVLink (NVIDIA/nccl#964), and the most that a communicator's user reports (1.6 GB, NVIDIA/nccl#864)."""
 
 
 def outside_bytes(device: Device, world_size: int) -> Range:
-    """What lies outside PyTorch's allocator: the context, and with several ranks NCCL's buffers."""
+    """Bytes outside PyTorch's allocator: the context, and with several ranks NCCL's buffers."""
     context = device.context_bytes
     if world_size == 1:
         return context

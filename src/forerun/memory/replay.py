@@ -56,7 +56,7 @@ def replay_memory(
     until two passes are alike. The returned account is that of the pass with the highest peak.
 
     Raises:
-        OutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
+        SimulatedOutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
     """
     allocator: _Allocator = Heap() if is_host else CachingAllocator(capacity_bytes, options)
     live: dict[Category, int] = dict.fromkeys(Category, 0)
@@ -65,18 +65,19 @@ def replay_memory(
     account.play(0, trace.warm_from)
     for number, size in enumerate(workspace_bytes):
         allocator.allocate(-1 - number, size)
-        live[Category.OTHER] += allocator.held(-1 - number)
-    best, carried, before = account, carried_storages(trace), None
+        live[Category.OTHER] += allocator.block_bytes(-1 - number)
+    best, carried, peaks_before = account, carried_storages(trace), None
+    # A first step fills the cache with blocks that later steps split otherwise, so one pass can peak too low.
     for _ in range(passes):
         account = _Account(trace, allocator, live, sizes)
         account.play(trace.warm_from, len(trace.events))
         account.hand_over(carried)
-        seen = account.peak.total_bytes, allocator.peak_reserved_bytes
+        peaks = account.peak.total_bytes, allocator.peak_reserved_bytes
         if account.peak.total_bytes > best.peak.total_bytes or best.curve == []:
             best = account
-        if seen == before:
+        if peaks == peaks_before:
             break
-        before = seen
+        peaks_before = peaks
     return MemoryReplay(
         peak_allocated_bytes=best.peak.total_bytes,
         peak_reserved_bytes=max(allocator.peak_reserved_bytes, best.peak.total_bytes),
@@ -89,24 +90,24 @@ def replay_memory(
 
 
 def carried_storages(trace: Trace) -> dict[int, int]:
-    """What one step leaves to the next, such as the outputs that a loop still holds: newer storage → the older one.
+    """Storages that one step leaves to the next, such as outputs that a loop still holds: newer index → older index.
 
     Matched in order among storages of the same size; the next step frees the newer where this step freed the older.
     """
     born_before = {index for kind, index in trace.events[: trace.warm_from] if kind == ALLOCATE}
     freed = [index for kind, index in trace.events[trace.warm_from :] if kind == FREE and index in born_before]
     born = [index for kind, index in trace.events[trace.warm_from :] if kind == ALLOCATE]
-    gone = {index for kind, index in trace.events if kind == FREE}
-    left = [index for index in born if index not in gone]
+    all_freed = {index for kind, index in trace.events if kind == FREE}
+    survivors = [index for index in born if index not in all_freed]
     older: dict[int, list[int]] = {}
     for index in freed:
         older.setdefault(trace.storages[index].bytes, []).append(index)
-    found = {}
-    for index in left:
+    older_by_newer = {}
+    for index in survivors:
         waiting = older.get(trace.storages[index].bytes)
         if waiting:
-            found[index] = waiting.pop(0)
-    return found
+            older_by_newer[index] = waiting.pop(0)
+    return older_by_newer
 
 
 class _Allocator(Protocol):
@@ -116,7 +117,7 @@ class _Allocator(Protocol):
 
     def free(self, key: int) -> None: ...
 
-    def held(self, key: int) -> int: ...
+    def block_bytes(self, key: int) -> int: ...
 
     def rename(self, old: int, new: int) -> None: ...
 
@@ -147,7 +148,7 @@ class _Account:
             if kind == ALLOCATE:
                 size = -self._drop(index)  # left by the pass before and taken over by nothing
                 self.allocator.allocate(index, storage.bytes, storage.stream)
-                self.sizes[index] = self.allocator.held(index)
+                self.sizes[index] = self.allocator.block_bytes(index)
                 size += self.sizes[index]
             else:
                 size = -self._drop(index)
@@ -157,7 +158,7 @@ class _Account:
                 peak, self.peak, self.peak_event = total, self._breakdown(), position
 
     def hand_over(self, carried: dict[int, int]) -> None:
-        """At the end of a pass: what it leaves takes the place of what the pass before had left."""
+        """At the end of a pass, let what it leaves take the place of what the pass before had left."""
         for newer, older in carried.items():
             size = self.sizes.pop(newer, 0)
             self.allocator.rename(newer, older)
@@ -174,7 +175,7 @@ class _Account:
 
 
 def category(storage: Storage) -> Category:
-    """What a storage counts as."""
+    """Category that a storage counts as: its owner, or what its lifetime says."""
     if storage.owner is not None:
         return storage.owner
     if storage.phase is Phase.FORWARD and storage.freed_in is not Phase.FORWARD:

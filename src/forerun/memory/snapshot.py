@@ -82,7 +82,7 @@ def _play(entries: Iterable[dict[str, Any]], allocator: CachingAllocator) -> Sna
             keys[address] = requests
             allocator.allocate(requests, size, stream=entry.get("stream", 0))
             requests += 1
-        elif action == "free_completed":
+        elif action == "free_completed":  # `free_requested` comes first; other streams may still use the block then
             key = keys.pop(address, None)
             unknown += key is None
             allocator.free(key if key is not None else -1)
@@ -90,6 +90,7 @@ def _play(entries: Iterable[dict[str, Any]], allocator: CachingAllocator) -> Sna
             reserved += size
             peak_reserved = max(peak_reserved, reserved)
         elif action in GIVES:
+            # PyTorch gives segments back when it empties its whole cache, one entry for each segment
             reserved -= size
             allocator.flush()
     return SnapshotReplay(

@@ -20,6 +20,6 @@ def test_a_tensor_is_named_after_the_operator_that_follows_its_birth():
     trace.ops[0] = Op(0, Phase.FORWARD, 0, "layers.3.mlp.up")
     trace.lines[0] = "model.py:7"
     live = live_at_peak(trace, replay_memory(trace))
-    made = [t for t in live if t.category != "parameter"]
-    assert {t.line for t in made} == {"model.py:7"}
+    step_tensors = [t for t in live if t.category != "parameter"]
+    assert {t.line for t in step_tensors} == {"model.py:7"}
     assert by_module(live)["layers.*.mlp.up"] == {"temporary": 2 * BLOCK, "activation": BLOCK}

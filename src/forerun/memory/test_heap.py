@@ -26,7 +26,7 @@ def test_any_program_keeps_the_invariants(program):
         assert not overlaps(heap)
         assert heap.peak_reserved_bytes >= max(top, sum(live.values()))
         top = heap.peak_reserved_bytes
-    assert all(size <= heap.held(key) < size + ALIGNMENT for key, size in live.items())
+    assert all(size <= heap.block_bytes(key) < size + ALIGNMENT for key, size in live.items())
     ends = {a + s for a, s in heap._free_from.items()}
     assert not ends & set(heap._free_from), "free neighbours are one"
 
@@ -54,6 +54,6 @@ def test_a_new_name_keeps_the_bytes():
     heap = Heap()
     heap.allocate(1, 1000)
     heap.rename(1, 2)
-    assert (heap.held(1), heap.held(2)) == (0, 1024)
+    assert (heap.block_bytes(1), heap.block_bytes(2)) == (0, 1024)
     heap.free(2)
-    assert heap.held(2) == 0
+    assert heap.block_bytes(2) == 0

@@ -28,13 +28,13 @@ HISTORY = [
 ]
 
 
-def written(path, content):
+def write_snapshot(path, content):
     path.write_bytes(pickle.dumps(content))
     return path
 
 
 def test_a_history_gives_the_segments_that_pytorch_took(tmp_path):
-    snapshot = read_snapshot(written(tmp_path / "s.pickle", {"segments": [], "device_traces": [HISTORY]}))
+    snapshot = read_snapshot(write_snapshot(tmp_path / "s.pickle", {"segments": [], "device_traces": [HISTORY]}))
     replay = replay_snapshot(snapshot)
     assert (replay.requests, replay.unknown_frees) == (4, 1)
     assert replay.allocated_bytes == (6 + 4 + 32) * MIB  # 3 and 31 MiB get 4 and 32: too little is left to split off
@@ -52,7 +52,7 @@ class Evil:
 )
 def test_anything_else_is_refused_and_not_run(tmp_path, capsys, content, message):
     with pytest.raises(BadData, match=message):
-        read_snapshot(written(tmp_path / "s.pickle", content))
+        read_snapshot(write_snapshot(tmp_path / "s.pickle", content))
     assert capsys.readouterr().out == ""
 
 
