@@ -174,7 +174,7 @@ def runs(
 def report(run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None) -> None:
     """Write the HTML page of a run."""
     from forerun.ledger.store import open_ledger
-    from forerun.runs.local import write_page
+    from forerun.runs.pages import write_page
 
     with open_ledger(ledger_url()) as ledger:
         typer.echo(str(write_page(ledger, ledger.run(run_id).id, to)))
@@ -242,7 +242,7 @@ def _require_recipe(settings: object) -> "Settings":
 
 def _finish(outcome: "RunResult | None", as_json: bool) -> None:
     from forerun.ledger.store import open_ledger
-    from forerun.runs.local import related_tables
+    from forerun.runs.pages import related_tables
 
     if outcome is None:  # one of several ranks, and not the first
         return

@@ -83,7 +83,7 @@ def _finish(made: "Sweep", ledger: "Ledger", as_json: bool) -> None:
     from rich.console import Console
 
     from forerun.report.sweep import accuracy_table
-    from forerun.runs.local import write_sweep_page
+    from forerun.runs.pages import write_sweep_page
     from forerun.runs.registry import load_recipe, recipe_names
     from forerun.runs.sweep import finished_runs
 

@@ -113,7 +113,7 @@ def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name:
     """Everything a worker needs."""
     from forerun.api import request_of, resolve
     from forerun.hardware.detect import detect
-    from forerun.runs.local import RUNS_FOLDER
+    from forerun.runs.run import RUNS_FOLDER
     from forerun.runs.registry import load_recipe, recipe_names
     from forerun.settings.load import settings_from
     from forerun.tune.pricing import Pricer

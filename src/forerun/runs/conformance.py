@@ -1,4 +1,4 @@
-"""Does a recipe give what the run engine asks for? The suite that every recipe's tests run, those of others too.
+"""Does a recipe provide what the run engine asks for? The suite that every recipe's tests run, those of others too.
 
     from forerun.runs.conformance import faults
     assert faults("my-recipe", ["model.config.hidden_size=32"]) == []
@@ -41,26 +41,26 @@ def faults(name: str, overrides: Sequence[str] = ()) -> list[str]:
     settings = settings_from(recipe.SETTINGS.model_dump(), overrides)
     experiment = recipe.load_experiment(settings)
     return [
-        *_of_names(name, recipe),
-        *_of_variants(recipe),
-        *_of_plan(experiment, recipe.load_experiment(settings, lengths_only=True)),
-        *_of_data(experiment),
-        *_of_step(experiment),
+        *_faults_of_names(name, recipe),
+        *_faults_of_variants(recipe),
+        *_faults_of_plan(experiment, recipe.load_experiment(settings, lengths_only=True)),
+        *_faults_of_data(experiment),
+        *_faults_of_step(experiment),
     ]
 
 
-def _of_names(name: str, recipe: Any) -> Iterator[str]:
+def _faults_of_names(name: str, recipe: Any) -> Iterator[str]:
     if not summary(name):
         yield "the package has no docstring: its first line is the summary that forerun recipes shows"
     if recipe.SETTINGS.workload != name:
         yield f"SETTINGS.workload is {recipe.SETTINGS.workload!r}: runs of the ledger would not find {name!r} again"
     for group in (SWEEPABLE, SEARCHABLE):
-        given = [part for part in group if hasattr(recipe, part)]
-        if hasattr(recipe, group[1]) and len(given) < len(group):
-            yield f"{group[1]} without {', '.join(part for part in group if part not in given)}"
+        parts = [part for part in group if hasattr(recipe, part)]
+        if hasattr(recipe, group[1]) and len(parts) < len(group):
+            yield f"{group[1]} without {', '.join(part for part in group if part not in parts)}"
 
 
-def _of_variants(recipe: Any) -> Iterator[str]:
+def _faults_of_variants(recipe: Any) -> Iterator[str]:
     hashes: dict[str, str] = {}
     for variant, overrides in getattr(recipe, "VARIANTS", {}).items():
         other = hashes.setdefault(settings_from(recipe.SETTINGS.model_dump(), overrides).hash, variant)
@@ -68,11 +68,11 @@ def _of_variants(recipe: Any) -> Iterator[str]:
             yield f"VARIANTS: {other} and {variant} are the same settings"
 
 
-def _of_plan(experiment: Experiment, of_lengths: Experiment) -> Iterator[str]:
+def _faults_of_plan(experiment: Experiment, without_rows: Experiment) -> Iterator[str]:
     settings, plan = experiment.settings, experiment.plan
     if not settings.data.examples:
         yield "settings.data.examples is not filled in"
-    if of_lengths.plan != plan:
+    if without_rows.plan != plan:
         yield "load_experiment(lengths_only=True) has another plan: the forecast is not of the run"
     if plan.longest.length > settings.batch.sequence_length:
         yield f"the plan has {plan.longest.length} tokens, batch.sequence_length is {settings.batch.sequence_length}"
@@ -84,9 +84,9 @@ def _of_plan(experiment: Experiment, of_lengths: Experiment) -> Iterator[str]:
         yield "data.tokens and plan disagree on the padded tokens of an epoch"
 
 
-def _of_data(experiment: Experiment) -> Iterator[str]:
+def _faults_of_data(experiment: Experiment) -> Iterator[str]:
     first, again = experiment.data.epoch_steps(0), experiment.data.epoch_steps(0)
-    if _nested(first) != _nested(again):
+    if _as_lists(first) != _as_lists(again):
         yield "data.epoch_steps(0) differs from call to call: a run cannot be resumed"
     batch = experiment.data.collate(first[0][0])
     for key, value in batch.items():
@@ -97,20 +97,20 @@ def _of_data(experiment: Experiment) -> Iterator[str]:
     ids = batch["input_ids"]
     if ids.numel() != padded:
         yield f"data.collate has {ids.numel()} padded tokens where data.tokens has {padded}"
-    if _described(example) != _described(batch):
-        yield f"workload.example_batch is {_described(example)}, data.collate is {_described(batch)}"
+    if _ranks_and_types(example) != _ranks_and_types(batch):
+        yield f"workload.example_batch is {_ranks_and_types(example)}, data.collate is {_ranks_and_types(batch)}"
 
 
-def _nested(steps: Sequence[Sequence[Sequence[int]]]) -> list[list[list[int]]]:
+def _as_lists(steps: Sequence[Sequence[Sequence[int]]]) -> list[list[list[int]]]:
     return [[list(map(int, indices)) for indices in step] for step in steps]
 
 
-def _described(batch: Batch) -> dict[str, tuple[int, torch.dtype]]:
+def _ranks_and_types(batch: Batch) -> dict[str, tuple[int, torch.dtype]]:
     """Rank and type of each tensor; how many labels are valid is known of real rows only."""
     return {key: (value.ndim, value.dtype) for key, value in sorted(batch.items()) if key != "count"}
 
 
-def _of_step(experiment: Experiment) -> Iterator[str]:
+def _faults_of_step(experiment: Experiment) -> Iterator[str]:
     settings, workload = experiment.settings, experiment.workload
     torch.manual_seed(settings.seed)
     model = workload.build_model(settings, pretrained=False)

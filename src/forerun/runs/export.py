@@ -1,4 +1,4 @@
-"""Export that proves itself: the files are read back, scored on held-out data, and refused when the score moved.
+"""Is an exported model the trained one? The files are read back, scored, and refused when the score moved.
 
 What is compared: the mean loss on the first batches of the training data, and every metric of the recipe's evaluation,
 of the run's model and of the one read back from the files. How far they may lie apart depends on what was rounded.
@@ -26,13 +26,14 @@ from forerun.train.checkpoint import load_newest
 from forerun.units import format_bytes
 
 COMPARED_STEPS = 8
+"""Steps of the first epoch whose mean loss is compared."""
 SAME, MERGED, ROUNDED = 1e-5, 1e-3, 2e-2
 """Relative tolerance of the loss: same numbers read back; an update added to its weight in fp32; weights rounded to 16
 bits or dequantised."""
 ONNX_TOLERANCE = 1e-4
-"""Of any score: fp32 sums in another order."""
+"""Absolute tolerance of any score: ONNX Runtime sums in fp32 in another order."""
 METRIC_TOLERANCE = 0.01
-"""Of any metric of the evaluation, absolute, beside that of the loss."""
+"""Absolute tolerance of any metric of the evaluation, where the loss may move too."""
 
 
 class ScoreChange(Record):
@@ -45,23 +46,23 @@ class ScoreChange(Record):
 
     @property
     def is_within(self) -> bool:
-        """Whether it stayed; a number that is no number never did."""
+        """Whether the number stayed within its tolerance; NaN never does."""
         return abs(self.exported - self.original) <= self.tolerance
 
 
 class ExportReport(Record):
-    """What was exported, and how it scored beside the run's model."""
+    """Files of an export, and its scores beside those of the run's model."""
 
     run_id: str
     kind: str
     folder: str
     files: dict[str, int]
-    """Bytes by name."""
+    """Bytes of each file, by name."""
     compared: list[ScoreChange]
 
 
 def export_run(
-    run_id: str, opened: Experiment, device: Device, run: Path, to: Path, *, merge: bool, onnx: bool = False
+    run_id: str, experiment: Experiment, device: Device, run: Path, to: Path, *, merge: bool, onnx: bool = False
 ) -> ExportReport:
     """Export the newest checkpoint of a run under `run` into the new folder `to`.
 
@@ -73,34 +74,35 @@ def export_run(
     """
     if to.exists():
         raise InvalidSettings(f"--to: {to} exists, and exporting would overwrite it. Name another folder.")
-    if onnx and opened.write_onnx is None:
-        raise NotSupported(f"--onnx: models of {opened.settings.workload} are not exported to ONNX. Leave it out.")
-    settings = opened.settings
+    if onnx and experiment.write_onnx is None:
+        raise NotSupported(f"--onnx: models of {experiment.settings.workload} are not exported to ONNX. Leave it out.")
+    settings = experiment.settings
     kind: Kind = "model" if settings.adapter.kind == "none" else "merged" if merge else "adapter"
-    training = start_training(opened, device, run)
+    training = start_training(experiment, device, run)
     if load_newest(training.folder, training.step) is None:
         raise InvalidSettings(f"Run {run_id} has no checkpoint in {training.folder}. Finish it with --resume {run_id}.")
+    # Written beside `to` and renamed at the end: a folder of that name is always a whole, checked export.
     partial = to.with_name(f"{to.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         write_export(training.step.model, settings, partial, kind)
-        if opened.save_assets is not None:
-            opened.save_assets(partial)
-        plain, model = load_exported(partial, opened.workload)
-        again = bind_step(plain, opened.workload, model.to(training.step.device_type), training.step.device_type)
-        found = compare(opened, training.step, again, loss_tolerance(opened, kind))
-        if onnx and opened.write_onnx is not None:
-            gap = opened.write_onnx(again, partial)
-            found.append(ScoreChange(name="ONNX, largest gap", original=0.0, exported=gap, tolerance=ONNX_TOLERANCE))
-        wrong = [moved for moved in found if not moved.is_within]
-        if wrong:
-            said = ", ".join(f"{m.name} {m.original:.6g} -> {m.exported:.6g} (within {m.tolerance:.2g})" for m in wrong)
+        if experiment.save_assets is not None:
+            experiment.save_assets(partial)
+        plain, model = load_exported(partial, experiment.workload)
+        again = bind_step(plain, experiment.workload, model.to(training.step.device_type), training.step.device_type)
+        changes = compare(experiment, training.step, again, loss_tolerance(experiment, kind))
+        if onnx and experiment.write_onnx is not None:
+            gap = experiment.write_onnx(again, partial)
+            changes.append(ScoreChange(name="ONNX, largest gap", original=0.0, exported=gap, tolerance=ONNX_TOLERANCE))
+        moved = [change for change in changes if not change.is_within]
+        if moved:
+            text = ", ".join(f"{m.name} {m.original:.6g} -> {m.exported:.6g} (within {m.tolerance:.2g})" for m in moved)
             raise ExportMoved(
-                f"export: the exported model does not score as the run's model: {said}. Nothing was written to {to}. "
+                f"export: the exported model does not score as the run's model: {text}. Nothing was written to {to}. "
                 f"Export the adapter without --merge, or train in a wider precision."
             )
-        if opened.write_card is not None:
-            opened.write_card(opened.judge(again), partial)
+        if experiment.write_card is not None:
+            experiment.write_card(experiment.judge(again), partial)
         partial.rename(to)
     except (OSError, SafetensorError) as error:
         if isinstance(error, ForerunError):
@@ -112,7 +114,7 @@ def export_run(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     files = {path.name: path.stat().st_size for path in sorted(to.iterdir()) if path.is_file()}
-    return ExportReport(run_id=run_id, kind=kind, folder=str(to), files=files, compared=found)
+    return ExportReport(run_id=run_id, kind=kind, folder=str(to), files=files, compared=changes)
 
 
 def export_tables(report: ExportReport) -> list[ResultTable]:
@@ -128,45 +130,47 @@ def export_tables(report: ExportReport) -> list[ResultTable]:
     ]
 
 
-def loss_tolerance(opened: Experiment, kind: Kind) -> float:
-    """How far the loss may move, relative to it."""
-    settings = opened.settings
+def loss_tolerance(experiment: Experiment, kind: Kind) -> float:
+    """Relative tolerance of the loss for this kind of export."""
+    settings = experiment.settings
     if kind != "merged":
         return SAME
     return ROUNDED if settings.quantization != "none" or settings.precision not in ("fp32", "tf32") else MERGED
 
 
-def compare(opened: Experiment, original: TrainingStep, exported: TrainingStep, tolerance: float) -> list[ScoreChange]:
+def compare(
+    experiment: Experiment, original: TrainingStep, exported: TrainingStep, tolerance: float
+) -> list[ScoreChange]:
     """Loss and metrics of both models; neither is trained."""
-    pairs = [(mean_loss(step, opened), _metrics(step, opened)) for step in (original, exported)]
+    pairs = [(mean_loss(step, experiment), _metrics(step, experiment)) for step in (original, exported)]
     (loss, metrics), (other_loss, other_metrics) = pairs
-    found = [ScoreChange(name="loss", original=loss, exported=other_loss, tolerance=tolerance * abs(loss))]
+    changes = [ScoreChange(name="loss", original=loss, exported=other_loss, tolerance=tolerance * abs(loss))]
     for name, value in metrics.items():
         room = max(METRIC_TOLERANCE if tolerance > SAME else SAME, tolerance * abs(value))
-        found.append(ScoreChange(name=name, original=value, exported=other_metrics[name], tolerance=room))
-    return found
+        changes.append(ScoreChange(name=name, original=value, exported=other_metrics[name], tolerance=room))
+    return changes
 
 
-def mean_loss(step: TrainingStep, opened: Experiment) -> float:
-    """Of the first batches of the data, without dropout."""
+def mean_loss(step: TrainingStep, experiment: Experiment) -> float:
+    """Mean loss of the first batches of the data, without dropout."""
     total = count = 0.0
-    with _not_training(step.model), torch.no_grad(), step.policy.autocast(step.device_type):
-        for micro_batches in opened.data.epoch_steps(0)[:COMPARED_STEPS]:
+    with _in_evaluation_mode(step.model), torch.no_grad(), step.policy.autocast(step.device_type):
+        for micro_batches in experiment.data.epoch_steps(0)[:COMPARED_STEPS]:
             for indices in micro_batches:
-                batch = {key: value.to(step.device_type) for key, value in opened.data.collate(indices).items()}
+                batch = {key: value.to(step.device_type) for key, value in experiment.data.collate(indices).items()}
                 total += float(step.workload.loss(step.model, batch).sum)
                 count += step.workload.count(batch)
     return total / count
 
 
-def _metrics(step: TrainingStep, opened: Experiment) -> dict[str, float]:
-    with _not_training(step.model), torch.no_grad():
-        return opened.evaluate(step, 0)
+def _metrics(step: TrainingStep, experiment: Experiment) -> dict[str, float]:
+    with _in_evaluation_mode(step.model), torch.no_grad():
+        return experiment.evaluate(step, 0)
 
 
 @contextlib.contextmanager
-def _not_training(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode for a while."""
+def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Keeps the model in evaluation mode, without dropout, while the block runs."""
     was_training = model.training
     model.eval()
     yield

@@ -1,4 +1,4 @@
-"""A run as it is seen in the terminal: forecast, progress, tables, verdict. Progress goes to stderr."""
+"""What does a run show in the terminal? Forecast, progress, tables, verdict. Progress goes to stderr."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -11,11 +11,11 @@ from forerun.train.loop import Training
 from forerun.units import format_seconds
 
 PLAIN_LINES = 10
-"""Lines of progress where there is no terminal."""
+"""Lines of progress of a whole run where stderr is no terminal."""
 
 
 class TerminalProgress(RunListener):
-    """Shows tables on `out` and progress on stderr; a quiet one shows only progress."""
+    """Shows tables on stdout and progress on stderr; a quiet one shows only progress."""
 
     def __init__(self, *, quiet: bool = False):
         self.out = Console(quiet=quiet)
@@ -68,8 +68,8 @@ class TerminalProgress(RunListener):
     def say_evaluation(self, number: int, scores: dict[str, float]) -> None:
         """One line per evaluation between epochs."""
         self.evaluations += 1
-        said = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
-        self.err.print(f"after step {number}: {said}", highlight=False)
+        text = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
+        self.err.print(f"after step {number}: {text}", highlight=False)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -90,7 +90,7 @@ class TerminalProgress(RunListener):
 def progress_note(report: StepReport, left: Range) -> str:
     """Loss, rate, tokens per second, and the time left."""
     speed = report.tokens / report.step_seconds
-    said = f"loss {report.loss:.4f}  lr {report.learning_rate:.2e}  {speed:,.0f} tokens/s"
+    text = f"loss {report.loss:.4f}  lr {report.learning_rate:.2e}  {speed:,.0f} tokens/s"
     if not left.expected:
-        return said
-    return f"{said}  left {format_seconds(left.optimistic)} to {format_seconds(left.conservative)}"
+        return text
+    return f"{text}  left {format_seconds(left.optimistic)} to {format_seconds(left.conservative)}"

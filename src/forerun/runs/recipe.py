@@ -1,4 +1,4 @@
-"""What a recipe gives: the one interface by which the run engine knows a workload.
+"""What must a recipe provide? The one interface by which the run engine knows a workload.
 
 A recipe is a Python package that an entry point of the group `forerun.recipes` names (`runs/registry.py`). Its module
 `recipe` must have `SETTINGS`, `CRITERIA` and `load_experiment`: see `Recipe`. It may have more, each asked for only
@@ -38,12 +38,12 @@ COLLATED_STEPS = 4
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the final evaluation of a run found."""
+    """Scores, tables and curves of a run's final evaluation."""
 
     metrics: dict[str, float]
     """Scores by name; criteria ask for these names."""
     tables: list[ResultTable]
-    """For the terminal and the run's page."""
+    """Tables for the terminal and the run's page."""
     curves: list[ResultCurve] = field(default_factory=list)
     comparison_data: dict[str, Any] = field(default_factory=dict)
     """What comparisons between runs need, as JSON: outcomes per test sample, curves over training."""
@@ -70,13 +70,13 @@ class Experiment:
     judge: Callable[[TrainingStep], Any]
     """The model's part of the final evaluation: the training step → answers to held-out samples, in any form."""
     baselines: Callable[[Any], Judgement]
-    """From what `judge` returned to figures, with the mandatory baselines in the tables."""
+    """Turns what `judge` returned into figures, with the mandatory baselines in the tables."""
     criteria: tuple[Criterion, ...]
     """What the run must reach under these settings."""
     save_assets: Callable[[Path], None] | None = None
     """Writes into a folder what users of the model need with its weights, such as a tokeniser."""
     write_card: Callable[[Any, Path], None] | None = None
-    """From what `judge` returned: writes the quality of an exported model into its folder."""
+    """Writes the quality of an exported model, by what `judge` returned, into its folder."""
     write_onnx: Callable[[TrainingStep, Path], float] | None = None
     """Writes the model for ONNX Runtime too; returns the largest absolute difference between scores of both."""
     trivial: TrivialLoss | None = None
@@ -91,7 +91,7 @@ class Experiment:
     """Seconds of making batches beyond what is timed here, when only lengths were read."""
 
     def known_times(self, device: Device) -> KnownTimes:
-        """What is known before the run: loading is done, and where the run will be here, collation can be timed."""
+        """Times known before the run: loading is done, and collation is timed where the run will be on this machine."""
         if device.kind != "cpu":
             return KnownTimes(final_evaluation_examples=self.final_examples, generated=self.generated)
         steps = self.data.epoch_steps(0)[:COLLATED_STEPS]
@@ -130,7 +130,7 @@ class SweepRun:
     """One variant of a sweep, finished."""
 
     name: str
-    """Of the variant."""
+    """Name of the variant."""
     settings: Settings
     forecast: Forecast
     measurement: Measurement

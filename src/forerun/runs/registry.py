@@ -1,4 +1,4 @@
-"""Recipes by name: the packages that entry points of the group `forerun.recipes` name.
+"""Which recipes are there? The packages that entry points of the group `forerun.recipes` name.
 
 A recipe is a Python package. The first line of its docstring is its summary; its module `recipe` gives what
 `runs.recipe.Recipe` asks for; each YAML file beside it is a profile, settings with the name `RECIPE-FILE`.

@@ -1,7 +1,7 @@
-"""The whole story of a recipe run: forecast → train → judge → measure → verify, each stage entered in the ledger.
+"""What happens in a run? Forecast → train → judge → measure → verify, each stage entered in the ledger.
 
-`run_recipe` is what `forerun run` calls. It can be stopped with Ctrl-C, killed and started again: with the id of the
-run it goes on from the newest good checkpoint, under the same forecast.
+`run_experiment` is what `forerun run` calls, by way of `local.py`. It can be stopped with Ctrl-C, killed and started
+again: with the id of the run it goes on from the newest good checkpoint, under the same forecast.
 """
 
 import contextlib
@@ -30,15 +30,18 @@ from forerun.train.ranks import from_first, join_group
 from forerun.verify.compare import verify
 from forerun.verify.recalibrate import with_experience
 
+RUNS_FOLDER = Path("runs")
+"""Checkpoints and pages of runs, in the current folder."""
+
 RESULT_TABLES = "tables"
 """Name in the ledger of the tables and curves of a run's final evaluation."""
 
 COMPARISON_DATA = "kept"
-"""Name in the ledger of what a run keeps for comparisons with others."""
+"""Name in the ledger of a run's data for comparisons with others."""
 
 
 class RunListener:
-    """Told what happens, stage by stage; does nothing. The command line draws it."""
+    """Callbacks for each stage of a run; they do nothing here, and `progress.TerminalProgress` shows them."""
 
     def forecast_made(self, forecast: Forecast) -> None:
         """The forecast is made; nothing has been trained."""
@@ -53,12 +56,12 @@ class RunListener:
         """The final evaluation is done."""
 
     def verified(self, verdict: Verdict) -> None:
-        """The verdict is there."""
+        """The forecast has been compared with the run, and the criteria with its scores."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """Everything a finished run left."""
+    """Forecast, measurement, scores and verdict of a finished run."""
 
     run_id: str
     forecast: Forecast
@@ -68,7 +71,7 @@ class RunResult:
 
 
 def run_experiment(
-    opened: Experiment,
+    experiment: Experiment,
     device: Device,
     ledger: Ledger,
     root: Path,
@@ -79,36 +82,48 @@ def run_experiment(
 ) -> RunResult:
     """Forecast, train, judge and verify on the device here; checkpoints go to `root`/RUN/checkpoints.
 
-    `trackers` are names of `recipes.trackers` that get each step's figures too.
+    `trackers` are names of `runs.trackers` that get each step's figures too.
 
     Raises:
         NothingFits: the forecast says it does not fit.
         Interrupted: stopped on request; the run can be resumed.
     """
-    heard = listener or RunListener()
+    listener = listener or RunListener()
     if resume is None:
-        known = opened.known_times(device)
-        request = ForecastRequest(opened.settings, opened.workload, opened.plan, device, known=known)
-        forecast = make_forecast(with_experience(request, ledger))
-        heard.forecast_made(forecast)
-        forecast.require_fit()
-        run_id = enter_run(opened.settings, device, ledger, root)
-        note_run(run_id)
-        ledger.record_forecast(run_id, forecast)
+        run_id, forecast = begin_run(experiment, device, ledger, root, listener)
     else:
-        run_id, forecast = continue_run(opened, ledger, resume)
-        heard.forecast_made(forecast)
+        run_id, forecast = continue_run(experiment, ledger, resume)
+        listener.forecast_made(forecast)
     with tracking(run_folder(ledger.run(run_id)), run_id, trackers, forecast) as track:
-        measurement, judgement = train_and_judge(opened, device, ledger, run_id, heard, forecast, track)
-    verdict = verify(run_id, forecast, measurement, opened.criteria)
+        measurement, judgement = train_and_judge(experiment, device, ledger, run_id, listener, forecast, track)
+    verdict = verify(run_id, forecast, measurement, experiment.criteria)
     ledger.record_verdict(run_id, verdict)
     ledger.record_event(run_id, "verified")
-    heard.verified(verdict)
+    listener.verified(verdict)
     return RunResult(run_id, forecast, measurement, judgement, verdict)
 
 
+def begin_run(
+    experiment: Experiment, device: Device, ledger: Ledger, root: Path, listener: RunListener
+) -> tuple[str, Forecast]:
+    """Forecast a new run, and enter it in the ledger when it fits; returns its id and forecast.
+
+    Raises:
+        NothingFits: the forecast says it does not fit; the ledger has no such run.
+    """
+    known_times = experiment.known_times(device)
+    request = ForecastRequest(experiment.settings, experiment.workload, experiment.plan, device, known=known_times)
+    forecast = make_forecast(with_experience(request, ledger))
+    listener.forecast_made(forecast)  # shown even when it does not fit
+    forecast.require_fit()
+    run_id = enter_run(experiment.settings, device, ledger, root)
+    note_run(run_id)
+    ledger.record_forecast(run_id, forecast)
+    return run_id, forecast
+
+
 def enter_run(settings: Settings, device: Device, ledger: Ledger, root: Path) -> str:
-    """Enter a new run of an opened recipe's settings in the ledger; returns its id."""
+    """Enter a new run of an experiment's settings in the ledger; returns its id."""
     return ledger.start_run(
         name=settings.name,
         workload=settings.workload,
@@ -120,7 +135,7 @@ def enter_run(settings: Settings, device: Device, ledger: Ledger, root: Path) ->
     )
 
 
-def continue_run(opened: Experiment, ledger: Ledger, resume: str) -> tuple[str, Forecast]:
+def continue_run(experiment: Experiment, ledger: Ledger, resume: str) -> tuple[str, Forecast]:
     """The id and forecast of a run that was begun with the same settings.
 
     Raises:
@@ -129,9 +144,9 @@ def continue_run(opened: Experiment, ledger: Ledger, resume: str) -> tuple[str, 
     """
     row = ledger.run(resume)
     forecast = ledger.forecast(row.id)
-    if row.settings_hash != opened.settings.hash:
+    if row.settings_hash != experiment.settings.hash:
         raise InvalidSettings(
-            f"--resume: run {row.id} has settings {row.settings_hash}, the target has {opened.settings.hash}. "
+            f"--resume: run {row.id} has settings {row.settings_hash}, the target has {experiment.settings.hash}. "
             f"Resume it with the target and --set options that it was started with."
         )
     if ledger.measurement(row.id) is not None or forecast is None:
@@ -141,24 +156,24 @@ def continue_run(opened: Experiment, ledger: Ledger, resume: str) -> tuple[str, 
 
 
 def train_and_judge(
-    opened: Experiment,
+    experiment: Experiment,
     device: Device,
     ledger: Ledger,
     run_id: str,
-    heard: RunListener,
+    listener: RunListener,
     forecast: Forecast,
     track: Callable[[StepReport], None] = lambda report: None,
 ) -> tuple[Measurement, Judgement]:
     """Train to the end, score, and enter steps, measurement and tables in the ledger."""
-    join_group(opened.settings, device.kind)  # the forecast has made groups of its own until now
-    training = start_training(opened, device, from_first(run_folder(ledger.run(run_id))))
-    heard.training_begins(run_id, training)
+    join_group(experiment.settings, device.kind)  # the forecast has made groups of its own until now
+    training = start_training(experiment, device, from_first(run_folder(ledger.run(run_id))))
+    listener.training_begins(run_id, training)
     remaining = TimeLeft(forecast, training.schedule.total_steps)
     try:
         for report in training.steps():
             ledger.record_step(run_id, report)
             track(report)
-            heard.step_done(report, remaining.after(report))
+            listener.step_done(report, remaining.after(report))
     except Interrupted:
         ledger.record_event(run_id, "interrupted")
         raise
@@ -166,29 +181,30 @@ def train_and_judge(
         with contextlib.suppress(LedgerNotWritten):  # a full disk may be why the run failed
             ledger.record_event(run_id, "failed", str(error))
         raise
-    scores, seconds = _timed(lambda: opened.judge(training.step))
-    measured = training.measurement(device.name, ledger.steps(run_id), {}, seconds)  # before baselines raise the peaks
-    judgement = opened.baselines(scores)
-    evidence = measured.evidence.model_copy(update={"half_way_error": remaining.half_way_error})
+    scores, seconds = _timed(lambda: experiment.judge(training.step))
+    # Measured before the baselines: models that they train would raise the peaks of memory.
+    measurement = training.measurement(device.name, ledger.steps(run_id), {}, seconds)
+    judgement = experiment.baselines(scores)
+    evidence = measurement.evidence.model_copy(update={"half_way_error": remaining.half_way_error})
     metrics = judgement.metrics | last_epoch_means(ledger.steps(run_id))
-    measured = measured.model_copy(update={"metrics": metrics, "evidence": evidence})
-    ledger.record_measurement(run_id, measured)
-    shown = {"tables": judgement.tables, "curves": judgement.curves}
+    measurement = measurement.model_copy(update={"metrics": metrics, "evidence": evidence})
+    ledger.record_measurement(run_id, measurement)
+    content = {"tables": judgement.tables, "curves": judgement.curves}
     ledger.record_result(
-        run_id, RESULT_TABLES, {name: [each.model_dump() for each in all_] for name, all_ in shown.items()}
+        run_id, RESULT_TABLES, {name: [each.model_dump() for each in all_] for name, all_ in content.items()}
     )
     ledger.record_result(run_id, COMPARISON_DATA, judgement.comparison_data)
     ledger.record_event(run_id, "finished")
-    heard.judged(judgement)
-    return measured, judgement
+    listener.judged(judgement)
+    return measurement, judgement
 
 
-def follow(opened: Experiment, device: Device) -> None:
+def follow(experiment: Experiment, device: Device) -> None:
     """What every rank but the first does: its share of training and scoring; nothing is entered or shown."""
-    training = start_training(opened, device, from_first(Path()))
+    training = start_training(experiment, device, from_first(Path()))
     for _ in training.steps():
         pass
-    opened.judge(training.step)
+    experiment.judge(training.step)
 
 
 def last_epoch_means(reports: Sequence[StepReport]) -> dict[str, float]:
@@ -198,25 +214,25 @@ def last_epoch_means(reports: Sequence[StepReport]) -> dict[str, float]:
     return means | ({"training_loss": sum(r.loss for r in last) / len(last)} if last else {})
 
 
-def start_training(opened: Experiment, device: Device, folder: Path) -> Training:
+def start_training(experiment: Experiment, device: Device, folder: Path) -> Training:
     """Model, optimizer and data on the device here, ready to run or resume in `folder`."""
     start = time.perf_counter()
-    seed_everything(opened.settings.seed)
-    step = build_step(opened.settings, opened.workload, device.kind, pretrained=True)
-    seconds = opened.load_seconds + opened.once_seconds + time.perf_counter() - start
+    seed_everything(experiment.settings.seed)
+    step = build_step(experiment.settings, experiment.workload, device.kind, pretrained=True)
+    seconds = experiment.load_seconds + experiment.once_seconds + time.perf_counter() - start
     return Training(
         step,
-        opened.data,
+        experiment.data,
         folder / "checkpoints",
         startup_seconds=seconds,
-        evaluate=opened.evaluate,
-        trivial=opened.trivial,
-        watch=opened.watch,
+        evaluate=experiment.evaluate,
+        trivial=experiment.trivial,
+        watch=experiment.watch,
     )
 
 
 def run_folder(row: RunRow) -> Path:
-    """Where a run keeps its files."""
+    """Folder of a run's checkpoints, figures of steps and page."""
     return Path(row.folder) / row.id
 
 

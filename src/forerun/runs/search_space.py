@@ -1,4 +1,4 @@
-"""What a recipe offers to be searched by `forerun tune`: which settings, within which bounds, and what else is needed.
+"""What does a recipe offer `forerun tune` to search? Settings, their bounds, and what a search asks of the recipe.
 
 A dimension is a setting by its dotted path, or a name that the recipe's `search_overrides` turns into settings. What a
 study must not search is refused when a dimension is made: the seed, the number format, the metric, and what is judged.
@@ -30,7 +30,7 @@ class Dimension:
     high: float = 0.0
     is_logarithmic: bool = False
     only_if: tuple[str, tuple[Value, ...]] | None = None
-    """Asked only where another dimension, which comes before, has one of these values."""
+    """Name and values of an earlier dimension: this one matters only where that one has one of these values."""
 
     def __post_init__(self) -> None:
         if self.name in NEVER_SEARCHED:
@@ -38,9 +38,9 @@ class Dimension:
         if bool(self.values) == (self.low < self.high):
             raise ValueError(f"{self.name}: give values, or a low end below a high end")
 
-    def is_asked(self, chosen: Mapping[str, Value]) -> bool:
-        """Whether the dimension matters beside what was chosen before it."""
-        return self.only_if is None or chosen.get(self.only_if[0]) in self.only_if[1]
+    def is_asked(self, point: Mapping[str, Value]) -> bool:
+        """Whether the dimension matters, by the values of `point` so far."""
+        return self.only_if is None or point.get(self.only_if[0]) in self.only_if[1]
 
 
 class Searchable(Protocol):
@@ -49,15 +49,15 @@ class Searchable(Protocol):
     TRIAL: tuple[str, ...]
     """Overrides of every trial, which leave the test rows alone."""
 
-    def search_space(self, opened: Experiment) -> Sequence[Dimension]:
-        """What is searched around the settings of the opened recipe, each after those it depends on."""
+    def search_space(self, experiment: Experiment) -> Sequence[Dimension]:
+        """What is searched around the settings of the experiment, each after those it depends on."""
         ...
 
-    def search_start(self, opened: Experiment) -> Mapping[str, Value]:
+    def search_start(self, experiment: Experiment) -> Mapping[str, Value]:
         """The settings themselves as a point of the space: the first trial."""
         ...
 
-    def search_overrides(self, chosen: Mapping[str, Value], opened: Experiment) -> list[str]:
+    def search_overrides(self, point: Mapping[str, Value], experiment: Experiment) -> list[str]:
         """A point of the space as `dotted.path=value`."""
         ...
 
@@ -69,16 +69,16 @@ class Searchable(Protocol):
         """What a finished trial scored, the higher the better, and the standard error of that."""
         ...
 
-    def baseline_scores(self, opened: Experiment) -> Mapping[str, float]:
+    def baseline_scores(self, experiment: Experiment) -> Mapping[str, float]:
         """What the mandatory baselines score where trials do."""
         ...
 
-    def held_out_scores(self, opened: Experiment, step: TrainingStep) -> Any:
+    def held_out_scores(self, experiment: Experiment, step: TrainingStep) -> Any:
         """A finalist's answers to the rows that no search has seen."""
         ...
 
     def final_comparison(
-        self, opened: Experiment, scores: Mapping[str, Sequence[Any]], winner: str, start: int
+        self, experiment: Experiment, scores: Mapping[str, Sequence[Any]], winner: str, start: int
     ) -> dict[str, Any]:
         """Figures on the test rows: `metric`, `rows`, `metrics` of the winner's starting point with those of the
         baselines, `over_baselines`, and `finalists` by trial with `scores` and `below_winner`."""

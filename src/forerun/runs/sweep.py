@@ -1,4 +1,4 @@
-"""Several runs of one recipe that differ in a few settings: forecast all, run each in a process of its own, compare.
+"""How do runs of one recipe with different settings compare? Forecast all, run each in a process of its own.
 
 The ledger is the only memory of a sweep: a run belongs to a variant by the hash of its settings. Resumed, a sweep takes
 finished runs as they are, goes on with those that were stopped, and starts the rest.
@@ -21,31 +21,31 @@ from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 
 CRITERION_FAILED, INTERRUPTED = 4, 130
-"""Exit codes of a run that was finished all the same, and of one that can be resumed."""
+"""Exit codes of a run that finished but missed a criterion, and of one that can be resumed."""
 MOST_VARIANTS = 200
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One run that a sweep wants."""
+    """One run of a sweep: its name and settings."""
 
     name: str
     overrides: tuple[str, ...]
-    """All of them, those that every variant shares included."""
+    """All overrides, those that every variant shares included."""
     settings: Settings
 
 
 @dataclass
 class PlannedRun:
-    """A variant with its forecast, and what became of it."""
+    """A variant with its forecast, its run and its state."""
 
     variant: Variant
     forecast: Forecast
     run_id: str | None = None
     state: str = "waiting"
-    """waiting, does not fit, finished or failed"""
-    said: str = ""
-    """Why it failed."""
+    """One of: waiting, does not fit, finished, failed."""
+    failure: str = ""
+    """Why the run failed; empty unless it did."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Sweep:
 
     @property
     def seconds(self) -> float:
-        """Forecast of what is still to run."""
+        """Forecast seconds of the variants that wait."""
         return sum(p.forecast.run.seconds.expected for p in self.planned if p.state == "waiting")
 
     @property
     def cost(self) -> float | None:
-        """Forecast of what is still to run, where the device has a price."""
+        """Forecast dollars of the variants that wait; None where the device has no price."""
         costs = [p.forecast.run.cost for p in self.planned if p.state == "waiting"]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
 
@@ -75,11 +75,11 @@ def make_variants(base: Settings, overrides: Sequence[str], usual: Mapping[str, 
     """
     axes = [(path, values_of(text)) for path, _, text in (override.partition("=") for override in overrides)]
     shared = tuple(f"{path}={values[0]}" for path, values in axes if len(values) == 1)
-    swept = [(path, values) for path, values in axes if len(values) > 1]
+    varied = [(path, values) for path, values in axes if len(values) > 1]
     named: list[tuple[str, tuple[str, ...]]] = list(usual.items())
-    if swept:
-        chosen = itertools.product(*([f"{path}={value}" for value in values] for path, values in swept))
-        named = [(", ".join(_short(text) for text in texts), texts) for texts in chosen]
+    if varied:
+        combinations = itertools.product(*([f"{path}={value}" for value in values] for path, values in varied))
+        named = [(", ".join(_short(text) for text in texts), texts) for texts in combinations]
     if not named:
         raise InvalidSettings(
             f"--set: a sweep needs a setting with several values; found none, and {base.workload} has no usual "
@@ -88,8 +88,7 @@ def make_variants(base: Settings, overrides: Sequence[str], usual: Mapping[str, 
     if len(named) > MOST_VARIANTS:
         raise InvalidSettings(f"--set: at most {MOST_VARIANTS} variants; found {len(named)}. Give fewer values.")
     variants = [
-        Variant(name, (*shared, *chosen), settings_from(base.model_dump(), (*shared, *chosen)))
-        for name, chosen in named
+        Variant(name, (*shared, *own), settings_from(base.model_dump(), (*shared, *own))) for name, own in named
     ]
     first: dict[str, Variant] = {}
     for variant in variants:
@@ -100,7 +99,7 @@ def make_variants(base: Settings, overrides: Sequence[str], usual: Mapping[str, 
 
 
 def _short(override: str) -> str:
-    """`optimizer.learning_rate=1e-4` by its last name."""
+    """The override with the last part of its path only: `learning_rate=1e-4`."""
     path, _, value = override.partition("=")
     return f"{path.rpartition('.')[2]}={value}"
 
@@ -130,12 +129,12 @@ def plan_sweep(
     rows = ledger.runs(limit=10_000) if resume else []
     planned = []
     for variant in variants:
-        found = PlannedRun(variant, forecast(variant.settings))
-        if not found.forecast.fits:
-            found.state = "does not fit"
-        planned.append(found)
+        planned_run = PlannedRun(variant, forecast(variant.settings))
+        if not planned_run.forecast.fits:
+            planned_run.state = "does not fit"
+        planned.append(planned_run)
         for row in rows:  # newest first
-            if row.settings_hash == found.forecast.settings_hash and _take(found, row, ledger):
+            if row.settings_hash == planned_run.forecast.settings_hash and _take(planned_run, row, ledger):
                 break
     return Sweep(target, planned)
 
@@ -162,17 +161,18 @@ def run_variant(target: str, planned: PlannedRun) -> None:
         command += ["--set", override]
     if planned.run_id is not None:
         command += ["--resume", planned.run_id]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, text=True, check=False)
-    if done.returncode == INTERRUPTED:
+    # In a process of its own: peaks of memory and crashes of one variant do not reach the next.
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, text=True, check=False)
+    if process.returncode == INTERRUPTED:
         raise KeyboardInterrupt
-    if done.returncode in (0, CRITERION_FAILED):
-        planned.run_id, planned.state = json.loads(done.stdout)["run_id"], "finished"
+    if process.returncode in (0, CRITERION_FAILED):
+        planned.run_id, planned.state = json.loads(process.stdout)["run_id"], "finished"
     else:
-        planned.state, planned.said = "failed", f"exit code {done.returncode}"
+        planned.state, planned.failure = "failed", f"exit code {process.returncode}"
 
 
 def finished_runs(sweep: Sweep, ledger: Ledger) -> list[SweepRun]:
-    """What the ledger knows of the runs that were finished, in the order of the sweep."""
+    """Forecast, measurement and comparison data of the finished runs, in the order of the sweep."""
     runs = []
     for planned in sweep.planned:
         if planned.state != "finished" or planned.run_id is None:
@@ -181,6 +181,6 @@ def finished_runs(sweep: Sweep, ledger: Ledger) -> list[SweepRun]:
         if forecast is None or measurement is None:
             continue
         settings = settings_from(ledger.run(planned.run_id).settings)
-        kept: Mapping[str, Any] = ledger.results(planned.run_id).get(COMPARISON_DATA, {})
-        runs.append(SweepRun(planned.variant.name, settings, forecast, measurement, kept))
+        comparison_data: Mapping[str, Any] = ledger.results(planned.run_id).get(COMPARISON_DATA, {})
+        runs.append(SweepRun(planned.variant.name, settings, forecast, measurement, comparison_data))
     return runs

@@ -18,14 +18,14 @@ def report(number, seconds):
     )  # fmt: skip
 
 
-def played(seconds, made=None, beside=0.0):
+def played(seconds, own_forecast=None, beside=0.0):
     """Each step's range, and the object, over a run whose steps take `seconds`, and as much more `beside` each."""
     now = [0.0]
-    remaining = TimeLeft(made or forecast(), TOTAL, clock=lambda: now[0])
+    remaining = TimeLeft(own_forecast or forecast(), TOTAL, clock=lambda: now[0])
     ranges = []
-    for number, taken in enumerate(seconds, start=1):
-        now[0] += taken + beside
-        ranges.append(remaining.after(report(number, taken)))
+    for number, duration in enumerate(seconds, start=1):
+        now[0] += duration + beside
+        ranges.append(remaining.after(report(number, duration)))
     return ranges, remaining
 
 
@@ -62,11 +62,11 @@ def test_the_range_narrows():
 
 
 def test_what_is_scored_after_training_is_not_left_of_it():
-    made = forecast()
-    phases = made.run.phases.model_copy(update={"evaluation_seconds": 700.0, "checkpoint_seconds": 0.0})
-    run = made.run.model_copy(update={"phases": phases})
-    detail = made.detail.model_copy(update={"final_evaluation_seconds": 600.0})
-    ranges, remaining = played([3.0] * TOTAL, made.model_copy(update={"run": run, "detail": detail}), beside=1.0)
+    plain = forecast()
+    phases = plain.run.phases.model_copy(update={"evaluation_seconds": 700.0, "checkpoint_seconds": 0.0})
+    run = plain.run.model_copy(update={"phases": phases})
+    detail = plain.detail.model_copy(update={"final_evaluation_seconds": 600.0})
+    ranges, remaining = played([3.0] * TOTAL, plain.model_copy(update={"run": run, "detail": detail}), beside=1.0)
     assert ranges[0].expected == pytest.approx(99 * (3.0 + 1.0))
     assert ranges[-2].expected == pytest.approx(3.0 + 1.0)
     assert remaining.half_way_error == pytest.approx(0)

@@ -58,7 +58,7 @@ def test_without_lists_the_usual_variants_share_what_is_set():
 
 
 @pytest.mark.parametrize(
-    ("sets", "usual", "said"),
+    ("sets", "usual", "words"),
     [
         ([], {}, "several values"),
         (["seed=1,1"], {}, "same run"),
@@ -68,8 +68,8 @@ def test_without_lists_the_usual_variants_share_what_is_set():
         (["sed=1,2"], {}, "Nearest: seed"),
     ],
 )
-def test_a_sweep_that_makes_no_sense_is_refused(sets, usual, said):
-    with pytest.raises(InvalidSettings, match=said):
+def test_a_sweep_that_makes_no_sense_is_refused(sets, usual, words):
+    with pytest.raises(InvalidSettings, match=words):
         make_variants(BASE, sets, usual)
 
 
@@ -90,8 +90,8 @@ def planned(state="waiting"):
 
 
 def test_only_what_is_still_to_run_is_priced():
-    made = Sweep("t", [planned(), planned("finished"), planned("does not fit"), planned()])
-    assert (made.seconds, made.cost) == (20.0, 1.0)
+    whole_sweep = Sweep("t", [planned(), planned("finished"), planned("does not fit"), planned()])
+    assert (whole_sweep.seconds, whole_sweep.cost) == (20.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,18 @@ def test_only_what_is_still_to_run_is_priced():
 )
 def test_a_variant_runs_in_a_process_of_its_own(monkeypatch, tmp_path, code, state):
     real = sweep.subprocess.run
-    seen = []
+    commands = []
 
     def run(command, **options):
-        seen.append(command)
+        commands.append(command)
         return real([sys.executable, "-c", code], **options)
 
     monkeypatch.setattr(sweep.subprocess, "run", run)
     one = planned()
     run_variant("recipe", one)
     assert (one.state, one.run_id) == (state, "r1" if state == "finished" else None)
-    assert seen[0][1:6] == ["-m", "forerun", "run", "recipe", "--json"]
-    assert ("--set", "batch.micro_batch_size=1") in zip(seen[0], seen[0][1:], strict=False)
+    assert commands[0][1:6] == ["-m", "forerun", "run", "recipe", "--json"]
+    assert ("--set", "batch.micro_batch_size=1") in zip(commands[0], commands[0][1:], strict=False)
 
 
 def test_an_interrupted_variant_stops_the_sweep(monkeypatch):
@@ -140,7 +140,7 @@ class FakeLedger:
 
 
 @pytest.mark.parametrize(
-    ("rows", "measured", "resume", "found"),
+    ("rows", "measured", "resume", "expected"),
     [
         ([("b", "h", "interrupted"), ("a", "h", "verified")], {"a": 1}, True, ("b", "waiting")),
         ([("a", "h", "verified")], {"a": 1}, True, ("a", "finished")),
@@ -149,12 +149,12 @@ class FakeLedger:
         ([("b", "h", "failed"), ("a", "h", "verified")], {"a": 1}, True, ("a", "finished")),
     ],
 )
-def test_a_resumed_sweep_takes_what_the_ledger_has(rows, measured, resume, found):
+def test_a_resumed_sweep_takes_what_the_ledger_has(rows, measured, resume, expected):
     class Row:
         def __init__(self, id, settings_hash, state):
             self.id, self.settings_hash, self.state = id, settings_hash, state
 
     ledger = FakeLedger([Row(*row) for row in rows], measured)
     variant = planned().variant
-    made = sweep.plan_sweep("t", [variant], lambda settings: FakeForecast, ledger, resume=resume)  # type: ignore[arg-type]
-    assert (made.planned[0].run_id, made.planned[0].state) == found
+    whole_sweep = sweep.plan_sweep("t", [variant], lambda settings: FakeForecast, ledger, resume=resume)  # type: ignore[arg-type]
+    assert (whole_sweep.planned[0].run_id, whole_sweep.planned[0].state) == expected

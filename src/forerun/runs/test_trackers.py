@@ -17,39 +17,39 @@ REPORT = StepReport(
 )  # fmt: skip
 
 
-def fake(heard):
+def fake(calls):
     """A library that looks like each of them; writes down what it hears."""
 
     class Writer:
         def __init__(self, folder):
-            heard.append(("folder", folder))
+            calls.append(("folder", folder))
 
         def add_scalar(self, name, value, step):
-            heard.append((name, value, step))
+            calls.append((name, value, step))
 
         def close(self):
-            heard.append("closed")
+            calls.append("closed")
 
-    def log_metrics(found, step):
-        heard.extend((name, value, step) for name, value in found.items())
+    def log_metrics(values, step):
+        calls.extend((name, value, step) for name, value in values.items())
 
-    run = types.SimpleNamespace(log=log_metrics, finish=lambda: heard.append("closed"))
-    run.log = lambda found, step: log_metrics(found, step)
+    run = types.SimpleNamespace(log=log_metrics, finish=lambda: calls.append("closed"))
+    run.log = lambda values, step: log_metrics(values, step)
     return types.SimpleNamespace(
         SummaryWriter=Writer, init=lambda **keywords: run, start_run=lambda run_name: contextlib.nullcontext(),
-        log_metrics=log_metrics, log=lambda found: log_metrics(found, 3), finish=lambda: heard.append("closed"),
+        log_metrics=log_metrics, log=lambda values: log_metrics(values, 3), finish=lambda: calls.append("closed"),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(TRACKERS))
 def test_each_tracker_gets_every_figure(name, tmp_path, monkeypatch):
-    heard = []
+    calls = []
     for module, _ in TRACKERS.values():
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setitem(sys.modules, TRACKERS[name][0], fake(heard))
+    monkeypatch.setitem(sys.modules, TRACKERS[name][0], fake(calls))
     with tracking(tmp_path, "run-1", [name]) as take:
         take(REPORT)
-    assert {(key, value, 3) for key, value in figures(REPORT).items()} <= set(heard)
+    assert {(key, value, 3) for key, value in figures(REPORT).items()} <= set(calls)
 
 
 def test_the_file_is_written_as_the_run_goes(tmp_path, monkeypatch):
@@ -57,9 +57,14 @@ def test_the_file_is_written_as_the_run_goes(tmp_path, monkeypatch):
     with tracking(tmp_path / "run", "run-1") as take:
         take(REPORT)
         (line,) = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()
-    found = json.loads(line)
-    assert (found["step"], found["loss"], found["padding_share"], found["data_wait_share"]) == (3, 1.25, 0.25, 0.1)
-    assert found["task_loss"] == 4.0
+    content = json.loads(line)
+    assert (content["step"], content["loss"], content["padding_share"], content["data_wait_share"]) == (
+        3,
+        1.25,
+        0.25,
+        0.1,
+    )
+    assert content["task_loss"] == 4.0
 
 
 def test_what_is_not_there_is_said(tmp_path, monkeypatch):
@@ -74,8 +79,8 @@ def test_what_is_no_number_is_null_in_the_file(tmp_path):
     with tracking(tmp_path, "run-1") as take:
         take(REPORT.model_copy(update={"loss": float("nan"), "gradient_norm": float("inf")}))
     (line,) = (tmp_path / "steps.jsonl").read_text().splitlines()
-    found = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-    assert found["loss"] is found["gradient_norm"] is None
+    content = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert content["loss"] is content["gradient_norm"] is None
 
 
 def test_a_full_disk_ends_the_file_and_not_the_run(tmp_path, monkeypatch):
@@ -104,11 +109,11 @@ def test_trackers_are_asked_for_before_anything_is_done(monkeypatch, capfd, tmp_
 
 
 def test_what_the_gpu_did_and_mfu_are_figures_where_they_are_known():
-    seen = REPORT.model_copy(update={"gpu_busy_share": 0.9, "gpu_clock_share": 0.8, "peak_allocated_bytes": 7})
+    measured = REPORT.model_copy(update={"gpu_busy_share": 0.9, "gpu_clock_share": 0.8, "peak_allocated_bytes": 7})
     step = types.SimpleNamespace(model_flops=1000.0, mfu=0.5, seconds=types.SimpleNamespace(expected=1.0))
     forecast = types.SimpleNamespace(step=step, detail=types.SimpleNamespace(padded_tokens_per_step=400.0))
-    found = figures(seen, forecast)
-    assert (found["gpu_busy_share"], found["gpu_clock_share"], found["peak_allocated_bytes"]) == (0.9, 0.8, 7)
-    assert found["mfu"] == 2.0, "the peak is 2000 FLOP/s; this step did 2000 FLOP in half a second"
-    assert "mfu" not in figures(seen)
+    values = figures(measured, forecast)
+    assert (values["gpu_busy_share"], values["gpu_clock_share"], values["peak_allocated_bytes"]) == (0.9, 0.8, 7)
+    assert values["mfu"] == 2.0, "the peak is 2000 FLOP/s; this step did 2000 FLOP in half a second"
+    assert "mfu" not in figures(measured)
     assert "gpu_busy_share" not in figures(REPORT)

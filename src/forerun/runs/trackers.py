@@ -1,4 +1,4 @@
-"""Where the numbers of each step go beside the ledger: a JSON-lines file always, and trackers by name.
+"""Where do the numbers of each step go beside the ledger? Into a JSON-lines file always, and to trackers by name.
 
 `tensorboard` writes into the run's folder and is used wherever it is installed; `wandb`, `mlflow` and `trackio` are
 used when named. Each gets the same figures under the same names.
@@ -26,7 +26,7 @@ class TrackerWarning(UserWarning):
 
 
 def figures(report: StepReport, forecast: Forecast | None = None) -> dict[str, float]:
-    """What is worth a curve: loss, rates, speed, shares of the step, what the GPU did, and the workload's details.
+    """Figures of a step that are worth a curve, by name; the workload's details are among them.
 
     `mfu` takes the arithmetic of a step and the peak of the device from the forecast.
     """
@@ -37,7 +37,7 @@ def figures(report: StepReport, forecast: Forecast | None = None) -> dict[str, f
         "gpu_busy_share": report.gpu_busy_share,
         "gpu_clock_share": report.gpu_clock_share,
     }
-    found = {
+    values = {
         "loss": report.loss,
         "learning_rate": report.learning_rate,
         "epoch": report.epoch,
@@ -47,7 +47,7 @@ def figures(report: StepReport, forecast: Forecast | None = None) -> dict[str, f
         "data_wait_share": report.phases.data_seconds / report.step_seconds,
         **report.details,
     }
-    return found | {name: value for name, value in optional.items() if value is not None}
+    return values | {name: value for name, value in optional.items() if value is not None}
 
 
 def measured_mfu(report: StepReport, forecast: Forecast) -> float | None:
@@ -74,7 +74,7 @@ def require_trackers(names: Sequence[str]) -> None:
 def tracking(
     folder: Path, run_id: str, names: Sequence[str] = (), forecast: Forecast | None = None
 ) -> Iterator[Callable[[StepReport], None]]:
-    """Yields what takes each step's report while a run lasts.
+    """Yields the function that takes each step's report while a run lasts.
 
     Raises:
         InvalidSettings: no tracker of such a name.
@@ -82,32 +82,32 @@ def tracking(
     """
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        logs = {name: stack.enter_context(_opened(name, folder, run_id)) for name in names}
+        logs = {name: stack.enter_context(_open_tracker(name, folder, run_id)) for name in names}
         if "tensorboard" not in names:
             with contextlib.suppress(MissingExtra):
-                logs["tensorboard"] = stack.enter_context(_opened("tensorboard", folder, run_id))
+                logs["tensorboard"] = stack.enter_context(_open_tracker("tensorboard", folder, run_id))
         logs[STEPS_FILE] = _lines(folder / STEPS_FILE)
 
         def take(report: StepReport) -> None:
-            found = figures(report, forecast)
+            values = figures(report, forecast)
             for name, log in list(logs.items()):
                 try:
-                    log(found, report.step)
-                except OSError as error:
+                    log(values, report.step)
+                except OSError as error:  # a full disk must not end a run of hours
                     del logs[name]
-                    said = f"{name} in {folder} cannot be written: {error}. It ends at step {report.step - 1}"
-                    warnings.warn(f"{said}; training goes on.", TrackerWarning, stacklevel=2)
+                    message = f"{name} in {folder} cannot be written: {error}. It ends at step {report.step - 1}"
+                    warnings.warn(f"{message}; training goes on.", TrackerWarning, stacklevel=2)
 
         yield take
 
 
 def _lines(file: Path) -> Log:
-    """Appends a line of JSON for each step; what is no number is null, for which JSON has no word."""
+    """Appends a line of JSON for each step; NaN and infinity become null, as JSON has no word for them."""
 
-    def log(found: dict[str, float], step: int) -> None:
-        plain = {name: value if math.isfinite(value) else None for name, value in found.items()}
-        with file.open("a", encoding="utf-8") as opened:
-            opened.write(json.dumps({"step": step, **plain}) + "\n")
+    def log(values: dict[str, float], step: int) -> None:
+        plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"step": step, **plain}) + "\n")
 
     return log
 
@@ -122,9 +122,9 @@ def _library(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _opened(name: str, folder: Path, run_id: str) -> Iterator[Log]:
-    library, (_, opened) = _library(name), TRACKERS[name]
-    with opened(library, folder, run_id) as log:
+def _open_tracker(name: str, folder: Path, run_id: str) -> Iterator[Log]:
+    library, (_, open_library) = _library(name), TRACKERS[name]
+    with open_library(library, folder, run_id) as log:
         yield log
 
 
@@ -132,14 +132,14 @@ def _opened(name: str, folder: Path, run_id: str) -> Iterator[Log]:
 def _tensorboard(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
     writer = library.SummaryWriter(str(folder / "tensorboard"))
 
-    def log(found: dict[str, float], step: int) -> None:
-        for name, value in found.items():
+    def log(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
             writer.add_scalar(name, value, step)
 
     try:
         yield log
     finally:
-        with contextlib.suppress(OSError):  # told when it was written to
+        with contextlib.suppress(OSError):  # close() flushes; the failed write was reported at its step
             writer.close()
 
 
@@ -147,7 +147,7 @@ def _tensorboard(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
 def _wandb(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
     run = library.init(project=PROJECT, name=run_id, dir=str(folder))
     try:
-        yield lambda found, step: run.log(found, step=step)
+        yield lambda values, step: run.log(values, step=step)
     finally:
         run.finish()
 
@@ -155,14 +155,14 @@ def _wandb(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
 @contextlib.contextmanager
 def _mlflow(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
     with library.start_run(run_name=run_id):
-        yield lambda found, step: library.log_metrics(found, step=step)
+        yield lambda values, step: library.log_metrics(values, step=step)
 
 
 @contextlib.contextmanager
 def _trackio(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
     library.init(project=PROJECT, name=run_id)
     try:
-        yield lambda found, step: library.log(found)
+        yield lambda values, step: library.log(values)
     finally:
         library.finish()
 
@@ -173,4 +173,4 @@ TRACKERS: dict[str, tuple[str, Any]] = {
     "mlflow": ("mlflow", _mlflow),
     "trackio": ("trackio", _trackio),
 }
-"""Name → module to import, and how it is opened."""
+"""Module to import and context manager that opens it, by the tracker's name."""
