@@ -22,7 +22,9 @@ COMPILED_HOST_SECONDS = 8 * MICRO
 ATTENTION = (
     "scaled_dot_product_flash", "scaled_dot_product_efficient", "scaled_dot_product_cudnn", "._flash_attention_",
 )  # fmt: skip
+"""Parts of the names of fused attention kernels."""
 HALF_CAUSAL = ("flash", "cudnn")
+"""Those that skip the masked half of causal attention."""
 
 
 class Costs(Protocol):

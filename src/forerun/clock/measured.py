@@ -15,18 +15,18 @@ class MeasuredCosts:
     seconds: Mapping[Call, float]
     overhead_seconds: float
     copy_bytes_per_second: Mapping[int, float]
-    """Of copies, by the bytes of the copied tensor: caches are faster."""
+    """Bytes read and written per second by a copy, by the bytes of the copied tensor: caches are faster."""
     flops_per_second: float
     is_host: bool
     random_seconds: float = 0.0
-    """A random number in a compiled kernel."""
+    """Seconds of a random number in a compiled kernel."""
     description: str = "operators timed on this device"
     evidence: str = "timed"
     missing: set[str] = field(default_factory=set)
-    """Operators that had to fall back."""
+    """Names of operators that were not timed and had to fall back."""
 
     def host_seconds(self, call: Call) -> float:
-        """Python and autograd around one operator; views are part of it."""
+        """Seconds of Python and autograd around one operator; views are counted with the operators beside them."""
         return 0.0 if call.is_view else self.overhead_seconds
 
     def device_seconds(self, call: Call) -> float:
@@ -36,11 +36,15 @@ class MeasuredCosts:
         if call in self.seconds:
             return self.seconds[call]
         self.missing.add(call.name)
-        drawn = dict(call.keywords).get(RANDOM_ELEMENTS, 0) * self.random_seconds
-        return drawn + max(call.flops / self.flops_per_second, self._moving(call.bytes_read + call.bytes_written))
+        random_seconds = dict(call.keywords).get(RANDOM_ELEMENTS, 0) * self.random_seconds
+        return random_seconds + max(
+            call.flops / self.flops_per_second, self._copy_seconds(call.bytes_read + call.bytes_written)
+        )
 
-    def _moving(self, moved: int) -> float:
+    def _copy_seconds(self, moved_bytes: int) -> float:
         """Seconds to read and write so many bytes, at the speed of a copy of that size."""
         sizes = sorted(self.copy_bytes_per_second)
-        speed = np.interp(np.log(max(1, moved / 2)), np.log(sizes), [self.copy_bytes_per_second[s] for s in sizes])
-        return moved / float(speed)
+        speed = np.interp(
+            np.log(max(1, moved_bytes / 2)), np.log(sizes), [self.copy_bytes_per_second[s] for s in sizes]
+        )
+        return moved_bytes / float(speed)

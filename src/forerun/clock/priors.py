@@ -34,21 +34,21 @@ from forerun.trace import BETWEEN_RANKS, Call, TensorSpec
 from forerun.units import GIGA, MICRO
 
 OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1)}
-"""Where the two operands of a product stand among its arguments."""
+"""Positions of the two operands among the arguments of a product."""
 BACKWARD_SHARE = 0.86
-"""Of the forward pass's share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
+"""Backward over forward share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
 HOPPER_SHARE = 0.35 / 0.7
 """FlashAttention-2 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
 COLLECTIVES = {"allgather": "all_gather", "reduce_scatter": "reduce_scatter", "allreduce": "all_reduce"}
 """Parts of operator names, and what the coefficient file calls them."""
 CONVOLUTION_SHARE = {"simt": (0.56, 0.46), "tensor": (0.29, 0.2)}
-"""Of peak, forward and backward: the middle of 14,714 FP32 convolutions forward (NeuSight: A100 0.56, V100 0.60, T4
+"""Share of peak, forward and backward: middle of 14,714 FP32 convolutions forward (NeuSight: A100 0.56, V100 0.60, T4
 0.51), and of DeepBench's on V100 and T4, FP32 backward (0.32 to 0.61) and FP16 (0.27 to 0.31; backward 0.15 to 0.23).
 Single ones are 40 to 50 % off: cuDNN chooses among algorithms that need different work."""
 ROWS = 128
-"""Of one block of FlashAttention."""
+"""Query rows of one block of FlashAttention."""
 OTHER_PRODUCT_SHARE = 0.6
-"""Of peak, for products that are neither of the above (grouped, int8 of bitsandbytes); stated."""
+"""Share of peak of products that are neither of the above (grouped, int8 of bitsandbytes); stated."""
 
 
 ALONE = frozenset({"t4"})
@@ -67,7 +67,7 @@ def _products(kind: str) -> ProductPrior:
 
 
 def measured_like(gpu: Device, names: list[str]) -> str | None:
-    """Of GPUs that were measured: this one, else one of its architecture, the nearest in multiprocessors."""
+    """Name of a measured GPU: this one, else the nearest in multiprocessors of its architecture; or None."""
     if gpu.name in names:
         return gpu.name
     rows = {row.name: row for row in devices()}
@@ -85,9 +85,9 @@ class PriorCosts:
     tf32: bool = False
     world_size: int = 1
     calibration: DeviceCalibration | None = None
-    """Of this very device; its products, copies and host time replace what was fitted to others."""
+    """Measurements of this very device; its products, copies and host time replace what was fitted to others."""
     is_host: bool = False
-    _known: dict[Call, float] = field(default_factory=dict, compare=False)
+    _seconds_by_call: dict[Call, float] = field(default_factory=dict, compare=False)
     _leans: dict[str, NDArray[np.float64]] = field(default_factory=dict, compare=False)
 
     @property
@@ -100,7 +100,7 @@ class PriorCosts:
 
     @property
     def description(self) -> str:
-        """For the reader of a forecast."""
+        """Where the rates come from, for the reader of a forecast."""
         if self.calibration is not None:
             return "fitted to published timings of operators, calibrated on this device"
         whose = {"measured": "this GPU", "architecture": "a GPU of its architecture", "unseen": "other GPUs"}
@@ -125,9 +125,9 @@ class PriorCosts:
         """
         if call.is_view:
             return 0.0
-        if call not in self._known:
-            self._known[call] = self._seconds(call)
-        return self._known[call]
+        if call not in self._seconds_by_call:
+            self._seconds_by_call[call] = self._seconds(call)
+        return self._seconds_by_call[call]
 
     @property
     def knows_ranks(self) -> bool:
@@ -135,7 +135,7 @@ class PriorCosts:
         return self.world_size == 1 or self._links("all_reduce") is not None
 
     def _links(self, operator: str) -> list[float] | None:
-        """Microseconds and GB/s of a collective; measured for two, four and eight ranks in one machine."""
+        """Start (microseconds) and GB/s of a collective; measured for two, four and eight ranks in one machine."""
         if "pcie" in self.device.name:  # the measured ones of its architecture have NVLink
             return None
         measured = table()["collectives"].get(measured_like(self.device, list(table()["collectives"])) or "", {})
@@ -149,9 +149,10 @@ class PriorCosts:
         if links is None:
             return 0.0
         message = max(spec.bytes for spec in (*call.inputs, *call.outputs))
+        # A ring passes (n - 1) / n of the message through each link, twice to reduce it and spread the result.
         times = 2 if operator == "all_reduce" else 1
-        moved = times * message * (self.world_size - 1) / self.world_size
-        return links[0] * MICRO + moved / (links[1] * GIGA)
+        moved_bytes = times * message * (self.world_size - 1) / self.world_size
+        return links[0] * MICRO + moved_bytes / (links[1] * GIGA)
 
     def _seconds(self, call: Call) -> float:
         if call.name.startswith(BETWEEN_RANKS):
@@ -174,9 +175,9 @@ class PriorCosts:
 
     def _from_memory(self, call: Call) -> float:
         """Bytes that pass through memory: what a kernel reads was written shortly before, and is in L2 if small."""
-        moved = call.bytes_read + call.bytes_written
-        held = max(0.0, 1 - moved / (self.device.l2_bytes or 1))
-        return call.bytes_written + call.bytes_read * (1 - held)
+        moved_bytes = call.bytes_read + call.bytes_written
+        cached_share = max(0.0, 1 - moved_bytes / (self.device.l2_bytes or 1))
+        return call.bytes_written + call.bytes_read * (1 - cached_share)
 
     def _bandwidth(self) -> float:
         if self.device.bandwidth_bytes_per_second is None:
@@ -184,7 +185,7 @@ class PriorCosts:
         return self.device.bandwidth_bytes_per_second
 
     def _share(self) -> float:
-        """Of the bandwidth that elementwise operators reach."""
+        """Share of the bandwidth that elementwise operators reach."""
         if self.calibration is not None:
             return self.calibration.memory_bytes_per_second / self._bandwidth()
         return self._coefficients("elementwise")[0]
@@ -215,7 +216,7 @@ class PriorCosts:
         return Chip(gpu.peak(dtype), self._bandwidth(), count, l2, clock)
 
     def _like(self, leans: Mapping[str, Any]) -> str | None:
-        """The GPU whose products tell of this one's."""
+        """Name of the GPU whose measured products stand for this one's; None without any."""
         mine = self.device.name
         return measured_like(self.device, [name for name in leans if name == mine or name not in ALONE])
 
@@ -242,6 +243,8 @@ class PriorCosts:
             share *= BACKWARD_SHARE
         if "efficient" in call.name:
             share *= EFFICIENT_SHARE_OF_FLASH
+        # In flash's schemas the first truth value is `is_causal`; cuDNN's forward has `compute_log_sumexp` before it, so
+        # there every traced training call counts as causal (ATen/ops/_scaled_dot_product_cudnn_attention_ops.h, 2.13).
         is_causal = True in [a for a in call.arguments if isinstance(a, bool)][:1]
         skips_half = is_causal and any(kernel in call.name for kernel in HALF_CAUSAL)
         flops = call.flops / 2 if skips_half else call.flops
@@ -249,7 +252,7 @@ class PriorCosts:
 
 
 def _length_and_blocks(call: Call) -> tuple[float, float]:
-    """Of an attention call: keys that a token meets, and blocks of 128 rows that are computed side by side."""
+    """Keys that a token of an attention call meets, and blocks of 128 rows that are computed side by side."""
     query = next(a for a in call.arguments if isinstance(a, TensorSpec) and len(a.shape) in (3, 4))
     if len(query.shape) == 4:
         batch, heads, length, _ = query.shape
@@ -258,8 +261,8 @@ def _length_and_blocks(call: Call) -> tuple[float, float]:
     offsets = next(a for a in call.arguments if isinstance(a, TensorSpec) and a.dtype == "int32")
     documents = offsets.shape[0] - 1
     products = 5 if "backward" in call.name else 2
-    met = call.flops / (products * 2 * tokens * heads * size)
-    return met, heads * documents * math.ceil(tokens / documents / ROWS)
+    keys_per_token = call.flops / (products * 2 * tokens * heads * size)
+    return keys_per_token, heads * documents * math.ceil(tokens / documents / ROWS)
 
 
 def _elements(spec: TensorSpec) -> int:

@@ -26,7 +26,7 @@ WAVE_TILES = ((256, 128), (128, 128), (64, 64))
 LAYERS_IN_CACHE = 6
 """The source measured six layers in turn, whose weights may stay in L2; a training step's do not."""
 TYPICAL_HERTZ = 1.9e9
-"""A clock to state cycles in."""
+"""Clock that converts cycles to the microseconds of `ANALYTIC`."""
 ANALYTIC = (
     "start microseconds", "share of FLOP/s", "bytes per cycle from L2", "tile microseconds", "share of bandwidth",
     "share of L2", "sharpness", "share of bandwidth of splits", "cost of small tiles",
@@ -34,12 +34,12 @@ ANALYTIC = (
 """What starts a kernel or a tile takes cycles (microseconds at `TYPICAL_HERTZ`), and L2 gives each multiprocessor bytes
 per cycle: a faster clock makes both faster."""
 OWN = 6
-"""So many of them, the first, each GPU may have its own."""
+"""The first so many coefficients may differ from GPU to GPU."""
 LEANINGS = (*ANALYTIC[:OWN], "network", "constant", "intensity", "duration")
 SPREAD = np.array([0.4, 0.15, 0.25, 0.4, 0.15, 0.4, 0.4, 0.08, 0.06, 0.06])
-"""How far GPUs differ in each, one standard deviation of the logarithm."""
+"""Standard deviation between GPUs of the logarithm of each of `LEANINGS`."""
 NOISE = 0.12
-"""What the model leaves of a product's time on a GPU that it knows."""
+"""Standard deviation of the logarithm of a product's time that the model leaves on a measured GPU."""
 INTENSITY, DURATION = 11, 13
 """Places among the features."""
 NUDGE, LEARNING_STEPS = 0.05, 3
@@ -72,7 +72,7 @@ class Products:
 
     @property
     def flops(self) -> Array:
-        """FLOP."""
+        """FLOP of each product; a multiply-add counts two."""
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
@@ -96,8 +96,8 @@ def analytic_seconds(coefficients: Array, chip: Chip, p: Products) -> Array:
     slow = 1 / (chip.bytes_per_second * memory)
     per_byte = np.full_like(computing, slow)
     if p.is_cached:
-        held = p.width * (LAYERS_IN_CACHE * p.n * p.k + p.m * p.k + p.m * p.n)
-        resident = 1 / (1 + (held / (chip.l2_bytes * cache)) ** 3)
+        working_set = p.width * (LAYERS_IN_CACHE * p.n * p.k + p.m * p.k + p.m * p.n)
+        resident = 1 / (1 + (working_set / (chip.l2_bytes * cache)) ** 3)
         per_byte = (1 - resident) * slow + resident * min(slow, 1 / (chip.clock_hertz * l2 * count))
     moving = p.bytes * per_byte
     more, less = np.maximum(computing, moving), np.minimum(computing, moving)
@@ -106,22 +106,22 @@ def analytic_seconds(coefficients: Array, chip: Chip, p: Products) -> Array:
 
 def features(chip: Chip, p: Products, coefficients: Array, seconds: Array) -> Array:
     """What the network looks at, (products, 14): shapes as far as they matter, all else relative to the GPU."""
-    found = []
+    inputs = []
     for rows, columns in WAVE_TILES:
         waves = p.batch * np.ceil(p.m / rows) * np.ceil(p.n / columns) / chip.multiprocessors
-        found += [np.clip(np.log(np.ceil(waves) / waves), 0, 4), np.clip(np.log(waves), -6, 5)]
+        inputs += [np.clip(np.log(np.ceil(waves) / waves), 0, 4), np.clip(np.log(waves), -6, 5)]
     start, compute, _, _, memory = np.exp(coefficients[:5])
     starting = start * MICRO * TYPICAL_HERTZ / chip.clock_hertz
     computing = p.flops / (chip.flops_per_second * compute)
     moving = p.bytes / (chip.bytes_per_second * memory)
-    held = p.width * p.batch * (LAYERS_IN_CACHE * p.n * p.k + p.m * p.k + p.m * p.n) / chip.l2_bytes
-    found += [
+    layers = p.width * p.batch * (LAYERS_IN_CACHE * p.n * p.k + p.m * p.k + p.m * p.n) / chip.l2_bytes
+    inputs += [
         np.log((computing + moving + starting) / seconds),
         np.clip(np.log(p.k), 3, 9.5), np.clip(np.log(p.m), 0, 7), np.clip(np.log(p.n), 3, 9),
-        np.clip(np.log(p.m / p.n), -4, 4), np.clip(np.log(computing / moving), -5, 3), np.clip(np.log(held), -4, 4),
+        np.clip(np.log(p.m / p.n), -4, 4), np.clip(np.log(computing / moving), -5, 3), np.clip(np.log(layers), -4, 4),
         np.clip(np.log(seconds / starting), 0, 6),
     ]  # fmt: skip
-    return np.stack(found, axis=1)
+    return np.stack(inputs, axis=1)
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ class ProductPrior:
     scale: Array
     layers: tuple[tuple[Array, Array], ...]
     lean: dict[str, Array]
-    """By GPU: what it adds to each of `LEANINGS`."""
+    """What each GPU adds to each of `LEANINGS`, by its name."""
     holds_launch: bool = False
     """The start of a kernel was fitted to timings that hold its launch by the host, which has a clock of its own: 21 to
     31 microseconds. All above `KERNEL_SECONDS` of it is left out."""
 
     @classmethod
     def read(cls, table: dict[str, Any]) -> "ProductPrior":
-        """From the entry of the coefficient file."""
+        """The prior that an entry of the coefficient file describes."""
         layers = tuple((np.array(weight), np.array(bias)) for weight, bias in table["layers"])
         lean = {name: np.array(values) for name, values in table["lean"].items()}
         analytic, mean, scale = (np.array(table[name]) for name in ("analytic", "mean", "scale"))
@@ -167,8 +167,8 @@ class ProductPrior:
             now = np.log(self.seconds(chip, p, own))
             nudges = NUDGE * np.eye(len(LEANINGS))
             slopes = np.stack([np.log(self.seconds(chip, p, own + n)) - now for n in nudges], axis=1) / NUDGE
-            wanted = np.log(seconds) - now + slopes @ (own - first)
-            own = first + bayes(slopes, wanted)
+            target = np.log(seconds) - now + slopes @ (own - first)
+            own = first + bayes(slopes, target)
         return own
 
     def standard(self, chip: Chip, p: Products, own: Array) -> tuple[Array, Array]:
@@ -189,11 +189,12 @@ class ProductPrior:
         return np.clip(value[:, 0], -LIMIT, LIMIT)
 
 
-def bayes(slopes: Array, wanted: Array) -> Array:
+def bayes(slopes: Array, target: Array) -> Array:
     """Coefficients of a linear model with prior spread `SPREAD`; values far off, which kernels choose, weigh less."""
-    weight, found = np.ones(len(wanted)), np.zeros(slopes.shape[1])
+    # Huber's weights, min(1, noise / |residual|), by iteratively reweighted least squares
+    weight, coefficients = np.ones(len(target)), np.zeros(slopes.shape[1])
     for _ in range(8):
         precision = slopes.T @ (weight[:, None] * slopes) / NOISE**2 + np.diag(1 / SPREAD**2)
-        found = np.linalg.solve(precision, slopes.T @ (weight * wanted) / NOISE**2)
-        weight = np.minimum(1, NOISE / np.maximum(np.abs(wanted - slopes @ found), 1e-9))
-    return np.asarray(found, dtype=np.float64)
+        coefficients = np.linalg.solve(precision, slopes.T @ (weight * target) / NOISE**2)
+        weight = np.minimum(1, NOISE / np.maximum(np.abs(target - slopes @ coefficients), 1e-9))
+    return np.asarray(coefficients, dtype=np.float64)

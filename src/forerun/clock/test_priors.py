@@ -139,8 +139,8 @@ def test_long_sequences_use_the_gpu_better():
 )  # fmt: skip
 def test_whose_measurements_are_used_is_said(gpu, like, evidence):
     names = list(table()["products"]["tensor"]["lean"])
-    found = measured_like(device(gpu), names)
-    assert (found == like) or (gpu == "h100-pcie" and found in ("h100-80gb", "h200"))
+    example = measured_like(device(gpu), names)
+    assert (example == like) or (gpu == "h100-pcie" and example in ("h100-80gb", "h200"))
     assert PriorCosts(device(gpu)).evidence == evidence
 
 
@@ -170,10 +170,10 @@ def test_unmeasured_links_are_said(gpu, ranks, knows):
 
 
 def test_measured_costs_fall_back_and_say_so():
-    known, unknown = product(64), product(128)
-    costs = MeasuredCosts({known: 0.5}, 1e-5, copy_bytes_per_second={2**20: 1e10}, flops_per_second=1e9, is_host=True)
-    assert costs.device_seconds(known) == 0.5
-    assert costs.device_seconds(unknown) == pytest.approx(unknown.flops / 1e9)
+    timed, untimed = product(64), product(128)
+    costs = MeasuredCosts({timed: 0.5}, 1e-5, copy_bytes_per_second={2**20: 1e10}, flops_per_second=1e9, is_host=True)
+    assert costs.device_seconds(timed) == 0.5
+    assert costs.device_seconds(untimed) == pytest.approx(untimed.flops / 1e9)
     assert costs.missing == {"aten.mm.default"}
 
 

@@ -3,8 +3,8 @@
 The device starts an operator when it is free and the host has issued it. Time in which the device waits for the host is
 `host_seconds`; reads of values make the host wait for the device. Collectives run beside the device, on a stream of
 their own; the device waits for gathered weights before it uses them and for all gradients before the update, which is
-`communication_seconds`. On a host device (`cpu`) there is one clock. With
-gradient accumulation the second traced micro-step is repeated for all later ones; its steady time is taken.
+`communication_seconds`. On a host device (`cpu`) there is one clock. With gradient accumulation the second traced
+micro-step is repeated for all later ones; its steady time is taken.
 """
 
 from collections import defaultdict
@@ -38,10 +38,10 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
     clocks = _Clocks(trace, costs)
     later = trace.accumulation - 1
     for ops, count, is_traced_once in _micro_steps(trace, later):
-        shown = len(clocks.ends)
+        traced_count = len(clocks.ends)
         clocks.run(ops, count)
         if not is_traced_once:
-            del clocks.ends[shown:]
+            del clocks.ends[traced_count:]
     clocks.join_ranks()
     clocks.run((op for op in _warm_ops(trace) if op.phase is Phase.OPTIMIZER), 1)
     clocks.finish()
@@ -96,15 +96,16 @@ class _Clocks:
 
     def run(self, ops: Iterable[Op], repeats: int) -> None:
         """Play `ops` once; the time of further repeats is that of a second play."""
-        played = list(ops)
-        if not played or repeats < 1:
+        played_ops = list(ops)
+        if not played_ops or repeats < 1:
             return
-        for op in played:
+        for op in played_ops:
             self._play(op, 1)
             self.ends.append(self.device)
+        # A second play finds the clocks as a running step leaves them; further ones would repeat it.
         if repeats > 1:
             before = dict(self.busy)
-            for op in played:
+            for op in played_ops:
                 self._play(op, repeats - 1)
             skipped = 0.0
             for name, value in list(self.busy.items()):
@@ -131,6 +132,8 @@ class _Clocks:
                 self.gathered = self.link
         else:
             self.host += issue
+            # FSDP2 copies gathered weights out of their buffer before a block runs
+            # (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:280-298, 2.13).
             if "split_with_sizes_copy" in call.name:
                 self._wait_for_ranks(self.gathered)
             if seconds:
@@ -138,7 +141,7 @@ class _Clocks:
                 self.busy["host"] += wait
                 self.busy[op.phase.value] += seconds
                 self.device += wait + seconds
-            if call.syncs:
+            if call.syncs:  # `.item()` and `nonzero` return when the device has caught up
                 self.host = max(self.host, self.device)
         total = self.totals[(call.name, op.phase.value)]
         total[0] += count
