@@ -101,11 +101,11 @@ def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, capfd, gpu, change, wor
             main()
     finally:
         sys.argv = before
-    said = " ".join(capfd.readouterr().err.split())
+    message = " ".join(capfd.readouterr().err.split())
     assert stop.value.code == 2
-    assert "Traceback" not in said
+    assert "Traceback" not in message
     for word in words:
-        assert word in said
+        assert word in message
 
 
 def test_bad_input_from_a_real_process(tmp_path):

@@ -24,11 +24,11 @@ SMALL = {
 
 def rows(count=40, *, is_causal=False):
     generator = torch.Generator().manual_seed(0)
-    found = []
+    samples = []
     for number in range(count):
         ids = torch.randint(3, 100, (4 + 5 * number % 40,), generator=generator).tolist()
-        found.append({"input_ids": ids, "labels": ids if is_causal else number % 2})
-    return found
+        samples.append({"input_ids": ids, "labels": ids if is_causal else number % 2})
+    return samples
 
 
 def collate(batch):

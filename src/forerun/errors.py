@@ -30,9 +30,9 @@ A message says what was asked, what was found (numbers with units) and what woul
 from difflib import SequenceMatcher
 
 CLOSE = 0.5
-"""Least likeness of a name that is offered instead, as `difflib` measures it."""
+"""Least similarity of a name that is offered instead, as `difflib` measures it (0 to 1)."""
 OFFERED = 12
-"""Names offered when none is close."""
+"""Most names offered when none is close."""
 
 
 class ForerunError(Exception):
@@ -123,20 +123,20 @@ class ExtensionConflict(ForerunError, RuntimeError):
     """Two installed packages bring different things under one name."""
 
 
-def nearest(name: str, known: list[str], count: int = 5) -> str:
-    """The known names most like `name`, joined for a message; the first ones when none is close.
+def nearest(name: str, names: list[str], count: int = 5) -> str:
+    """The `names` most like `name`, joined for a message; the first ones when none is close.
 
-    A known name also counts by its beginning, since people leave endings off.
+    Each of them also counts by its beginning, since people leave endings off.
     """
-    wanted = name.lower()
+    target = name.lower()
 
     def likeness(candidate: str) -> float:
-        return max(_ratio(wanted, candidate), _ratio(wanted, candidate[: len(wanted) + 1]))
+        return max(_ratio(target, candidate), _ratio(target, candidate[: len(target) + 1]))
 
-    ranked = sorted((k for k in known if likeness(k.lower()) >= CLOSE), key=lambda k: (-likeness(k.lower()), len(k)))
+    ranked = sorted((k for k in names if likeness(k.lower()) >= CLOSE), key=lambda k: (-likeness(k.lower()), len(k)))
     if ranked:
         return ", ".join(ranked[:count])
-    return ", ".join(known[:OFFERED]) + (", …" if len(known) > OFFERED else "")
+    return ", ".join(names[:OFFERED]) + (", …" if len(names) > OFFERED else "")
 
 
 def _ratio(one: str, other: str) -> float:

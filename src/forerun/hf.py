@@ -48,21 +48,22 @@ from forerun.verify.compare import verify
 from forerun.verify.recalibrate import with_experience
 
 WORKLOAD = "hugging-face-trainer"
-SEEN_BATCHES = 64
-"""Of the data loader, to learn the shapes from."""
+SAMPLED_BATCHES = 64
+"""Batches of the data loader from which the batch shapes are learnt."""
 OPTIMIZERS = {
     "adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"),
     "adamw_bnb_8bit": ("adamw-8bit", "auto"), "adamw_8bit": ("adamw-8bit", "auto"),
     "paged_adamw_8bit": ("paged-adamw-8bit", "auto"), "lion_32bit": ("lion", "auto"),
 }  # fmt: skip
-"""The Trainer's name → ours and how it is issued."""
+"""The Trainer's name → ours and its implementation (transformers/training_args.py, `OptimizerNames`)."""
 COLD_STEPS = 2
-"""Steps at the start that do not count as warm."""
+"""Steps at the start of a run that do not count as warm."""
 NEVER = 10**9
+"""Steps between checkpoints of a Trainer that saves none."""
 
 
 def forecast_trainer(trainer: Trainer, gpu: str = "a100-40gb", ledger: str | None = None) -> Forecast:
-    """What `trainer.train()` needs on `gpu` (a catalogue name, or `cpu` for this machine), before it starts.
+    """Memory, time and cost of `trainer.train()` on `gpu` (a catalogue name, or `cpu` for here), before it starts.
 
     `ledger` is the SQLAlchemy URL of one whose calibration and past runs count; without it nothing is read.
 
@@ -74,16 +75,16 @@ def forecast_trainer(trainer: Trainer, gpu: str = "a100-40gb", ledger: str | Non
     request = ForecastRequest(settings, TrainerWorkload(trainer, sample), plan, find_device(gpu))
     if ledger is None:
         return make_forecast(request)
-    with open_ledger(ledger) as opened:
-        return make_forecast(with_experience(request, opened))
+    with open_ledger(ledger) as store:
+        return make_forecast(with_experience(request, store))
 
 
 class TrainerWorkload:
-    """The trainer's model and loss as a workload; a step's loss is the mean over its micro-batches, as it makes it."""
+    """The trainer's model and loss as a workload; a step's loss is the mean over its micro-batches."""
 
     name = WORKLOAD
     is_ready = True
-    """The model comes with its dtypes and adapters."""
+    """Whether the model comes with its dtypes and adapters, so that `build_step` adds none."""
 
     def __init__(self, trainer: Trainer, sample: Batch):
         self.trainer, self.sample = trainer, sample
@@ -102,20 +103,20 @@ class TrainerWorkload:
         return batch
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
-        """What the trainer computes."""
-        found = self.trainer.compute_loss(model, dict(batch))
-        return LossSum(found[0] if isinstance(found, tuple) else found)
+        """The loss that the trainer computes for a micro-batch."""
+        outputs = self.trainer.compute_loss(model, dict(batch))
+        return LossSum(outputs[0] if isinstance(outputs, tuple) else outputs)
 
     def count(self, batch: Batch) -> float:
-        """One per micro-batch: its loss is a mean already."""
+        """The weight of a micro-batch: 1, since its loss is a mean already."""
         return 1.0
 
     def encoder(self, model: nn.Module) -> nn.Module | None:
-        """Nothing is frozen on a schedule."""
+        """None: a Trainer freezes nothing on a schedule."""
         return None
 
     def learning_rate_scale(self, parameter_name: str) -> float:
-        """One rate for all."""
+        """1: all parameters have one learning rate."""
         return 1.0
 
 
@@ -125,6 +126,7 @@ def without_weights(model: nn.Module) -> nn.Module:
     Raises:
         NotSupported: parameters of a kind that holds packed values.
     """
+    # torch/nn/parameter.py:74 (2.13): a copy takes what `memo` has for a parameter's id, so tied weights stay tied.
     memo: dict[int, Any] = {}
     for name, parameter in model.named_parameters():
         if type(parameter) is not nn.Parameter:
@@ -150,7 +152,9 @@ def plan_of(trainer: Trainer) -> tuple[BatchPlan, Batch]:
     shapes: list[BatchShape] = []
     largest: Batch | None = None
     tokens = 0.0
-    with torch.random.fork_rng():  # the loader draws a seed; training must find the generators as they were
+    # torch/utils/data/dataloader.py:690 (2.13): an iterator draws its seed from the global generator, which training
+    # must find as it was.
+    with torch.random.fork_rng():
         loader = trainer.get_train_dataloader()
         for batch in loader:
             tensors = {key: value.cpu() for key, value in batch.items() if isinstance(value, Tensor)}
@@ -160,7 +164,7 @@ def plan_of(trainer: Trainer) -> tuple[BatchPlan, Batch]:
             tokens += shape.size * shape.length if mask is None or mask.ndim != 2 else float(mask.sum())
             if largest is None or (shape.size * shape.length, shape.length) > _weight(largest):
                 largest = tensors
-            if len(shapes) == SEEN_BATCHES:
+            if len(shapes) == SAMPLED_BATCHES:
                 break
     if largest is None:
         raise InvalidSettings("trainer.train_dataset: a forecast needs at least one batch; found none. Add data.")
@@ -169,11 +173,11 @@ def plan_of(trainer: Trainer) -> tuple[BatchPlan, Batch]:
     except TypeError:  # a stream: the number of steps is given
         batches = arguments.max_steps * arguments.gradient_accumulation_steps
     scale = batches / len(shapes)
-    counted = tuple((shape, max(1, round(number * scale))) for shape, number in sorted(Counter(shapes).items()))
+    shape_counts = tuple((shape, max(1, round(number * scale))) for shape, number in sorted(Counter(shapes).items()))
     steps = math.ceil(batches / arguments.gradient_accumulation_steps)
-    samples = sum(shape.size * number for shape, number in counted)
-    seen = () if scale == 1 else (f"batch shapes are those of the first {len(shapes)} of {batches} batches.",)
-    return BatchPlan(counted, steps, samples, tokens * scale, seen), largest
+    samples = sum(shape.size * number for shape, number in shape_counts)
+    caveats = () if scale == 1 else (f"batch shapes are those of the first {len(shapes)} of {batches} batches.",)
+    return BatchPlan(shape_counts, steps, samples, tokens * scale, caveats), largest
 
 
 def _shape_of(batch: Mapping[str, Tensor]) -> tuple[int, int]:
@@ -199,8 +203,8 @@ def settings_of(trainer: Trainer, plan: BatchPlan) -> Settings:
     a = trainer.args
     optimizer = str(getattr(a.optim, "value", a.optim))
     if optimizer not in OPTIMIZERS or trainer.optimizer is not None:
-        found = optimizer if trainer.optimizer is None else type(trainer.optimizer).__name__
-        raise NotSupported(f"args.optim: one of {', '.join(OPTIMIZERS)} can be forecast; found {found!r}.")
+        unsupported = optimizer if trainer.optimizer is None else type(trainer.optimizer).__name__
+        raise NotSupported(f"args.optim: one of {', '.join(OPTIMIZERS)} can be forecast; found {unsupported!r}.")
     if a.world_size > 1:
         raise NotSupported(f"args: one device is forecast from a Trainer; found {a.world_size} processes.")
     name, implementation = OPTIMIZERS[optimizer]
@@ -252,34 +256,34 @@ class ForerunCallback(TrainerCallback):
         self.forecast = forecast
         self.url = ledger or default_url()
         self.verdict: Verdict | None = None
-        """There once training has ended."""
-        self._taken: list[float] = []
+        """The verdict, once training has ended."""
+        self._step_seconds: list[float] = []
         self._since = 0.0
         self._phases: Counter[str] = Counter()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training begins now."""
+        """Start the clock and reset the memory peaks."""
         device = args.device.type
         measure.reset_peaks(device)
         self._device, self._witness, self._started = device, Witness(device), time.perf_counter()
         self._mark()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """One optimizer step is done."""
-        self._taken.append(self._mark())
+        """Record the time of an optimizer step."""
+        self._step_seconds.append(self._mark())
         self._witness.step_done()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation is done."""
+        """Add the time of an evaluation."""
         self._phases["evaluation_seconds"] += self._mark()  # type: ignore[assignment]
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A checkpoint is written."""
+        """Add the time of a checkpoint."""
         self._phases["checkpoint_seconds"] += self._mark()  # type: ignore[assignment]
         self._phases["written"] += 1
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Record and compare."""
+        """Enter the run in the ledger and compare it with its forecast."""
         measured = self._measurement(model)
         with open_ledger(self.url) as ledger:
             run_id = self._enter(ledger, args, measured)
@@ -299,12 +303,12 @@ class ForerunCallback(TrainerCallback):
         return run_id
 
     def _measurement(self, model: nn.Module) -> Measurement:
-        warm = self._taken[COLD_STEPS:] or self._taken
+        warm = self._step_seconds[COLD_STEPS:] or self._step_seconds
         if not warm:
             raise InvalidSettings("The Trainer made no steps, so there is nothing to compare. Train at least one.")
         seconds, expected = sum(warm) / len(warm), self.forecast.step
         phases = RunPhases(
-            training_seconds=sum(self._taken), evaluation_seconds=self._phases["evaluation_seconds"],
+            training_seconds=sum(self._step_seconds), evaluation_seconds=self._phases["evaluation_seconds"],
             checkpoint_seconds=self._phases["checkpoint_seconds"],
         )  # fmt: skip
         own = list(model.parameters())
@@ -322,21 +326,21 @@ class ForerunCallback(TrainerCallback):
                 samples_per_second=expected.samples_per_second * expected.seconds.expected / seconds,
             ),
             run=MeasuredRun(
-                steps_per_epoch=self.forecast.run.steps_per_epoch, total_steps=len(self._taken),
+                steps_per_epoch=self.forecast.run.steps_per_epoch, total_steps=len(self._step_seconds),
                 checkpoints_written=int(self._phases["written"]), checkpoint_bytes=self.forecast.run.checkpoint_bytes,
                 seconds=time.perf_counter() - self._started, phases=phases,
             ),
             versions=measure.versions(),
-            evidence=self._witness.evidence(len(self._taken), 0),
+            evidence=self._witness.evidence(len(self._step_seconds), 0),
         )  # fmt: skip
 
     def _mark(self) -> float:
-        """Seconds since the last mark, once the device has caught up."""
+        """Seconds since the last mark, once the device has finished its queued work."""
         if self._device == "cuda":
             torch.cuda.synchronize()
         now = time.perf_counter()
-        taken, self._since = now - self._since, now
-        return taken
+        elapsed, self._since = now - self._since, now
+        return elapsed
 
 
 __all__: Sequence[str] = ["ForerunCallback", "forecast_trainer"]

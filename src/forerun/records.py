@@ -14,7 +14,7 @@ VERDICT_SCHEMA = "forerun.verdict/1"
 
 
 class Record(BaseModel):
-    """Frozen, closed record."""
+    """A frozen record that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -72,7 +72,7 @@ class MemoryForecast(Record):
 
 
 class StepPhases(Record):
-    """Where the time of one warm optimizer step goes; the parts sum to the step."""
+    """Seconds of the parts of one warm optimizer step; they sum to the step."""
 
     forward_seconds: float = 0.0
     backward_seconds: float = 0.0
@@ -95,7 +95,7 @@ class StepForecast(Record):
 
 
 class RunPhases(Record):
-    """Where the time of a run goes; the parts sum to the run."""
+    """Seconds of the parts of a run; they sum to the run."""
 
     startup_seconds: float = 0.0
     compile_seconds: float = 0.0
@@ -126,20 +126,20 @@ class OperatorTime(Record):
 
 
 class ForecastDetail(Record):
-    """What a report draws and a verdict explains with; not part of the contract."""
+    """Details that a report draws and a verdict explains with; not part of the output contract."""
 
     timeline: list[TimelinePoint] = []
     operators: list[OperatorTime] = []
     rates: str = ""
-    """Where the operator rates come from, in words."""
+    """Source of the operator rates, in words."""
     traced_lengths: list[int] = []
     padded_tokens_per_step: float = 0.0
     device_name: str = ""
     versions: dict[str, str] = {}
     corrected_by: dict[str, float] = {}
-    """What each term was multiplied by, for past runs."""
+    """Factor of each term that past runs taught."""
     final_evaluation_seconds: float = 0.0
-    """The part of the evaluation that follows training."""
+    """Seconds of the evaluation that follows training."""
 
 
 class LiveTensor(Record):
@@ -159,15 +159,15 @@ class Lever(Record):
     """One change of settings and what it would do to the peak."""
 
     change: str
-    """As `--set` takes it."""
+    """The change as `--set` takes it."""
     saves_bytes: int
-    """Of the peak allocated; negative when it would cost memory."""
+    """Bytes that the peak of allocated memory would fall by; negative when it would grow."""
     changes_method: bool
-    """It changes what is trained, not only how."""
+    """Whether it changes what is trained, not only how."""
 
 
 class Explanation(Record):
-    """What is alive at the peak, and what would lower it."""
+    """Tensors alive at the peak, and the settings that would lower it."""
 
     phase: str
     """Part of the step in which the peak falls."""
@@ -177,12 +177,12 @@ class Explanation(Record):
     modules: dict[str, dict[str, int]]
     """Bytes by module path, with block numbers as *, and category."""
     largest_micro_batch_size: int | None = None
-    """That fits the card at the longest length, 0 when none does; null on the host."""
+    """Largest micro-batch that fits the card at the longest length, 0 when none does; null on the host."""
     levers: list[Lever]
 
 
 class Forecast(Record):
-    """What a run will need, before it starts."""
+    """Memory, time and cost of a run, before it starts."""
 
     schema_: Literal["forerun.forecast/1"] = Field(default=FORECAST_SCHEMA, alias="schema")
     settings_hash: str
@@ -226,15 +226,15 @@ class StepReport(Record):
     gradient_norm: float | None = None
     is_warm: bool = True
     is_skipped: bool = False
-    """Loss or gradient were not finite, so that nothing was updated."""
+    """Whether loss or gradients were not finite, so that nothing was updated."""
     out_of_memory: int = 0
     """Times that the step ran out of memory and was run again in smaller pieces."""
     peak_allocated_bytes: int | None = None
-    """Of the GPU's allocator since the run began."""
+    """Peak of the GPU's allocator since the run began."""
     gpu_busy_share: float | None = None
-    """Of the last sampling period of the driver, in which any kernel ran (NVML's utilization)."""
+    """Share of the driver's last sampling period in which any kernel ran (NVML's utilization)."""
     gpu_clock_share: float | None = None
-    """Of the highest clock."""
+    """Clock of the GPU over its highest."""
     details: dict[str, float] = {}
     """Further numbers of the workload, such as the parts of its loss."""
 
@@ -270,33 +270,33 @@ class MeasuredRun(Record):
 
 
 class RunEvidence(Record):
-    """What else happened while a run trained; null where it cannot be seen."""
+    """Other events while a run trained; null where they cannot be seen."""
 
     padded_tokens_per_step: float | None = None
     compiled_graphs: int = 0
-    """By `torch.compile`; more than a few means that shapes keep changing."""
+    """Graphs that `torch.compile` made; more than a few mean that shapes keep changing."""
     fresh_bytes_per_step: float | None = None
-    """Memory that the operating system handed out anew."""
+    """Bytes that the operating system handed out anew."""
     other_processes_share: float | None = None
-    """Of all processor time."""
+    """Share of all processor time that other processes used."""
     stolen_share: float | None = None
-    """Of all processor time, given to other machines by the hypervisor."""
+    """Share of all processor time that the hypervisor gave to other machines."""
     clock_share: float | None = None
     """Mean clock of the GPU over its highest."""
     throttled_share: float | None = None
-    """Of the steps, after which the GPU said that power or heat slowed it."""
+    """Share of the steps after which the GPU reported that power or heat slowed it."""
     out_of_memory_steps: int = 0
-    """Run again in smaller pieces."""
+    """Steps that ran again in smaller pieces."""
     out_of_memory_seconds: float = 0.0
-    """What those took longer than the mean warm step."""
+    """Seconds that those steps took beyond the mean warm step."""
     skipped_steps: int = 0
-    """Without a finite loss."""
+    """Steps without a finite loss or gradient."""
     half_way_error: float | None = None
-    """Of the remaining time shown at half of the run: (shown - taken) / taken."""
+    """Error of the remaining time shown at half of the run: (shown - taken) / taken."""
 
 
 class Measurement(Record):
-    """What a run did need; the same names as Forecast."""
+    """Measured memory, time and metrics of a run; the same names as Forecast."""
 
     schema_: Literal["forerun.measurement/1"] = Field(default=MEASUREMENT_SCHEMA, alias="schema")
     settings_hash: str
@@ -311,7 +311,7 @@ class Measurement(Record):
 
 
 class Cause(Record):
-    """Something that made a run longer (`seconds` above 0) or shorter than forecast."""
+    """One cause that made a run longer (`seconds` above 0) or shorter than forecast, described in `said`."""
 
     name: str
     seconds: float
@@ -348,5 +348,5 @@ class Verdict(Record):
     first_cause: str
     """The first thing to look at, when something missed; empty when nothing did."""
     causes: list[Cause] = []
-    """Of the difference in the run's time that the evidence accounts for, the largest first."""
+    """Causes of the difference in the run's time that the evidence accounts for, the largest first."""
     passed: bool
