@@ -243,8 +243,8 @@ class PriorCosts:
             share *= BACKWARD_SHARE
         if "efficient" in call.name:
             share *= EFFICIENT_SHARE_OF_FLASH
-        # In flash's schemas the first truth value is `is_causal`; cuDNN's forward has `compute_log_sumexp` before it, so
-        # there every traced training call counts as causal (ATen/ops/_scaled_dot_product_cudnn_attention_ops.h, 2.13).
+        # The first truth value is `is_causal` in flash's schemas, but `compute_log_sumexp` in that of cuDNN's forward
+        # pass (ATen/ops/_scaled_dot_product_cudnn_attention_ops.h, 2.13): in training that counts as causal.
         is_causal = True in [a for a in call.arguments if isinstance(a, bool)][:1]
         skips_half = is_causal and any(kernel in call.name for kernel in HALF_CAUSAL)
         flops = call.flops / 2 if skips_half else call.flops
