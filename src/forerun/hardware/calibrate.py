@@ -1,7 +1,7 @@
 """Measure the device at hand and its machine: what `forerun calibrate` does, in under 30 seconds.
 
-The result, a `Calibration`, is kept in the ledger and replaces stated speeds in later forecasts for this device. It is
-recognised by what was measured: a machine that has become a fifth slower than its calibration is told so.
+The result, a `DeviceCalibration`, is kept in the ledger and replaces stated speeds in later forecasts for this device.
+It is recognised by what was measured: a machine that has become a fifth slower than its calibration is told so.
 """
 
 import time
@@ -33,17 +33,17 @@ GPU_COPIES = (4 * MIB, 64 * MIB, 512 * MIB)
 
 
 def calibrate(
-    found: DetectedDevice, folder: Path, on_progress: Callable[[str], None] = lambda what: None
+    detected: DetectedDevice, folder: Path, on_progress: Callable[[str], None] = lambda what: None
 ) -> DeviceCalibration:
-    """Measure `found` here; files are written and removed in `folder`. `on_progress` hears what is measured next."""
+    """Measure `detected` here; probe files are removed from `folder`. `on_progress` gets what is measured next."""
     start = time.perf_counter()
-    device = torch.device(found.device.kind)
+    device = torch.device(detected.device.kind)
     is_host = device.type == "cpu"
     with freed_memory_held():
         on_progress("matrix products")
-        products = _products(found, device)
+        products = _products(detected, device)
         on_progress("attention")
-        attention = _attention(found, device)
+        attention = _attention(detected, device)
         on_progress("copies")
         copies = {size: measure.copy_speed(device, size) for size in (measure.CPU_COPIES if is_host else GPU_COPIES)}
         on_progress("operators of a small network")
@@ -53,13 +53,13 @@ def calibrate(
     on_progress("fresh memory")
     fresh = measure.fresh_page_seconds() if is_host else 0.0
     on_progress("disk")
-    written, read = measure.disk_speed(folder)
+    write_speed, read_speed = measure.disk_speed(folder)
     on_progress("tokenising")
     tokenised = measure.tokenising_speed()
     on_progress("start of a process")
     return DeviceCalibration(
-        gpu=found.device.name,
-        device_name=found.reported_name,
+        gpu=detected.device.name,
+        device_name=detected.reported_name,
         threads=torch.get_num_threads(),
         products=products,
         attention=attention,
@@ -68,8 +68,8 @@ def calibrate(
         operator_host_seconds=overhead,
         compiled_random_seconds=random,
         compile_seconds=compiling,
-        disk_write_bytes_per_second=written,
-        disk_read_bytes_per_second=read,
+        disk_write_bytes_per_second=write_speed,
+        disk_read_bytes_per_second=read_speed,
         tokenised_bytes_per_second=tokenised,
         import_seconds=measure.import_seconds(),
         took_seconds=time.perf_counter() - start,
@@ -77,21 +77,22 @@ def calibrate(
     )
 
 
-def _dtypes(found: DetectedDevice) -> list[str]:
-    half = ["bfloat16"] if found.device.has_bf16 else []
-    return ["float32", *half] if found.device.kind == "cpu" else ["float32", "float16", *half]
+def _dtypes(detected: DetectedDevice) -> list[str]:
+    half = ["bfloat16"] if detected.device.has_bf16 else []
+    return ["float32", *half] if detected.device.kind == "cpu" else ["float32", "float16", *half]
 
 
-def _products(found: DetectedDevice, device: torch.device) -> list[TimedProduct]:
+def _products(detected: DetectedDevice, device: torch.device) -> list[TimedProduct]:
     shapes = CPU_PRODUCTS if device.type == "cpu" else GPU_PRODUCTS
+    # "float32" and "tfloat32" have peaks of their own; with TF32 allowed the first would be timed as the second
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        return [measure.time_product(device, dtype, *shape) for dtype in _dtypes(found) for shape in shapes]
+        return [measure.time_product(device, dtype, *shape) for dtype in _dtypes(detected) for shape in shapes]
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-def _attention(found: DetectedDevice, device: torch.device) -> list[TimedAttention]:
+def _attention(detected: DetectedDevice, device: torch.device) -> list[TimedAttention]:
     shapes = ((4, 12, 128, 64), (1, 8, 512, 64)) if device.type == "cpu" else ((8, 12, 512, 64), (2, 32, 2048, 128))
-    return [measure.time_attention(device, dtype, *shape) for dtype in _dtypes(found)[-1:] for shape in shapes]
+    return [measure.time_attention(device, dtype, *shape) for dtype in _dtypes(detected)[-1:] for shape in shapes]

@@ -43,7 +43,7 @@ class Device(Record):
     architecture: str
     """"volta" … "blackwell"; for a CPU its machine type."""
     memory_bytes: int
-    """What one process can see at most: CUDA's total (below the datasheet's size), or the CPU memory limit."""
+    """The most bytes that one process can see: CUDA's total (below the datasheet's size), or the CPU memory limit."""
     bandwidth_bytes_per_second: float | None = None
     peak_flops_per_second: Mapping[str, float] = {}
     """Dense peak by torch dtype name; "float16" and below accumulate in float32. A missing key: not in hardware."""
@@ -80,6 +80,7 @@ class Device(Record):
     @property
     def boost_clock_hertz(self) -> float:
         """Cycles per second behind the stated peaks: each FP32 lane multiplies and adds once per cycle."""
+        # CUDA C++ Programming Guide 12.8, arithmetic: 64 FP32 lanes per multiprocessor to capability 8.0, then 128
         lanes = 64 if (self.compute_capability or (0, 0)) <= (8, 0) else 128
         return self.peak("float32") / (2 * lanes * (self.sm_count or 1))
 

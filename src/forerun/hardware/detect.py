@@ -78,7 +78,7 @@ class DetectedDevice(Record):
     device: Device
     kind: Literal["cuda", "cpu"]
     reported_name: str
-    """As the driver or /proc/cpuinfo prints it."""
+    """Name of the device as the driver or /proc/cpuinfo prints it."""
     memory: MemoryReading
     host_memory: MemoryReading
     cores: Cores
@@ -175,7 +175,7 @@ def read_version(package: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Readers:
-    """Where detection looks."""
+    """Functions that detection reads the machine with."""
 
     text: Callable[[str], str | None] = read_text
     affinity: Callable[[], int] = read_affinity
@@ -252,7 +252,7 @@ def _catalogue_device(cuda: CudaReading) -> Device:
     row = device_of_name_string(cuda.name, cuda.total_bytes)
     if row is None:
         major, minor = cuda.compute_capability
-        rows = nearest(cuda.name, [known.name for known in devices()])
+        rows = nearest(cuda.name, [device.name for device in devices()])
         raise UnknownDevice(
             f"{cuda.name!r} is not in the catalogue. Read from torch: {format_bytes(cuda.total_bytes)}, "
             f"compute capability {major}.{minor}, {cuda.sm_count} SMs. Nearest rows: {rows}. "
@@ -265,8 +265,8 @@ def _catalogue_device(cuda: CudaReading) -> Device:
 
 
 def _versions(readers: Readers) -> dict[str, str]:
-    found = {package: readers.version(package) for package in PACKAGES}
-    return {"python": platform.python_version(), **{name: text for name, text in found.items() if text is not None}}
+    versions = {package: readers.version(package) for package in PACKAGES}
+    return {"python": platform.python_version(), **{name: text for name, text in versions.items() if text is not None}}
 
 
 def _driver(readers: Readers) -> tuple[str | None, tuple[str, ...]]:
@@ -345,6 +345,7 @@ def _limit(readers: Readers, folder: str, limit: str, usage: str, cache: str) ->
     text = (readers.text(f"{folder}/{limit}") or "max").strip()
     if text == "max":
         return None
+    # the kernel drops the page cache before it kills anybody, so inactive file pages count as free
     used = int(readers.text(f"{folder}/{usage}") or 0)
     pairs = dict(line.split(" ", 1) for line in (readers.text(f"{folder}/memory.stat") or "").splitlines())
     return int(text), max(0, used - int(pairs.get(cache, 0)))

@@ -16,8 +16,8 @@ from forerun.units import MIB
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
 NEVER = 2**31 - 1
-DEFAULT_MAPPINGS = 65536
-GROWN_THRESHOLD = 32 * MIB
+DEFAULT_MAPPINGS = 65536  # malloc/malloc.c, DEFAULT_MMAP_MAX
+GROWN_THRESHOLD = 32 * MIB  # malloc/malloc.c, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
 """Where glibc's own adjustment ends after large blocks have been freed; it is off once an option was set."""
 OPTIONS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
 
@@ -36,6 +36,7 @@ def freed_memory_held() -> Iterator[bool]:
     finally:
         library.mallopt(M_MMAP_MAX, DEFAULT_MAPPINGS)
         library.mallopt(M_MMAP_THRESHOLD, GROWN_THRESHOLD)
+        # malloc/malloc.c, __libc_free: the trim threshold follows at twice the mmap threshold
         library.mallopt(M_TRIM_THRESHOLD, 2 * GROWN_THRESHOLD)
         library.malloc_trim(0)
 

@@ -39,20 +39,20 @@ def repeated_seconds(run: Callable[[], object], device: torch.device, *, evict: 
     scratch = torch.zeros(CACHE_BYTES // 4, device=device) if evict else None
     with torch.no_grad():
         run()
-        taken: list[float] = []
-        while len(taken) < REPEATS and sum(taken) < CALL_SECONDS:
+        timings: list[float] = []
+        while len(timings) < REPEATS and sum(timings) < CALL_SECONDS:
             if scratch is not None:
                 scratch.add_(1)
             wait(device)
             start = time.perf_counter()
             run()
             wait(device)
-            taken.append(time.perf_counter() - start)
-    return taken
+            timings.append(time.perf_counter() - start)
+    return timings
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done everything."""
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -132,10 +132,10 @@ def compiled_random_seconds() -> tuple[float | None, float | None]:
 def fresh_page_seconds(size: int = 64 * MIB) -> float:
     """Seconds per byte that filling memory takes longer when the operating system has just handed it out."""
     here = torch.device("cpu")
-    old = torch.zeros(size // 4)
-    known = statistics.median(repeated_seconds(lambda: old.fill_(1.0), here))
-    fresh = statistics.median(repeated_seconds(lambda: torch.empty(size // 4).fill_(1.0), here))
-    return max(0.0, fresh - known) / size
+    resident = torch.zeros(size // 4)
+    resident_seconds = statistics.median(repeated_seconds(lambda: resident.fill_(1.0), here))
+    fresh_seconds = statistics.median(repeated_seconds(lambda: torch.empty(size // 4).fill_(1.0), here))
+    return max(0.0, fresh_seconds - resident_seconds) / size
 
 
 def step_overhead_seconds(device: torch.device) -> float:
@@ -194,10 +194,10 @@ def disk_speed(folder: Path) -> tuple[float, float]:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            written = time.perf_counter() - start
+            write_seconds = time.perf_counter() - start
             start = time.perf_counter()
             Path(file.name).read_bytes()
-            return DISK_PROBE_BYTES / written, DISK_PROBE_BYTES / (time.perf_counter() - start)
+            return DISK_PROBE_BYTES / write_seconds, DISK_PROBE_BYTES / (time.perf_counter() - start)
     except OSError as error:
         raise FilesNotWritten(
             f"The speed of the disk under {folder} cannot be measured with {format_bytes(DISK_PROBE_BYTES)}: {error}. "

@@ -11,13 +11,13 @@ USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
 
 
 class ProcessorTime:
-    """Counts from the moment that it is made."""
+    """Processor time of this machine since the object was created."""
 
     def __init__(self) -> None:
         self._at_start = _processor_seconds()
 
     def shares(self) -> tuple[float | None, float | None]:
-        """Of all processor time since the start: other processes', and the hypervisor's; None where it is not known."""
+        """Shares of all processor time since the start: other processes' and the hypervisor's; None where unknown."""
         now = _processor_seconds()
         if now is None or self._at_start is None:
             return None, None

@@ -20,10 +20,10 @@ HERE = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def calibration(tmp_path_factory):
-    heard = []
-    found = calibrate(detect_cpu(), tmp_path_factory.mktemp("disk"), heard.append)
-    assert len(heard) == len(set(heard)) >= 6, "each part is told once"
-    return found
+    messages = []
+    calibration = calibrate(detect_cpu(), tmp_path_factory.mktemp("disk"), messages.append)
+    assert len(messages) == len(set(messages)) >= 6, "each part is told once"
+    return calibration
 
 
 @pytest.mark.medium
@@ -84,9 +84,9 @@ with freed_memory_held() as held:
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_held_memory_is_not_fresh():
     result = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True)
-    before, held = map(float, result.stdout.split())
+    before, after = map(float, result.stdout.split())
     assert before > 0.9, "without it every block is fresh"
-    assert held < 0.1
+    assert after < 0.1
 
 
 def test_the_users_own_malloc_options_stay():

@@ -43,24 +43,24 @@ A100 = card("NVIDIA A100-SXM4-40GB", 40339, (8, 0), 108)
 
 
 def test_cpu_without_limits_is_the_host():
-    found = detect(readers=readers_of({"/proc/cpuinfo": HASWELL}))
-    assert (found.kind, found.device.name, found.device.kind) == ("cpu", "cpu", "cpu")
-    assert found.device.architecture == platform.machine().lower()
-    assert found.reported_name == "Intel(R) Xeon(R) CPU E5-2699 v3"
-    assert found.device.memory_bytes == found.memory.total_bytes == 64 * GIB
-    assert found.memory.available_bytes == 50 * GIB
-    assert (found.cores.physical, found.cores.logical, found.cores.usable) == (16, 32, 8)
-    assert found.isa_flags == ("avx2",)
-    assert not found.has_bf16
-    assert dict(found.device.peak_flops_per_second) == {}
-    assert found.versions["torch"] == "2.13.0"
-    assert "peft" not in found.versions
+    detected = detect(readers=readers_of({"/proc/cpuinfo": HASWELL}))
+    assert (detected.kind, detected.device.name, detected.device.kind) == ("cpu", "cpu", "cpu")
+    assert detected.device.architecture == platform.machine().lower()
+    assert detected.reported_name == "Intel(R) Xeon(R) CPU E5-2699 v3"
+    assert detected.device.memory_bytes == detected.memory.total_bytes == 64 * GIB
+    assert detected.memory.available_bytes == 50 * GIB
+    assert (detected.cores.physical, detected.cores.logical, detected.cores.usable) == (16, 32, 8)
+    assert detected.isa_flags == ("avx2",)
+    assert not detected.has_bf16
+    assert dict(detected.device.peak_flops_per_second) == {}
+    assert detected.versions["torch"] == "2.13.0"
+    assert "peft" not in detected.versions
 
 
 def test_cpu_bf16_by_instruction_set():
-    found = detect(readers=readers_of({"/proc/cpuinfo": SAPPHIRE}))
-    assert found.isa_flags == ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
-    assert found.has_bf16
+    detected = detect(readers=readers_of({"/proc/cpuinfo": SAPPHIRE}))
+    assert detected.isa_flags == ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+    assert detected.has_bf16
 
 
 CGROUP_V2 = {
@@ -86,10 +86,10 @@ CGROUP_V1 = {
 
 @pytest.mark.parametrize("texts", [CGROUP_V2, CGROUP_V1], ids=["v2", "v1"])
 def test_cgroup_limits_of_any_level_bind(texts: dict[str, str]):
-    found = detect(readers=readers_of(texts))
-    assert found.memory.total_bytes == found.device.memory_bytes == 8 * GIB
-    assert found.memory.available_bytes == 4 * GIB
-    assert found.cores.usable == 2
+    detected = detect(readers=readers_of(texts))
+    assert detected.memory.total_bytes == detected.device.memory_bytes == 8 * GIB
+    assert detected.memory.available_bytes == 4 * GIB
+    assert detected.cores.usable == 2
 
 
 def test_affinity_binds_below_the_quota_and_one_core_is_the_least():
@@ -99,13 +99,13 @@ def test_affinity_binds_below_the_quota_and_one_core_is_the_least():
 
 
 def test_known_card_is_its_row_with_the_memory_of_this_machine():
-    found = detect(readers=readers_of({"/proc/cpuinfo": SAPPHIRE}, cuda=T4))
-    assert found.kind == "cuda"
-    assert found.device.name == "t4"
-    assert found.device.memory_bytes == 14930 * MIB != device("t4").memory_bytes
-    assert found.device.peak_flops_per_second == device("t4").peak_flops_per_second
-    assert found.host_memory.total_bytes == 64 * GIB
-    assert (found.driver_version, found.cuda_version) == ("580.95.05", "13.0")
+    detected = detect(readers=readers_of({"/proc/cpuinfo": SAPPHIRE}, cuda=T4))
+    assert detected.kind == "cuda"
+    assert detected.device.name == "t4"
+    assert detected.device.memory_bytes == 14930 * MIB != device("t4").memory_bytes
+    assert detected.device.peak_flops_per_second == device("t4").peak_flops_per_second
+    assert detected.host_memory.total_bytes == 64 * GIB
+    assert (detected.driver_version, detected.cuda_version) == ("580.95.05", "13.0")
 
 
 def test_bf16_of_a_card_is_its_capability_not_the_cpu_of_its_host():
@@ -129,14 +129,14 @@ def test_without_nvml_a_note_says_how_to_install_it():
     def missing() -> str | None:
         raise ModuleNotFoundError("pynvml")
 
-    found = detect(readers=replace(readers_of({}, cuda=A100), driver_version=missing))
-    assert found.driver_version is None
-    assert found.notes == (NO_NVML,)
+    detected = detect(readers=replace(readers_of({}, cuda=A100), driver_version=missing))
+    assert detected.driver_version is None
+    assert detected.notes == (NO_NVML,)
 
 
 def test_this_machine_and_the_record_survives_json():
-    found = detect_cpu()
-    assert 1 <= found.cores.usable <= found.cores.logical
-    assert 0 < found.memory.available_bytes <= found.memory.total_bytes
-    assert found.threads >= 1
-    assert DetectedDevice.model_validate_json(found.model_dump_json()) == found
+    detected = detect_cpu()
+    assert 1 <= detected.cores.usable <= detected.cores.logical
+    assert 0 < detected.memory.available_bytes <= detected.memory.total_bytes
+    assert detected.threads >= 1
+    assert DetectedDevice.model_validate_json(detected.model_dump_json()) == detected
