@@ -1,4 +1,6 @@
-"""The command line: thin. Each command parses, calls one stage, renders; errors become one paragraph and an exit code.
+"""The command line: each command parses, calls one stage and prints; an error becomes one paragraph and an exit code.
+
+Modules of commands import what they need inside their functions, because `forerun --help` pays for every module loaded.
 
 Exit codes: 0 done; 1 our bug (traceback); 2 bad input or settings; 3 the forecast says it does not fit; 4 a success
 criterion failed; 130 interrupted.
@@ -11,9 +13,11 @@ import typer
 from forerun.cli import (
     audit_command,
     compare_command,
+    device_commands,
+    exec_command,
     forecast_command,
-    look_commands,
     plan_command,
+    recipe_commands,
     run_commands,
     sweep_command,
     tune_command,
@@ -30,13 +34,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 forecast_command.add_to(app)
+exec_command.add_to(app)
 plan_command.add_to(app)
 compare_command.add_to(app)
 audit_command.add_to(app)
 run_commands.add_to(app)
 sweep_command.add_to(app)
 tune_command.add_to(app)
-look_commands.add_to(app)
+device_commands.add_to(app)
+recipe_commands.add_to(app)
 for extension in extensions(COMMANDS).values():
     extension.load()(app)
 

@@ -27,7 +27,6 @@ from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
 from forerun.errors import ForerunError, UntraceableOp
 from forerun.forecasting.ranges import shares, spread
-from forerun.forecasting.virtual_gpu import recognising_phases
 from forerun.hardware.catalogue import device as catalogue_device
 from forerun.memory.allocator import AllocatorOptions
 from forerun.memory.card import replay_on_card
@@ -40,6 +39,7 @@ from forerun.records import (
     StepForecast,
 )
 from forerun.trace import Category, Phase, Trace
+from forerun.virtual.phases import recognising_phases
 from forerun.virtual.session import VirtualSession
 
 Build = Callable[[], tuple[nn.Module, Callable[[], object]]]

@@ -25,7 +25,7 @@ Change = dict[str, Any]
 
 
 def explain_memory(request: ForecastRequest, on_progress: Callable[[str], None] = lambda change: None) -> Explanation:
-    """What is alive at the peak of the longest step, and the levers; `on_progress` gets each lever before it is tried."""
+    """What is alive at the peak of the longest step, and the levers, each given to `on_progress` before it is tried."""
     trace, replay = _replay(request, keep_lines=True)
     live, op = live_at_peak(trace, replay), op_at_peak(trace, replay)
     return Explanation(

@@ -10,11 +10,8 @@ themselves. A program that needs more than the card has ends with `torch.OutOfMe
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
@@ -23,9 +20,9 @@ from forerun.hardware.catalogue import device as catalogue_device
 from forerun.memory.allocator import CachingAllocator, SimulatedOutOfMemory
 from forerun.memory.overhead import workspace_bytes
 from forerun.memory.replay import MemoryReplay, replay_memory
-from forerun.trace import Category, Phase, Trace
+from forerun.trace import Phase, Trace
 from forerun.units import format_bytes
-from forerun.virtual.recorder import Recorder
+from forerun.virtual.phases import recognising_phases
 from forerun.virtual.session import VirtualSession
 
 
@@ -48,15 +45,50 @@ class CardMemory:
             self._allocator.allocate(key, size)
         except SimulatedOutOfMemory:
             held, reserved = self._allocator.allocated_bytes, self._allocator.reserved_bytes
-            raise torch.OutOfMemoryError(
-                f"Virtual GPU out of memory. Tried to allocate {format_bytes(size)}. {self._device.name} has a total "
-                f"capacity of {format_bytes(self._device.memory_bytes)}, of which {format_bytes(held)} is allocated by "
+            error = torch.OutOfMemoryError(
+                f"CUDA out of memory (virtual GPU). Tried to allocate {format_bytes(size)}. {self._device.name} has "
+                f"{format_bytes(self._device.memory_bytes)} in total, of which {format_bytes(held)} is allocated by "
                 f"PyTorch and {format_bytes(reserved - held)} is reserved but unallocated."
-            ) from None
+            )
+            error.tried_bytes = size  # type: ignore[attr-defined]
+            raise error from None
 
     def free(self, key: int) -> None:
         """Take them back."""
         self._allocator.free(key)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes in use, as `torch.cuda.memory_allocated` counts them."""
+        return self._allocator.allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that the allocator has taken from the driver."""
+        return self._allocator.reserved_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most that was in use since the peaks were reset."""
+        return self._allocator.peak_allocated_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that was taken from the driver since the peaks were reset."""
+        return self._allocator.peak_reserved_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the driver can still give."""
+        return (self._allocator.capacity_bytes or 0) - self._allocator.reserved_bytes
+
+    def empty_cache(self) -> None:
+        """Give unused segments back to the driver."""
+        self._allocator.flush()
+
+    def reset_peaks(self) -> None:
+        """Look for peaks from now on."""
+        self._allocator.reset_peaks()
 
 
 class VirtualGPU:
@@ -107,39 +139,3 @@ def virtual_gpu(name: str, *, attention: str = "auto", limited: bool = True) -> 
         UnknownDevice: no such GPU.
     """
     return VirtualGPU(catalogue_device(name), attention, limited=limited)
-
-
-@contextlib.contextmanager
-def recognising_phases(recorder: Recorder) -> Iterator[None]:
-    """Label backward passes and optimizer updates of a program that does not announce them."""
-    originals: dict[str, Callable[..., Any]] = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
-    running: list[contextlib.AbstractContextManager[None]] = []
-
-    def labelled(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with recorder.phase(Phase.BACKWARD, 0):
-                found = original(*args, **kwargs)
-            recorder.raise_postponed()
-            return found
-
-        return call
-
-    def begin(*_: Any) -> None:
-        running.append(recorder.phase(Phase.OPTIMIZER))
-        running[-1].__enter__()
-
-    def end(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        running.pop().__exit__(None, None, None)
-        state = (value for values in optimizer.state.values() for value in values.values())
-        recorder.own((value for value in state if isinstance(value, torch.Tensor)), Category.OPTIMIZER_STATE)
-
-    hooks = [register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)]
-    for name, original in originals.items():
-        setattr(torch.autograd, name, labelled(original))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(torch.autograd, name, original)
-        for hook in hooks:
-            hook.remove()

@@ -1,0 +1,207 @@
+"""Operator by operator: host tensors are real, tensors of the virtual device are fake and recorded.
+
+The fake mode is active only while one operator runs, never around the program: tokenisers, collators, metrics and data
+loaders work on real tensors. Large floating host tensors are fake from their birth, so that a model of 70 billion
+parameters needs no memory before it moves to the device.
+"""
+
+import math
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from forerun.virtual.backend import DEVICE
+from forerun.virtual.cuda.names import VIRTUAL, below_dispatcher, is_virtual, to_virtual
+from forerun.virtual.cuda.shadow import (
+    KEEPS_FIRST,
+    assume,
+    computed_here,
+    forget,
+    host_copy,
+    set_shadow,
+    shadow_of,
+    spread_shadows,
+    tensors_in,
+)
+from forerun.virtual.recorder import Recorder, calling_line
+
+aten = torch.ops.aten
+FACTORIES = {aten.empty, aten.zeros, aten.ones, aten.randn, aten.rand, aten.full, aten.empty_strided, aten.normal}
+LARGE_BYTES = 2**20
+"""A floating host tensor of this size has no values: its memory would be that of the model's weights."""
+
+
+@dataclass
+class Assumption:
+    """A value of the device that nobody can know, and what was answered."""
+
+    line: str
+    what: str
+    value: str
+    times: int = 1
+
+
+@dataclass
+class Assumptions:
+    """What was answered in place of values that nobody can know, one entry for each line that asks."""
+
+    by_line: dict[tuple[str, str], Assumption] = field(default_factory=dict)
+
+    def note(self, what: str, value: Any) -> None:
+        """Note an answer; the line is that of the nearest caller outside PyTorch."""
+        line = calling_line()
+        entry = self.by_line.get((line, what))
+        if entry is None:
+            self.by_line[line, what] = Assumption(line, what, str(value))
+        else:
+            entry.times += 1
+
+
+class CudaDispatch(TorchDispatchMode):
+    """Sends each operator to the host or to the virtual device; one lock, since a fake mode serves one thread."""
+
+    lock = threading.RLock()
+
+    def __init__(self, recorder: Recorder, fake: FakeTensorMode, assumptions: Assumptions):
+        super().__init__()
+        self.recorder, self.fake, self.assumptions = recorder, fake, assumptions
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo may capture graphs while this mode is active."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One operator."""
+        if any(hasattr(kind, "_local_tensor") for kind in types):  # DTensor: its parts come back here
+            return NotImplemented
+        with self.lock, below_dispatcher():
+            return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        kwargs = to_virtual(kwargs)
+        device = kwargs.get("device")
+        kind = "" if device is None else torch.device(device).type
+        if kind != DEVICE and not any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
+            if kind in ("", "cpu") and _is_large(func, args, kwargs):
+                with self.fake:
+                    return func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
+            return func(*args, **kwargs)
+        special = _SPECIAL.get(func._overloadpacket)
+        result = NotImplemented if special is None else special(self, func, args, kwargs)
+        return self.on_device(func, args, kwargs) if result is NotImplemented else result
+
+    def on_device(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operator on fake tensors, record it, and follow the values that are known."""
+        values = computed_here(func, args, kwargs)
+        try:
+            with self.fake, self.recorder:
+                outputs = func(*args, **kwargs)
+        except DynamicOutputShapeException:
+            return self._of_unknown_size(func, args, values)
+        for tensor in tensors_in((outputs,)):
+            if isinstance(tensor, FakeTensor) and tensor.constant is not None and is_virtual(tensor):
+                tensor.constant = None  # would be computed on its device, which computes nothing
+        if values is not None:
+            spread_shadows(outputs, values[0], is_assumed=values[1])
+        elif func._overloadpacket not in KEEPS_FIRST:
+            if func._schema.is_mutable:
+                for tensor, argument in zip(args, func._schema.arguments, strict=False):
+                    if argument.is_write:
+                        for each in tensors_in(tensor):
+                            forget(each)
+            assume(outputs)
+        return outputs
+
+    def _of_unknown_size(self, func: Any, args: Any, values: tuple[Any, bool] | None) -> Any:
+        """Results whose size depends on values: the right size where these are known, else as many as there can be."""
+        if values is not None:
+            return pytree.tree_map_only(torch.Tensor, self.place, values[0])
+        packet, first = func._overloadpacket, args[0]
+        if packet is aten.index:
+            mask = next(index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8))
+            self.assumptions.note(f"{packet} by a mask of {mask.numel()} values", "all of them")
+            with self.fake, self.recorder:
+                return first.flatten(0, mask.dim() - 1).clone()
+        self.assumptions.note(f"{packet} of {first.numel()} values", "all of them")
+        if packet is aten.nonzero:
+            return self.place(torch.empty(first.numel(), first.dim(), dtype=torch.long), is_known=False)
+        result = torch.empty(first.numel(), dtype=first.dtype)
+        if packet in (aten._unique2, aten.unique_consecutive, aten.unique_dim):
+            count = torch.empty(first.numel(), dtype=torch.long)
+            return tuple(self.place(each, is_known=False) for each in (result, count, count))
+        return self.place(result, is_known=False)
+
+    def place(self, value: torch.Tensor, *, is_known: bool = True) -> torch.Tensor:
+        """A tensor of the device with the shape, and perhaps the values, of a host tensor."""
+        with self.fake, self.recorder:
+            tensor = torch.empty(value.shape, dtype=value.dtype, device=VIRTUAL)
+        if is_known:
+            set_shadow(tensor, value, is_assumed=False)
+        return tensor
+
+    def _to_copy(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        device, source = kwargs.get("device"), args[0]
+        if device is None or torch.device(device).type != "cpu":
+            return NotImplemented
+        with self.fake, self.recorder:
+            copy = func(*args, **kwargs)
+        if copy.is_floating_point() and copy.numel() * copy.element_size() >= LARGE_BYTES:
+            return copy
+        shadow = shadow_of(source)
+        if is_virtual(source) and (shadow is None or shadow.is_assumed):
+            value = "zeros" if shadow is None else shadow.value.tolist()
+            self.assumptions.note(f"{tuple(source.shape)} {source.dtype} copied to the host", value)
+        return host_copy(source, copy.dtype)
+
+    def _copy(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        target, source = args[0], args[1]
+        if isinstance(target, FakeTensor):
+            shadow = shadow_of(source)
+            if shadow is None or shadow_of(target) is not None or shadow.value.numel() > 1024:
+                return NotImplemented
+            result = self.on_device(func, args, kwargs)
+            set_shadow(target, shadow.value.expand(target.shape).to(target.dtype, copy=True), is_assumed=False)
+            return result
+        if shadow_of(source) is None:
+            self.assumptions.note(f"{tuple(source.shape)} {source.dtype} copied to the host", "the values before")
+            return target
+        return func(target, host_copy(source), *args[2:], **kwargs)
+
+    def _local_scalar(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        shadow = shadow_of(tensor)
+        with self.fake, self.recorder, self.recorder.answering(False):
+            answer = self.recorder.__torch_dispatch__(func, (), args, kwargs) if is_virtual(tensor) else 0
+        if shadow is None or shadow.is_assumed:
+            answer = answer if shadow is None else shadow.value.item()
+            self.assumptions.note(f"a {str(tensor.dtype).removeprefix('torch.')} read from the device", answer)
+            return answer
+        return shadow.value.item()
+
+    def _equal(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        values = computed_here(func, args, kwargs)
+        if values is not None:
+            return values[0]
+        self.assumptions.note("torch.equal of device tensors", True)
+        return args[0].shape == args[1].shape
+
+
+_SPECIAL: dict[Any, Any] = {
+    aten._to_copy: CudaDispatch._to_copy,
+    aten.copy_: CudaDispatch._copy,
+    aten._local_scalar_dense: CudaDispatch._local_scalar,
+    aten.equal: CudaDispatch._equal,
+}
+
+
+def _is_large(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    if func._overloadpacket not in FACTORIES or not args or not isinstance(args[0], list | tuple):
+        return False
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    return dtype.is_floating_point and math.prod(map(int, args[0])) * dtype.itemsize >= LARGE_BYTES

@@ -1,0 +1,154 @@
+"""What a program calls `cuda` is the virtual device, in every torch call; and it comes back as `cuda`.
+
+A `TorchFunctionMode` sees the device arguments of all of torch's functions. `FakeTensor.device` is a Python property
+and shadows `Tensor.device` (torch/_subclasses/fake_tensor.py, 2.13): it answers `cuda:0` to the program and the virtual
+device to what runs below the dispatcher, so that PyTorch's own Python code takes its CUDA branches.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from forerun.virtual.backend import DEVICE
+from forerun.virtual.cuda.shadow import host_copy
+
+VIRTUAL = torch.device("privateuseone")  # the slot: its name `virtual` is there once it is registered
+CUDA = torch.device("cuda", 0)
+FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
+READS_ARRAY = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__reversed__)
+_BELOW = threading.local()
+
+
+def is_virtual(value: Any) -> bool:
+    """Whether a value is a tensor of the virtual device."""
+    return isinstance(value, FakeTensor) and value.fake_device.type == DEVICE
+
+
+def to_virtual(value: Any) -> Any:
+    """The virtual device for `cuda` in any form, in containers too; anything else as it is."""
+    if isinstance(value, torch.device):
+        return VIRTUAL if value.type == "cuda" else value
+    if isinstance(value, str):
+        return VIRTUAL if value == "cuda" or value.startswith("cuda:") else value
+    if type(value) in (tuple, list):
+        return type(value)(to_virtual(each) for each in value)
+    if type(value) is dict:
+        return {name: to_virtual(each) for name, each in value.items()}
+    return value
+
+
+@contextlib.contextmanager
+def below_dispatcher() -> Iterator[None]:
+    """While an operator runs: tensors say which device they are really on."""
+    _BELOW.depth = getattr(_BELOW, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _BELOW.depth -= 1
+
+
+@contextlib.contextmanager
+def answering_cuda() -> Iterator[None]:
+    """Tensors of the virtual device say that they are on `cuda:0`."""
+    original: Any = FakeTensor.device
+
+    def device(tensor: FakeTensor) -> torch.device:
+        real = original.fget(tensor)
+        return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else CUDA
+
+    FakeTensor.device = property(device)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        FakeTensor.device = original
+
+
+class CudaNames(TorchFunctionMode):
+    """Maps device arguments, and answers what tensors say of their device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One call of the program to torch."""
+        kwargs = kwargs or {}
+        if func is torch.device:  # an object that the program compares and prints
+            return func(*args, **kwargs)
+        answer = _ANSWERS.get(func)
+        if answer is not None and args and isinstance(args[0], torch.Tensor):
+            return answer(func, *args, **kwargs)
+        if func in READS_ARRAY and isinstance(args[0], FakeTensor):
+            return func(host_copy(args[0]), *args[1:], **kwargs)
+        if func in FROM_PYTHON:
+            return _from_python(func, args, kwargs)
+        return func(*to_virtual(args), **to_virtual(kwargs))
+
+
+def _from_python(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """A tensor from Python values: made on the host and copied.
+
+    Below the fake mode `torch.tensor(…, device=…)` would reach the real storage of the device slot, without values.
+    """
+    device = to_virtual(kwargs.get("device"))
+    if device is None or torch.device(device).type != DEVICE:
+        return func(*args, **kwargs)
+    if args and isinstance(args[0], torch.Tensor):
+        return args[0].to(VIRTUAL, dtype=kwargs.get("dtype"))
+    options = {name: value for name, value in kwargs.items() if name not in ("device", "requires_grad", "pin_memory")}
+    with torch.device("cpu"):
+        made = func(*args, **options)
+    return made.to(VIRTUAL).requires_grad_(bool(kwargs.get("requires_grad", False)))
+
+
+def _is_cuda(func: Any, tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+def _cuda(func: Any, tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
+    return tensor.to(VIRTUAL, non_blocking=non_blocking)
+
+
+def _itself(func: Any, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return tensor
+
+
+def _get_device(func: Any, tensor: torch.Tensor) -> int:
+    return 0 if tensor.device.type == "cuda" else -1
+
+
+def _type(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if not args and not kwargs:
+        kind = func(host_copy(tensor)) if isinstance(tensor, FakeTensor) else func(tensor)
+        return kind.replace("torch.", "torch.cuda.") if tensor.device.type == "cuda" else kind
+    name = args[0] if args else kwargs.get("dtype")
+    if isinstance(name, str) and name.startswith("torch.cuda."):
+        return tensor.to(VIRTUAL).type(name.replace("torch.cuda.", "torch."))
+    return func(tensor, *args, **kwargs)
+
+
+def _format(func: Any, tensor: torch.Tensor, spec: str) -> str:
+    if isinstance(tensor, FakeTensor) and tensor.dim() == 0:
+        return format(tensor.item(), spec)
+    return func(tensor, spec)
+
+
+def _text(func: Any, tensor: torch.Tensor, **kwargs: Any) -> str:
+    if not isinstance(tensor, FakeTensor):
+        return func(tensor, **kwargs)
+    where = ", device='cuda:0'" if tensor.device.type == "cuda" else ""
+    return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype}{where})"
+
+
+_ANSWERS: dict[Any, Any] = {
+    torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.pin_memory: _itself,
+    torch.Tensor.is_pinned: lambda func, tensor, *_: False,
+    torch.Tensor.get_device: _get_device,
+    torch.Tensor.type: _type,
+    torch.Tensor.__format__: _format,
+    torch.Tensor.__repr__: _text,
+    torch.Tensor.record_stream: lambda func, tensor, *_: None,
+}

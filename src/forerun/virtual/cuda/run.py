@@ -1,0 +1,149 @@
+"""Run a program, unmodified, on a virtual GPU until its steps repeat; what it did is in the session's trace."""
+
+import contextlib
+import os
+import resource
+import runpy
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forerun.hardware.catalogue import Device
+from forerun.trace import Phase
+from forerun.virtual.cuda.dispatch import Assumption
+from forerun.virtual.cuda.files import TRACKERS_OFF, FileLayer, writing_to
+from forerun.virtual.cuda.launchers import Program
+from forerun.virtual.cuda.session import CudaSession
+from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
+from forerun.virtual.cuda.torch_cuda import LiveCard
+from forerun.virtual.phases import recognising_phases
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class OutOfMemoryReport:
+    """Where a program ran out of the card's memory."""
+
+    line: str
+    message: str
+    tried_bytes: int
+    allocated_bytes: int
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """What a program did on the virtual GPU."""
+
+    session: CudaSession
+    watcher: StepWatcher
+    exit_code: int
+    wall_seconds: float
+    host_peak_bytes: int
+    saved_bytes: int
+    assumptions: list[Assumption]
+    out_of_memory: OutOfMemoryReport | None
+    error: str = ""
+    """The program's own traceback, where it failed by itself."""
+
+
+def run_program(
+    program: Program,
+    device: Device,
+    card: LiveCard,
+    *,
+    most_steps: int | None = None,
+    rank: int = 0,
+    keep_files: bool = False,
+) -> ProgramRun:
+    """Run `program` as one rank on `device`, whose memory is `card`; files that it writes are thrown away."""
+    session = CudaSession(device, card, ranks=program.ranks_per_node)
+    watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, most_steps)
+    start, code, error, full = time.perf_counter(), 0, "", None
+    with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
+        layer = FileLayer(Path(folder).resolve())
+        layering = contextlib.nullcontext() if keep_files else writing_to(layer)
+        with (
+            _started_as(program, rank),
+            session,
+            recognising_phases(session.recorder),
+            session.recorder.phase(Phase.FORWARD, 0),
+            watcher,
+            layering,
+        ):
+            try:
+                _execute(program)
+            except ProgramStopped:
+                pass
+            except SystemExit as stop:
+                code = _exit_code(stop)
+            except torch.OutOfMemoryError as failure:
+                code, full = 1, _out_of_memory(failure, card)
+            except BaseException as failure:  # noqa: BLE001 (a program may raise anything; it is reported)
+                if isinstance(failure, KeyboardInterrupt):
+                    raise
+                full = _out_of_memory(failure.__cause__, card) if _is_full(failure.__cause__) else None
+                code, error = 1, "".join(traceback.format_exception(_without_our_frames(failure)))
+    session.recorder.trace.tf32 = bool(torch.backends.cuda.matmul.allow_tf32)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+    seconds = time.perf_counter() - start
+    assumptions = list(session.assumptions.by_line.values())
+    return ProgramRun(session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, error)
+
+
+def _execute(program: Program) -> None:
+    if program.is_module:
+        runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(program.target, run_name="__main__")
+
+
+@contextlib.contextmanager
+def _started_as(program: Program, rank: int) -> Iterator[None]:
+    """Arguments, import path and environment as the program's own process would have them."""
+    arguments, path, environment = sys.argv, list(sys.path), dict(os.environ)
+    first = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(program.target))
+    sys.argv, sys.path[:0] = [program.target, *program.arguments], [first]
+    os.environ.update(TRACKERS_OFF | program.variables(rank))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = arguments, path
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None or isinstance(stop.code, int):
+        return stop.code or 0
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _is_full(error: BaseException | None) -> bool:
+    return isinstance(error, torch.OutOfMemoryError)
+
+
+def _out_of_memory(error: Any, card: LiveCard) -> OutOfMemoryReport:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return OutOfMemoryReport(line, str(error), getattr(error, "tried_bytes", 0), card.allocated_bytes)
+
+
+def _is_ours(file: str) -> bool:
+    return any(part in file for part in ("/torch/", "/forerun/", "/runpy.py", "<frozen", "/contextlib.py"))
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """The error without the frames of this package above the program's first one."""
+    trace = error.__traceback__
+    while trace is not None and ("forerun" in trace.tb_frame.f_code.co_filename or "runpy" in str(trace.tb_frame)):
+        trace = trace.tb_next
+    return error.with_traceback(trace) if trace is not None else error

@@ -1,0 +1,134 @@
+"""Values of device tensors where they are known: small ones whose inputs all are, found by running the operator here.
+
+Masks, lengths, gathers and counters decide which way a program goes, so they must be right. A shadow is a real tensor
+on the host beside the fake one; a view's shadow is a view of its base's shadow, so that all see writes in place.
+A single number that nobody can know gets a plausible value, 1 for floating numbers and 0 otherwise, marked as assumed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+aten = torch.ops.aten
+MOST_ELEMENTS = 65_536
+"""Of the integers and truth values of one operator; larger ones are not followed."""
+FLOAT_WEIGHT = 64
+"""Floating numbers count so many times: they seldom decide anything."""
+KEEPS_FIRST = {aten._amp_foreach_non_finite_check_and_unscale_, aten._amp_update_scale_}
+"""Of loss scaling: gradients are taken to be finite, so the scale and `found_inf` stay as they were."""
+_SHADOW, _ASSUMED = "_forerun_shadow", "_forerun_assumed"
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The values of one tensor on the host."""
+
+    value: torch.Tensor
+    is_assumed: bool
+
+
+def shadow_of(tensor: torch.Tensor) -> Shadow | None:
+    """What is known of a fake tensor's values; a real tensor is its own shadow."""
+    if not isinstance(tensor, FakeTensor):
+        return Shadow(tensor, False)
+    value = getattr(tensor, _SHADOW, None)
+    if value is None or value.untyped_storage()._cdata in _FORGOTTEN:
+        return None
+    return Shadow(value, bool(getattr(tensor, _ASSUMED, False)))
+
+
+def set_shadow(tensor: torch.Tensor, value: torch.Tensor, *, is_assumed: bool) -> None:
+    """Note the values of a fake tensor."""
+    setattr(tensor, _SHADOW, value)
+    setattr(tensor, _ASSUMED, is_assumed)
+
+
+_FORGOTTEN: dict[int, torch.Tensor] = {}
+"""Storages of shadows that were overwritten with values nobody knows; kept so that their addresses stay taken."""
+
+
+def forget(tensor: torch.Tensor) -> None:
+    """Values of `tensor`, and of all that share its memory, are no longer known."""
+    value = getattr(tensor, _SHADOW, None)
+    if value is not None:
+        _FORGOTTEN[value.untyped_storage()._cdata] = value
+
+
+def host_copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A real tensor with the values of a fake one, zeros where they are not known."""
+    shadow = shadow_of(tensor)
+    with torch._C._DisableTorchDispatch():
+        if shadow is not None and shadow.value.shape == tensor.shape:
+            return shadow.value.to(dtype or tensor.dtype, copy=True)
+        return torch.zeros(tensor.shape, dtype=dtype or tensor.dtype)
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in lists, tuples and dictionaries."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for each in tree:
+            yield from tensors_in(each)
+    elif isinstance(tree, dict):
+        yield from tensors_in(list(tree.values()))
+
+
+def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
+    """The results of an operator on the host and whether they rest on assumed values; None where they are not known."""
+    shadows = {id(tensor): shadow_of(tensor) for tensor in tensors_in((args, kwargs))}
+    if any(shadow is None for shadow in shadows.values()) or _elements(func, args, shadows) > MOST_ELEMENTS:
+        return None
+    if torch.Tag.nondeterministic_seeded in func.tags or func._overloadpacket is aten._local_scalar_dense:
+        return None
+
+    def on_host(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            shadow = shadows[id(value)]
+            assert shadow is not None
+            return shadow.value
+        if type(value) in (list, tuple):
+            return type(value)(map(on_host, value))
+        return value
+
+    named = {name: torch.device("cpu") if name == "device" else on_host(value) for name, value in kwargs.items()}
+    try:
+        with torch._C._DisableTorchDispatch():
+            result = func(*on_host(args), **named)
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):  # the host has no such kernel
+        return None
+    return result, any(shadow.is_assumed for shadow in shadows.values() if shadow is not None)
+
+
+def _elements(func: Any, args: Any, shadows: dict[int, Shadow | None]) -> int:
+    if not shadows:  # a factory: its size is its first argument
+        size = args[0] if args and isinstance(args[0], list | tuple | torch.Size) else ()
+        count = 1
+        for length in size:
+            count *= int(length)
+        return count * (1 if func._overloadpacket in (aten.arange, aten.randperm) else 2)
+    return sum(
+        s.value.numel() * (FLOAT_WEIGHT if s.value.is_floating_point() else 1)
+        for s in shadows.values()
+        if s is not None
+    )
+
+
+def spread_shadows(outputs: Any, values: Any, *, is_assumed: bool) -> None:
+    """Give fake outputs the values that were computed here."""
+    for tensor, value in zip(tensors_in((outputs,)), tensors_in((values,)), strict=False):
+        if isinstance(tensor, FakeTensor) and value.shape == tensor.shape:
+            set_shadow(tensor, value, is_assumed=is_assumed)
+
+
+def assume(outputs: Any) -> None:
+    """Give single numbers of unknown value a plausible one."""
+    for tensor in tensors_in((outputs,)):
+        if isinstance(tensor, FakeTensor) and tensor.dim() <= 1 and tensor.numel() == 1:
+            with torch._C._DisableTorchDispatch():
+                one = tensor.dtype.is_floating_point
+                value = torch.full(tensor.shape, 1 if one else 0, dtype=tensor.dtype)
+            set_shadow(tensor, value, is_assumed=True)

@@ -1,0 +1,243 @@
+"""What `torch.cuda` and `torch.accelerator` answer: the catalogue's row of the card, and its live allocator.
+
+Replaced while a program runs and put back afterwards. What is not listed here keeps PyTorch's own answer, which on a
+build without CUDA is an error that names the function.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+
+from forerun.hardware.catalogue import Device
+from forerun.virtual.backend import DEVICE, VirtualBackend
+from forerun.virtual.backend import Stream as VirtualStream
+from forerun.virtual.cuda.names import CUDA
+from forerun.virtual.recorder import Card, Recorder
+
+MILLI = 1e-3
+WARP_THREADS, REGISTERS_PER_SM, CUDA_VERSION = 32, 65_536, "12.8"
+"""The same on every NVIDIA GPU since Kepler (CUDA C++ Programming Guide, table of technical specifications)."""
+
+
+class LiveCard(Card, Protocol):
+    """Memory of a card that a program can ask about; bytes."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """In use."""
+        ...
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Taken from the driver."""
+        ...
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most in use."""
+        ...
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most taken from the driver."""
+        ...
+
+    @property
+    def free_bytes(self) -> int:
+        """What the driver can still give."""
+        ...
+
+    def empty_cache(self) -> None:
+        """Give unused segments back."""
+        ...
+
+    def reset_peaks(self) -> None:
+        """Look for peaks from now on."""
+        ...
+
+
+class Event:
+    """A moment of the virtual device's clock."""
+
+    seconds_between: Callable[[int, int], float] = staticmethod(lambda begin, end: 0.0)
+    """From one place in the trace's events to another."""
+    recorder: Recorder | None = None
+
+    def __init__(self, *_: object, **__: object):
+        self.place = 0
+
+    def record(self, stream: object = None) -> None:
+        """Note where the program is."""
+        self.place = 0 if self.recorder is None else len(self.recorder.trace.events)
+
+    def elapsed_time(self, end: "Event") -> float:
+        """Milliseconds from here to `end`."""
+        return self.seconds_between(self.place, end.place) / MILLI
+
+    def wait(self, stream: object = None) -> None:
+        """Nothing to wait for."""
+
+    def query(self) -> bool:
+        """It has passed."""
+        return True
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+class Stream(VirtualStream):
+    """An order of work, also as a context."""
+
+    cuda_stream = 0
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def query(self) -> bool:
+        """All work is done."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """No CUDA graph is being captured."""
+        return False
+
+
+class _Using:
+    """`torch.cuda.stream(s)`, `torch.cuda.device(0)` and the like."""
+
+    def __init__(self, value: object = None):
+        self._context = (
+            VirtualBackend.stream(torch.virtual, value)  # type: ignore[attr-defined]
+            if isinstance(value, VirtualStream)
+            else contextlib.nullcontext()
+        )
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._context.__exit__(*exception)  # type: ignore[arg-type]
+
+
+class DeviceProperties(SimpleNamespace):
+    """What `torch.cuda.get_device_properties` returns."""
+
+    def __repr__(self) -> str:
+        return f"_CudaDeviceProperties(name='{self.name}', total_memory={self.total_memory // 2**20}MB)"
+
+
+@contextlib.contextmanager
+def answering(device: Device, card: LiveCard, ranks: int = 1) -> Iterator[None]:
+    """Let PyTorch's CUDA interface answer for `device`; `ranks` cards are in the machine."""
+    with contextlib.ExitStack() as stack:
+        for target, answers in (
+            (torch.cuda, _device_answers(device, ranks) | _memory_answers(card)),
+            (torch.cuda.memory, _memory_answers(card)),
+            (torch.accelerator, _accelerator_answers(card, ranks)),
+            (torch.version, {"cuda": CUDA_VERSION}),
+            (torch._C, {"_cuda_getCurrentRawStream": lambda *_: 0, "_cuda_getDeviceCount": lambda: ranks}),
+            (torch.backends.cuda, {"is_built": lambda: True}),
+            (torch.backends.cudnn, {"is_available": lambda: True, "version": lambda: 90_800}),
+        ):
+            for name, answer in answers.items():
+                stack.enter_context(_replaced(target, name, answer))
+        stack.enter_context(_replaced(torch.autocast, "__init__", _autocast_init(torch.autocast.__init__)))
+        yield
+
+
+_MISSING = object()
+
+
+@contextlib.contextmanager
+def _replaced(target: Any, name: str, value: Any) -> Iterator[None]:
+    before = target.__dict__.get(name, _MISSING)
+    setattr(target, name, value)
+    try:
+        yield
+    finally:
+        if before is _MISSING:
+            delattr(target, name)
+        else:
+            setattr(target, name, before)
+
+
+def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
+    def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        original(self, DEVICE if str(device_type).split(":")[0] == "cuda" else device_type, *args, **kwargs)
+
+    return init
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """There is nothing to do, or to wait for."""
+
+
+def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
+    major, minor = device.compute_capability or (0, 0)
+    name = device.device_names[0] if device.device_names else device.name
+    properties = DeviceProperties(
+        name=name, major=major, minor=minor, total_memory=device.memory_bytes, multi_processor_count=device.sm_count,
+        L2_cache_size=device.l2_bytes, warp_size=WARP_THREADS, regs_per_multiprocessor=REGISTERS_PER_SM,
+        is_integrated=0, is_multi_gpu_board=0, uuid="GPU-0",
+    )  # fmt: skip
+    state = [torch.zeros(16, dtype=torch.uint8, device="cpu")]
+    streams = SimpleNamespace(default=Stream(number=0))
+    return {
+        "is_available": lambda: True, "device_count": lambda: ranks, "current_device": lambda: 0,
+        "is_initialized": lambda: True, "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing,
+        "set_device": _nothing, "synchronize": _nothing, "ipc_collect": _nothing,
+        "get_device_name": lambda *_: name, "get_device_capability": lambda *_: (major, minor),
+        "get_device_properties": lambda *_: properties, "_get_device_properties": lambda *_: properties,
+        "get_arch_list": lambda: [f"sm_{major}{minor}"],
+        "is_bf16_supported": lambda including_emulation=True: including_emulation or device.has_bf16,
+        "is_tf32_supported": lambda: (major, minor) >= (8, 0),
+        "manual_seed": _nothing, "manual_seed_all": _nothing, "seed": _nothing, "seed_all": _nothing,
+        "initial_seed": lambda: 0, "get_rng_state": lambda *_: state[0].clone(), "set_rng_state": _nothing,
+        "get_rng_state_all": lambda: [state[0].clone()], "set_rng_state_all": _nothing,
+        "current_stream": lambda *_: VirtualBackend._streams[-1] if VirtualBackend._streams[1:] else streams.default,
+        "default_stream": lambda *_: streams.default, "Stream": Stream, "Event": Event, "stream": _Using,
+        "device": _Using, "StreamContext": _Using, "is_current_stream_capturing": lambda: False,
+        "can_device_access_peer": lambda *_: True, "utilization": lambda *_: 100,
+    }  # fmt: skip
+
+
+def _memory_answers(card: LiveCard) -> dict[str, Any]:
+    total = card.free_bytes + card.reserved_bytes
+
+    def stats(*_: object) -> dict[str, int]:
+        current = {"allocated_bytes.all": card.allocated_bytes, "reserved_bytes.all": card.reserved_bytes}
+        peaks = {"allocated_bytes.all": card.peak_allocated_bytes, "reserved_bytes.all": card.peak_reserved_bytes}
+        numbers = {f"{name}.current": value for name, value in current.items()}
+        numbers |= {f"{name}.peak": value for name, value in peaks.items()}
+        numbers |= {
+            "active_bytes.all.current": card.allocated_bytes,
+            "active_bytes.all.peak": card.peak_allocated_bytes,
+        }
+        return numbers | {"num_alloc_retries": 0, "num_ooms": 0}
+
+    return {
+        "memory_allocated": lambda *_, **__: card.allocated_bytes,
+        "max_memory_allocated": lambda *_, **__: card.peak_allocated_bytes,
+        "memory_reserved": lambda *_, **__: card.reserved_bytes,
+        "max_memory_reserved": lambda *_, **__: card.peak_reserved_bytes,
+        "memory_cached": lambda *_, **__: card.reserved_bytes,
+        "mem_get_info": lambda *_, **__: (card.free_bytes, total),
+        "memory_stats": stats, "memory_summary": lambda *_, **__: str(stats()), "empty_cache": card.empty_cache,
+        "reset_peak_memory_stats": lambda *_, **__: card.reset_peaks(),
+        "reset_max_memory_allocated": lambda *_, **__: card.reset_peaks(),
+        "reset_accumulated_memory_stats": _nothing, "set_per_process_memory_fraction": _nothing,
+    }  # fmt: skip
+
+
+def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
+    answers = {
+        "is_available": lambda: True, "device_count": lambda: ranks, "current_accelerator": lambda *_, **__: CUDA,
+        "current_device_index": lambda: 0, "current_device_idx": lambda: 0, "set_device_index": _nothing,
+        "set_device_idx": _nothing, "synchronize": _nothing, "current_stream": lambda *_: Stream(number=0),
+        "device_index": _Using, "set_stream": _nothing, "get_memory_info": lambda *_: (card.free_bytes, 0),
+    }  # fmt: skip
+    memory = _memory_answers(card)
+    return answers | {name: memory[name] for name in memory if hasattr(torch.accelerator, name)}

@@ -1,0 +1,47 @@
+"""Backward passes and optimizer updates of a program that does not announce them, labelled in the trace."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from forerun.trace import Category, Phase
+from forerun.virtual.recorder import Recorder
+
+
+@contextlib.contextmanager
+def recognising_phases(recorder: Recorder) -> Iterator[None]:
+    """Label backward passes and optimizer updates of a program that does not announce them."""
+    originals: dict[str, Callable[..., Any]] = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
+    running: list[contextlib.AbstractContextManager[None]] = []
+
+    def labelled(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with recorder.phase(Phase.BACKWARD, 0):
+                found = original(*args, **kwargs)
+            recorder.raise_postponed()
+            return found
+
+        return call
+
+    def begin(*_: Any) -> None:
+        running.append(recorder.phase(Phase.OPTIMIZER))
+        running[-1].__enter__()
+
+    def end(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        running.pop().__exit__(None, None, None)
+        state = (value for values in optimizer.state.values() for value in values.values())
+        recorder.own((value for value in state if isinstance(value, torch.Tensor)), Category.OPTIMIZER_STATE)
+
+    hooks = [register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)]
+    for name, original in originals.items():
+        setattr(torch.autograd, name, labelled(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch.autograd, name, original)
+        for hook in hooks:
+            hook.remove()
