@@ -39,7 +39,7 @@ def audit(
         raise InvalidSettings(
             "Give one or more files of claims, or --from-run RUN. `forerun audit --kinds` helps write one."
         )
-    reports = _audited([_of_run(from_run)] if from_run is not None else _files(claims or []))
+    reports = _audit_all([_claims_of_run(from_run)] if from_run is not None else _files(claims or []))
     if as_json:
         print_json(_documents(reports))
     else:
@@ -58,7 +58,7 @@ def _files(names: list[str]) -> "list[ClaimsFile]":
     return [load_claims(path) for path in paths]
 
 
-def _of_run(run_id: str) -> "ClaimsFile":
+def _claims_of_run(run_id: str) -> "ClaimsFile":
     from forerun.audit.from_run import claims_of_run
     from forerun.ledger.store import open_ledger
     from forerun.runs.registry import criteria_of
@@ -69,7 +69,7 @@ def _of_run(run_id: str) -> "ClaimsFile":
         return claims_of_run(ledger, row.id, criteria_of(row.workload, settings_from(row.settings)))
 
 
-def _audited(files: "list[ClaimsFile]") -> "list[AuditReport]":
+def _audit_all(files: "list[ClaimsFile]") -> "list[AuditReport]":
     from rich.console import Console
 
     from forerun.api import find_device, forecast_settings
@@ -78,22 +78,22 @@ def _audited(files: "list[ClaimsFile]") -> "list[AuditReport]":
     with Console(stderr=True).status("") as status:
         return [
             hold_against(
-                file, lambda settings, gpu: forecast_settings(settings, find_device(gpu)), _measured,
+                file, lambda settings, gpu: forecast_settings(settings, find_device(gpu)), _measurement_of,
                 on_progress=lambda what: status.update(f"checking {what}"),
             )
             for file in files
         ]  # fmt: skip
 
 
-def _measured(run_id: str) -> "Measurement":
+def _measurement_of(run_id: str) -> "Measurement":
     from forerun.ledger.store import open_ledger
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
-        found = ledger.measurement(row.id)
-    if found is None:
+        measurement = ledger.measurement(row.id)
+    if measurement is None:
         raise InvalidSettings(f"Run {row.id} is {row.state} and has no measurement. Finish it with --resume {row.id}.")
-    return found
+    return measurement
 
 
 def _documents(reports: "list[AuditReport]") -> dict[str, object]:

@@ -46,8 +46,8 @@ def compare(
     from forerun.report.compare import comparison_view
 
     limits, settings = limits_of(deadline, budget), resolve(target, overrides or ())
-    found = [find_device(name) for name in gpu_names(gpu, default="")] if gpu else list(catalogue())
-    devices = priced(found, price or [])
+    selection = [find_device(name) for name in gpu_names(gpu, default="")] if gpu else list(catalogue())
+    devices = priced(selection, price or [])
     with ledger_if_any() as ledger, Console(stderr=True).status("comparing") as status:
 
         def on_progress(what: str) -> None:

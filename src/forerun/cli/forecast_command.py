@@ -43,33 +43,33 @@ def forecast(
 
     devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
     settings = resolve(target, overrides or ())
-    tried = Console(stderr=True).print
+    log = Console(stderr=True).print
     with ledger_if_any() as ledger:
         forecasts = [forecast_settings(settings, device, price, ledger) for device in devices]
-        lines = [
-            what_if_settings(settings, device, ledger, lambda change: tried(f"trying {change}"))
+        what_ifs = [
+            what_if_settings(settings, device, ledger, lambda change: log(f"trying {change}"))
             for device in devices if what_if
         ]  # fmt: skip
     explanations = []
     if explain:
-        explanations = [explain_settings(settings, d, lambda change: tried(f"trying {change}")) for d in devices]
+        explanations = [explain_settings(settings, d, lambda change: log(f"trying {change}")) for d in devices]
     if as_json:
         documents = [f.model_dump(mode="json", by_alias=True, exclude={"detail"}) for f in forecasts]
         for document, explanation in zip(documents, explanations, strict=False):
             document["explanation"] = explanation.model_dump(mode="json")
-        for document, found in zip(documents, lines, strict=False):
-            document["what_if"] = [line.model_dump(mode="json") for line in found]
+        for document, effects in zip(documents, what_ifs, strict=False):
+            document["what_if"] = [line.model_dump(mode="json") for line in effects]
         print_json(documents[0] if len(documents) == 1 else {"schema": COMPARISON_SCHEMA, "forecasts": documents})
     else:
         from forerun.report.explanation import explanation_tables
         from forerun.report.plan import what_if_lines
         from forerun.report.terminal import forecast_comparison, forecast_table
 
-        shown = forecast_table(forecasts[0], settings.name) if len(forecasts) == 1 else forecast_comparison(forecasts)
-        Console().print(shown)
+        view = forecast_table(forecasts[0], settings.name) if len(forecasts) == 1 else forecast_comparison(forecasts)
+        Console().print(view)
         for device, explanation in zip(devices, explanations, strict=False):
             Console().print(explanation_tables(explanation, device.name))
-        for device, found in zip(devices, lines, strict=False):
-            Console().print(Group(Text(f"\n{device.name}"), *what_if_lines(found)))
+        for device, effects in zip(devices, what_ifs, strict=False):
+            Console().print(Group(Text(f"\n{device.name}"), *what_if_lines(effects)))
     if not any(f.fits for f in forecasts):
         raise typer.Exit(EXIT_DOES_NOT_FIT)

@@ -32,7 +32,7 @@ BudgetOption = Annotated[float | None, typer.Option("--budget", metavar="DOLLARS
 
 
 def limits_of(deadline: str | None, budget: float | None) -> "PlanLimits":
-    """What a run may take, from the options.
+    """Limits of a run's time and cost, from the options.
 
     Raises:
         InvalidSettings: a deadline that is no time, or a budget that is not above zero.
@@ -60,7 +60,7 @@ def print_json(document: BaseModel | dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def ledger_if_any() -> "Iterator[Ledger | None]":
-    """The ledger, for commands that can do without: one that cannot be opened is said on stderr."""
+    """The ledger, or None with a message on stderr where it cannot be opened; for commands that can do without."""
     from rich.console import Console
 
     from forerun.errors import LedgerConflict
@@ -77,7 +77,7 @@ def ledger_if_any() -> "Iterator[Ledger | None]":
 
 
 def ledger_url() -> str:
-    """Where runs are kept: FORERUN_LEDGER, or the user's own SQLite file. The environment is read only here."""
+    """URL of the ledger: FORERUN_LEDGER, or the user's own SQLite file. The environment is read only here."""
     from forerun.ledger.store import default_url
 
     return os.environ.get("FORERUN_LEDGER") or default_url()

@@ -86,7 +86,7 @@ def plan(
 
         document = _document(settings, devices, before, ledger, limits, words, on_progress)
         if confirmed and isinstance(document, RunPlan) and document.settings is not None:
-            document = _confirmed(document, settings, ledger, on_progress)
+            document = _confirm(document, settings, ledger, on_progress)
         if what_if:
             document = _with_lines(document, ledger, on_progress)
     planned = document if isinstance(document, RunPlan) else document.after
@@ -110,9 +110,9 @@ def _devices(gpu: list[str] | None, before: str | None, after: str | None) -> "l
     from forerun.api import find_device
 
     if (before is None) != (after is None) or (before is not None and gpu):
-        found = " ".join(name for name, given in (("--gpu", gpu), ("--from", before), ("--to", after)) if given)
+        options = " ".join(name for name, value in (("--gpu", gpu), ("--from", before), ("--to", after)) if value)
         raise InvalidSettings(
-            f"plan takes --gpu, or --from and --to together; found {found}. "
+            f"plan takes --gpu, or --from and --to together; found {options}. "
             f"The file of the settings is named with --write."
         )
     names = gpu_names(gpu, default=DEFAULT_GPU) if before is None or after is None else [before, after]
@@ -120,13 +120,15 @@ def _devices(gpu: list[str] | None, before: str | None, after: str | None) -> "l
 
 
 def _require_here(devices: "Sequence[Device]", before: str | None) -> None:
-    """Refuse `--confirm` before anything is planned where it cannot be kept."""
+    """Refuse `--confirm`, before anything is planned, where the device here cannot run the steps."""
     from forerun.hardware.detect import detect
 
     here = detect().device.name
     if before is not None or [device.name for device in devices] != [here]:
-        found = "--from and --to" if before is not None else ", ".join(device.name for device in devices)
-        raise InvalidSettings(f"--confirm runs real steps on the device here, {here}; found {found}. Use --gpu {here}.")
+        target = "--from and --to" if before is not None else ", ".join(device.name for device in devices)
+        raise InvalidSettings(
+            f"--confirm runs real steps on the device here, {here}; found {target}. Use --gpu {here}."
+        )
 
 
 def _document(
@@ -141,20 +143,20 @@ def _document(
     return migrate_settings(settings, first, second, ledger, limits=limits, allow=words, on_progress=on_progress)
 
 
-def _confirmed(
-    document: "RunPlan", given: "Settings", ledger: "Ledger | None", on_progress: "Callable[[str], None]"
+def _confirm(
+    document: "RunPlan", settings: "Settings", ledger: "Ledger | None", on_progress: "Callable[[str], None]"
 ) -> "RunPlan":  # fmt: skip
-    """With real steps of the best candidates, and the fastest of these chosen."""
+    """The plan after real steps of its best candidates, with the fastest of these chosen."""
     from forerun.api import confirm_plan
     from forerun.hardware.detect import detect
 
-    return confirm_plan(document, given, detect().device, ledger, on_progress=on_progress)
+    return confirm_plan(document, settings, detect().device, ledger, on_progress=on_progress)
 
 
 def _with_lines(
     document: "RunPlan | Migration", ledger: "Ledger | None", on_progress: "Callable[[str], None]"
 ) -> "RunPlan | Migration":
-    """With what each single change of the chosen settings would do."""
+    """The document with the effect of each single change of the chosen settings."""
     from forerun.api import find_device, what_if_settings
     from forerun.plan.outcome import RunPlan
     from forerun.settings.load import settings_from
@@ -177,7 +179,7 @@ def _show(document: "RunPlan | Migration") -> None:
 
 
 def _job(planned: "RunPlan", kind: str | None, path: Path) -> dict[str, str]:
-    """`script`, where one was asked for and the plan keeps its limits."""
+    """The job script under the key `script`, where one was asked for and the plan keeps its limits."""
     from forerun.plan.launchers import script
 
     return {"script": script(planned, kind, path)} if kind is not None and planned.meets_limits else {}
@@ -204,7 +206,7 @@ def _default_path(planned: "RunPlan") -> Path:
 
 
 def _without_detail(document: dict[str, Any]) -> dict[str, Any]:
-    """Forecasts as `forecast --json` prints them."""
+    """The document with its forecasts as `forecast --json` prints them."""
     for part in (document, document.get("before"), document.get("after")):
         for name in ("forecast", "given"):
             if isinstance(part, dict) and isinstance(part.get(name), dict):

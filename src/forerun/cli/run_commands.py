@@ -69,7 +69,7 @@ def train(
 
 
 def _in_processes(target: str, overrides: list[str], resume: str | None, more: list[str], processes: int) -> int:
-    """The same command in several processes; DDP unless the settings say FSDP."""
+    """Exit code of the same command in several processes; DDP unless the settings say FSDP."""
     from forerun.api import resolve
     from forerun.train.launch import launch
 
@@ -85,18 +85,18 @@ def _in_processes(target: str, overrides: list[str], resume: str | None, more: l
 
 
 def _require_trackers(names: list[str] | None) -> None:
-    """Before anything is opened, forecast or entered in the ledger, and in one process instead of several."""
+    """Refuse unknown trackers before anything is opened, forecast or entered in the ledger, and in one process only."""
     from forerun.runs.trackers import require_trackers
 
     require_trackers(names or ())
 
 
-def _run(opened: "Experiment", resume: str | None, trackers: list[str] | None, as_json: bool) -> "RunResult | None":
+def _run(experiment: "Experiment", resume: str | None, trackers: list[str] | None, as_json: bool) -> "RunResult | None":
     from forerun.runs.local import run_locally
     from forerun.train.interrupt import Interrupted
 
     try:
-        return run_locally(opened, ledger_url(), resume=resume, quiet=as_json, trackers=trackers or ())
+        return run_locally(experiment, ledger_url(), resume=resume, quiet=as_json, trackers=trackers or ())
     except Interrupted as stop:
         raise typer.Exit(EXIT_INTERRUPTED) from stop
 
@@ -114,11 +114,11 @@ def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
-    opened = open_settings(settings_from(row.settings))
-    training = start_training(opened, detect().device, run_folder(row))
+    experiment = open_settings(settings_from(row.settings))
+    training = start_training(experiment, detect().device, run_folder(row))
     if load_newest(training.folder, training.step) is None:
         raise InvalidSettings(f"Run {row.id} has no checkpoint in {training.folder}. Resume it, or start a new run.")
-    judgement = opened.baselines(opened.judge(training.step))
+    judgement = experiment.baselines(experiment.judge(training.step))
     if as_json:
         print_json({"schema": "forerun.evaluation/1", "run_id": row.id, "metrics": judgement.metrics})
     else:
@@ -199,13 +199,13 @@ def export(
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
-    opened = open_settings(settings_from(row.settings))
+    experiment = open_settings(settings_from(row.settings))
     folder = run_folder(row)
-    found = export_run(row.id, opened, detect().device, folder, to or folder / "export", merge=merge, onnx=onnx)
+    exported = export_run(row.id, experiment, detect().device, folder, to or folder / "export", merge=merge, onnx=onnx)
     if as_json:
-        print_json({"schema": EXPORT_SCHEMA, **found.model_dump(mode="json")})
+        print_json({"schema": EXPORT_SCHEMA, **exported.model_dump(mode="json")})
     else:
-        for table in export_tables(found):
+        for table in export_tables(exported):
             Console().print(result_table(table))
 
 
@@ -216,7 +216,7 @@ def _open(target: str, overrides: list[str] | None) -> "Experiment":
 
 
 def open_settings(settings: object) -> "Experiment":
-    """A recipe with its data, for settings that name one."""
+    """The experiment (recipe and data) of settings that name a recipe."""
     from forerun.runs.registry import load_recipe
     from forerun.train.interrupt import Interrupted
 

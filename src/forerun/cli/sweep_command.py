@@ -54,12 +54,12 @@ def sweep(
         def forecast(settings: "Settings") -> "Forecast":
             return forecast_settings(settings, device, ledger=ledger, timed_calls=timed)
 
-        made = plan_sweep(target, variants, forecast, ledger, resume=resume)
-        _show([_plan(made)], on_stderr=as_json)
-        if all(planned.state == "does not fit" for planned in made.planned):
-            _finish(made, ledger, as_json)
+        plan = plan_sweep(target, variants, forecast, ledger, resume=resume)
+        _show([_plan(plan)], on_stderr=as_json)
+        if all(planned.state == "does not fit" for planned in plan.planned):
+            _finish(plan, ledger, as_json)
             raise typer.Exit(EXIT_DOES_NOT_FIT)
-        waiting = [planned for planned in made.planned if planned.state == "waiting"]
+        waiting = [planned for planned in plan.planned if planned.state == "waiting"]
         for number, planned in enumerate(waiting if not dry else [], start=1):
             say(f"[bold]{number} of {len(waiting)}: {planned.variant.name}[/bold]", highlight=False)
             try:
@@ -67,19 +67,19 @@ def sweep(
             except KeyboardInterrupt:
                 say(f"Stopped. Go on with: forerun sweep {target} … --resume (and the same --set options)")
                 raise typer.Exit(EXIT_INTERRUPTED) from None
-        _finish(made, ledger, as_json)
-    if not dry and any(planned.state != "finished" for planned in made.planned):
+        _finish(plan, ledger, as_json)
+    if not dry and any(planned.state != "finished" for planned in plan.planned):
         raise typer.Exit(EXIT_NOT_ALL_FINISHED)
 
 
-def _plan(made: "Sweep") -> "ResultTable":
+def _plan(plan: "Sweep") -> "ResultTable":
     from forerun.report.sweep import plan_table
 
-    return plan_table([(p.variant.name, p.forecast, p.state) for p in made.planned], made.seconds, made.cost)
+    return plan_table([(p.variant.name, p.forecast, p.state) for p in plan.planned], plan.seconds, plan.cost)
 
 
-def _finish(made: "Sweep", ledger: "Ledger", as_json: bool) -> None:
-    """Show what was found, and write the page."""
+def _finish(plan: "Sweep", ledger: "Ledger", as_json: bool) -> None:
+    """Print the tables of the finished runs, and write the page."""
     from rich.console import Console
 
     from forerun.report.sweep import accuracy_table
@@ -87,23 +87,23 @@ def _finish(made: "Sweep", ledger: "Ledger", as_json: bool) -> None:
     from forerun.runs.registry import load_recipe, recipe_names
     from forerun.runs.sweep import finished_runs
 
-    runs = finished_runs(made, ledger)
+    runs = finished_runs(plan, ledger)
     tables, curves = [accuracy_table([(run.name, run.forecast, run.measurement) for run in runs])], []
-    workload = made.planned[0].variant.settings.workload
+    workload = plan.planned[0].variant.settings.workload
     compare = getattr(load_recipe(workload), "comparison", None) if workload in recipe_names() else None
     if compare is not None and runs:
         more, curves = compare(runs)
         tables += more
     if as_json:
-        print_json(_document(made, tables, curves))
+        print_json(_document(plan, tables, curves))
     elif runs:
         _show(tables)
     if runs:
-        page = write_sweep_page(made, [_plan(made), *tables], curves)
+        page = write_sweep_page(plan, [_plan(plan), *tables], curves)
         Console(stderr=True).print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def _document(made: "Sweep", tables: "list[ResultTable]", curves: "list[ResultCurve]") -> dict[str, Any]:
+def _document(plan: "Sweep", tables: "list[ResultTable]", curves: "list[ResultCurve]") -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "variants": [
@@ -114,9 +114,9 @@ def _document(made: "Sweep", tables: "list[ResultTable]", curves: "list[ResultCu
                 "run_id": planned.run_id,
                 "forecast": planned.forecast.model_dump(mode="json", by_alias=True, exclude={"detail"}),
             }
-            for planned in made.planned
+            for planned in plan.planned
         ],
-        "seconds_left": made.seconds,
+        "seconds_left": plan.seconds,
         "tables": [table.model_dump(mode="json") for table in tables],
         "curves": [curve.model_dump(mode="json") for curve in curves],
     }

@@ -1,4 +1,4 @@
-"""Commands that look at the machine and the catalogue: `gpus`, `doctor`, `calibrate`, `recipes`, `copy`."""
+"""Commands about devices: `gpus`, `doctor` and `calibrate`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,15 +6,13 @@ from typing import Annotated
 import typer
 
 from forerun.cli.options import JsonOption, ledger_url, print_json
-from forerun.errors import InvalidSettings
 
-RECIPES_SCHEMA = "forerun.recipes/1"
 PRECISIONS_SCHEMA = "forerun.precisions/1"
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (gpus, doctor, calibrate, recipes, copy):
+    for command in (gpus, doctor, calibrate):
         app.command()(command)
 
 
@@ -62,15 +60,15 @@ def _benchmark(model: str, micro_batch_size: int, lengths: list[int], as_json: b
     from forerun.verify.precision_benchmark import benchmark_precisions
 
     with ledger_if_any() as ledger, Console(stderr=True).status("") as status:
-        found = benchmark_precisions(
+        result = benchmark_precisions(
             model, detect().device, ledger, micro_batch_size=micro_batch_size, lengths=lengths,
             on_progress=lambda what: status.update(f"training in {what}"),
         )  # fmt: skip
     if as_json:
-        print_json({"schema": PRECISIONS_SCHEMA, **found.model_dump(mode="json")})
+        print_json({"schema": PRECISIONS_SCHEMA, **result.model_dump(mode="json")})
     else:
-        title = f"{found.model}, micro-batch {found.micro_batch_size}, on {found.gpu}"
-        _show(precision_view(title, found.rows, found.recommendation))
+        title = f"{result.model}, micro-batch {result.micro_batch_size}, on {result.gpu}"
+        _show(precision_view(title, result.rows, result.recommendation))
 
 
 def calibrate(as_json: JsonOption = False) -> None:
@@ -83,51 +81,14 @@ def calibrate(as_json: JsonOption = False) -> None:
     from forerun.report.calibration import calibration_table
 
     with open_ledger(ledger_url()) as ledger, Console(stderr=True).status("") as status:
-        found = detect()
-        before = ledger.calibration(found.device.name)
-        now = measure(found, Path.cwd(), lambda what: status.update(f"measuring {what}"))
+        detected = detect()
+        before = ledger.calibration(detected.device.name)
+        now = measure(detected, Path.cwd(), lambda what: status.update(f"measuring {what}"))
         ledger.record_calibration(now)
     if as_json:
         print_json(now)
     else:
-        _show(calibration_table(now, before, found.device))
-
-
-def recipes(as_json: JsonOption = False) -> None:
-    """List the recipes that ship with the package."""
-    from rich.table import Table
-
-    from forerun.runs.registry import profiles, recipe_names, summary
-    from forerun.settings.load import load_settings
-
-    settings = {name: load_settings(path) for name, path in profiles().items()}
-    if as_json:
-        rows = [{"name": name, "summary": summary(name)} for name in recipe_names()]
-        more = [{"name": name, "recipe": s.workload, "model": s.model.name} for name, s in settings.items()]
-        print_json({"schema": RECIPES_SCHEMA, "recipes": rows, "profiles": more})
-        return
-    table = Table("recipe", "what it does")
-    for name in recipe_names():
-        table.add_row(name, summary(name))
-    for name, s in settings.items():
-        table.add_row(name, f"settings of {s.workload} with {s.model.name}", style="dim")
-    _show(table)
-
-
-def copy(
-    name: Annotated[str, typer.Argument(help="A recipe's name.")],
-    to: Annotated[Path | None, typer.Option("--to", help="File to write; default: the recipe's name here.")] = None,
-) -> None:
-    """Copy a recipe's file here, to change and run it."""
-    from forerun.runs.registry import load_recipe, profiles
-
-    source = profiles().get(name) or Path(str(load_recipe(name).__file__))  # type: ignore[attr-defined]
-    target = to or Path(name.replace("-", "_") + source.suffix)
-    if target.exists():
-        raise InvalidSettings(f"--to: {target} exists, and copying would overwrite it. Name another file with --to.")
-    target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    run = "forerun forecast" if target.suffix == ".yaml" else "python"
-    typer.echo(f"Copied {name} to {target}. Use it with: {run} {target}")
+        _show(calibration_table(now, before, detected.device))
 
 
 def _show(view: object) -> None:
