@@ -227,5 +227,5 @@ def test_bad_input_is_exit_2(arguments, words, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORERUN_LEDGER", f"sqlite:///{tmp_path}/ledger.sqlite")
     assert run_in_process("tune", *arguments) == 2
-    said = " ".join(capfd.readouterr().err.split())
-    assert all(word in said for word in words), said
+    message = " ".join(capfd.readouterr().err.split())
+    assert all(word in message for word in words), message

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forerun.settings.schema import Settings
     from forerun.tune.pricing import Price
     from forerun.tune.search import Search, SearchBudget
-    from forerun.tune.whole import StudySettings
+    from forerun.tune.study_run import StudySettings
 
 TRIALS = 20
 STORAGE = "sqlite:///runs/tune.sqlite"
@@ -58,7 +58,7 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Search a recipe's settings; the same command goes on with a study. Exit code 4: the winner misses a criterion."""
-    from forerun.tune.whole import StudySettings
+    from forerun.tune.study_run import StudySettings
 
     plan = StudySettings(
         target=target, overrides=tuple(overrides or ()), sampler=sampler, pruner=pruner, finalists=finalists,
@@ -82,7 +82,7 @@ def tune(
 def _search(search: "Search", plan: "StudySettings", as_json: bool) -> None:
     from rich.console import Console
 
-    from forerun.tune.whole import describe, finish, write_study_page
+    from forerun.tune.study_run import describe, finish, write_study_page
 
     err = Console(stderr=True)
     try:
@@ -110,48 +110,48 @@ def _search(search: "Search", plan: "StudySettings", as_json: bool) -> None:
 
 
 def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name: str, storage: str) -> "Search":
-    """Everything a worker needs."""
+    """The search that a worker runs: study, recipe, data, prices and limits."""
     from forerun.api import request_of, resolve
     from forerun.hardware.detect import detect
-    from forerun.runs.run import RUNS_FOLDER
     from forerun.runs.registry import load_recipe, recipe_names
+    from forerun.runs.run import RUNS_FOLDER
     from forerun.settings.load import settings_from
     from forerun.tune.pricing import Pricer
     from forerun.tune.proposals import NumberedProposals, without_fixed
     from forerun.tune.search import Search
     from forerun.tune.study import open_study
-    from forerun.tune.whole import BASELINES, fixed_facts, fold_options
+    from forerun.tune.study_run import BASELINES, fixed_facts, fold_options
     from forerun.verify.recalibrate import with_experience
 
     base = resolve(plan.target, plan.overrides)
     module: Any = load_recipe(base.workload) if base.workload in recipe_names() else None
     if not hasattr(module, "search_space"):
-        known = [each for each in recipe_names() if hasattr(load_recipe(each), "search_space")]
+        tunable = [each for each in recipe_names() if hasattr(load_recipe(each), "search_space")]
         raise NotSupported(
             f"TARGET: tune needs a recipe that says what can be searched; found workload={base.workload!r}. "
-            f"Recipes: {', '.join(known)}."
+            f"Recipes: {', '.join(tunable)}."
         )
     device = detect().device
-    opened = module.load_experiment(settings_from(base.model_dump(), module.TRIAL))
-    space = without_fixed(module.search_space(opened), plan.overrides)
+    experiment = module.load_experiment(settings_from(base.model_dump(), module.TRIAL))
+    space = without_fixed(module.search_space(experiment), plan.overrides)
     if not space:
         raise InvalidSettings("--set: every setting that could be searched is fixed. Leave one out.")
-    first = module.search_start(opened)
+    first = module.search_start(experiment)
     start = {d.name: first[d.name] for d in space if d.name in first}
-    split = opened.data.corpus.split_hash if hasattr(opened.data, "corpus") else ""
+    split = experiment.data.corpus.split_hash if hasattr(experiment.data, "corpus") else ""
     proposals = NumberedProposals(space, start, plan.sampler, base.seed)
     study = open_study(storage, name, fixed_facts(base, plan, split, device.name), proposals, plan.pruner)
     if BASELINES not in study.user_attrs:
-        study.set_user_attr(BASELINES, dict(module.baseline_scores(opened)))
+        study.set_user_attr(BASELINES, dict(module.baseline_scores(experiment)))
 
     def ask(settings: "Settings") -> Any:
         request = request_of(settings, device, None)  # all that is imported once is here; a trial starts afresh
-        startup = max(opened.load_seconds, request.known.startup_seconds or 0.0)
+        startup = max(experiment.load_seconds, request.known.startup_seconds or 0.0)
         request = replace(request, known=replace(request.known, startup_seconds=startup))
         return with_experience(request, ledger)
 
     return Search(
-        study=study, recipe=module, opened=opened, base=base, space=space,
+        study=study, recipe=module, experiment=experiment, base=base, space=space,
         pricer=Pricer(ask, module, fold_options(base).folds), device=device, ledger=ledger, ledger_url=ledger_url(),
         storage=storage, root=Path(RUNS_FOLDER), pruner=plan.pruner, limits=limits, listener=_Screen(),
     )  # fmt: skip
@@ -179,23 +179,23 @@ def _limits(
 
 
 class _Screen:
-    """Says each trial's price before it runs and its score after, with what is left."""
+    """Prints each trial's price before it runs, and its score and the remaining time after."""
 
-    def priced(self, number: int, chosen: Mapping[str, Any], price: "Price") -> None:
-        """Before a trial."""
+    def priced(self, number: int, point: Mapping[str, Any], price: "Price") -> None:
+        """Print the price of a trial before it runs."""
         from forerun.units import format_bytes, format_seconds
 
         seconds, memory = price.seconds, price.forecast.memory.device_bytes
-        settings = ", ".join(f"{n.rpartition('.')[2]}={_short(v)}" for n, v in chosen.items())
-        known = "" if price.is_traced else ", step known"
+        settings = ", ".join(f"{n.rpartition('.')[2]}={_short(v)}" for n, v in point.items())
+        cache_note = "" if price.is_traced else ", step known"
         self._say(
             f"[bold]Trial {number}[/bold]: {format_seconds(seconds.expected)} ({format_seconds(seconds.optimistic)} to "
             f"{format_seconds(seconds.conservative)}), {format_bytes(memory.expected)}; priced in "
-            f"{format_seconds(price.made_in_seconds)}{known}. {settings}"
+            f"{format_seconds(price.pricing_seconds)}{cache_note}. {settings}"
         )
 
     def ended(self, trial: "FrozenTrial", search: "Search") -> None:
-        """After a trial."""
+        """Print the score of a trial after it ran."""
         from forerun.tune.luck import expected_gain
         from forerun.tune.results import noise_of
         from forerun.tune.study import completed, finished
@@ -224,14 +224,14 @@ class _Screen:
 
 
 def _price_first(search: "Search", as_json: bool) -> None:
-    """Forecast of the settings as they are, and of as many trials."""
+    """Print the forecast of one trial of the settings as they are, and of the whole study."""
     from rich.console import Console
 
     from forerun.settings.load import settings_from
     from forerun.units import format_seconds
 
     settings = settings_from(search.base.model_dump(), search.recipe.TRIAL)
-    price = search.pricer.price(settings, search.paid(), limit_bytes=search.memory_limit())
+    price = search.pricer.price(settings, search.costs(), limit_bytes=search.memory_limit())
     runs = search.limits.trials + search.limits.reserved_trials
     whole = {name: value * runs for name, value in price.seconds.model_dump().items()}
     if as_json:

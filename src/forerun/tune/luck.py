@@ -1,4 +1,4 @@
-"""What luck alone does in a search, what going on may bring, and which settings mattered. No torch.
+"""Is the best score more than luck, what may more trials bring, and which settings mattered? No torch.
 
 - The best of n equally good trials lies above each of them: with normal scores of mean m and noise s its quantile q is
   m + s · Phi^-1(q^(1/n)). A best-so-far curve inside that band has found nothing.
@@ -17,10 +17,10 @@ import numpy as np
 
 BAND = (0.1, 0.5, 0.9)
 STEPS = 400
-"""Of the integral, over `WIDTH` deviations."""
+"""Steps of the integral over `WIDTH` deviations."""
 WIDTH = 8.0
 LEAST_TRIALS = 8
-"""For importances; with fewer nothing can be told."""
+"""Least trials for importances; with fewer nothing can be told."""
 FORESTS, TREES = 30, 20
 INTERVAL = (0.05, 0.95)
 
@@ -36,7 +36,7 @@ class BandPoint:
 
 
 def best_of(trials: int, centre: float, noise: float) -> BandPoint:
-    """The best of so many equally good trials."""
+    """Score of the best of `trials` equally good trials; `noise` is the standard deviation of one score."""
     low, middle, high = (
         centre + (noise * NormalDist().inv_cdf(share ** (1 / trials)) if noise > 0 else 0.0) for share in BAND
     )
@@ -79,14 +79,14 @@ def pooled_noise(groups: Sequence[Sequence[float]]) -> float | None:
 
 @dataclass(frozen=True)
 class Importance:
-    """Of one dimension, with its 90 % interval and what pure chance gives."""
+    """Importance of one dimension, with its 90 % interval and what pure chance gives."""
 
     name: str
     value: float
     low: float
     high: float
     by_chance: float
-    """95 % of dimensions that do nothing get less, at this number of trials."""
+    """Share that 95 % of dimensions without any effect stay below, at this number of trials."""
 
     @property
     def is_above_chance(self) -> bool:
@@ -102,17 +102,17 @@ def importances(
         return []
     features, owners = _encoded(points, names)
     random = np.random.default_rng(0)
-    seen = np.asarray([_shares(features, np.asarray(scores), owners, names, random) for _ in range(FORESTS)])
+    measured = np.asarray([_shares(features, np.asarray(scores), owners, names, random) for _ in range(FORESTS)])
     chance = np.asarray(
         [_shares(features, random.permutation(np.asarray(scores)), owners, names, random) for _ in range(FORESTS)]
     )
-    low, high = np.quantile(seen, INTERVAL, axis=0)
+    low, high = np.quantile(measured, INTERVAL, axis=0)
     by_chance = np.quantile(chance, INTERVAL[1], axis=0)
-    found = [
-        Importance(name, float(seen[:, n].mean()), float(low[n]), float(high[n]), float(by_chance[n]))
+    dimensions = [
+        Importance(name, float(measured[:, n].mean()), float(low[n]), float(high[n]), float(by_chance[n]))
         for n, name in enumerate(names)
     ]
-    return sorted(found, key=lambda importance: -importance.value)
+    return sorted(dimensions, key=lambda importance: -importance.value)
 
 
 def _shares(
@@ -131,7 +131,7 @@ def _shares(
 def _encoded(
     points: Sequence[Mapping[str, float | int | str | bool]], names: Sequence[str]
 ) -> tuple[np.ndarray, list[str]]:
-    """Numbers as they are, names one-hot; what was not asked lies below all."""
+    """Features of the forest: numbers as they are, names one-hot; a dimension that was not asked lies below all."""
     columns, owners = [], []
     for name in names:
         values = [point.get(name) for point in points]

@@ -1,4 +1,4 @@
-"""What a trial costs before it runs: memory and minutes, from the forecast; traced once for each kind of step.
+"""What will a trial cost? Memory and seconds, forecast before it runs; traced once for each kind of step.
 
 Trials whose step differs in nothing that costs time share one trace (`Searchable.step_class`); everything else of the
 forecast (number of steps, evaluations, lengths, corrections from the ledger) is made anew. A trial that does not fit is
@@ -23,23 +23,23 @@ from forerun.units import format_bytes
 PROCESS_SECONDS = 10.0
 """Starting a process and ending it, beside the run, until a trial of the study has been measured; stated."""
 LEAST_RATIOS = 5
-"""Trials from which on the study's own prices widen the range."""
+"""Number of finished trials from which on their ratios widen the range."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """One trial's forecast."""
+    """Forecast of one trial: its memory, and the seconds of all its folds."""
 
     settings: Settings
-    """With the data's sizes filled in."""
+    """Settings of the trial with the data's sizes filled in."""
     forecast: Forecast
     seconds: Range
-    """All folds, with the processes around them."""
+    """Seconds of all folds, with the processes around them."""
     is_traced: bool
     """Whether its step had to be traced."""
-    made_in_seconds: float
+    pricing_seconds: float
     refusal: str | None = None
-    """Why it must not run."""
+    """Why the trial must not run; None when it may."""
 
     @property
     def excess(self) -> float:
@@ -49,16 +49,16 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Paid:
-    """What finished trials of a study took."""
+class TrialCosts:
+    """Seconds that finished trials of a study took, beside their prices."""
 
     overheads: tuple[float, ...] = ()
-    """Seconds beside their runs."""
+    """Seconds of a trial beside its runs, one number per trial."""
     ratios: tuple[float, ...] = ()
-    """Seconds taken over seconds priced."""
+    """Seconds taken over seconds priced, one ratio per trial."""
 
     def around(self) -> float:
-        """Seconds of the processes around a run."""
+        """Median seconds of the processes around a run."""
         return median(self.overheads) if self.overheads else PROCESS_SECONDS
 
     def widened(self, seconds: Range) -> Range:
@@ -81,22 +81,22 @@ class Pricer:
     """The request of settings on the study's device, with what the ledger knows."""
     recipe: Searchable
     folds: int = 1
-    known_steps: dict[str, StepModel] = field(default_factory=dict)
+    step_models: dict[str, StepModel] = field(default_factory=dict)
     timed_calls: dict[Call, float] = field(default_factory=dict)
     """Operators that were timed on this machine, shared by all steps."""
 
-    def price(self, settings: Settings, paid: Paid, *, limit_bytes: float | None = None) -> Price:
+    def price(self, settings: Settings, costs: TrialCosts, *, limit_bytes: float | None = None) -> Price:
         """Forecast a trial; `limit_bytes` is what one needed that ran out of memory."""
         start = time.perf_counter()
         request = self.ask(settings)
         key = self.key(request)
-        is_new = key not in self.known_steps
+        is_new = key not in self.step_models
         if is_new:
             alike = self.recipe.step_class(request.settings)
-            self.known_steps[key] = model_steps(replace(self.ask(alike), plan=request.plan), self.timed_calls)
-        forecast = make_forecast(request, self.known_steps[key])
-        run, around = forecast.run.seconds.model_dump(), paid.around()
-        seconds = paid.widened(Range(**{name: (value + around) * self.folds for name, value in run.items()}))
+            self.step_models[key] = model_steps(replace(self.ask(alike), plan=request.plan), self.timed_calls)
+        forecast = make_forecast(request, self.step_models[key])
+        run, around = forecast.run.seconds.model_dump(), costs.around()
+        seconds = costs.widened(Range(**{name: (value + around) * self.folds for name, value in run.items()}))
         refusal = _refusal(forecast, limit_bytes)
         return Price(request.settings, forecast, seconds, is_new, time.perf_counter() - start, refusal)
 

@@ -1,4 +1,4 @@
-"""What trial number n tries: a pure function of the study's seed, n, and the trials that are finished.
+"""Which settings does trial number n try? A pure function of the study's seed, n, and the trials that are finished.
 
 Optuna's sampler is started afresh for every trial, on a copy of the study in memory, with a seed made of both numbers.
 So a study that is killed, at any moment and as often as one likes, proposes what it would have proposed; and workers
@@ -6,7 +6,7 @@ that share a study need not share a random generator. Trial 0 is the settings as
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -20,33 +20,33 @@ from forerun.runs.search_space import Dimension, Value
 
 SamplerName = Literal["tpe", "random"]
 STARTUP_TRIALS = 8
-"""Drawn at random before the sampler looks at scores."""
+"""Trials drawn at random before the sampler looks at scores."""
 
 
 class NumberedProposals(BaseSampler):
-    """Gives each trial what its number says."""
+    """Sampler whose values depend on the number of the trial, not on the process that asks."""
 
     def __init__(self, space: Sequence[Dimension], start: Mapping[str, Value], kind: SamplerName, seed: int):
         self.space, self.start, self.kind, self.seed = space, start, kind, seed
-        self._made: dict[int, dict[str, Value]] = {}
+        self._points: dict[int, dict[str, Value]] = {}
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Nothing: every value is proposed by name."""
+        """No dimensions: every value is proposed by name, in `sample_independent`."""
         return {}
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Nothing."""
+        """No values, for the same reason."""
         return {}
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """The value that was proposed for this trial."""
-        if trial.number not in self._made:
-            self._made[trial.number] = self.propose(study, trial.number)
-        return self._made[trial.number][param_name]
+        if trial.number not in self._points:
+            self._points[trial.number] = self.propose(study, trial.number)
+        return self._points[trial.number][param_name]
 
     def propose(self, study: optuna.Study, number: int) -> dict[str, Value]:
         """Values for trial `number` of `study`."""
@@ -54,31 +54,32 @@ class NumberedProposals(BaseSampler):
             return dict(self.start)
         seed = int(np.random.default_rng((self.seed, number)).integers(2**31))
         scratch = optuna.create_study(direction="maximize", sampler=self._sampler(seed))
-        known = [t for t in study.get_trials(deepcopy=True) if t.number != number and _teaches(t)]
-        scratch.add_trials(known)
+        trials = [t for t in study.get_trials(deepcopy=True) if t.number != number and _teaches(t)]
+        # On a copy: ask() adds a trial, and the shared study has this one already.
+        scratch.add_trials(trials)
         return suggest(scratch.ask(), self.space)
 
     def _sampler(self, seed: int) -> BaseSampler:
         if self.kind == "random":
             return RandomSampler(seed=seed)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # of the argument `group`, optuna 5
+            warnings.simplefilter("ignore", ExperimentalWarning)  # optuna/samplers/_tpe/sampler.py (5.0): `group` warns
             return TPESampler(seed=seed, multivariate=True, group=True, n_startup_trials=STARTUP_TRIALS)
 
 
 def suggest(trial: optuna.Trial, space: Sequence[Dimension]) -> dict[str, Value]:
     """Ask `trial` for every dimension that matters, in order."""
-    chosen: dict[str, Value] = {}
+    point: dict[str, Value] = {}
     for dimension in space:
-        if not dimension.is_asked(chosen):
+        if not dimension.is_asked(point):
             continue
         if dimension.values:
-            chosen[dimension.name] = cast(Value, trial.suggest_categorical(dimension.name, dimension.values))
+            point[dimension.name] = cast(Value, trial.suggest_categorical(dimension.name, dimension.values))
         else:
-            chosen[dimension.name] = trial.suggest_float(
+            point[dimension.name] = trial.suggest_float(
                 dimension.name, dimension.low, dimension.high, log=dimension.is_logarithmic
             )
-    return chosen
+    return point
 
 
 def _teaches(trial: FrozenTrial) -> bool:
@@ -88,9 +89,6 @@ def _teaches(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.RUNNING and "overrides" in trial.user_attrs
 
 
-Fixed = Callable[[str], bool]
-
-
 def without_fixed(space: Sequence[Dimension], overrides: Sequence[str]) -> list[Dimension]:
     """The space without what the user fixed by an override, or by one of a whole section of it."""
     paths = [override.partition("=")[0].strip() for override in overrides]
@@ -98,8 +96,8 @@ def without_fixed(space: Sequence[Dimension], overrides: Sequence[str]) -> list[
         paths.append("augmentation")
     if "schedule.warmup_steps" in paths:
         paths.append("schedule.warmup_share")
-    gone: set[str] = set()
+    fixed_names: set[str] = set()
     for dimension in space:
         if any(dimension.name == path or dimension.name.startswith(f"{path}.") for path in paths):
-            gone.add(dimension.name)
-    return [d for d in space if d.name not in gone]
+            fixed_names.add(dimension.name)
+    return [d for d in space if d.name not in fixed_names]

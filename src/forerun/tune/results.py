@@ -1,4 +1,4 @@
-"""A study as tables and curves: history beside luck, prices beside costs, what mattered, finalists, the test."""
+"""What does a study show? History beside luck, prices beside costs, what mattered, finalists, the test."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
@@ -16,15 +16,15 @@ from forerun.units import MINUTE, format_percent, format_seconds
 SHOWN_IMPORTANCES = 16
 SHOWN_BASELINES = ("all-negative", "tf-idf")
 NOTES = ("outcome", "reason", "price", "wall_seconds", "overrides", "runs")
-"""Of a trial, that its document has."""
+"""Notes of a trial that its document repeats."""
 
 
 def noise_of(study: optuna.Study, finalists: Sequence[RetrainedFinalist]) -> tuple[float, str]:
-    """Standard deviation of one trial's score for no reason, and where it comes from."""
-    found = pooled_noise([[start.score for start in finalist.starts] for finalist in finalists])
-    if found is not None:
+    """Standard deviation of one trial's score by chance alone, and how it was estimated."""
+    noise = pooled_noise([[start.score for start in finalist.starts] for finalist in finalists])
+    if noise is not None:
         starts = sum(len(finalist.starts) for finalist in finalists)
-        return found, f"spread over starting points of the finalists ({starts} runs)"
+        return noise, f"spread over starting points of the finalists ({starts} runs)"
     errors = [t.user_attrs["standard_error"] for t in completed(study) if "standard_error" in t.user_attrs]
     return (fmean(errors) if errors else 0.0), "standard error over the selection rows, which is at least as large"
 
@@ -103,10 +103,10 @@ def history_curve(study: optuna.Study, noise: float, source: str, baselines: Map
         for name in SHOWN_BASELINES
         if name in baselines
     ]
-    said = "above" if best[-1] > band[-1].high else "inside"
+    place = "above" if best[-1] > band[-1].high else "inside"
     note = (
         f"Luck alone: the best of so many trials that are all as good as the median one, 10 to 90 %; noise of one "
-        f"score {noise:.4f} ({source}). The best score is {said} that band."
+        f"score {noise:.4f} ({source}). The best score is {place} that band."
     )
     return ResultCurve(title="Search history", note=note, across="finished trial", up="selection score", series=series)
 
@@ -134,11 +134,11 @@ def pareto_curve(study: optuna.Study) -> ResultCurve:
     )
 
 
-def importance_table(found: Sequence[Importance], trials: int) -> ResultTable:
+def importance_table(ranking: Sequence[Importance], trials: int) -> ResultTable:
     """Which settings mattered."""
     rows: list[list[Cell]] = [
         [i.name, i.value, f"{i.low:.3f} to {i.high:.3f}", i.by_chance, "yes" if i.is_above_chance else "no"]
-        for i in found[:SHOWN_IMPORTANCES]
+        for i in ranking[:SHOWN_IMPORTANCES]
     ]
     return ResultTable(
         title="Which settings mattered",
@@ -150,17 +150,17 @@ def importance_table(found: Sequence[Importance], trials: int) -> ResultTable:
 
 
 def study_importances(study: optuna.Study, names: Sequence[str]) -> list[Importance]:
-    """Of the trials that ran to their end."""
+    """Importance of each dimension over the trials that ran to their end."""
     trials = completed(study)
     return importances([t.params for t in trials], [float(t.value or 0.0) for t in trials], names)
 
 
-def progress_table(study: optuna.Study, wanted: int, left_seconds: float, noise: float) -> ResultTable:
-    """What is left and what it may bring."""
+def progress_table(study: optuna.Study, trials: int, left_seconds: float, noise: float) -> ResultTable:
+    """Trials and seconds that are left, and the gain to expect of them."""
     scores = [float(t.value or 0.0) for t in completed(study)]
-    more = max(0, wanted - len(finished(study)))
+    more = max(0, trials - len(finished(study)))
     rows: list[list[Cell]] = [
-        ["trials finished", f"{len(finished(study))} of {wanted}"],
+        ["trials finished", f"{len(finished(study))} of {trials}"],
         ["best score so far", max(scores, default=None)],
         ["remaining", format_seconds(left_seconds)],
         ["expected gain of the rest", expected_gain(scores, more, noise)],
@@ -217,6 +217,7 @@ def test_table(test: Mapping[str, Any]) -> ResultTable:
     )
 
 
+# pytest would collect it, by its name, from the tests that import it.
 test_table.__test__ = False  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""The search itself: propose, price, refuse or run, tell; until trials, time or money are at their end.
+"""How does a worker search? Propose, price, refuse or run, tell; until trials, time or money are at their end.
 
 One worker runs one trial at a time, in processes of their own. Killed at any moment and started again with the same
 command it goes on with the trial that it was at; several workers share a study by its database.
@@ -26,24 +26,24 @@ from forerun.runs.search_space import Dimension, Searchable
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.tune import study as studies
-from forerun.tune.pricing import Paid, Price, Pricer
+from forerun.tune.pricing import Price, Pricer, TrialCosts
 from forerun.tune.proposals import suggest
 from forerun.tune.trial import FINISHED, INTERRUPTED, OUT_OF_MEMORY, PRUNED, PRUNED_EVENT, TrialOrder
 from forerun.units import HOUR
 
 SIGN_SECONDS = 20.0
-"""Between signs of life of a worker."""
+"""Seconds between signs of life of a worker."""
 MOST_REFUSALS = 30
-"""In a row; then nothing in this space fits."""
+"""Refusals in a row after which nothing in this space is taken to fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchBudget:
-    """When to stop."""
+    """Trials, seconds and dollars after which a search stops."""
 
     trials: int
     deadline_seconds: float | None = None
-    """From the start of this command."""
+    """Seconds from the start of this command."""
     budget: float | None = None
     """Dollars, over the whole study."""
     price_per_hour: float | None = None
@@ -52,9 +52,9 @@ class SearchBudget:
 
 
 class SearchListener(Protocol):
-    """SearchListener what happens."""
+    """Callbacks for each trial of a search; the command line draws them."""
 
-    def priced(self, number: int, chosen: Mapping[str, Any], price: Price) -> None:
+    def priced(self, number: int, point: Mapping[str, Any], price: Price) -> None:
         """A trial is proposed and priced; nothing has run."""
         ...
 
@@ -64,13 +64,13 @@ class SearchListener(Protocol):
 
 
 class Silence:
-    """Says nothing."""
+    """Listener that does nothing."""
 
-    def priced(self, number: int, chosen: Mapping[str, Any], price: Price) -> None:
-        """Nothing."""
+    def priced(self, number: int, point: Mapping[str, Any], price: Price) -> None:
+        """Do nothing."""
 
     def ended(self, trial: FrozenTrial, search: "Search") -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Search:
 
     study: optuna.Study
     recipe: Searchable
-    opened: Experiment
-    """The settings that all trials start from, opened."""
+    experiment: Experiment
+    """The settings that all trials start from, with their data loaded."""
     base: Settings
     space: Sequence[Dimension]
     pricer: Pricer
@@ -97,7 +97,7 @@ class Search:
     """Why the search ended."""
 
     def __post_init__(self) -> None:
-        self.began = self.clock()
+        self.start_seconds = self.clock()
 
     def run(self) -> None:
         """Go on until a limit is reached.
@@ -143,35 +143,35 @@ class Search:
 
     def _price(self, trial: optuna.Trial) -> Price:
         """Propose values, where they are not there yet, and price them."""
-        chosen = suggest(trial, self.space)
-        overrides = [*self.recipe.TRIAL, *self.recipe.search_overrides(chosen, self.opened)]
+        point = suggest(trial, self.space)
+        overrides = [*self.recipe.TRIAL, *self.recipe.search_overrides(point, self.experiment)]
         settings = settings_from(self.base.model_dump(), overrides)
-        price = self.pricer.price(settings, self.paid(), limit_bytes=self.memory_limit())
+        price = self.pricer.price(settings, self.costs(), limit_bytes=self.memory_limit())
         if "price" not in self._notes(trial):
             trial.set_user_attr("memory_bytes", price.forecast.memory.device_bytes.expected)
             trial.set_user_attr("traced", price.is_traced)
-            trial.set_user_attr("pricing_seconds", price.made_in_seconds)
+            trial.set_user_attr("pricing_seconds", price.pricing_seconds)
             trial.set_constraint("memory", price.excess)
             trial.set_user_attr("price", price.seconds.model_dump())
         trial.set_user_attr("overrides", overrides)
-        self.listener.priced(trial.number, chosen, price)
+        self.listener.priced(trial.number, point, price)
         return price
 
     def memory_limit(self) -> float | None:
         """The least memory forecast of a trial that ran out of it."""
-        known = [t.user_attrs for t in self.study.get_trials(deepcopy=False)]
-        return min((n["memory_bytes"] for n in known if n.get("outcome") == "out of memory"), default=None)
+        notes_of_trials = [t.user_attrs for t in self.study.get_trials(deepcopy=False)]
+        return min((n["memory_bytes"] for n in notes_of_trials if n.get("outcome") == "out of memory"), default=None)
 
-    def paid(self) -> Paid:
-        """What trials took that ran to their end in one go."""
-        known = [t.user_attrs for t in studies.in_one_go(self.study)]
-        return Paid(
-            tuple(notes["overhead_seconds"] for notes in known if "overhead_seconds" in notes),
-            tuple(notes["wall_seconds"] / notes["price"]["expected"] for notes in known),
+    def costs(self) -> TrialCosts:
+        """Seconds of the trials that ran to their end in one go."""
+        notes_of_trials = [t.user_attrs for t in studies.in_one_go(self.study)]
+        return TrialCosts(
+            tuple(notes["overhead_seconds"] for notes in notes_of_trials if "overhead_seconds" in notes),
+            tuple(notes["wall_seconds"] / notes["price"]["expected"] for notes in notes_of_trials),
         )
 
     def expected_price(self) -> float:
-        """Seconds of a trial yet unknown: the mean of those priced so far, pruned ones by what they took."""
+        """Expected seconds of the next trial: the mean of earlier ones, by what they took or else their price."""
         spent = [
             t.user_attrs.get("wall_seconds", t.user_attrs["price"]["expected"])
             for t in self.study.get_trials(deepcopy=False)
@@ -180,7 +180,7 @@ class Search:
         return fmean(spent) if spent else 0.0
 
     def spent_seconds(self) -> float:
-        """Of all workers, over all trials and finalists."""
+        """Seconds that all workers spent on all trials."""
         return sum(t.user_attrs.get("wall_seconds", 0.0) for t in self.study.get_trials(deepcopy=False))
 
     def _would_end_too_late(self, price: Price) -> bool:
@@ -188,14 +188,14 @@ class Search:
         finals = self.limits.reserved_trials * max(price.seconds.expected, self.expected_price())
         need = price.seconds.conservative + finals
         if self.limits.deadline_seconds is not None:
-            left = self.limits.deadline_seconds - (self.clock() - self.began)
+            left = self.limits.deadline_seconds - (self.clock() - self.start_seconds)
             if need > left:
                 self.stopped_by = f"the deadline: {left:.0f} s are left, a trial and the finalists need {need:.0f} s"
                 return True
         if self.limits.budget is not None and self.limits.price_per_hour is not None:
-            wanted = (self.spent_seconds() + need) / HOUR * self.limits.price_per_hour
-            if wanted > self.limits.budget:
-                self.stopped_by = f"the budget: with a trial and the finalists the study would cost ${wanted:.2f}"
+            cost = (self.spent_seconds() + need) / HOUR * self.limits.price_per_hour
+            if cost > self.limits.budget:
+                self.stopped_by = f"the budget: with a trial and the finalists the study would cost ${cost:.2f}"
                 return True
         return False
 
@@ -220,12 +220,13 @@ class Search:
             if code != FINISHED:
                 self._end_badly(trial, code, run_id, time.monotonic() - start)
                 return
-            measured = self.ledger.measurement(run_id)
-            assert measured is not None
-            scores.append(self.recipe.searched_score(measured.metrics, settings))
+            measurement = self.ledger.measurement(run_id)
+            assert measurement is not None
+            scores.append(self.recipe.searched_score(measurement.metrics, settings))
         seconds = self._took(trial, time.monotonic() - start)
-        ran = [self.ledger.measurement(run) for run in self._runs(trial).values()]
-        trial.set_user_attr("overhead_seconds", max(0.0, seconds - sum(m.run.seconds for m in ran if m is not None)))
+        measurements = [self.ledger.measurement(run) for run in self._runs(trial).values()]
+        run_seconds = sum(m.run.seconds for m in measurements if m is not None)
+        trial.set_user_attr("overhead_seconds", max(0.0, seconds - run_seconds))
         trial.set_user_attr("standard_error", fmean(error for _, error in scores) / len(scores) ** 0.5)
         studies.tell(self.study, trial, fmean(score for score, _ in scores), "finished")
         self._say_ended(trial.number)
@@ -255,7 +256,7 @@ class Search:
         return runs[str(fold)]
 
     def _finish_run(self, trial: optuna.Trial, run_id: str, epochs_before: int, scores: list[float]) -> int:
-        """Run or resume one fold to its end; how it ended."""
+        """Run or resume one fold to its end; returns the exit code of `trial.py`."""
         if self.ledger.measurement(run_id) is not None:
             return FINISHED
         if self.ledger.run(run_id).state == PRUNED_EVENT:
@@ -276,6 +277,7 @@ class Search:
         process = subprocess.Popen(order.command(), stdout=subprocess.DEVNULL)
         if trial is not None:
             created = psutil.Process(process.pid).create_time()
+            # With the time of creation: the system gives process numbers again.
             trial.set_user_attr("process", vars(studies.Owner(studies.Owner.here().host, process.pid, created)))
         while True:
             try:
@@ -284,15 +286,16 @@ class Search:
             except subprocess.TimeoutExpired:
                 if trial is not None:
                     trial.set_user_attr("sign", time.time())
-            except KeyboardInterrupt:
+            except KeyboardInterrupt:  # the terminal sends Ctrl-C to the child too, which saves a checkpoint
                 process.wait()
                 raise
         if code == INTERRUPTED:
             raise KeyboardInterrupt
+        # Popen: -9 is death by SIGKILL, which the kernel's out-of-memory killer sends.
         return OUT_OF_MEMORY if code == -9 else code
 
     def _took(self, trial: optuna.Trial, seconds: float) -> float:
-        """Add to what a trial took, over all attempts."""
+        """Add to the seconds that a trial took over all attempts; returns their sum."""
         before = self._notes(trial).get("wall_seconds", 0.0)
         trial.set_user_attr("wall_seconds", before + seconds)
         return before + seconds
@@ -300,15 +303,15 @@ class Search:
     def _end_badly(self, trial: optuna.Trial, code: int, run_id: str, seconds: float) -> None:
         self._took(trial, seconds)
         outcome = {PRUNED: "pruned", OUT_OF_MEMORY: "out of memory"}.get(code, "failed")
-        said = {"pruned": "", "out of memory": "the process had no memory left"}.get(outcome, f"exit code {code}")
-        studies.tell(self.study, trial, None, outcome, said or f"run {run_id}")
+        reason = {"pruned": "", "out of memory": "the process had no memory left"}.get(outcome, f"exit code {code}")
+        studies.tell(self.study, trial, None, outcome, reason or f"run {run_id}")
         self._say_ended(trial.number)
 
     def _say_ended(self, number: int) -> None:
         self.listener.ended(self.study.get_trials(deepcopy=False)[number], self)
 
     def remaining(self) -> Range:
-        """Seconds that the rest of the wanted trials would take."""
+        """Seconds that the trials still to run would take."""
         left = max(0, self.limits.trials - len(studies.finished(self.study)))
         prices = [t.user_attrs["price"] for t in self.study.get_trials(deepcopy=False) if "price" in t.user_attrs]
         if not prices or not left:

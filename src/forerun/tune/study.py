@@ -1,4 +1,4 @@
-"""A study in a database: what is fixed in it, its trials and who runs them. SQLite, or PostgreSQL for many machines.
+"""How do workers share a study? Facts, trials and owners are in a database: SQLite, or PostgreSQL for many machines.
 
 Everything that must not differ between trials is written into the study when it begins, and compared whenever a worker
 joins or a search goes on. A trial's notes (`user_attrs`) say what it costs, who runs it, and what became of it.
@@ -31,8 +31,10 @@ SILENT_SECONDS = 600.0
 GRACE_SECONDS = 120.0
 """How long to wait for the process of a trial whose worker was killed."""
 SETTLING_SECONDS = 5.0
+"""How long a trial may run without an owner: a worker begins it first and owns it then."""
 FIXED = "fixed"
 BUSY_SECONDS = 60
+"""How long SQLite waits for another writer before it raises."""
 TABLE_ATTEMPTS = 4
 
 
@@ -50,7 +52,7 @@ class Owner:
         return cls(socket.gethostname(), os.getpid(), psutil.Process().create_time())
 
     def is_alive(self, last_sign: float) -> bool:
-        """Whether it still runs; of another machine, whether it was heard of lately."""
+        """Whether the process still runs; on another machine, whether it gave a sign lately."""
         if self.host != socket.gethostname():
             return time.time() - last_sign < SILENT_SECONDS
         try:
@@ -81,28 +83,28 @@ def open_study(
             f"--storage: the study {name!r} at {url!r} cannot be opened: {str(error).splitlines()[0]} Use a SQLAlchemy "
             f"URL such as sqlite:///runs/tune.sqlite or postgresql+psycopg://user@host/name."
         ) from error
-    known = study.user_attrs.get(FIXED)
-    if known is None:
+    recorded = study.user_attrs.get(FIXED)
+    if recorded is None:
         study.set_user_attr(FIXED, dict(fixed))
-    elif known != dict(fixed):
-        different = sorted(key for key in {*known, *fixed} if known.get(key) != fixed.get(key))
+    elif recorded != dict(fixed):
+        different = sorted(key for key in {*recorded, *fixed} if recorded.get(key) != fixed.get(key))
         raise InvalidSettings(
             f"--study: {name!r} was begun with other settings, and its trials cannot be compared with new ones; "
-            f"different: {', '.join(f'{key} (was {known.get(key)!r})' for key in different)}. Go on with the same "
+            f"different: {', '.join(f'{key} (was {recorded.get(key)!r})' for key in different)}. Go on with the same "
             f"command, or name another study."
         )
     return study
 
 
 def close_study(study: optuna.Study) -> None:
-    """Let go of the study's database."""
-    storage: Any = study._storage
+    """Close the connections to the study's database."""
+    storage: Any = study._storage  # optuna has no public way; a cached storage holds the engine in `_backend`
     storage.remove_session()
     getattr(storage, "_backend", storage).engine.dispose()
 
 
 def make_pruner(name: PrunerName) -> BasePruner:
-    """Stops trials that lag behind, never the first ones and never before an epoch."""
+    """Pruner that stops trials that lag behind, never the first ones and never before an epoch."""
     if name == "median":
         return MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=WARMUP_EPOCHS)
     return HyperbandPruner(min_resource=1, max_resource="auto") if name == "hyperband" else NopPruner()
@@ -158,6 +160,7 @@ def claim(study: optuna.Study, number: int) -> optuna.Trial | None:
     frozen = next(t for t in study.get_trials(deepcopy=False) if t.number == number)
     trial = optuna.trial.Trial(study, frozen._trial_id)
     own(trial)
+    # Two workers may both have written: the database keeps the last owner, and only that one goes on.
     again = next(t for t in study.get_trials(deepcopy=False) if t.number == number)
     mine = vars(Owner.here())
     if again.state != TrialState.RUNNING or again.user_attrs.get("owner") != mine:
@@ -173,7 +176,7 @@ def own(trial: optuna.Trial) -> None:
 
 
 def _wait_for(process: Mapping[str, Any] | None) -> None:
-    """Until the process of a killed worker has seen that it is alone."""
+    """Wait until the process that a killed worker left has ended itself."""
     if process is None:
         return
     child, until = Owner(**process), time.time() + GRACE_SECONDS
@@ -203,6 +206,7 @@ def tell(study: optuna.Study, trial: optuna.Trial, score: float | None, outcome:
     if reason:
         trial.set_user_attr("reason", reason)
     state = TrialState.COMPLETE if score is not None else TrialState.FAIL if outcome == "failed" else TrialState.PRUNED
+    # optuna/study/_tell.py (5.0): a pruned trial takes its last reported score as its value.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         study.tell(trial, score, state=state)

@@ -6,8 +6,10 @@ import pytest
 from forerun.tune.finalists import TEST, RetrainedFinalist, Start, test_once, top_trials, winner
 
 
-def finalist(number, searched, *scores):
-    return RetrainedFinalist(number, searched, ("a=1",), tuple(Start(n, f"run{n}", s) for n, s in enumerate(scores)))
+def finalist(number, searched_score, *scores):
+    return RetrainedFinalist(
+        number, searched_score, ("a=1",), tuple(Start(n, f"run{n}", s) for n, s in enumerate(scores))
+    )
 
 
 def study_of(*trials):
@@ -28,8 +30,8 @@ def test_the_winner_is_chosen_by_new_starting_points_and_not_by_the_search():
 
 def test_top_trials_are_different_settings():
     study = study_of((0.5, 0.1), (0.9, 0.2), (0.9, 0.2), (0.8, 0.3), (0.9, 0.4))
-    found = top_trials(SimpleNamespace(study=study), 3)
-    assert [t.number for t in found] == [1, 4, 3]
+    top = top_trials(SimpleNamespace(study=study), 3)
+    assert [t.number for t in top] == [1, 4, 3]
 
 
 def test_the_test_rows_are_scored_once():

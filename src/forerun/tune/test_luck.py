@@ -25,8 +25,8 @@ def test_equal_trials_stay_in_the_band_most_of_the_time_and_a_real_find_leaves_i
 def test_expected_gain_agrees_with_simulation():
     scores = list(np.random.default_rng(2).normal(0.6, 0.03, 30))
     mean, deviation, best = np.mean(scores), np.std(scores), max(scores)
-    drawn = np.random.default_rng(3).normal(mean, deviation, (40_000, 12)).max(axis=1)
-    assert expected_gain(scores, 12, 0.0) == pytest.approx(np.maximum(0, drawn - best).mean(), rel=0.05)
+    simulated = np.random.default_rng(3).normal(mean, deviation, (40_000, 12)).max(axis=1)
+    assert expected_gain(scores, 12, 0.0) == pytest.approx(np.maximum(0, simulated - best).mean(), rel=0.05)
     assert expected_gain(scores, 12, deviation) == pytest.approx(0, abs=1e-12)
     assert expected_gain(scores, 3, 0.0) < expected_gain(scores, 30, 0.0)
     assert expected_gain(scores[:2], 10, 0.0) == 0
@@ -46,8 +46,8 @@ def test_what_matters_stands_out_from_what_does_not():
     for point in points[::2]:
         del point["dead"]
     scores = [p["rate"] + 0.3 * (p["kind"] == "a") + 0.02 * float(random.normal()) for p in points]
-    found = {i.name: i for i in importances(points, scores, ["rate", "dead", "kind"])}
-    assert found["rate"].is_above_chance
-    assert not found["dead"].is_above_chance
-    assert found["rate"].low < found["rate"].value < found["rate"].high
+    by_name = {i.name: i for i in importances(points, scores, ["rate", "dead", "kind"])}
+    assert by_name["rate"].is_above_chance
+    assert not by_name["dead"].is_above_chance
+    assert by_name["rate"].low < by_name["rate"].value < by_name["rate"].high
     assert importances(points[:7], scores[:7], ["rate"]) == []

@@ -8,7 +8,7 @@ from forerun.recipes.text_classifier import recipe as text_classifier
 from forerun.recipes.text_classifier.test_search import SMALL
 from forerun.records import Range
 from forerun.settings.load import settings_from
-from forerun.tune.pricing import PROCESS_SECONDS, Paid, Pricer
+from forerun.tune.pricing import PROCESS_SECONDS, Pricer, TrialCosts
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +30,14 @@ def pricer():
 
 
 def price(pricer, base, *overrides, **more):
-    return pricer.price(settings_from(base.model_dump(), overrides), Paid(), **more)
+    return pricer.price(settings_from(base.model_dump(), overrides), TrialCosts(), **more)
 
 
 def test_a_step_is_traced_once_and_everything_else_is_forecast_anew(pricer, base):
     first = price(pricer, base)
     alike = price(pricer, base, "recipe.loss=focal", "optimizer.learning_rate=0.01", "schedule.epochs=3")
     assert not alike.is_traced
-    assert alike.made_in_seconds < 1
+    assert alike.pricing_seconds < 1
     assert alike.forecast.run.total_steps == 3 * first.forecast.run.total_steps
     assert alike.forecast.step.seconds == first.forecast.step.seconds
     assert price(pricer, base, "batch.micro_batch_size=16").is_traced
@@ -48,34 +48,34 @@ def test_a_step_is_traced_once_and_everything_else_is_forecast_anew(pricer, base
 
 def test_a_known_step_is_forecast_as_a_traced_one(pricer, base):
     again = Pricer(pricer.ask, text_classifier)
-    known = price(pricer, base, "recipe.pooling=cls", "recipe.label_smoothing=0.1")
+    untraced = price(pricer, base, "recipe.pooling=cls", "recipe.label_smoothing=0.1")
     traced = price(again, base, "recipe.pooling=cls", "recipe.label_smoothing=0.1")
-    assert known.forecast.memory == traced.forecast.memory
-    assert known.forecast.run.seconds.expected == pytest.approx(traced.forecast.run.seconds.expected)
+    assert untraced.forecast.memory == traced.forecast.memory
+    assert untraced.forecast.run.seconds.expected == pytest.approx(traced.forecast.run.seconds.expected)
 
 
 def test_processes_and_folds_are_paid_for(pricer, base):
     one = price(pricer, base)
-    folded = Pricer(pricer.ask, text_classifier, folds=4, known_steps=pricer.known_steps)
+    folded = Pricer(pricer.ask, text_classifier, folds=4, step_models=pricer.step_models)
     assert one.seconds.expected == pytest.approx(one.forecast.run.seconds.expected + PROCESS_SECONDS)
     assert price(folded, base).seconds.expected == pytest.approx(4 * one.seconds.expected)
 
 
 def test_a_range_is_earned():
     stated = Range(optimistic=90, expected=100, conservative=110)
-    assert Paid(ratios=(2.0,) * 4).widened(stated) == stated
-    wide = Paid(ratios=(0.5, 0.9, 1.0, 1.1, 1.2, 2.0)).widened(stated)
+    assert TrialCosts(ratios=(2.0,) * 4).widened(stated) == stated
+    wide = TrialCosts(ratios=(0.5, 0.9, 1.0, 1.1, 1.2, 2.0)).widened(stated)
     assert (wide.optimistic, wide.expected, wide.conservative) == pytest.approx((70, 100, 160))
-    assert Paid(ratios=(1.0,) * 9).widened(stated) == stated
-    assert Paid(overheads=(3.0, 5.0, 9.0)).around() == 5
+    assert TrialCosts(ratios=(1.0,) * 9).widened(stated) == stated
+    assert TrialCosts(overheads=(3.0, 5.0, 9.0)).around() == 5
 
 
 def test_what_needs_as_much_as_a_trial_that_ran_out_of_memory_is_refused(pricer, base):
-    needed = price(pricer, base).forecast.memory.device_bytes.expected
+    limit = price(pricer, base).forecast.memory.device_bytes.expected
     assert price(pricer, base).refusal is None
     assert price(pricer, base).excess < 0
-    assert "ran out of memory" in (price(pricer, base, limit_bytes=needed).refusal or "")
-    assert price(pricer, base, limit_bytes=needed + 1).refusal is None
+    assert "ran out of memory" in (price(pricer, base, limit_bytes=limit).refusal or "")
+    assert price(pricer, base, limit_bytes=limit + 1).refusal is None
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers(pricer, base):

@@ -13,8 +13,8 @@ SPACE = [
 START = {"rate": 0.01, "loss": "plain", "augmentation.method": "none"}
 
 
-def score(chosen):
-    return -abs(chosen["rate"] - 0.003) + 0.1 * (chosen["loss"] == "focal")
+def score(point):
+    return -abs(point["rate"] - 0.003) + 0.1 * (point["loss"] == "focal")
 
 
 def run(trials, kind, restart_every=1000, seed=0):
@@ -63,12 +63,12 @@ def test_half_proposed_trials_are_completed_as_they_began():
 
 
 def test_what_does_not_matter_is_not_asked():
-    for chosen in run(30, "tpe"):
-        assert ("gamma" in chosen) == (chosen["loss"] == "focal")
+    for point in run(30, "tpe"):
+        assert ("gamma" in point) == (point["loss"] == "focal")
 
 
 def test_the_sampler_learns():
-    scores = [score(chosen) for chosen in run(40, "tpe")]
+    scores = [score(point) for point in run(40, "tpe")]
     assert sum(s > 0.09 for s in scores[-15:]) > sum(s > 0.09 for s in scores[1:16])
 
 

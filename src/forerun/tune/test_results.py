@@ -4,7 +4,7 @@ import pytest
 from forerun.report.html import render_results
 from forerun.tune import results
 from forerun.tune.finalists import RetrainedFinalist, Start
-from forerun.tune.whole import StudySettings, reproduce
+from forerun.tune.study_run import StudySettings, reproduce
 
 SPACE = {
     "rate": optuna.distributions.FloatDistribution(0, 1),

@@ -18,7 +18,7 @@ from forerun.tune.trial import OUT_OF_MEMORY
 BASE = settings_from({"name": "t", "workload": "masked-lm", "model": {"name": "tiny-bert"}, "data": {"examples": 8}})
 SPACE = [Dimension(name="batch.sequence_length", values=(8, 16, 32, 64))]
 RECIPE = SimpleNamespace(
-    TRIAL=(), search_overrides=lambda chosen, opened: [f"{name}={value}" for name, value in chosen.items()]
+    TRIAL=(), search_overrides=lambda point, experiment: [f"{name}={value}" for name, value in point.items()]
 )
 
 
@@ -32,8 +32,8 @@ class Prices:
 
     def price(self, settings, paid, *, limit_bytes=None):
         length = settings.batch.sequence_length
-        wanted = SimpleNamespace(expected=length, conservative=length)
-        forecast = SimpleNamespace(memory=SimpleNamespace(device_bytes=wanted, capacity_bytes=self.capacity))
+        device_bytes = SimpleNamespace(expected=length, conservative=length)
+        forecast = SimpleNamespace(memory=SimpleNamespace(device_bytes=device_bytes, capacity_bytes=self.capacity))
         refusal = "too long" if length > self.capacity or (limit_bytes is not None and length >= limit_bytes) else None
         seconds = Range(optimistic=length, expected=length, conservative=length)
         return Price(settings, forecast, seconds, False, 0.0, refusal)
@@ -59,48 +59,48 @@ def search(capacity=1000, space=SPACE, start=8, **limits):
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = NumberedProposals(space, {space[0].name: start}, "random", 0)
     study = optuna.create_study(sampler=sampler, direction="maximize")
-    found = Quick(
-        study=study, recipe=RECIPE, opened=None, base=BASE, space=space, pricer=Prices(capacity),
+    worker = Quick(
+        study=study, recipe=RECIPE, experiment=None, base=BASE, space=space, pricer=Prices(capacity),
         device=SimpleNamespace(name="card"), ledger=None, ledger_url="", storage="", root=None, pruner="none",
         limits=SearchBudget(**{"trials": 6, **limits}), listener=Silence(),
     )  # fmt: skip
-    found.clock = lambda: found.now
-    found.began = 0.0
-    return found
+    worker.clock = lambda: worker.now
+    worker.start_seconds = 0.0
+    return worker
 
 
-def outcomes(found):
-    return [t.user_attrs.get("outcome") for t in found.study.trials]
+def outcomes(worker):
+    return [t.user_attrs.get("outcome") for t in worker.study.trials]
 
 
 def test_trials_are_run_until_there_are_enough_and_a_second_start_adds_none():
-    found = search(trials=4, space=[Dimension(name="batch.sequence_length", values=(8, 16))])
-    found.run()
-    assert outcomes(found) == ["finished"] * 4
-    found.run()
-    assert len(found.study.trials) == 4
-    assert found.remaining().expected == 0
+    worker = search(trials=4, space=[Dimension(name="batch.sequence_length", values=(8, 16))])
+    worker.run()
+    assert outcomes(worker) == ["finished"] * 4
+    worker.run()
+    assert len(worker.study.trials) == 4
+    assert worker.remaining().expected == 0
 
 
 def test_what_does_not_fit_is_refused_before_it_runs_and_does_not_count():
-    found = search(capacity=20)
-    found.run()
-    lengths = {t.params["batch.sequence_length"] for t in studies.finished(found.study)}
+    worker = search(capacity=20)
+    worker.run()
+    lengths = {t.params["batch.sequence_length"] for t in studies.finished(worker.study)}
     assert lengths <= {8, 16}
-    assert outcomes(found).count("finished") == 6
-    assert "refused" in outcomes(found)
-    refused = next(t for t in found.study.trials if t.user_attrs["outcome"] == "refused")
+    assert outcomes(worker).count("finished") == 6
+    assert "refused" in outcomes(worker)
+    refused = next(t for t in worker.study.trials if t.user_attrs["outcome"] == "refused")
     assert refused.constraints["memory"] > 0
     assert "wall_seconds" not in refused.user_attrs
 
 
 def test_running_out_of_memory_is_a_pruned_trial_and_teaches():
-    found = search(trials=25)
-    found.run()
-    said = outcomes(found)
-    assert said.count("out of memory") == 1
-    assert found.memory_limit() == 64
-    assert "refused" in said[said.index("out of memory") :]
+    worker = search(trials=25)
+    worker.run()
+    endings = outcomes(worker)
+    assert endings.count("out of memory") == 1
+    assert worker.memory_limit() == 64
+    assert "refused" in endings[endings.index("out of memory") :]
 
 
 def test_a_space_in_which_nothing_fits_is_an_error():
@@ -109,29 +109,29 @@ def test_a_space_in_which_nothing_fits_is_an_error():
 
 
 def test_a_deadline_keeps_time_for_the_finalists():
-    found = search(trials=100, deadline_seconds=120, reserved_trials=2)
-    found.run()
-    assert "deadline" in found.stopped_by
-    last = found.study.trials[-1]
+    worker = search(trials=100, deadline_seconds=120, reserved_trials=2)
+    worker.run()
+    assert "deadline" in worker.stopped_by
+    last = worker.study.trials[-1]
     assert last.state == optuna.trial.TrialState.RUNNING, "the trial that was priced is the next one"
-    assert found.now + 3 * last.user_attrs["price"]["expected"] > 120
-    assert found.now <= 120
+    assert worker.now + 3 * last.user_attrs["price"]["expected"] > 120
+    assert worker.now <= 120
 
 
 def test_a_budget_is_for_all_workers_of_a_study():
-    found = search(trials=100, budget=1.0, price_per_hour=36.0)  # a cent a second
-    found.run()
-    assert "budget" in found.stopped_by
-    assert found.spent_seconds() <= 100
+    worker = search(trials=100, budget=1.0, price_per_hour=36.0)  # a cent a second
+    worker.run()
+    assert "budget" in worker.stopped_by
+    assert worker.spent_seconds() <= 100
     again = search(trials=100, budget=1.0, price_per_hour=36.0)
-    again.study = found.study
+    again.study = worker.study
     again.run()
-    assert again.spent_seconds() == found.spent_seconds()
+    assert again.spent_seconds() == worker.spent_seconds()
 
 
 def test_what_is_left_is_priced_by_what_trials_took():
-    found = search(trials=3, space=[Dimension(name="batch.sequence_length", values=(8, 16))])
-    found.run()
-    found.limits = SearchBudget(trials=5)
-    assert found.remaining().expected == pytest.approx(2 * found.expected_price())
-    assert 8 <= found.expected_price() <= 16
+    worker = search(trials=3, space=[Dimension(name="batch.sequence_length", values=(8, 16))])
+    worker.run()
+    worker.limits = SearchBudget(trials=5)
+    assert worker.remaining().expected == pytest.approx(2 * worker.expected_price())
+    assert 8 <= worker.expected_price() <= 16

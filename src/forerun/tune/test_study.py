@@ -19,20 +19,20 @@ def url(tmp_path):
     return f"sqlite:///{tmp_path}/deep/tune.sqlite"
 
 
-def opened(url, **changes):
+def join_study(url, **changes):
     return studies.open_study(url, "one", {**FIXED, **changes}, None)
 
 
 def test_a_study_is_made_with_its_folder_and_joined(url):
-    opened(url)
+    join_study(url)
     assert studies.open_study(url, "one", None, None).user_attrs[studies.FIXED] == FIXED
 
 
 @pytest.mark.parametrize("key", FIXED)
 def test_seed_metric_and_target_cannot_change_within_a_study(url, key):
-    opened(url)
+    join_study(url)
     with pytest.raises(InvalidSettings, match=f"different: {key}"):
-        opened(url, **{key: "other"})
+        join_study(url, **{key: "other"})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_database_that_is_not_there_is_one_clear_error(wrong):
 
 
 def test_trials_of_living_workers_are_left_alone_and_others_taken_over(url):
-    study = opened(url)
+    study = join_study(url)
     mine, left = study.ask(), study.ask()
     studies.own(mine)
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -52,8 +52,8 @@ def test_trials_of_living_workers_are_left_alone_and_others_taken_over(url):
     dead.wait()
     left.set_user_attr("owner", vars(studies.Owner(studies.Owner.here().host, dead.pid, created)))
     assert [t.number for t in studies.waiting_trials(study)] == [left.number]
-    taken = studies.claim(study, left.number)
-    assert taken is not None
+    claimed = studies.claim(study, left.number)
+    assert claimed is not None
     assert studies.waiting_trials(study) == []
 
 
@@ -70,7 +70,7 @@ def test_a_process_number_that_was_given_again_is_another_process():
 
 
 def test_a_trial_that_was_only_just_begun_is_waited_for(url):
-    study = opened(url)
+    study = join_study(url)
     trial = study.ask()
     assert not studies.is_settled(study)
     studies.own(trial)
@@ -88,7 +88,7 @@ def test_a_trial_that_was_only_just_begun_is_waited_for(url):
     ],
 )
 def test_ends(url, outcome, score, state):
-    study = opened(url)
+    study = join_study(url)
     studies.tell(study, study.ask(), score, outcome, "why")
     (trial,) = study.trials
     assert (trial.state, trial.user_attrs["outcome"], trial.value) == (state, outcome, score)
@@ -102,7 +102,7 @@ def test_pruners(name):
 
 
 def test_studies_are_compared_by_what_they_tried(url):
-    study = opened(url)
+    study = join_study(url)
     studies.tell(study, study.ask(), 0.5, "finished")
     one = study.trials
     assert studies.same_trials(one, study.trials)

@@ -1,4 +1,4 @@
-"""One run of a trial in a process of its own: `python -m forerun.tune.trial` with one JSON document as its argument.
+"""How does one run of a trial go? `python -m forerun.tune.trial` runs it, with one JSON document as its argument.
 
 It takes the settings and the forecast from the ledger, reports its score to the study after each epoch, and stops when
 the study's pruner says so, or as soon as the worker that started it is gone. Whatever becomes of it is in the ledger,
@@ -35,13 +35,13 @@ PRUNED_EVENT = "pruned"
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """What a worker tells a trial's process."""
+    """Everything that a trial's process is told, as its one argument."""
 
     ledger: str
     run_id: str
     root: str
     storage: str | None = None
-    """Of the study to report to; none for runs that nothing prunes."""
+    """URL of the study to report to; None for runs that nothing prunes."""
     study: str = ""
     number: int = 0
     pruner: PrunerName = "none"
@@ -51,7 +51,7 @@ class TrialOrder:
     """Scores of those folds."""
 
     def command(self) -> list[str]:
-        """What to start."""
+        """Command line of the process."""
         return [sys.executable, "-m", "forerun.tune.trial", json.dumps(vars(self))]
 
 
@@ -66,21 +66,22 @@ class _WhileTheWorkerLives(RunListener):
         self.parent = parent
 
     def step_done(self, report: StepReport, left: Range) -> None:
+        # A child whose parent is gone is adopted by another process. SIGKILL, as two must not write one run.
         if os.getppid() != self.parent:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run_trial(order: TrialOrder, parent: int) -> int:
-    """Run or resume, and say how it ended."""
+    """Run or resume the run of `order`; returns the exit code."""
     device = detect().device
     with open_ledger(order.ledger) as ledger:
         settings = settings_from(ledger.run(order.run_id).settings)
-        opened = load_recipe(settings.workload).load_experiment(settings)
+        experiment = load_recipe(settings.workload).load_experiment(settings)
         if order.storage is not None:
-            opened = _reporting(opened, order, _trial_of(order), ledger)
+            experiment = _reporting(experiment, order, _trial_of(order), ledger)
         try:
             run_experiment(
-                opened, device, ledger, Path(order.root), resume=order.run_id, listener=_WhileTheWorkerLives(parent)
+                experiment, device, ledger, Path(order.root), resume=order.run_id, listener=_WhileTheWorkerLives(parent)
             )
         except Pruned as stop:
             ledger.record_event(order.run_id, PRUNED_EVENT, str(stop))
@@ -89,7 +90,7 @@ def run_trial(order: TrialOrder, parent: int) -> int:
             return INTERRUPTED
         except OutOfMemory as error:
             return _failed(error, OUT_OF_MEMORY)
-        except NonFiniteLoss as error:
+        except NonFiniteLoss as error:  # a bad point of the space, not a fault: the sampler learns from it
             ledger.record_event(order.run_id, PRUNED_EVENT, str(error))
             return PRUNED
         except ForerunError as error:
@@ -113,29 +114,29 @@ def _trial_of(order: TrialOrder) -> optuna.Trial:
     return optuna.trial.Trial(study, frozen._trial_id)
 
 
-def _reporting(opened: Experiment, order: TrialOrder, trial: optuna.Trial, ledger: Ledger) -> Experiment:
-    """The recipe with each epoch's score reported."""
-    searched: Any = load_recipe(opened.settings.workload)
-    steps_per_epoch = len(opened.data.epoch_steps(0))
-    total = opened.settings.total_steps(steps_per_epoch * opened.settings.global_batch_size)
-    known = set(trial.storage.get_trial(trial._trial_id).intermediate_values)
+def _reporting(experiment: Experiment, order: TrialOrder, trial: optuna.Trial, ledger: Ledger) -> Experiment:
+    """The experiment, with the score of each epoch reported to the study."""
+    recipe: Any = load_recipe(experiment.settings.workload)
+    steps_per_epoch = len(experiment.data.epoch_steps(0))
+    total = experiment.settings.total_steps(steps_per_epoch * experiment.settings.global_batch_size)
+    reported_epochs = set(trial.storage.get_trial(trial._trial_id).intermediate_values)
 
     def evaluate(step: TrainingStep, number: int) -> dict[str, float]:
-        metrics = opened.evaluate(step, number)
-        score, _ = searched.searched_score(metrics, opened.settings)
+        metrics = experiment.evaluate(step, number)
+        score, _ = recipe.searched_score(metrics, experiment.settings)
         epoch = order.epochs_before + round(number / steps_per_epoch)
         scores = [*order.scores_before, score]
-        if epoch not in known:
+        if epoch not in reported_epochs:  # optuna warns of a second report of one step; a resumed run repeats some
             trial.report(sum(scores) / len(scores), epoch)
         if number < total and trial.should_prune():
             raise Pruned(f"behind the others after epoch {epoch}: {score:.4f}")
         return metrics
 
-    return replace(opened, evaluate=evaluate)
+    return replace(experiment, evaluate=evaluate)
 
 
 def main() -> None:
-    """The process."""
+    """Entry point of the process."""
     parent = os.getppid()
     content = json.loads(sys.argv[1])
     content["scores_before"] = tuple(content["scores_before"])

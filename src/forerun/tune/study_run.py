@@ -1,4 +1,4 @@
-"""A search from beginning to end: search, finalists, the test once, the report, and the command of the winner."""
+"""What comes after a search? Finalists, the test once, the report, and the command that trains the winner again."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ SCHEMA = "forerun.tune/1"
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """What a command asks of a search, beside its limits."""
+    """Settings of a search as a command gives them, beside its limits."""
 
     target: str
     overrides: tuple[str, ...]
@@ -35,7 +35,7 @@ class StudySettings:
 
 @dataclass
 class StudyResult:
-    """Everything a search has found so far."""
+    """Tables, curves and JSON document of a search as it stands."""
 
     tables: list[ResultTable]
     curves: list[ResultCurve]
@@ -58,7 +58,7 @@ def fold_options(settings: Settings) -> FoldOptions:
 
 
 def fixed_facts(settings: Settings, plan: StudySettings, split: str, gpu: str) -> dict[str, Any]:
-    """What must be the same for every trial and every worker of a study."""
+    """Facts that must be the same for every trial and every worker of a study."""
     options = fold_options(settings)
     return {
         "target": plan.target,
@@ -75,12 +75,12 @@ def fixed_facts(settings: Settings, plan: StudySettings, split: str, gpu: str) -
     }
 
 
-def finish(search: Search, plan: StudySettings, said: Callable[[str], None]) -> StudyResult:
-    """Finalists and test after the search, as far as there are scores, and all that can be said."""
+def finish(search: Search, plan: StudySettings, on_progress: Callable[[str], None]) -> StudyResult:
+    """Train the finalists, test them once, and describe the study; without a score there are none of both."""
     finalists: list[RetrainedFinalist] = []
     test: Mapping[str, Any] | None = None
     if plan.finalists and completed(search.study):
-        finalists = train_finalists(search, plan.finalists, plan.starts, said)
+        finalists = train_finalists(search, plan.finalists, plan.starts, on_progress)
         test = test_once(search, finalists)
     return describe(search, plan, finalists, test)
 
@@ -92,13 +92,13 @@ def describe(
     study = search.study
     noise, source = results.noise_of(study, finalists)
     baselines = study.user_attrs.get(BASELINES, {})
-    found = results.study_importances(study, [d.name for d in search.space])
+    ranking = results.study_importances(study, [d.name for d in search.space])
     scored = bool(completed(study))
     tables = [
         results.progress_table(study, search.limits.trials, search.remaining().expected, noise),
         results.trials_table(study),
         results.price_table(study),
-        *([results.importance_table(found, len(completed(study)))] if found else []),
+        *([results.importance_table(ranking, len(completed(study)))] if ranking else []),
         *([results.finalists_table(finalists, test)] if finalists else []),
         *([results.test_table(test)] if test is not None else []),
     ]
@@ -116,7 +116,7 @@ def describe(
         "seconds_left": search.remaining().model_dump(),
         "noise": {"value": noise, "source": source},
         "baselines": baselines,
-        "importances": [vars(importance) for importance in found],
+        "importances": [vars(importance) for importance in ranking],
         "finalists": [
             {"trial": f.trial, "searched": f.searched_score, "score": f.score, "starts": [vars(s) for s in f.starts]}
             for f in finalists
@@ -154,15 +154,15 @@ def _criteria(search: Search, test: Mapping[str, Any] | None) -> list[dict[str, 
     """The recipe's criteria on scores, by the winner's figures on the test rows."""
     if test is None:
         return []
-    metrics, found = test["metrics"], []
+    metrics, rows = test["metrics"], []
     for criterion in search.recipe.criteria_for(search.base):
         if criterion.comparison == "error within":
             continue
         bound = _bound(criterion, metrics)
         value = metrics[criterion.quantity]
         passed = value > bound if criterion.comparison == "above" else value < bound
-        found.append({"name": criterion.name, "value": value, "bound": bound, "passed": passed})
-    return found
+        rows.append({"name": criterion.name, "value": value, "bound": bound, "passed": passed})
+    return rows
 
 
 def _bound(criterion: Criterion, metrics: Mapping[str, float]) -> float:
