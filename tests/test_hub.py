@@ -1,4 +1,4 @@
-"""What comes from a hub, without one: clear errors, and what is asked for."""
+"""Loading from a hub that is faked: calls, and clear errors."""
 
 import sys
 import types
@@ -12,30 +12,30 @@ from forerun.models.pretrained_tokenizer import load_tokenizer
 
 
 def hub(monkeypatch, answer):
-    asked = []
+    calls = []
 
     def load_dataset(*names, **options):
-        asked.append((names, options))
+        calls.append((names, options))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    return asked
+    return calls
 
 
 def test_a_data_set_is_asked_for_by_name_and_configuration(monkeypatch):
-    asked = hub(monkeypatch, [{"text": "a"}])
+    calls = hub(monkeypatch, [{"text": "a"}])
     assert load_from_hub("owner/name", "small", split="train") == [{"text": "a"}]
-    assert asked == [(("owner/name", "small"), {"split": "train"})]
+    assert calls == [(("owner/name", "small"), {"split": "train"})]
 
 
 @pytest.mark.parametrize("error", [OSError("offline\nand more"), ValueError("no such configuration"), RuntimeError()])
 def test_a_hub_that_gives_nothing_is_said_in_a_line(monkeypatch, error):
     hub(monkeypatch, error)
-    with pytest.raises(BadData, match=r"the hub could not give owner/name:small: \w+.* Go online") as found:
+    with pytest.raises(BadData, match=r"the hub could not give owner/name:small: \w+.* Go online") as failure:
         load_from_hub("owner/name", "small")
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(failure.value)
 
 
 def test_without_the_package_its_extra_is_named(monkeypatch):
@@ -48,4 +48,4 @@ def test_a_tokenizer_that_is_not_there(monkeypatch, tmp_path):
     monkeypatch.setattr(pretrained_tokenizer, "hub_is_reachable", lambda: False)
     for source in ("owner/none", tmp_path):
         with pytest.raises(UnknownModel, match="the tokenizer of it is needed; loading it from .* failed: .* Do this."):
-            load_tokenizer(source, wanted="it is needed", instead="Do this.")
+            load_tokenizer(source, purpose="it is needed", instead="Do this.")

@@ -42,47 +42,47 @@ class DeviceCalibration(Record):
     gpu: str
     """Catalogue name, or `cpu`."""
     device_name: str
-    """As the device calls itself."""
+    """Name that the device reports of itself."""
     threads: int
-    """That PyTorch's operators run on, on a CPU."""
+    """Threads that PyTorch's operators run on, on a CPU."""
     products: list[TimedProduct]
     attention: list[TimedAttention]
     copy_bytes_per_second: dict[int, float]
-    """Read and written, by bytes of the copied tensor."""
+    """Bytes read and written per second by a copy, by bytes of the copied tensor."""
     fresh_page_seconds_per_byte: float
-    """What memory costs that the operating system hands out anew; 0 on a GPU."""
+    """Seconds that a byte costs when the operating system hands it out anew; 0 on a GPU."""
     operator_host_seconds: float
-    """Python and autograd around one operator."""
+    """Seconds of Python and autograd around one operator."""
     compiled_random_seconds: float | None = None
-    """A random number in a compiled kernel; null where nothing can be compiled, and on a GPU."""
+    """Seconds of a random number in a compiled kernel; null where nothing can be compiled, and on a GPU."""
     compile_seconds: float | None = None
-    """The first compilation of a small function, which starts the compiler's parts."""
+    """Seconds of the first compilation of a small function, which starts the compiler's parts."""
     disk_write_bytes_per_second: float
     disk_read_bytes_per_second: float
     tokenised_bytes_per_second: float
     import_seconds: float
-    """A fresh process until torch and transformers are imported."""
+    """Seconds of a fresh process until torch and transformers are imported."""
     took_seconds: float
     versions: dict[str, str] = {}
 
     @property
     def memory_bytes_per_second(self) -> float:
-        """Of the largest copy."""
+        """Bytes read and written per second by the largest copy."""
         return self.copy_bytes_per_second[max(self.copy_bytes_per_second)]
 
     def peak_flops_per_second(self, dtype: str) -> float | None:
-        """Of the fastest product in `dtype`; None where none was timed."""
-        found = [2 * p.batch * p.m * p.k * p.n / p.seconds for p in self.products if p.dtype == dtype]
-        return max(found, default=None)
+        """FLOP per second of the fastest product in `dtype`; None where none was timed."""
+        speeds = [2 * p.batch * p.m * p.k * p.n / p.seconds for p in self.products if p.dtype == dtype]
+        return max(speeds, default=None)
 
 
 class CorrectionTerm(Record):
     """What past runs say of one term of a forecast, and how sure that is."""
 
     factor: float = 1.0
-    """Measured over forecast, of runs that were not quite the same."""
+    """Measured over forecast time of runs that were not quite the same."""
     measured_seconds: float | None = None
-    """Of runs with the same settings."""
+    """Seconds of runs with the same settings."""
     trust: float = 0.0
     """Weight of `measured_seconds` against the corrected forecast, from 0 to 1, on a logarithmic scale."""
     spread: float
@@ -98,10 +98,11 @@ class Correction(Record):
     """Which runs it comes from, in words."""
 
     def factor(self, term: str, expected: float) -> float:
-        """Multiply a forecast of `expected` seconds by this."""
-        found = self.terms.get(term)
-        if found is None:
+        """Factor on a forecast of `expected` seconds for `term`."""
+        fitted = self.terms.get(term)
+        if fitted is None:
             return 1.0
-        if found.measured_seconds is None or expected <= 0:
-            return found.factor
-        return found.factor ** (1 - found.trust) * (found.measured_seconds / expected) ** found.trust
+        if fitted.measured_seconds is None or expected <= 0:
+            return fitted.factor
+        # a geometric mean: errors of forecasts multiply
+        return fitted.factor ** (1 - fitted.trust) * (fitted.measured_seconds / expected) ** fitted.trust

@@ -31,9 +31,9 @@ class Category(StrEnum):
 
 
 RANDOM_ELEMENTS = "random_elements"
-"""Keyword of a fused kernel that draws random numbers: how many."""
+"""Keyword of a fused kernel: how many random numbers it draws."""
 BETWEEN_RANKS = "c10d."
-"""How operators begin that other ranks take part in."""
+"""Prefix of the names of operators that other ranks take part in."""
 ALLOCATE, FREE, OP = "allocate", "free", "op"
 
 
@@ -62,7 +62,7 @@ class Call:
     name: str
     """The aten overload, such as `aten.mm.default`."""
     arguments: tuple[Any, ...]
-    """Positional, then (name, value) pairs of keyword arguments in `keywords`; tensors are `TensorSpec`s."""
+    """Positional arguments; keyword arguments are (name, value) pairs in `keywords`. Tensors are `TensorSpec`s."""
     keywords: tuple[tuple[str, Any], ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -87,7 +87,7 @@ class Op:
     micro_step: int
     module: str
     recomputed: bool = False
-    """Runs a second time because of activation checkpointing."""
+    """Whether it runs a second time because of activation checkpointing."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Storage:
     owner: Category | None = None
     freed_in: Phase | None = None
     name: str = ""
-    """Of a parameter: its name in the model."""
+    """Name in the model, of a parameter; empty otherwise."""
     stream: int = 0
     """Number of the stream that it was made on; the allocator keeps a pool for each."""
 

@@ -57,6 +57,7 @@ def maximum_length(config: Any) -> int | None:
     positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if positions is None:
         return None
+    # transformers/models/roberta/modeling_roberta.py (5.23): positions begin at padding_idx + 1, and padding_idx is 1
     return positions - 2 if config.model_type in OFFSET_POSITIONS else positions
 
 
@@ -113,5 +114,5 @@ def _factory(config: Any, workload: str) -> Any:
         )
     if workload == "encoder" and config.model_type in ENCODER_CLASSES:
         return getattr(transformers, ENCODER_CLASSES[config.model_type])
-    found = _mapping(workload)[type(config)]
-    return found[0] if isinstance(found, tuple) else found
+    model_class = _mapping(workload)[type(config)]
+    return model_class[0] if isinstance(model_class, tuple) else model_class

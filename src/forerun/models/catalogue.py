@@ -35,7 +35,7 @@ class Architecture(Record):
     config: Mapping[str, Any]
     """Configuration fields that differ from the class defaults."""
     parameters: int
-    """Of the class `parameters_of`, each shared tensor once."""
+    """Parameters of the class `parameters_of`, each shared tensor once."""
     parameters_of: str
     """Workload whose head is counted: encoder, causal-lm or seq2seq-lm."""
     source: str
@@ -68,10 +68,10 @@ def architecture(name: str) -> Architecture:
     Raises:
         UnknownModel: no such row; the message lists the nearest names.
     """
-    found = _names().get(name.lower())
-    if found is None:
+    row_name = _names().get(name.lower())
+    if row_name is None:
         raise UnknownModel(f"No architecture {name!r} in the catalogue. Nearest: {nearest(name, list(_rows()))}.")
-    return _rows()[found]
+    return _rows()[row_name]
 
 
 def hub_id(name: str) -> str:
@@ -96,13 +96,15 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
         config = AutoConfig.from_pretrained(name)
     else:
         config = _from_hub(name)
-    known = set(config.to_dict()) | {"num_labels", "rope_theta"}
+    field_names = set(config.to_dict()) | {"num_labels", "rope_theta"}
     for field in overrides:
-        if field not in known:
+        if field not in field_names:
             raise InvalidSettings(
-                f"model.config.{field}: no field of {type(config).__name__}. Nearest: {nearest(field, sorted(known))}."
+                f"model.config.{field}: no field of {type(config).__name__}. "
+                f"Nearest: {nearest(field, sorted(field_names))}."
             )
     config.update(dict(overrides))
+    # transformers refuses "sdpa" for classes without it when the model is built, so it is decided here
     eager = attention == "eager" or config.model_type in NO_SDPA
     config._attn_implementation = "eager" if eager else "sdpa"
     return config

@@ -61,11 +61,11 @@ class CodeEncoderConfig:
         Raises:
             InvalidSettings: an unknown field, or sizes that do not go together.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        field_names = [field.name for field in dataclasses.fields(cls)]
         for name in overrides:
-            if name not in known:
+            if name not in field_names:
                 raise InvalidSettings(
-                    f"model.config.{name}: not a field of code-encoder. Nearest: {nearest(name, known)}."
+                    f"model.config.{name}: not a field of code-encoder. Nearest: {nearest(name, field_names)}."
                 )
         config = cls(**overrides)
         if config.width % config.heads or config.kernel % 2 == 0 or config.orders < 1 or config.buckets < 2:

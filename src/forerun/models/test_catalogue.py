@@ -47,14 +47,14 @@ def test_counts_round_to_the_published_figure(row):
 
 
 def test_known_exact_counts():
-    known = {
+    counts = {
         "gemma-2-2b": 2_614_341_888,
         "codebert": 124_645_632,
         "llama-2-7b": 6_738_415_616,
         "pythia-6.9b": 6_857_302_016,
         "mixtral-8x7b": 46_702_792_704,
     }
-    assert {name: architecture(name).parameters for name in known} == known
+    assert {name: architecture(name).parameters for name in counts} == counts
 
 
 def test_names_are_lower_case_and_unique():

@@ -37,7 +37,7 @@ class TerminalProgress(RunListener):
         total = training.schedule.total_steps
         self.err.print(f"Run {run_id}: training, {total} steps. Ctrl-C stops after a step and leaves a resumable run.")
         if training.step.documents is not None:
-            self.err.print(training.step.documents.said, highlight=False)
+            self.err.print(training.step.documents.description, highlight=False)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

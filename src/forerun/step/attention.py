@@ -22,13 +22,13 @@ from forerun.settings.schema import Settings
 from forerun.step.precision import POLICIES
 
 NAME = "documents"
-"""Under which transformers finds this attention."""
+"""Name under which transformers finds this attention."""
 OFFSETS, LONGEST_ARGUMENT = "cu_seq_lens_q", "max_length_q"
 """Arguments of a model's call that reach its attention; transformers' names (`FlashAttentionKwargs`)."""
 HALF = (torch.float16, torch.bfloat16)
 OLDEST, SMALL_CHIPS = (8, 0), ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 HEAD_MULTIPLE, LARGEST_HEAD, LARGEST_ON_SMALL_CHIPS = 8, 256, 192
-"""Of FlashAttention (`sdp_utils.cpp`, PyTorch 2.13); on small chips larger heads have no backward pass with dropout."""
+"""Limits of FlashAttention (`sdp_utils.cpp`, 2.13); on small chips larger heads have no backward pass with dropout."""
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 FORCED: dict[str, tuple[str, ...]] = {
     "flash": ("FLASH_ATTENTION", "MATH"), "efficient": ("EFFICIENT_ATTENTION", "MATH"), "math": ("MATH",),
@@ -44,10 +44,10 @@ class DocumentKernel:
     why: str
 
     @property
-    def said(self) -> str:
-        """For the reader of a forecast or a log."""
-        how = "variable-length attention" if self.kind == "offsets" else "block masks"
-        return f"Packed documents are kept apart by {how}: {self.why}."
+    def description(self) -> str:
+        """How documents are kept apart and why, for the reader of a forecast or a log."""
+        method = "variable-length attention" if self.kind == "offsets" else "block masks"
+        return f"Packed documents are kept apart by {method}: {self.why}."
 
 
 def kernel_of_documents(settings: Settings, config: Any, capability: tuple[int, int] | None) -> DocumentKernel:
@@ -55,7 +55,7 @@ def kernel_of_documents(settings: Settings, config: Any, capability: tuple[int, 
     dtype = POLICIES[settings.precision].compute_dtype
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     most = LARGEST_ON_SMALL_CHIPS if capability in SMALL_CHIPS else LARGEST_HEAD
-    against = [
+    obstacles = [
         (settings.model.attention not in ("auto", "flash"), f"model.attention is {settings.model.attention}"),
         (capability is None, "only GPUs have the kernel"),
         (capability is not None and capability < OLDEST, "the kernel needs compute capability 8.0"),
@@ -63,7 +63,7 @@ def kernel_of_documents(settings: Settings, config: Any, capability: tuple[int, 
         (head % HEAD_MULTIPLE != 0 or head > most, f"the kernel has no heads of {head}"),
         (settings.compile in GRAPH_MODES, f"CUDA graphs (compile: {settings.compile}) want the same shapes each step"),
     ]
-    reason = next((said for applies, said in against if applies), None)
+    reason = next((reason_text for applies, reason_text in obstacles if applies), None)
     if reason is not None:
         return DocumentKernel("masks", reason)
     return DocumentKernel("offsets", "FlashAttention takes where each begins")
@@ -84,7 +84,7 @@ def take_offsets(model: nn.Module, settings: Settings, capability: tuple[int, in
     kernel = kernel_of_documents(settings, config, capability)
     if kernel.kind == "offsets":
         _register()
-        config._attn_implementation = NAME
+        config._attn_implementation = NAME  # read at each call; setting it after the model is built is enough
     return kernel
 
 
@@ -126,7 +126,8 @@ def attend_within(
         )  # type: ignore[return-value]
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     batch, _, length, _ = query.shape
-    rows = [_laid_out(tensor, _half(value)) for tensor in (query, key, value)]
+    rows = [_as_rows(tensor, _half(value)) for tensor in (query, key, value)]
+    # torch/nn/attention/varlen.py (2.13) calls it too, with dropout_p fixed at 0.0 (line 101)
     out = torch.ops.aten._flash_attention_forward(
         *rows, offsets, offsets, longest, longest, dropout, causal, False, scale=scaling
     )[0]
@@ -134,12 +135,12 @@ def attend_within(
 
 
 def _half(value: Tensor) -> torch.dtype:
-    """What autocast would compute attention in; it does not know this operator."""
+    """Dtype that autocast would compute attention in; autocast_mode.h (2.13) does not list this operator."""
     kind = value.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
 
 
-def _laid_out(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def _as_rows(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """(B, H, T, D) as rows laid end to end, (B T, H, D)."""
     return tensor.transpose(1, 2).flatten(0, 1).to(dtype)
 

@@ -26,13 +26,13 @@ from forerun.step.workload import Workload
 
 CLASSIFICATIONS = ("sequence-classification", "token-classification")
 CLASSIFICATION_HEADS = ("score", "classifier", "pre_classifier")
-"""Heads that start from random weights: peft's `SEQ_CLS_HEAD_NAMES` (0.21) and the layer before DistilBERT's."""
+"""Heads that start from random weights: `SEQ_CLS_HEAD_NAMES` (peft/utils/constants.py:403, 0.21), DistilBERT's too."""
 PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 """peft sets these patterns itself for mixture-of-experts models, and then warns about them."""
 PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
 """peft 0.21 asks transformers 5.23 by the old name."""
 DYNAMO_GRAD_WARNING = r"The \.grad attribute of a Tensor that is not a leaf"
-"""Dynamo (2.11 to 2.13) looks at it of what enters a graph, and needs nothing of it."""
+"""Dynamo (2.11 to 2.13) looks at `.grad` of what enters a graph, and needs nothing of it."""
 
 
 def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
@@ -89,6 +89,7 @@ def bind_step(
     optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale)
     step = TrainingStep(settings, workload, model, optimizer, device)
     step.documents = take_offsets(model, settings, capability or capability_of(device))
+    # DDP registers its hooks on the parameters, so it comes after the adapter and before `torch.compile`
     if settings.parallel.kind == "ddp":
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
     if settings.compile != "none":
@@ -171,7 +172,7 @@ def trained_whole(model: nn.Module, settings: Settings) -> list[str]:
 KEPT_OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_grouped_mm", "_scaled_dot_product_flash_attention",
                   "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
                   "_scaled_dot_product_flash_attention_for_cpu", "_flash_attention_forward")  # fmt: skip
-"""What selective checkpointing keeps, because it is dear to compute again: matrix products and attention."""
+"""Operators whose results selective checkpointing keeps, as they are dear to compute again: products and attention."""
 
 
 def recomputation(settings: Settings) -> dict[str, Any]:
@@ -189,11 +190,11 @@ def recomputation(settings: Settings) -> dict[str, Any]:
             "activation_checkpointing: int8 layers keep their inputs under selective checkpointing; "
             "found 'selective'. Set it to blocks, or quantization to nf4."
         )
-    kept = {getattr(torch.ops.aten, name).default for name in KEPT_OPERATORS}
+    saved_operators = {getattr(torch.ops.aten, name).default for name in KEPT_OPERATORS}
 
     def contexts() -> Any:
         def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            return CheckpointPolicy.MUST_SAVE if operator in kept else CheckpointPolicy.PREFER_RECOMPUTE
+            return CheckpointPolicy.MUST_SAVE if operator in saved_operators else CheckpointPolicy.PREFER_RECOMPUTE
 
         return create_selective_checkpoint_contexts(policy)
 
@@ -210,5 +211,6 @@ def checkpoint_blocks(model: nn.Module, kwargs: dict[str, Any]) -> None:
         raise NotSupported(
             f"activation_checkpointing: {type(model).__name__} has no blocks to recompute. Set it to none."
         )
+    # the reentrant kind (torch/utils/checkpoint.py) gives gradients only where an input of the block requires one
     if any(not p.requires_grad for p in model.parameters()):
         model.enable_input_require_grads()  # type: ignore[operator]

@@ -21,11 +21,11 @@ from forerun.errors import NotSupported
 from forerun.units import MIB
 
 CHUNK_BYTES = 256 * MIB
-"""Of fp32 logits in one chunk: large enough to keep a GPU busy."""
+"""Bytes of fp32 logits in one chunk: large enough to keep a GPU busy."""
 FP16_FACTOR = 16.0
 """Gradients of logits begin near one over the vocabulary, where fp16 has few digits left; undone in fp32."""
 CAP, DIVISOR, FACTOR = "final_logit_softcapping", "logits_scaling", "logit_scale"
-"""What configurations of transformers do to logits after the output layer (Gemma 2, Granite, Cohere)."""
+"""Fields by which configurations of transformers change logits after the output layer (Gemma 2, Granite, Cohere)."""
 FAMILIES = frozenset({
     "bert", "distilbert", "electra", "roberta", "xlm-roberta", "modernbert", "gpt2", "gpt_neox", "gpt_bigcode", "opt",
     "llama", "mistral", "mixtral", "qwen2", "phi", "gemma2", "falcon", "t5",
@@ -40,7 +40,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         wants_gradients: bool,
     ) -> Tensor:  # fmt: skip
         dtype = _compute_dtype(hidden, weight)
-        wants = [wants_gradients and needed for needed in ctx.needs_input_grad[:3]]
+        wants = [wants_gradients and is_required for is_required in ctx.needs_input_grad[:3]]
         cast = weight.to(dtype)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         keeps = torch.float32 if dtype == torch.float16 else hidden.dtype
@@ -61,9 +61,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     of_bias += slope.sum(dim=0)
                 slope = (slope if undo == 1.0 else slope.mul_(undo)).to(dtype)
                 if of_hidden is not None:
-                    of_hidden[begin : begin + rows] = _undone(slope @ cast, undo)
+                    of_hidden[begin : begin + rows] = _unscaled(slope @ cast, undo)
                 if of_weight is not None:
-                    of_weight += _undone(slope.T @ part, undo)
+                    of_weight += _unscaled(slope.T @ part, undo)
         ctx.gradients = (of_hidden, of_weight, of_bias)
         ctx.dtypes = (hidden.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype)
         return total
@@ -71,11 +71,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         scale = gradients[0]
-        kept, ctx.gradients = ctx.gradients, None
-        found = [
-            None if g is None else g.mul_(scale).to(dtype) for g, dtype in zip(kept, ctx.dtypes, strict=True)
+        # plain attributes, not `save_for_backward`: they are written over here and freed as soon as they are returned
+        stored, ctx.gradients = ctx.gradients, None
+        input_gradients = [
+            None if g is None else g.mul_(scale).to(dtype) for g, dtype in zip(stored, ctx.dtypes, strict=True)
         ]  # fmt: skip
-        return (*found, None, None, None, None)
+        return (*input_gradients, None, None, None, None)
 
 
 def _compute_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
@@ -83,7 +84,7 @@ def _compute_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
-def _undone(value: Tensor, factor: float) -> Tensor:
+def _unscaled(value: Tensor, factor: float) -> Tensor:
     return value if factor == 1.0 else value.float() / factor
 
 
@@ -100,6 +101,7 @@ def _loss_and_slope(
         logits = logits.mul_(cap)
     valid = labels != IGNORED
     target = labels.clamp(min=0).unsqueeze(1)
+    # from here on in place where it can be: the chunk's logits become its gradient, softmax minus one-hot
     whole = torch.logsumexp(logits, dim=1, keepdim=True)
     loss = ((whole - logits.gather(1, target)).squeeze(1) * valid).sum()
     if not wants_slope:

@@ -23,12 +23,12 @@ from forerun.errors import NotSupported
 
 DOCUMENTS, FIRSTS = "documents", "firsts"
 BOUNDARIES, LONGEST = "boundaries", "longest"
-"""int32 (N + 1,), and a number that stays on the host, of tokens."""
+"""Keys of a packed batch: offsets, int32 (N + 1,), and a bound of the documents' lengths, which stays on the host."""
 CAUSAL_FAMILIES = frozenset({"gpt2", "gpt_neox", "opt", "llama", "mistral", "qwen2", "phi"})
 ENCODER_FAMILIES = frozenset({"bert", "roberta", "xlm-roberta", "electra", "distilbert"})
 """Model types that are tested to give packed documents what they give single ones."""
 LAST_STAGE = ("encoder", "transformer")
-"""Names, inside the backbone, of what returns the sequence that heads pool."""
+"""Names, inside the backbone, of the module that returns the sequence that heads pool."""
 
 
 def block_mask(documents: Tensor, *, is_causal: bool) -> Tensor:
@@ -46,7 +46,8 @@ def even_boundaries(rows: int, length: int, documents: int) -> list[int]:
 
 
 def position_offset(config: Any) -> int:
-    """What a model adds to positions counted from 0: RoBERTa's begin after the padding id."""
+    """Number that a model adds to positions counted from 0: RoBERTa's begin after the padding id."""
+    # transformers/models/roberta/modeling_roberta.py (5.23), create_position_ids_from_input_ids
     return config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
 
 
@@ -59,10 +60,10 @@ def require_packable(model: nn.Module, workload: str, sequence_length: int) -> N
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", type(model).__name__)
     window = getattr(config, "sliding_window", None) or sequence_length
-    known = CAUSAL_FAMILIES if workload == "causal-lm" else ENCODER_FAMILIES
-    if kind not in known or window < sequence_length:
+    families = CAUSAL_FAMILIES if workload == "causal-lm" else ENCODER_FAMILIES
+    if kind not in families or window < sequence_length:
         raise NotSupported(
-            f"batch.padding: packed documents are exact for {', '.join(sorted(known))} over at most their attention "
+            f"batch.padding: packed documents are exact for {', '.join(sorted(families))} over at most their attention "
             f"window; found {kind} for {workload}. Set batch.padding to bucketed."
         )
 

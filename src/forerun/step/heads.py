@@ -98,7 +98,7 @@ class HeadWorkload:
         return LossSum(F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum"))
 
     def _keep_apart(self, model: nn.Module, batch: Batch, inputs: dict[str, Any], stack: contextlib.ExitStack) -> None:
-        """What a packed batch adds to the inputs."""
+        """Add to `inputs` what keeps the documents of a packed batch apart."""
         if BOUNDARIES in batch and takes_offsets(model):
             inputs[OFFSETS], inputs[LONGEST_ARGUMENT] = batch[BOUNDARIES], int(batch[LONGEST])
             inputs["attention_mask"] = batch[DOCUMENTS][:1, None, None, :1]  # unread: transformers makes none then
@@ -123,7 +123,7 @@ class HeadWorkload:
         return backbone_of(model)
 
     def learning_rate_scale(self, parameter_name: str) -> float:
-        """One rate for all."""
+        """The same rate for every parameter."""
         return 1.0
 
 
@@ -166,7 +166,7 @@ class SequenceClassification(HeadWorkload):
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
 
     def _packed(self, batch: Batch, settings: Settings) -> Batch:
-        """As many documents as have room in the rows, with the place of the first token of each."""
+        """Rows with as many documents as have room in them, and the place of the first token of each."""
         size, length = batch["input_ids"].shape
         documents = _documents_in_row(settings, length)
         batch = super()._packed(batch, settings)
@@ -226,7 +226,7 @@ def backbone_of(model: nn.Module) -> nn.Module | None:
 
 
 def _documents_in_row(settings: Settings, length: int) -> int:
-    """How many have room in a row, by their mean length; one where that is not known."""
+    """Documents that have room in a row, by their mean length; one where that is not known."""
     return max(1, round(length / (settings.data.mean_tokens or length)))
 
 

@@ -24,7 +24,7 @@ LossName = Literal["cross-entropy", "focal", "class-balanced", "asymmetric"]
 
 @dataclass(frozen=True)
 class LabelLoss:
-    """Which loss."""
+    """Name and constants of a classification loss; called with logits and targets."""
 
     name: LossName = "cross-entropy"
     is_multi_label: bool = False
@@ -32,7 +32,7 @@ class LabelLoss:
     gamma: float = 2.0
     margin: float = 0.05
     weights: tuple[float, ...] = ()
-    """Of each label, for `class-balanced`."""
+    """Weight of each label, for `class-balanced`."""
 
     def targets(self, labels: Tensor, classes: int) -> Tensor:
         """Shares (B, C) in fp32 of class numbers (B,), or of zeros and ones (B, C) as they are."""

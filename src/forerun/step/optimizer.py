@@ -61,11 +61,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
             if members:
                 keywords = issue if rule is torch.optim.AdamW else {}
                 self.inner.append(rule(members, lr=learning_rate, **keywords))
-                self.inner[-1].state = self.state
+                self.inner[-1].state = self.state  # before its first step, so that all write into one state
         self.param_groups = [group for optimizer in self.inner for group in optimizer.param_groups]
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Both updates."""
+        """Update the matrices by Muon and the rest by AdamW."""
         for optimizer in self.inner:
             optimizer.step()
 

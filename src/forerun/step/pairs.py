@@ -21,7 +21,7 @@ from forerun.step.workload import Batch, LossSum
 
 TEMPERATURE = 0.05
 OTHER = "other_"
-"""Before the name of what belongs to the right-hand side."""
+"""Prefix of the keys of a batch that belong to the right-hand side."""
 
 
 class Pairs:
@@ -63,7 +63,7 @@ class Pairs:
         return self.loss_of(self.outputs(model, batch), [batch])
 
     def count(self, batch: Batch) -> float:
-        """Pairs."""
+        """Pairs in the batch."""
         return float(len(batch["input_ids"]))
 
     def encoder(self, model: nn.Module) -> nn.Module | None:
@@ -71,7 +71,7 @@ class Pairs:
         return None
 
     def learning_rate_scale(self, parameter_name: str) -> float:
-        """One rate for all."""
+        """The same rate for every parameter."""
         return 1.0
 
 

@@ -82,6 +82,7 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     mixed = MixedPrecisionPolicy()
     if policy.autocast_dtype is not None:
         mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
+    # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
     for module in (*transformer_blocks(model), model):
         fully_shard(module, mesh=mesh, mp_policy=mixed)
     return model
@@ -90,9 +91,9 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
 def transformer_blocks(model: nn.Module) -> list[nn.Module]:
     """The repeated blocks: what transformers declares unsplittable, else the members of the longest module list."""
     names = set(getattr(model, "_no_split_modules", None) or ())
-    found = [module for module in model.modules() if type(module).__name__ in names]
+    declared = [module for module in model.modules() if type(module).__name__ in names]
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return found or list(max(lists, key=len, default=[]))
+    return declared or list(max(lists, key=len, default=[]))
 
 
 def replicate(model: nn.Module, *, is_real: bool) -> nn.Module:
@@ -105,7 +106,7 @@ def replicate(model: nn.Module, *, is_real: bool) -> nn.Module:
 
 
 def holding_gradients(model: nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-    """Around one micro-step: DDP sends its gradients in the last one only."""
+    """Context of one micro-step: DDP sends its gradients in the last one only."""
     if isinstance(model, nn.parallel.DistributedDataParallel) and not is_last:
         return model.no_sync()
     return contextlib.nullcontext()
@@ -137,17 +138,17 @@ def unwrapped(model: Any) -> Any:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor."""
+    """This rank's part of a tensor that may be sharded, outside autograd, of which `to_local` is part."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor that may be sharded; every rank must ask."""
+    """All of a tensor that may be sharded; a collective, so every rank must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[operator]
 
 
 def of_all_ranks(value: Any) -> list[Any]:
-    """What every rank has, in their order; every rank must ask."""
+    """The `value` of every rank, in their order; a collective, so every rank must call it."""
     if not dist.is_initialized():
         return [value]
     boxes: list[Any] = [None] * dist.get_world_size()

@@ -21,7 +21,7 @@ from forerun.errors import MissingExtra
 
 Kind = Literal["int8", "nf4", "nf4-double"]
 BLOCK, SCALE_BLOCK = 64, 256
-"""Weights that share a scale, and scales that share one of their own (bitsandbytes' defaults)."""
+"""Weights that share a scale, and scales that share one of their own (bitsandbytes' defaults, 0.50)."""
 CODE_LENGTH, SCALE_CODE_LENGTH = 16, 256
 OUTLIER_THRESHOLD = 6.0
 """LLM.int8(): columns with a larger entry are multiplied in 16 bits; the default of transformers."""
@@ -62,7 +62,7 @@ def _(rows: list[int], weight: list[int], *args: Any, **kwargs: Any) -> int:
 
 
 class QuantizedLinear(nn.Linear):
-    """What a quantised linear layer holds and does, without values; `weight` is the packed one."""
+    """A quantised linear layer without values: its tensors and operators; `weight` is the packed one."""
 
     def __init__(self, in_features: int, out_features: int, bias: nn.Parameter | None, compute_dtype: torch.dtype):
         nn.Module.__init__(self)
@@ -115,6 +115,7 @@ class _Multiply4bit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, layer: Linear4bit, bias: Tensor | None) -> Tensor:
         ctx.layer = layer
+        # bitsandbytes/backends/cuda/ops.py:951-964 (0.50): few rows take a fused kernel, training's many take this way
         return F.linear(rows, layer.dequantized(), bias)
 
     @staticmethod
@@ -141,7 +142,8 @@ class Linear8bit(QuantizedLinear):
 class _Multiply8bit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, layer: Linear8bit, bias: Tensor | None) -> Tensor:
-        ctx.layer, ctx.shape, ctx.kept = layer, input.shape, input
+        # bitsandbytes/autograd/_functions.py:101 (0.50), MatMul8bitLt: its input stays alive as `ctx.tensors`
+        ctx.layer, ctx.shape, ctx.input = layer, input.shape, input
         rows = input.reshape(-1, input.shape[-1])
         half = rows.to(torch.float16)
         half.abs().ge(OUTLIER_THRESHOLD).any(dim=0)
@@ -156,7 +158,8 @@ class _Multiply8bit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         gradient = gradients[0].reshape(-1, gradients[0].shape[-1]).contiguous()
-        dtype = ctx.kept.dtype
+        dtype = ctx.input.dtype
+        # bitsandbytes/autograd/_functions.py:237 (0.50): a copy, so that the 8-bit weight itself stays
         scales = ctx.layer.scales.unsqueeze(1).mul(1.0 / INT8_MAX)
         weight = ctx.layer.weight.to(dtype, copy=True).mul_(scales)
         return torch.matmul(gradient.to(dtype), weight).view(ctx.shape), None, None
@@ -168,16 +171,16 @@ def quantize(model: nn.Module, kind: Kind, compute_dtype: torch.dtype) -> nn.Mod
     Raises:
         MissingExtra: the step is to run and bitsandbytes is not installed.
     """
-    kept = _heads(model)
+    heads = _heads(model)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if child in kept or not (isinstance(child, nn.Linear) or type(child).__name__ == "Conv1D"):
+            if child in heads or not (isinstance(child, nn.Linear) or type(child).__name__ == "Conv1D"):
                 continue
             weight, bias = _linear_weight(child), getattr(child, "bias", None)
             if bias is not None:
                 bias.requires_grad_(False)
-            made = _stand_in if _has_no_values(weight) else _real
-            setattr(parent, name, made(weight, bias, kind, compute_dtype))
+            build = _stand_in if _has_no_values(weight) else _real
+            setattr(parent, name, build(weight, bias, kind, compute_dtype))
     if not any(_has_no_values(p) for p in model.parameters()):
         setattr(model, "is_loaded_in_8bit" if kind == "int8" else "is_loaded_in_4bit", True)  # noqa: B010 (for peft)
     return model
@@ -191,22 +194,22 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def quantization_scales(model: nn.Module) -> list[Tensor]:
-    """What stand-ins hold beside their packed weights."""
+    """Buffers of stand-ins beside their packed weights: scales and code books."""
     return [b for m in model.modules() if isinstance(m, QuantizedLinear) for b in m.buffers(recurse=False)]
 
 
 def lora_layers() -> dict[type[nn.Module], type[nn.Module]]:
-    """For peft: which adapter layer goes around which stand-in."""
+    """Adapter layer for each kind of stand-in, as peft wants them (`LoraConfig._register_custom_module`)."""
     from peft.tuners.lora import Linear as LoraLinear
 
     class LoraQuantized(LoraLinear):
-        """As peft's adapter around bitsandbytes' layers: no cast of the input under autocast, 4-bit results cloned."""
+        """peft's adapter around bitsandbytes' layers: no cast of the input under autocast, 4-bit results cloned."""
 
         def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             base: Any = self.base_layer
             result = base(x)
             if isinstance(base, Linear4bit):
-                result = result.clone()
+                result = result.clone()  # peft/tuners/lora/bnb.py:533 (0.21)
             name = self.active_adapters[0]
             down: Any = self.lora_A[name]
             up: Any = self.lora_B[name]
@@ -226,12 +229,13 @@ def _has_no_values(tensor: Tensor) -> bool:
 
 def _heads(model: nn.Module) -> set[nn.Module]:
     """Layers that are not quantised: output embeddings, classifiers, what transformers keeps in fp32 (T5's `wo`)."""
-    found = {m for n, m in model.named_children() if n in ("score", "classifier", "lm_head", "cls")}
+    named = {m for n, m in model.named_children() if n in ("score", "classifier", "lm_head", "cls")}
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    inside = {m for top in found for m in top.modules()}
+    inside = {m for top in named for m in top.modules()}
+    # transformers/models/t5/modeling_t5.py:537 (5.23): T5's `wo` stays in fp32
     wide = set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    kept = {m for n, m in model.named_modules() if wide & set(n.split("."))}
-    return found | inside | kept | ({head} if head is not None else set())
+    full_precision = {m for n, m in model.named_modules() if wide & set(n.split("."))}
+    return named | inside | full_precision | ({head} if head is not None else set())
 
 
 def _linear_weight(layer: nn.Module) -> Tensor:

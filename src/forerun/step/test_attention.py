@@ -108,10 +108,10 @@ def test_offsets_are_block_masks(kind, workload, monkeypatch):
     monkeypatch.setitem(helper.HEADS, TINY[kind].parameters_of, workload)
     loss, count, rows, gradients = gradients_of(kind, workload, "packed")
     with cpu_kernel() as calls:
-        found, found_count, found_rows, others = gradients_of(kind, workload, "packed", with_offsets)
+        offset_loss, offset_count, offset_rows, others = gradients_of(kind, workload, "packed", with_offsets)
     assert calls["forward"] == calls["backward"] > 0
-    assert (found_count, found_rows) == (count, rows)
-    assert found.item() == pytest.approx(loss.item(), rel=1e-5)
+    assert (offset_count, offset_rows) == (count, rows)
+    assert offset_loss.item() == pytest.approx(loss.item(), rel=1e-5)
     assert set(others) == set(gradients)
     for name, gradient in gradients.items():
         assert (others[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-8, name
@@ -163,8 +163,8 @@ def test_batches_that_are_not_packed_keep_their_padding_mask():
     take_offsets(step.model, settings, AMPERE)
     assert takes_offsets(step.model)
     assert not takes_offsets(other.model)
-    found, expected = (each.micro_step(batch, 1.0, 0, StepObserver())[0] for each in (step, other))
-    assert found.item() == expected.item()
+    loss, expected = (each.micro_step(batch, 1.0, 0, StepObserver())[0] for each in (step, other))
+    assert loss.item() == expected.item()
 
 
 def test_what_is_saved_does_not_name_this_attention(tmp_path):
@@ -199,7 +199,7 @@ def test_which_devices_and_settings_have_the_kernel(changes, capability, word):
     kernel = kernel_of_documents(settings, config_of(settings), capability)
     assert kernel.kind == ("masks" if word else "offsets")
     assert word in kernel.why
-    assert ("block masks" if word else "variable-length attention") in kernel.said
+    assert ("block masks" if word else "variable-length attention") in kernel.description
 
 
 def test_nothing_is_chosen_where_nothing_is_packed():
@@ -213,11 +213,11 @@ class Attentions(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.seen = set()
+        self.kernels = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = str(func)
-        self.seen |= {name} if "attention" in name else set()
+        self.kernels |= {name} if "attention" in name else set()
         return func(*args, **(kwargs or {}))
 
 
@@ -227,8 +227,8 @@ def test_the_kernel_that_the_settings_name_is_run(kernel, is_fused):
     step = step_of("llama", "full", model={"name": "tiny-llama", "attention": kernel})
     with Attentions() as noted:
         step.run([batch_of(step)], StepObserver())
-    assert bool(noted.seen) is is_fused
-    assert all("flash" in name for name in noted.seen)
+    assert bool(noted.kernels) is is_fused
+    assert all("flash" in name for name in noted.kernels)
 
 
 def test_every_kernel_that_settings_can_force_is_known_to_pytorch():

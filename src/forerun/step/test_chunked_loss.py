@@ -105,8 +105,8 @@ def test_any_shape(tokens, vocabulary, cap, factor, has_bias):
     labels[labels < 0] = IGNORED
     logits = head(hidden) * factor
     logits = cap * torch.tanh(logits / cap) if cap else logits
-    wanted = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
-    wanted.backward()
+    usual = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    usual.backward()
     expected = [p.grad.clone() for p in (hidden, *head.parameters())]
     for p in (hidden, *head.parameters()):
         p.grad = None
@@ -117,7 +117,7 @@ def test_any_shape(tokens, vocabulary, cap, factor, has_bias):
         (3 * loss).backward()
     finally:
         chunked_loss.CHUNK_BYTES = chunk
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-6)
+    assert loss.item() == pytest.approx(usual.item(), rel=1e-5, abs=1e-6)
     for p, gradient in zip((hidden, *head.parameters()), expected, strict=True):
         assert torch.allclose(p.grad, 3 * gradient, rtol=1e-4, atol=1e-5)
 

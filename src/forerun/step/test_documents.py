@@ -22,13 +22,13 @@ CASES = [(kind, "causal-lm") for kind in sorted(CAUSAL_FAMILIES & set(TINY))] + 
 
 def samples(workload):
     generator = torch.Generator().manual_seed(2)
-    found = []
+    token_samples = []
     for length in LENGTHS:
         ids = torch.randint(3, 60, (length,), generator=generator).tolist()
         labels = torch.randint(0, 2, (length,), generator=generator).tolist()
         target = {"causal-lm": None, "sequence-classification": labels[0]}.get(workload, labels)
-        found.append(TokenSample(ids, target))
-    return found
+        token_samples.append(TokenSample(ids, target))
+    return token_samples
 
 
 def gradients_of(kind, workload, padding, prepare=lambda step: None, cut=lambda batch: (batch,)):

@@ -19,11 +19,11 @@ def loss(name="cross-entropy", several=False, **more):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_cross_entropy_is_pytorchs(smoothing):
-    wanted = F.cross_entropy(LOGITS, CLASSES, reduction="none", label_smoothing=smoothing)
-    torch.testing.assert_close(loss(smoothing=smoothing), wanted)
+    expected = F.cross_entropy(LOGITS, CLASSES, reduction="none", label_smoothing=smoothing)
+    torch.testing.assert_close(loss(smoothing=smoothing), expected)
     cells = CELLS * (1 - smoothing) + smoothing / 2
-    wanted = F.binary_cross_entropy_with_logits(LOGITS, cells, reduction="none").mean(dim=1)
-    torch.testing.assert_close(loss(several=True, smoothing=smoothing), wanted)
+    expected = F.binary_cross_entropy_with_logits(LOGITS, cells, reduction="none").mean(dim=1)
+    torch.testing.assert_close(loss(several=True, smoothing=smoothing), expected)
 
 
 def test_focal_is_its_formula():
@@ -68,10 +68,10 @@ def test_mixed_targets_lie_between(name):
 def test_divergence_is_symmetric_zero_for_equals_and_the_mean_of_both(several):
     one, other = LOGITS, LOGITS.flip(0)
     assert symmetric_divergence(one, one, is_multi_label=several).tolist() == [0, 0]
-    found = symmetric_divergence(one, other, is_multi_label=several)
-    torch.testing.assert_close(found, symmetric_divergence(other, one, is_multi_label=several))
+    divergence = symmetric_divergence(one, other, is_multi_label=several)
+    torch.testing.assert_close(divergence, symmetric_divergence(other, one, is_multi_label=several))
     if not several:
         p, q = one.log_softmax(1), other.log_softmax(1)
         both = F.kl_div(p, q, log_target=True, reduction="none") + F.kl_div(q, p, log_target=True, reduction="none")
-        torch.testing.assert_close(found, both.sum(dim=1) / 2)
-    assert math.isfinite(float(found.sum()))
+        torch.testing.assert_close(divergence, both.sum(dim=1) / 2)
+    assert math.isfinite(float(divergence.sum()))

@@ -31,7 +31,7 @@ def train(network, optimizer, steps, seed):
         optimizer.zero_grad()
 
 
-def made(name):
+def network_and_optimizer(name):
     if name in ("lion", "adamw-8bit", "paged-adamw-8bit"):
         pytest.importorskip("bitsandbytes")
     network = model()
@@ -44,15 +44,15 @@ def test_a_run_goes_on_bit_for_bit_from_its_saved_state(name, tmp_path):
     """Three updates, saved and loaded, three more; against six in one go. The 8-bit state has matrices of 8,192."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Paged optimizers are not supported on CPU")
-        whole, optimizer = made(name)
+        whole, optimizer = network_and_optimizer(name)
         train(whole, optimizer, 3, seed=1)
         train(whole, optimizer, 3, seed=2)
-        first, optimizer = made(name)
+        first, optimizer = network_and_optimizer(name)
         train(first, optimizer, 3, seed=1)
         tensors = checkpoint._optimizer_tensors(SimpleNamespace(optimizer=optimizer))  # type: ignore[arg-type]
         file = tmp_path / "state.safetensors"
         save_file({key: value.clone() for key, value in tensors.items()}, file)
-        second, optimizer = made(name)
+        second, optimizer = network_and_optimizer(name)
         second.load_state_dict(first.state_dict())
         saved = Parts({file: {key: [0] * value.ndim for key, value in tensors.items()}})
         checkpoint._restore_optimizer(SimpleNamespace(optimizer=optimizer), saved)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_a_run_goes_on_bit_for_bit_from_its_saved_state(name, tmp_path):
 
 def test_muon_gets_the_inner_matrices_and_adamw_the_rest():
     """As its authors use it; each half is PyTorch's own update."""
-    network, optimizer = made("muon")
+    network, optimizer = network_and_optimizer("muon")
     assert isinstance(optimizer, MuonWithAdamW)
     sizes = [[p.shape for g in inner.param_groups for p in g["params"]] for inner in optimizer.inner]
     assert sizes == [[(64, 128), (8, 64)], [(64, 128), (64,), (64,), (64,), (8,)]]

@@ -23,11 +23,11 @@ def step_of(dropout):
 
 def batch(size):
     torch.manual_seed(3)
-    made = Pairs().example_batch(settings_from({"name": "a", "workload": "pairs", "model": {"name": "x"}}), size, 12)
+    example = Pairs().example_batch(settings_from({"name": "a", "workload": "pairs", "model": {"name": "x"}}), size, 12)
     for key in ("input_ids", "other_input_ids"):
-        made[key] = torch.randint(3, 60, made[key].shape)
-    made["attention_mask"][0, 7:] = 0
-    return made
+        example[key] = torch.randint(3, 60, example[key].shape)
+    example["attention_mask"][0, 7:] = 0
+    return example
 
 
 def pieces(whole, count):
@@ -39,8 +39,8 @@ def test_it_is_the_formula():
     left, right = torch.randn(2, 3, 5).unbind()
     left, right = (v / v.norm(dim=-1, keepdim=True) for v in (left, right))
     scores = (left @ right.T / TEMPERATURE).exp()
-    wanted = -sum((scores[i, i] / scores[i].sum()).log() for i in range(3))
-    assert Pairs().loss_of((left, right), []).sum.item() == pytest.approx(wanted.item(), rel=1e-5)
+    expected = -sum((scores[i, i] / scores[i].sum()).log() for i in range(3))
+    assert Pairs().loss_of((left, right), []).sum.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.parity
@@ -60,19 +60,19 @@ def test_the_second_pass_draws_the_same_dropout():
     """Else the gradient would belong to other outputs than the loss: a step against finite differences of the loss."""
     step = step_of(dropout=True)
     parts = pieces(batch(4), 2)
-    seen = []
+    left_vectors = []
     original = step.workload.outputs
 
     def outputs(model, part):
-        found = original(model, part)
-        seen.append(found[0].detach().clone())
-        return found
+        vectors = original(model, part)
+        left_vectors.append(vectors[0].detach().clone())
+        return vectors
 
     step.workload.outputs = outputs
     try:
         step.run(parts, StepObserver())
     finally:
         del step.workload.outputs
-    assert torch.equal(seen[0], seen[2])
-    assert torch.equal(seen[1], seen[3])
-    assert not torch.equal(original(step.model, parts[0])[0], seen[0])
+    assert torch.equal(left_vectors[0], left_vectors[2])
+    assert torch.equal(left_vectors[1], left_vectors[3])
+    assert not torch.equal(original(step.model, parts[0])[0], left_vectors[0])

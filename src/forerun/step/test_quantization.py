@@ -40,18 +40,18 @@ def test_a_stand_in_holds_the_bytes_of_the_real_layer(kind):
     real = quantize(nn.Sequential(nn.Linear(192, 128, bias=False)), kind, torch.float32)[0]
     with torch.device("meta"):
         stand_in = quantize(nn.Sequential(nn.Linear(192, 128, bias=False)), kind, torch.float32)[0]
-    held = [*stand_in.parameters(), *stand_in.buffers()]
+    stand_in_tensors = [*stand_in.parameters(), *stand_in.buffers()]
     if kind == "int8":
         assert isinstance(real, bnb.nn.Linear8bitLt)
         assert isinstance(stand_in, Linear8bit)
-        assert stored_bytes(held) == stored_bytes([real.weight.CB, real.weight.SCB])
+        assert stored_bytes(stand_in_tensors) == stored_bytes([real.weight.CB, real.weight.SCB])
         return
     state = real.weight.quant_state
     assert isinstance(stand_in, Linear4bit)
     parts = [real.weight, state.absmax, state.code]
     if kind == "nf4-double":
         parts += [state.state2.absmax, state.state2.code, state.offset]
-    assert stored_bytes(held) == stored_bytes(parts)
+    assert stored_bytes(stand_in_tensors) == stored_bytes(parts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,8 +108,8 @@ def test_gpt2_layers_are_turned_round():
     settings = settings_with("nf4", model="tiny-gpt2")
     with torch.device("meta"):
         model = prepare_model(settings, generic_workload("causal-lm"), pretrained=False)
-    found = [m for m in model.modules() if isinstance(m, QuantizedLinear)]
-    assert any(m.out_features == 3 * m.in_features for m in found)
+    layers = [m for m in model.modules() if isinstance(m, QuantizedLinear)]
+    assert any(m.out_features == 3 * m.in_features for m in layers)
     assert not any(type(m).__name__ == "Conv1D" for m in model.modules())
 
 

@@ -64,7 +64,7 @@ class TrainingStep:
         self.workload = workload
         self.model = model
         self.called = model
-        """What the loss calls: the model, or what wraps it on one of several ranks."""
+        """Module that the loss calls: the model, or what wraps it on one of several ranks."""
         self.optimizer = optimizer
         self.device_type = device
         self.policy: PrecisionPolicy = POLICIES[settings.precision]
@@ -99,7 +99,7 @@ class TrainingStep:
         return StepResult(total, norm, details, is_skipped=not is_good)
 
     def counted(self, micro_batches: Sequence[Batch]) -> float:
-        """What the losses of an optimizer step are divided by."""
+        """Count of tokens or samples that the losses of an optimizer step are divided by."""
         return sum((self.workload.count(batch) for batch in micro_batches if BLANK not in batch), start=0.0)
 
     def _summed(

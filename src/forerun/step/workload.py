@@ -46,7 +46,7 @@ class Workload(Protocol):
         ...
 
     def count(self, batch: Batch) -> float:
-        """What the loss sum is divided by: valid tokens or samples of this batch; read on the host."""
+        """Number that the loss sum is divided by: valid tokens or samples of this batch; read on the host."""
         ...
 
     def encoder(self, model: nn.Module) -> nn.Module | None:
@@ -63,7 +63,7 @@ class SpansStep(Protocol):
     """A workload whose loss compares the samples of the whole optimizer step with each other."""
 
     def outputs(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        """What the loss needs of one micro-batch, samples first; all are differentiable."""
+        """Tensors of one micro-batch that the loss needs, samples along the first axis; all are differentiable."""
         ...
 
     def loss_of(self, outputs: tuple[Tensor, ...], batches: Sequence[Batch]) -> LossSum:

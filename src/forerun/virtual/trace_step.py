@@ -177,7 +177,7 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trace.paged_bytes = step.optimizer.paged_bytes() if isinstance(step.optimizer, TracedOptimizer) else 0
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
     trace.tf32 = step.policy.tf32
-    trace.documents = "" if step.documents is None else step.documents.said
+    trace.documents = "" if step.documents is None else step.documents.description
     return trace
 
 

@@ -86,7 +86,7 @@ def tokens_of(settings: Settings, *, local_only: bool) -> ChatTokens:
         texts += [f"{row['instruction']}\n{row['output']}" for row in draw_rows(TOKENIZER_ROWS, 0)]
         return ChatTokens.around(_small_tokenizer(texts, settings), name)
     tokenizer = smollm2_tokenizer() if is_smollm2(name) else load_tokenizer(
-        name, local_only=local_only, wanted=f"{name} is needed to train on code",
+        name, local_only=local_only, purpose=f"{name} is needed to train on code",
         instead="Give a directory with one, or go online.",
     )  # fmt: skip
     return ChatTokens.around(tokenizer, name)

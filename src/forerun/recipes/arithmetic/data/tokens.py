@@ -110,7 +110,7 @@ def tokeniser_for(
         return DigitTokens(), ()
     try:
         tokenizer = load_tokenizer(
-            name, local_only=may_count, wanted=f"{name} is needed with recipe.tokens=model",
+            name, local_only=may_count, purpose=f"{name} is needed with recipe.tokens=model",
             instead="Give a local directory, go online, or set recipe.tokens to digits.",
         )  # fmt: skip
     except UnknownModel:

@@ -204,7 +204,7 @@ def load_exported_tokeniser(folder: Path, settings: Settings) -> Any:
 def _pretrained_tokeniser(name: str, *, local_only: bool) -> Any:
     return load_tokenizer(
         minilm_directory() if name == "minilm" else HUB_NAMES.get(name, name), local_only=local_only,
-        wanted=f"{name} is needed to train on code",
+        purpose=f"{name} is needed to train on code",
         instead="Give a local directory, or use code-encoder or minilm.",
     )  # fmt: skip
 
