@@ -12,7 +12,7 @@ from forerun.data.plan import BatchShape
 from forerun.errors import UnknownDevice, UntraceableOp
 from forerun.experience import Correction, CorrectionTerm
 from forerun.forecasting.forecast import make_forecast
-from forerun.forecasting.request import Generated, KnownTimes
+from forerun.forecasting.request import Generated, MeasuredTimes
 from forerun.hardware.detect import detect_cpu
 from forerun.hardware.micro_benchmarks import matmul_peak, step_overhead_seconds
 from forerun.settings.load import settings_from
@@ -32,14 +32,14 @@ def forecast(gpu="a100-40gb", **sections):
 
 
 def test_parts_add_up():
-    found = forecast()
-    assert found.memory.breakdown.total_bytes == found.memory.peak_allocated_bytes
-    assert sum(found.step.phases.model_dump().values()) == pytest.approx(found.step.seconds.expected)
-    assert sum(found.run.phases.model_dump().values()) == pytest.approx(found.run.seconds.expected)
-    assert found.run.total_steps == 100
-    assert found.detail.timeline[-1].seconds == pytest.approx(found.step.seconds.expected, rel=0.05)
-    peaks = [point.bytes.total_bytes for point in found.detail.timeline]
-    assert max(peaks) <= found.memory.peak_allocated_bytes
+    result = forecast()
+    assert result.memory.breakdown.total_bytes == result.memory.peak_allocated_bytes
+    assert sum(result.step.phases.model_dump().values()) == pytest.approx(result.step.seconds.expected)
+    assert sum(result.run.phases.model_dump().values()) == pytest.approx(result.run.seconds.expected)
+    assert result.run.total_steps == 100
+    assert result.detail.timeline[-1].seconds == pytest.approx(result.step.seconds.expected, rel=0.05)
+    peaks = [point.bytes.total_bytes for point in result.detail.timeline]
+    assert max(peaks) <= result.memory.peak_allocated_bytes
 
 
 def test_accumulation_multiplies_time_not_activations():
@@ -73,17 +73,17 @@ def test_frozen_epochs_are_quicker_than_full_ones():
 def test_evaluation_and_generation_take_time():
     without = forecast()
     scored = forecast(evaluation={"examples": 100})
-    written = forecast(evaluation={"examples": 100, "new_tokens": 32})
+    generated = forecast(evaluation={"examples": 100, "new_tokens": 32})
     assert without.run.phases.evaluation_seconds == 0
-    assert 0 < scored.run.phases.evaluation_seconds < written.run.phases.evaluation_seconds
+    assert 0 < scored.run.phases.evaluation_seconds < generated.run.phases.evaluation_seconds
 
 
 def test_price_is_hours_times_price_and_may_be_unknown():
-    found = forecast("t4", precision="fp16-mixed")
+    result = forecast("t4", precision="fp16-mixed")
     from forerun.hardware.catalogue import device
 
     price = device("t4").price_per_hour
-    assert found.run.cost == pytest.approx(price * found.run.seconds.expected / 3600)
+    assert result.run.cost == pytest.approx(price * result.run.seconds.expected / 3600)
     assert forecast("rtx-5000", precision="fp16-mixed").run.cost is None
 
 
@@ -101,15 +101,15 @@ def build():
 
 
 def test_a_step_of_your_own():
-    found = forerun.forecast_step(build, gpu="t4", samples=32)
+    result = forerun.forecast_step(build, gpu="t4", samples=32)
     parameters = 8 * 27 + 8 + 8 * 256 * 10 + 10
-    assert found.parameters.total == parameters
-    breakdown = found.memory.breakdown
-    assert breakdown.total_bytes == found.memory.peak_allocated_bytes
+    assert result.parameters.total == parameters
+    breakdown = result.memory.breakdown
+    assert breakdown.total_bytes == result.memory.peak_allocated_bytes
     assert breakdown.parameter_bytes >= 4 * parameters
     assert breakdown.optimizer_state_bytes >= 8 * parameters
-    assert found.step.phases.backward_seconds > 0 < found.step.phases.optimizer_seconds
-    assert found.step.samples_per_second == pytest.approx(32 / found.step.seconds.expected)
+    assert result.step.phases.backward_seconds > 0 < result.step.phases.optimizer_seconds
+    assert result.step.samples_per_second == pytest.approx(32 / result.step.seconds.expected)
 
 
 def test_a_step_that_cannot_be_traced_is_named():
@@ -151,13 +151,13 @@ def test_small_calls_may_be_timed_on_tensors_that_are_near(monkeypatch):
     trace = trace_step(settings, generic_workload("causal-lm"), detect_cpu().device, BatchShape(4, 64))
     far = []
     monkeypatch.setattr(operator_timing, "repeated_seconds", lambda run, device, evict: far.append(evict) or [1.0])
-    tensors, found = operator_timing._Tensors(torch.device("cpu")), set()
+    tensors, evictions = operator_timing._Tensors(torch.device("cpu")), set()
     for call in trace.calls:
         if call.name.startswith("aten.") and operator_timing._time_call(call, tensors, 2**30, 2**18):
             size = sum(spec.bytes for spec in (*call.inputs, *call.outputs))
             assert far[-1] == (size >= 2**18), call.name
-            found.add(far[-1])
-    assert found == {True, False}
+            evictions.add(far[-1])
+    assert evictions == {True, False}
 
 
 def test_the_cpus_rates_are_plausible():
@@ -174,19 +174,19 @@ def test_checkpoints_in_the_background_are_waited_for_only_where_the_disk_is_slo
     assert last == pytest.approx(whole / 10), "ten are written, the last one is waited for"
     busy = forecast(checkpoints={"every_steps": 1, "background": "always"})
     each = whole / 10
-    wanted = each + 99 * max(0.0, each - busy.step.seconds.expected)
-    assert busy.run.phases.checkpoint_seconds == pytest.approx(wanted)
+    expected = each + 99 * max(0.0, each - busy.step.seconds.expected)
+    assert busy.run.phases.checkpoint_seconds == pytest.approx(expected)
 
 
 def test_work_that_is_kept_for_later_runs_is_not_corrected_by_runs_that_found_it_done():
     settings = settings_from(BASE)
     request = request_of(settings, find_device("a100-40gb"), None)
     experience = Correction(terms={"startup": CorrectionTerm(factor=4.0, spread=0.1)})
-    known = KnownTimes(startup_seconds=1.0, once_seconds=5.0)
-    made = make_forecast(replace(request, known=known, correction=experience))
-    assert made.run.phases.startup_seconds == pytest.approx(4 * 1.0 + 5.0)
-    assert made.detail.corrected_by["startup"] == pytest.approx(9.0 / 6.0)
-    later = make_forecast(replace(request, known=replace(known, once_seconds=0.0), correction=experience))
+    times = MeasuredTimes(startup_seconds=1.0, once_seconds=5.0)
+    first = make_forecast(replace(request, times=times, correction=experience))
+    assert first.run.phases.startup_seconds == pytest.approx(4 * 1.0 + 5.0)
+    assert first.detail.corrected_by["startup"] == pytest.approx(9.0 / 6.0)
+    later = make_forecast(replace(request, times=replace(times, once_seconds=0.0), correction=experience))
     assert later.run.phases.startup_seconds == pytest.approx(4.0)
     assert later.detail.corrected_by["startup"] == pytest.approx(4.0)
 
@@ -197,8 +197,8 @@ def test_generation_takes_as_long_as_its_tokens():
     request = request_of(settings, find_device("a100-40gb"), None)
 
     def seconds(tokens, prompts=8, longest=None):
-        known = KnownTimes(final_evaluation_examples=1, generated=Generated(((prompts, tokens),), None, longest))
-        return make_forecast(replace(request, known=known)).run.phases.evaluation_seconds
+        times = MeasuredTimes(final_evaluation_examples=1, generated=Generated(((prompts, tokens),), None, longest))
+        return make_forecast(replace(request, times=times)).run.phases.evaluation_seconds
 
     ten, twenty, forty = seconds(10), seconds(20), seconds(40)
     assert forty - twenty == pytest.approx(2 * (twenty - ten))
@@ -216,17 +216,17 @@ def test_variants_on_the_cpu_time_what_they_share_once(monkeypatch):
         operator_timing, "_time_call", lambda call, *rest: visited.append(call) or timed_once(call, *rest)
     )
     adapters = [{"adapter": {"kind": "lora", "rank": rank}} for rank in (4, 8)]
-    chosen = [settings_from({**BASE, "precision": "fp32", **adapter}) for adapter in adapters]
+    variants = [settings_from({**BASE, "precision": "fp32", **adapter}) for adapter in adapters]
     timed, here = {}, detect_cpu().device
-    first = forecast_settings(chosen[0], here, timed_calls=timed)
-    known = set(visited)
-    assert known >= set(timed) > set()
+    first = forecast_settings(variants[0], here, timed_calls=timed)
+    calls = set(visited)
+    assert calls >= set(timed) > set()
     visited.clear()
-    second = forecast_settings(chosen[1], here, timed_calls=timed)
+    second = forecast_settings(variants[1], here, timed_calls=timed)
     assert set(visited)
-    assert not set(visited) & known
-    assert len(set(visited)) < 0.6 * len(known)
+    assert not set(visited) & calls
+    assert len(set(visited)) < 0.6 * len(calls)
     visited.clear()
-    again = forecast_settings(chosen[0], here, timed_calls=timed)
+    again = forecast_settings(variants[0], here, timed_calls=timed)
     assert not visited
     assert again.parameters == first.parameters != second.parameters

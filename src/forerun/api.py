@@ -10,7 +10,7 @@ from forerun.data.plan import plan_from_settings
 from forerun.errors import InvalidSettings, nearest
 from forerun.forecasting.explain import explain_memory
 from forerun.forecasting.forecast import make_forecast
-from forerun.forecasting.request import ForecastRequest, KnownTimes
+from forerun.forecasting.request import ForecastRequest, MeasuredTimes
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device
 from forerun.plan.choose import PlanLimits, make_plan
@@ -233,6 +233,6 @@ def request_of(settings: Settings, device: Device, price_per_hour: float | None)
                 f"Leave it out, or set workload to one of {', '.join(recipe_names())}."
             )
         workload = generic_workload(settings.workload)
-        return ForecastRequest(settings, workload, plan_from_settings(settings), device, price_per_hour, KnownTimes())
+        return ForecastRequest(settings, workload, plan_from_settings(settings), device, price_per_hour, MeasuredTimes())
     names = ", ".join([*GENERIC, *recipe_names()])
     raise InvalidSettings(f"workload: one of {names}; found {settings.workload!r}.")

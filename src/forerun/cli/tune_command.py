@@ -146,8 +146,8 @@ def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name:
 
     def ask(settings: "Settings") -> Any:
         request = request_of(settings, device, None)  # all that is imported once is here; a trial starts afresh
-        startup = max(experiment.load_seconds, request.known.startup_seconds or 0.0)
-        request = replace(request, known=replace(request.known, startup_seconds=startup))
+        startup = max(experiment.load_seconds, request.times.startup_seconds or 0.0)
+        request = replace(request, times=replace(request.times, startup_seconds=startup))
         return with_experience(request, ledger)
 
     return Search(

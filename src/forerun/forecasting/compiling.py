@@ -11,7 +11,7 @@ COMPILER_SECONDS, COMPILED_KERNEL_SECONDS = 12.5, 0.15
 `FIRST_COMPILE_SECONDS`: four models of 94 to 272 fused kernels took 24.6 to 50.7 s, within 12 % of this line
 (docs/log.md, 2026-11-21)."""
 GPU_KERNEL_SECONDS = 0.035
-"""Of a kernel for a GPU, which Triton compiles in several processes, equal ones once. By PyTorch's own dashboard of
+"""Seconds of a kernel for a GPU; Triton compiles in several processes, equal ones once. By PyTorch's own dashboard of
 2023 (pytorch/pytorch issue 93794, A100, mixed precision, training) Megatron-BERT's 24 blocks took 73 to 75 s, XGLM's 94
 to 100 s; eager attention makes about 1,870 and 1,840 kernels of those: 0.032 to 0.047 s each beside `COMPILER_SECONDS`.
 Other dates of the same dashboard differ by a fifth."""
@@ -20,7 +20,7 @@ Other dates of the same dashboard differ by a fifth."""
 def compiling_seconds(
     settings: Settings, trace: Trace, device: Device, calibration: DeviceCalibration | None = None
 ) -> float:
-    """Of a traced step, 0 where nothing is compiled. Of blocks that are alike and compiled one by one, one counts."""
+    """Seconds to compile a traced step, 0 where nothing is. Equal blocks that are compiled one by one count once."""
     if settings.compile == "none":
         return 0.0
     once = (op.call for op in trace.ops if op.micro_step <= 0)

@@ -65,30 +65,30 @@ def _levers(request: ForecastRequest, peak: int, on_progress: Callable[[str], No
 def candidate_changes(settings: Settings) -> list[tuple[str, list[str], bool]]:
     """Text, overrides, and whether what is trained changes, of every lever that these settings leave open."""
     batch = settings.batch
-    found: list[tuple[list[str], bool]] = []
+    candidates: list[tuple[list[str], bool]] = []
     if settings.activation_checkpointing == "none":
-        found.append((["activation_checkpointing=blocks"], False))
+        candidates.append((["activation_checkpointing=blocks"], False))
     if settings.cross_entropy == "full" and settings.workload in ("causal-lm", "masked-lm", "seq2seq-lm"):
-        found.append((["cross_entropy=chunked"], False))
+        candidates.append((["cross_entropy=chunked"], False))
     if batch.micro_batch_size > 1:
         smaller = batch.micro_batch_size // 2
         steps = batch.gradient_accumulation_steps * batch.micro_batch_size // smaller
         halved = [f"batch.micro_batch_size={smaller}", f"batch.gradient_accumulation_steps={steps}"]
-        found.append((halved, batch.micro_batch_size % smaller != 0))
+        candidates.append((halved, batch.micro_batch_size % smaller != 0))
     if settings.optimizer.name in ("adamw", "sgd") and settings.optimizer.implementation in ("foreach", "for-loop"):
-        found.append((["optimizer.implementation=fused"], False))
+        candidates.append((["optimizer.implementation=fused"], False))
     if settings.optimizer.name == "adamw":
-        found.append((["optimizer.name=adamw-8bit", "optimizer.implementation=auto"], True))
-        found.append((["optimizer.name=paged-adamw-8bit", "optimizer.implementation=auto"], True))
+        candidates.append((["optimizer.name=adamw-8bit", "optimizer.implementation=auto"], True))
+        candidates.append((["optimizer.name=paged-adamw-8bit", "optimizer.implementation=auto"], True))
     if settings.model.attention in ("eager", "math"):
-        found.append((["model.attention=auto"], False))
+        candidates.append((["model.attention=auto"], False))
     if settings.precision in ("fp32", "tf32"):
-        found.append((["precision=bf16-mixed"], True))
+        candidates.append((["precision=bf16-mixed"], True))
     elif settings.precision == "bf16-mixed" and settings.adapter.kind == "lora":
-        found.append((["precision=bf16-true"], True))
+        candidates.append((["precision=bf16-true"], True))
     if settings.adapter.kind == "lora" and settings.quantization == "none":
-        found.append((["quantization=nf4-double"], True))
-    return [(" ".join(change), change, changes) for change, changes in found]
+        candidates.append((["quantization=nf4-double"], True))
+    return [(" ".join(change), change, changes) for change, changes in candidates]
 
 
 def _replay(request: ForecastRequest, *, keep_lines: bool = False) -> tuple[Trace, MemoryReplay]:

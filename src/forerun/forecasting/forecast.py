@@ -31,7 +31,7 @@ from forerun.settings.schema import Settings
 from forerun.units import HOUR, format_percent, format_seconds
 
 STATED_STARTUP_SECONDS = 30.0
-"""Imports, weights and tokenising on a machine that was not measured; stated."""
+"""Seconds of imports, weights and tokenising on a machine that was not measured; a choice, not a measurement."""
 HOST_SPREAD = (1.05, 1.2, 1.8)
 """Resident over modelled bytes of a CPU process's heap, beside what it had before: six steps of one length had 1.07 to
 1.39, one whose optimizer makes temporaries inside a library 1.70 (docs/log.md, 2026-11-21)."""
@@ -114,29 +114,32 @@ def _step(request: ForecastRequest, model: StepModel) -> StepForecast:
 
 
 def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[str, float]]:
-    """The run, and what past runs multiplied its phases by."""
-    settings, plan, known = request.settings, request.plan, request.known
+    """The run, and the factors of past runs on its phases."""
+    settings, plan, times = request.settings, request.plan, request.times
     total = math.ceil(settings.schedule.epochs * plan.steps)
     if settings.schedule.max_steps is not None:
         total = min(total, settings.schedule.max_steps)
     frozen = min(total, math.ceil(settings.schedule.frozen_encoder_epochs * plan.steps))
-    written = math.ceil(total / settings.checkpoints.every_steps)
-    bytes_each = model.longest.trace.checkpoint_bytes
+    checkpoint_count = math.ceil(total / settings.checkpoints.every_steps)
+    checkpoint_bytes = model.longest.trace.checkpoint_bytes
     evaluations = math.floor(total / plan.steps / settings.evaluation.every_epochs + 1e-9)
     evaluation = evaluations * _evaluation_seconds(request, model) + _final_evaluation_seconds(request, model)
     training = frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds()
-    writing = bytes_each / model.disk_bytes_per_second
+    write_seconds = checkpoint_bytes / model.disk_bytes_per_second
     modelled = {
-        "startup": STATED_STARTUP_SECONDS if known.startup_seconds is None else known.startup_seconds,
+        "startup": STATED_STARTUP_SECONDS if times.startup_seconds is None else times.startup_seconds,
         "compile": model.compile_seconds,
         "evaluation": evaluation,
-        "checkpoint": _waited_seconds(settings, request.device.kind, written, writing, training / max(1, total)),
+        "checkpoint": _checkpoint_seconds(
+            settings, request.device.kind, checkpoint_count, write_seconds, training / max(1, total)
+        ),
     }
     correction = request.correction or Correction()
     factors = {name: correction.factor(name, seconds) for name, seconds in modelled.items()}
-    startup = modelled["startup"] * factors["startup"] + known.once_seconds
-    modelled["startup"] += known.once_seconds
-    if known.once_seconds:
+    # start-up work that happens once was timed here: the factor of past runs applies to the rest only
+    startup = modelled["startup"] * factors["startup"] + times.once_seconds
+    modelled["startup"] += times.once_seconds
+    if times.once_seconds:
         factors["startup"] = startup / modelled["startup"]
     phases = RunPhases(
         training_seconds=training,
@@ -147,8 +150,8 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     forecast = RunForecast(
         steps_per_epoch=plan.steps,
         total_steps=total,
-        checkpoints_written=written,
-        checkpoint_bytes=bytes_each,
+        checkpoints_written=checkpoint_count,
+        checkpoint_bytes=checkpoint_bytes,
         seconds=run_range(phases, model.costs.evidence, request.correction),
         phases=phases,
         cost=None if price is None else price * expected / HOUR * settings.parallel.world_size,
@@ -156,33 +159,36 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     return forecast, factors
 
 
-def _waited_seconds(settings: Settings, kind: str, written: int, writing: float, step: float) -> float:
-    """How long training waits for its checkpoints, each `writing` seconds of disk; `step` is a mean step.
+def _checkpoint_seconds(
+    settings: Settings, kind: str, count: int, write_seconds: float, step_seconds: float
+) -> float:  # fmt: skip
+    """Seconds that training waits for `count` checkpoints, each `write_seconds` of disk; a mean step is `step_seconds`.
 
     In the background only the last one is waited for, and what another takes longer than the steps until the next.
     """
-    how = settings.checkpoints
-    in_background = how.background == "always" or (how.background == "auto" and kind == "cuda")
-    if not in_background or (how.sharded and settings.parallel.kind == "fsdp"):
-        return written * writing
-    return min(1, written) * writing + max(0, written - 1) * max(0.0, writing - how.every_steps * step)
+    checkpoints = settings.checkpoints
+    in_background = checkpoints.background == "always" or (checkpoints.background == "auto" and kind == "cuda")
+    if not in_background or (checkpoints.sharded and settings.parallel.kind == "fsdp"):
+        return count * write_seconds
+    late_seconds = max(0.0, write_seconds - checkpoints.every_steps * step_seconds)
+    return min(1, count) * write_seconds + max(0, count - 1) * late_seconds
 
 
 def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
-    """One evaluation: a forward pass per sample, and generating for each batch."""
-    examples, tokens = request.settings.evaluation.examples, request.known.generated.watched_tokens
+    """Seconds of one evaluation: a forward pass per sample, and generating for each batch."""
+    examples, tokens = request.settings.evaluation.examples, request.times.generated.watched_tokens
     return examples * model.scoring_seconds_per_sample() + _generation_seconds(request, model, examples, tokens)
 
 
 def _final_evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
-    """What is scored and generated once, after training."""
-    known = request.known
-    scored = known.final_evaluation_examples * model.scoring_seconds_per_sample()
-    return scored + sum(_generation_seconds(request, model, *text) for text in known.generated.final)
+    """Seconds of what is scored and generated once, after training."""
+    times = request.times
+    scoring = times.final_evaluation_examples * model.scoring_seconds_per_sample()
+    return scoring + sum(_generation_seconds(request, model, *text) for text in times.generated.final)
 
 
 def _generation_seconds(request: ForecastRequest, model: StepModel, prompts: int, tokens: float | None) -> float:
-    """Generating so many tokens (None: `evaluation.new_tokens`) for so many prompts, in batches as in training.
+    """Seconds to generate `tokens` (None: `evaluation.new_tokens`) for each of `prompts`, in batches as in training.
 
     Where generation is not traced (encoder-decoders), all weights are read once per token of a batch.
     """
@@ -199,38 +205,39 @@ def _generation_seconds(request: ForecastRequest, model: StepModel, prompts: int
 
 
 def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
-    found = [f"Time: {model.costs.description}."]
+    warnings = [f"Time: {model.costs.description}."]
     if request.correction is not None and request.correction.terms:
         step = format_percent(model.corrected_by["step"] - 1, signed=True)
-        found.append(f"Corrected by {request.correction.said}: steps {step}.")
+        warnings.append(f"Corrected by {request.correction.said}: steps {step}.")
     if request.device.kind == "cuda":
-        found.append("Device memory outside the allocator is taken from the catalogue, not probed on this machine.")
+        warnings.append("Device memory outside the allocator is taken from the catalogue, not probed on this machine.")
     training = model.memory.peak_allocated_bytes
     for name, breakdown in model.evaluation_peaks.items():
         if breakdown.total_bytes > training:
-            found.append(f"Memory peaks in {name}, {breakdown.total_bytes / training - 1:.0%} above training.")
-    found.extend(f"Assumed: {assumption}" for assumption in request.plan.assumptions)
+            warnings.append(f"Memory peaks in {name}, {breakdown.total_bytes / training - 1:.0%} above training.")
+    warnings.extend(f"Assumed: {assumption}" for assumption in request.plan.assumptions)
     if request.device.kind == "cuda" and model.compile_seconds:
-        taken = format_seconds(model.compile_seconds)
-        found.append(f"Compiling is taken as {taken}: by its kernels, at the pace of PyTorch's published figures.")
-    found.extend(said for said in (model.longest.trace.documents, model.disk_said) if said)
+        duration = format_seconds(model.compile_seconds)
+        figures = "by its kernels, at the pace of PyTorch's published figures"
+        warnings.append(f"Compiling is taken as {duration}: {figures}.")
+    warnings.extend(note for note in (model.longest.trace.documents, model.disk_note) if note)
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
-        found.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")
-    return found
+        warnings.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")
+    return warnings
 
 
 def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
-    found = list(NOT_MODELLED[request.device.kind])
+    gaps = list(NOT_MODELLED[request.device.kind])
     if not getattr(model.costs, "knows_ranks", request.settings.parallel.world_size == 1):
-        found.append("time of communication between ranks: not measured for such a GPU and so many ranks")
+        gaps.append("time of communication between ranks: not measured for such a GPU and so many ranks")
     reads = len(model.longest.trace.assumed_values)
     if reads:
-        found.append(f"{reads} reads of tensor values, answered with 0: {model.longest.trace.assumed_values[0]} …")
+        gaps.append(f"{reads} reads of tensor values, answered with 0: {model.longest.trace.assumed_values[0]} …")
     missing = getattr(model.costs, "missing", set())
     if missing:
-        found.append(f"operators not timed alone, taken by bytes and FLOP: {', '.join(sorted(missing))}")
-    return found
+        gaps.append(f"operators not timed alone, taken by bytes and FLOP: {', '.join(sorted(missing))}")
+    return gaps
 
 
 def _detail(request: ForecastRequest, model: StepModel, corrected_by: dict[str, float]) -> ForecastDetail:

@@ -1,4 +1,4 @@
-"""What a forecast was made with: libraries, and a digest of our own code that decides it and the step it is of.
+"""Versions that a forecast was made with: libraries, and a digest of our own code that it follows from.
 
 Past runs teach by how far their forecast missed; a forecast of other code missed by something else.
 """
@@ -20,8 +20,8 @@ KINDS = (".py", ".json", ".toml")
 @cache
 def made_with() -> dict[str, str]:
     """Versions by name; `code` is the digest."""
-    found = {"python": platform.python_version(), "code": _digest(Path(forerun.__file__).parent)}
-    return found | {name: version(name) for name in LIBRARIES}
+    versions = {"python": platform.python_version(), "code": _digest(Path(forerun.__file__).parent)}
+    return versions | {name: version(name) for name in LIBRARIES}
 
 
 def _digest(package: Path) -> str:

@@ -23,15 +23,15 @@ Operators timed here: the same quantiles of the 30 steps in `benchmarks/cpu_step
 TERM_SPREAD = {"data": 0.5, "evaluation": 0.4, "checkpoint": 0.5, "startup": 0.5, "compile": 0.4}
 """Standard deviation of the logarithm of measured over forecast before any run is known; stated."""
 NINTH_DECILE = 1.2816
-"""Of the standard normal distribution."""
+"""90 % quantile of the standard normal distribution."""
 PHASE_TERMS = {f"{name}_seconds": name for name in ("startup", "compile", "evaluation", "checkpoint")}
 
 
 def shares(evidence: str, correction: Correction | None = None, term: str = "step") -> tuple[float, float]:
     """Optimistic and conservative share of an expected time."""
-    known = None if correction is None else correction.terms.get(term)
-    if known is not None and known.runs:
-        return math.exp(-NINTH_DECILE * known.spread), math.exp(NINTH_DECILE * known.spread)
+    fitted = None if correction is None else correction.terms.get(term)
+    if fitted is not None and fitted.runs:
+        return math.exp(-NINTH_DECILE * fitted.spread), math.exp(NINTH_DECILE * fitted.spread)
     if term == "step":
         return TIME_SPREAD[evidence]
     return math.exp(-NINTH_DECILE * TERM_SPREAD[term]), math.exp(NINTH_DECILE * TERM_SPREAD[term])
@@ -43,7 +43,7 @@ def spread(expected: float, low: float, high: float) -> Range:
 
 
 def run_range(phases: RunPhases, evidence: str, correction: Correction | None) -> Range:
-    """Of a whole run: its phases miss independently of each other, so their widths add as squares."""
+    """Range of a whole run: its phases miss independently of each other, so their widths add as squares."""
     seconds = phases.model_dump()
     expected, below, above = sum(seconds.values()), 0.0, 0.0
     for name, value in seconds.items():

@@ -1,4 +1,4 @@
-"""What a forecast is asked about: settings, workload, batch plan, device, and what the caller knows of the run."""
+"""The question that a forecast answers: settings, workload, batch plan, device, and times measured by the caller."""
 
 from dataclasses import dataclass, field
 
@@ -23,19 +23,19 @@ class Generated:
     watched_tokens: float | None = None
     """The same tokens of the evaluations between epochs."""
     longest_prompt: int | None = None
-    """Tokens; None: those of the longest sample."""
+    """Tokens of the longest prompt; None: those of the longest sample."""
 
 
 @dataclass(frozen=True)
-class KnownTimes:
+class MeasuredTimes:
     """Seconds that the caller measured on the machine that will run; null where it did not."""
 
     startup_seconds: float | None = None
-    """Loading data and building the model."""
+    """Seconds of loading data and building the model."""
     once_seconds: float = 0.0
-    """Work at start-up whose result is kept for later runs, timed by itself: no past run corrects it."""
+    """Seconds of start-up work whose result is kept for later runs; timed by itself, so no past run corrects it."""
     data_seconds_per_step: float = 0.0
-    """Collating one optimizer step's batches, when nothing hides it."""
+    """Seconds of collating one optimizer step's batches, when nothing hides it."""
     final_evaluation_examples: int = 0
     """Samples scored once after training, beside the settings' evaluations."""
     generated: Generated = Generated()
@@ -44,7 +44,7 @@ class KnownTimes:
 
 @dataclass(frozen=True)
 class ForecastRequest:
-    """One question."""
+    """One question: which step, on which data and device, and what is known of it."""
 
     settings: Settings
     workload: Workload
@@ -52,11 +52,11 @@ class ForecastRequest:
     device: Device
     price_per_hour: float | None = None
     """Overrides the catalogue's price."""
-    known: KnownTimes = field(default_factory=KnownTimes)
+    times: MeasuredTimes = field(default_factory=MeasuredTimes)
     calibration: DeviceCalibration | None = None
-    """What the device was measured to do; stated speeds stand in for it."""
+    """Measured speeds of the device; stated ones stand in for them."""
     correction: Correction | None = None
-    """What past runs teach."""
+    """Corrections that past runs teach."""
 
     def __post_init__(self) -> None:
         require_precision(self.settings, self.device)

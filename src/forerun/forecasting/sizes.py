@@ -14,7 +14,7 @@ from forerun.memory.card import replay_on_card
 from forerun.trace import Call, Named, Op, Storage, TensorSpec, Trace
 
 SMALLEST, SECOND = 2, 3
-"""A batch of one is special: its dimension has no stride and broadcasts."""
+"""Sizes of the two traces of a line. A batch of one is special: its dimension has no stride and broadcasts."""
 LARGEST = 1 << 14
 
 
@@ -28,33 +28,34 @@ class TracedSizes:
     def __init__(self, trace: Callable[[int], Trace], largest: int):
         self._trace = trace
         self._largest = largest
-        self._known: dict[int, Trace] = {}
+        self._traces: dict[int, Trace] = {}
         self.is_exact = largest > SECOND and self._proves()
 
     @property
     def traced(self) -> list[int]:
         """Sizes that were really traced."""
-        return sorted(self._known)
+        return sorted(self._traces)
 
     def at(self, size: int) -> Trace:
         """The step with micro-batches of `size` samples."""
-        if size in self._known or not self.is_exact or not SMALLEST <= size <= self._largest:
+        if size in self._traces or not self.is_exact or not SMALLEST <= size <= self._largest:
             return self._traced(size)
-        return line(self._known[SMALLEST], self._known[SECOND], size - SMALLEST)
+        return line(self._traces[SMALLEST], self._traces[SECOND], size - SMALLEST)
 
     def _traced(self, size: int) -> Trace:
-        if size not in self._known:
-            self._known[size] = self._trace(size)
-        return self._known[size]
+        if size not in self._traces:
+            self._traces[size] = self._trace(size)
+        return self._traces[size]
 
     def _proves(self) -> bool:
         try:
-            worked_out = line(self._traced(SMALLEST), self._traced(SECOND), self._largest - SMALLEST)
+            extrapolated = line(self._traced(SMALLEST), self._traced(SECOND), self._largest - SMALLEST)
         except NotLinear:
             return False
-        found = self._traced(self._largest)
-        return [s.bytes for s in worked_out.storages] == [s.bytes for s in found.storages] and all(
-            _same(worked_out.calls[a.call], found.calls[b.call]) for a, b in zip(worked_out.ops, found.ops, strict=True)
+        largest = self._traced(self._largest)
+        return [s.bytes for s in extrapolated.storages] == [s.bytes for s in largest.storages] and all(
+            _same(extrapolated.calls[a.call], largest.calls[b.call])
+            for a, b in zip(extrapolated.ops, largest.ops, strict=True)
         )
 
 
@@ -69,27 +70,27 @@ def line(first: Trace, second: Trace, distance: int) -> Trace:
         raise NotLinear
     calls: dict[tuple[int, int], int] = {}
     ops: list[Op] = []
-    made: list[Call] = []
+    line_calls: list[Call] = []
     for a, b in zip(first.ops, second.ops, strict=True):
         if replace(a, call=0) != replace(b, call=0):
             raise NotLinear
         pair = a.call, b.call
         if pair not in calls:
-            calls[pair] = len(made)
-            made.append(_along(first.calls[a.call], second.calls[b.call], distance))
+            calls[pair] = len(line_calls)
+            line_calls.append(_extrapolate(first.calls[a.call], second.calls[b.call], distance))
         ops.append(replace(a, call=calls[pair]))
-    storages = [_along(a, b, distance) for a, b in zip(first.storages, second.storages, strict=True)]
+    storages = [_extrapolate(a, b, distance) for a, b in zip(first.storages, second.storages, strict=True)]
     return replace(
-        first, ops=ops, calls=made, storages=storages,
+        first, ops=ops, calls=line_calls, storages=storages,
         micro_batch_size=first.micro_batch_size + distance,
     )  # fmt: skip
 
 
-def _along(first: Any, second: Any, distance: int) -> Any:
-    """Every number of two alike records carried on."""
+def _extrapolate(first: Any, second: Any, distance: int) -> Any:
+    """The record `distance` samples beyond `first`: every number grows as from `first` to `second`."""
     if isinstance(first, Call | TensorSpec | Named):
         fields = type(first).__dataclass_fields__
-        return type(first)(**{n: _along(getattr(first, n), getattr(second, n), distance) for n in fields})
+        return type(first)(**{n: _extrapolate(getattr(first, n), getattr(second, n), distance) for n in fields})
     if isinstance(first, Storage):
         if replace(first, bytes=0) != replace(second, bytes=0):
             raise NotLinear
@@ -97,7 +98,7 @@ def _along(first: Any, second: Any, distance: int) -> Any:
     if isinstance(first, tuple):
         if len(first) != len(second):
             raise NotLinear
-        return tuple(_along(a, b, distance) for a, b in zip(first, second, strict=True))
+        return tuple(_extrapolate(a, b, distance) for a, b in zip(first, second, strict=True))
     if isinstance(first, float) and isinstance(second, float):
         return first  # a factor such as one over the tokens: it costs the same whatever it is
     if isinstance(first, int) and not isinstance(first, bool):

@@ -57,14 +57,14 @@ class StepModel:
     traced: list[TracedStep]
     memory: MemoryReplay
     card: CardReplay | None
-    """On a GPU: whether it fits; None on the host."""
+    """The longest step on the GPU and whether it fits; None on the host."""
     evaluation_peaks: dict[str, MemoryBreakdown]
-    """What is allocated at the peak of scoring and generating, by name; the state of training stays beside it."""
+    """Bytes at the peak of scoring and generating, by name; the state of training stays beside them."""
     costs: Costs
     peak_flops_per_second: float
     disk_bytes_per_second: float
-    disk_said: str = ""
-    """Why that is not measured, where it should be."""
+    disk_note: str = ""
+    """Why the disk's speed is not measured, where it should be."""
     frozen: list[TracedStep] = field(default_factory=list)
     scoring: TracedStep | None = None
     """One evaluation batch at the middle length; None when nothing is evaluated."""
@@ -78,11 +78,11 @@ class StepModel:
         return self.traced[-1]
 
     def epoch_seconds(self, *, frozen: bool = False) -> float:
-        """Training time of one epoch over the batch plan, data included."""
+        """Training seconds of one epoch over the batch plan, data included."""
         return self.mean_step_seconds(frozen=frozen) * self.request.plan.steps
 
     def mean_step_seconds(self, *, frozen: bool = False) -> float:
-        """Mean warm step over the plan."""
+        """Seconds of the mean warm step over the plan."""
         return sum(self.mean_phases(frozen=frozen).values())
 
     def mean_phases(self, *, frozen: bool = False) -> dict[str, float]:
@@ -93,7 +93,7 @@ class StepModel:
 
     @cached_property
     def corrected_by(self) -> dict[str, float]:
-        """What past runs multiply steps and data by."""
+        """Factors of past runs on the seconds of steps and of data."""
         phases, correction = self._modelled_phases(self.traced), self.request.correction or Correction()
         data = phases.pop(DATA)
         return {"step": correction.factor("step", sum(phases.values())), "data": correction.factor("data", data)}
@@ -113,17 +113,17 @@ class StepModel:
                 if number
             )
             phases[name] = whole / micro_steps / plan.steps / self.request.settings.parallel.world_size
-        phases[DATA] += self.request.known.data_seconds_per_step
+        phases[DATA] += self.request.times.data_seconds_per_step
         return phases
 
     @property
     def compile_seconds(self) -> float:
-        """Until the first compiled step runs, where nothing is cached."""
+        """Seconds until the first compiled step runs, where nothing is cached."""
         request = self.request
         return compiling_seconds(request.settings, self.longest.trace, request.device, request.calibration)
 
     def scoring_seconds_per_sample(self) -> float:
-        """Time to score one sample at the plan's mean padded length, batch as in training."""
+        """Seconds to score one sample at the plan's mean padded length, batch as in training."""
         if self.scoring is None:
             return 0.0
         mean_length = self.request.plan.padded_tokens / max(1, self.request.plan.samples)
@@ -155,14 +155,14 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
             trace_step_by_blocks(settings, request.workload, device, shape, frozen_encoder=True) for shape in shapes
         ]
     middle = shapes[len(shapes) // 2]
-    evaluates = settings.evaluation.examples or request.known.final_evaluation_examples
+    evaluates = settings.evaluation.examples or request.times.final_evaluation_examples
     scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []
     evaluation = evaluation_traces(request) if evaluates else {}
     generation = evaluation.get("generation")
     evaluated = [*scoring, *([generation] if generation else [])]
     costs = choose_costs(device, [*traces, *frozen], request.calibration, timed_calls, evaluated)
     card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
-    disk, disk_said = _disk(request)
+    disk, disk_note = _disk(request)
     memory = card.memory if card else replay_memory(traces[-1], is_host=True)
     return StepModel(
         request=request,
@@ -173,7 +173,7 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
         costs=costs,
         peak_flops_per_second=_peak(device, traces[-1], costs),
         disk_bytes_per_second=disk,
-        disk_said=disk_said,
+        disk_note=disk_note,
         frozen=[TracedStep(s, t, replay_clock(t, costs)) for s, t in zip(shapes, frozen, strict=False)],
         scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
         generation=generation_seconds(generation, costs) if generation else None,
@@ -184,14 +184,14 @@ def evaluation_traces(request: ForecastRequest) -> dict[str, Trace]:
     """Scoring, and generation where the model does that, at the longest length in batches as in training."""
     settings, device = request.settings, request.device
     shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
-    prompts = BatchShape(shape.size, request.known.generated.longest_prompt or shape.length)
+    prompts = BatchShape(shape.size, request.times.generated.longest_prompt or shape.length)
     generation = trace_generation(settings, request.workload, device, prompts)
-    found = {"scoring": trace_scoring(settings, request.workload, device, shape)}
-    return found if generation is None else {**found, "generation": generation}
+    traces = {"scoring": trace_scoring(settings, request.workload, device, shape)}
+    return traces if generation is None else {**traces, "generation": generation}
 
 
 def generation_seconds(trace: Trace, costs: Costs) -> tuple[float, float]:
-    """Of a trace of `trace_generation`: filling the cache, and each further token."""
+    """Seconds of a trace of `trace_generation`: filling the cache, and each further token."""
     first, second = (replay_clock(replace(trace, accumulation=1 + n), costs).seconds for n in (1, 2))
     return 2 * first - second, second - first
 
@@ -202,15 +202,15 @@ def evaluation_peaks(
     """Peaks of evaluation, during which training's optimizer state stays allocated."""
     owned = [s for s in trained.storages if s.owner is Category.OPTIMIZER_STATE]
     state = sum(round_size(s.bytes) for s in owned)
-    found = {}
+    peaks = {}
     for name, trace in traces.items():
         replay = replay_memory(trace, is_host=is_host)
         beside = max(0, training.start_bytes - replay.start_bytes - state)
         own = replay.breakdown
-        found[name] = own.model_copy(
+        peaks[name] = own.model_copy(
             update={"optimizer_state_bytes": state, "other_bytes": own.other_bytes + beside}
         )  # fmt: skip
-    return found
+    return peaks
 
 
 def choose_costs(
@@ -226,14 +226,15 @@ def choose_costs(
             device, tf32=traces[0].tf32, world_size=traces[0].world_size, calibration=calibration
         )  # fmt: skip
     here, processors = torch.device("cpu"), ProcessorTime()
+    # timed as the step runs: the training loop keeps freed memory too, and fresh pages would be slower
     with freed_memory_held():
         seconds: dict[Call, float] = dict(timed_calls or {})
         for trace, near in [*((trace, 0) for trace in traces), *((trace, NEAR_BYTES) for trace in evaluated)]:
             seconds = time_calls(
                 trace, here, earlier_seconds=seconds, is_crowded=lambda: crowd(processors) > 0, near_bytes=near
             )  # fmt: skip
-        taken = crowd(processors)
-        beside = f" beside other work that took {taken:.0%} of the processors" if taken else ""
+        share = crowd(processors)
+        beside = f" beside other work that took {share:.0%} of the processors" if share else ""
         if timed_calls is not None:
             timed_calls.update(seconds)
         if calibration is None:
@@ -273,8 +274,8 @@ def _disk(request: ForecastRequest) -> tuple[float, str]:
     try:
         return disk_speed(Path.cwd())[0], ""
     except FilesNotWritten as error:
-        said = f"{STATED_DISK_BYTES_PER_SECOND / GIGA:.0f} GB/s is assumed for checkpoints"
-        return STATED_DISK_BYTES_PER_SECOND, f"{str(error).partition('. Free')[0]}; {said}."
+        assumption = f"{STATED_DISK_BYTES_PER_SECOND / GIGA:.0f} GB/s is assumed for checkpoints"
+        return STATED_DISK_BYTES_PER_SECOND, f"{str(error).partition('. Free')[0]}; {assumption}."
 
 
 def _peak(device: Device, trace: Trace, costs: Costs) -> float:

@@ -17,12 +17,12 @@ def program(keep):
     def build():
         layer = nn.Linear(WIDTH, WIDTH, bias=False)
         inputs = torch.zeros(WIDTH, WIDTH)
-        held = []
+        outputs = []
 
         def step():
             output = layer(inputs)
             if keep:
-                held[:] = [output]
+                outputs[:] = [output]
             loss = output.sum()
             del output
             loss.backward()
@@ -35,9 +35,9 @@ def program(keep):
 
 def test_what_the_loop_keeps_alive_counts():
     """Weight and input, output, its gradient expanded and copied for cuBLAS, the weight's gradient: 4 MiB each."""
-    freed, kept = (forerun.forecast_step(program(keep)).memory for keep in (False, True))
+    freed, retained = (forerun.forecast_step(program(keep)).memory for keep in (False, True))
     assert freed.breakdown.parameter_bytes == 4 * WIDTH**2
-    assert kept.peak_allocated_bytes - freed.peak_allocated_bytes == 4 * WIDTH**2
+    assert retained.peak_allocated_bytes - freed.peak_allocated_bytes == 4 * WIDTH**2
 
 
 @pytest.mark.parametrize(("truth", "products"), [(True, 2), (False, 1), (None, 1)])

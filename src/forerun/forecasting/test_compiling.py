@@ -26,7 +26,7 @@ CALIBRATED = DeviceCalibration(
 
 
 def seconds(*calls, calibration=None, on=HERE, **settings):
-    """Of a step whose operators are `calls`, (micro-step, which)."""
+    """Seconds to compile a step whose operators are `calls`, (micro-step, which)."""
     ops = [Op(call, Phase.FORWARD, micro_step, "") for micro_step, call in calls]
     trace = Trace(calls=CALLS, ops=ops, events=[])
     return compiling_seconds(settings_from(LINE | settings), trace, on, calibration)
@@ -37,17 +37,17 @@ def test_eager_steps_compile_nothing():
 
 
 def test_each_kernel_of_a_whole_model_counts_but_not_again_in_later_micro_steps():
-    found = seconds((0, 0), (0, 0), (0, 1), (0, 3), (1, 0), (1, 1), (-1, 2), compile="default")
-    assert found == pytest.approx(COMPILER_SECONDS + 4 * COMPILED_KERNEL_SECONDS)
+    total = seconds((0, 0), (0, 0), (0, 1), (0, 3), (1, 0), (1, 1), (-1, 2), compile="default")
+    assert total == pytest.approx(COMPILER_SECONDS + 4 * COMPILED_KERNEL_SECONDS)
 
 
 def test_blocks_that_are_alike_are_compiled_once():
-    found = seconds((0, 0), (0, 0), (0, 1), (0, 3), compile="default", compile_unit="blocks")
-    assert found == pytest.approx(COMPILER_SECONDS + 2 * COMPILED_KERNEL_SECONDS)
+    total = seconds((0, 0), (0, 0), (0, 1), (0, 3), compile="default", compile_unit="blocks")
+    assert total == pytest.approx(COMPILER_SECONDS + 2 * COMPILED_KERNEL_SECONDS)
 
 
 def test_a_slower_machine_compiles_longer():
-    slow, usual = (seconds((0, 0), compile="default", calibration=found) for found in (CALIBRATED, None))
+    slow, usual = (seconds((0, 0), compile="default", calibration=total) for total in (CALIBRATED, None))
     assert slow == pytest.approx(2 * usual)
 
 
@@ -57,5 +57,5 @@ def test_deep_models_on_a_gpu_take_what_pytorch_published(kernels, published):
     """Megatron-BERT and XGLM of pytorch/pytorch issue 93794 (A100, training), kernels counted on this virtual GPU at two
     depths; within 25 %: of the same model on other dates it has figures a fifth apart.
     """
-    found = seconds(*[(0, 0)] * kernels, compile="default", on=A100)
-    assert found == pytest.approx(published, rel=0.25)
+    total = seconds(*[(0, 0)] * kernels, compile="default", on=A100)
+    assert total == pytest.approx(published, rel=0.25)

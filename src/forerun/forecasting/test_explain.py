@@ -21,9 +21,9 @@ def explanation():
 
 
 def test_the_largest_tensors_are_named_with_their_line(explanation):
-    made = [t for t in explanation.largest if t.operator and t.phase == "forward"]
-    assert made
-    assert all(".py:" in t.line for t in made)
+    activations = [t for t in explanation.largest if t.operator and t.phase == "forward"]
+    assert activations
+    assert all(".py:" in t.line for t in activations)
     assert len(explanation.largest) == 10
 
 

@@ -14,8 +14,8 @@ SECONDS = st.floats(0, 1e6)
 
 @pytest.mark.parametrize("evidence", TIME_SPREAD)
 def test_a_step_is_inside_its_range(evidence):
-    found = spread(2.0, *shares(evidence))
-    assert found.optimistic < found.expected == 2.0 < found.conservative
+    band = spread(2.0, *shares(evidence))
+    assert band.optimistic < band.expected == 2.0 < band.conservative
 
 
 def test_known_runs_narrow_a_step():
@@ -28,12 +28,12 @@ def test_a_run_is_inside_its_range(startup, training, evaluation, checkpoint):
     phases = RunPhases(
         startup_seconds=startup, training_seconds=training, evaluation_seconds=evaluation, checkpoint_seconds=checkpoint
     )
-    found = run_range(phases, "calibrated", None)
-    assert 0 <= found.optimistic <= found.expected <= found.conservative
-    assert found.expected == pytest.approx(sum(phases.model_dump().values()))
+    band = run_range(phases, "calibrated", None)
+    assert 0 <= band.optimistic <= band.expected <= band.conservative
+    assert band.expected == pytest.approx(sum(phases.model_dump().values()))
 
 
 def test_phases_do_not_all_miss_the_same_way():
-    found = run_range(RunPhases(startup_seconds=100, checkpoint_seconds=100), "calibrated", None)
+    mixed = run_range(RunPhases(startup_seconds=100, checkpoint_seconds=100), "calibrated", None)
     alone = run_range(RunPhases(startup_seconds=200), "calibrated", None)
-    assert found.conservative < alone.conservative
+    assert mixed.conservative < alone.conservative

@@ -43,14 +43,14 @@ def test_sizes_between_are_exact(name, changes):
     sizes = TracedSizes(trace, 24)
     assert sizes.is_exact
     for size in (5, 16):
-        made, traced = sizes.at(size), trace(size)
+        extrapolated, traced = sizes.at(size), trace(size)
         assert size not in sizes.traced
-        assert [s.bytes for s in made.storages] == [s.bytes for s in traced.storages]
-        for a, b in zip(made.ops, traced.ops, strict=True):
-            ours, theirs = made.calls[a.call], traced.calls[b.call]
+        assert [s.bytes for s in extrapolated.storages] == [s.bytes for s in traced.storages]
+        for a, b in zip(extrapolated.ops, traced.ops, strict=True):
+            ours, theirs = extrapolated.calls[a.call], traced.calls[b.call]
             assert (ours.name, ours.inputs, ours.outputs) == (theirs.name, theirs.inputs, theirs.outputs)
             assert (ours.flops, ours.bytes_read) == (theirs.flops, theirs.bytes_read)
-        assert replay_on_card(made, A100) == replay_on_card(traced, A100)
+        assert replay_on_card(extrapolated, A100) == replay_on_card(traced, A100)
 
 
 def step_of(size, shape=lambda n: GIB * n):

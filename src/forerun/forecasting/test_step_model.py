@@ -16,7 +16,7 @@ from forerun.virtual import operator_timing
 from forerun.virtual.operator_timing import CROWDED_VISITS, VISITS, time_calls
 
 
-class Seen:
+class RecordedProcessorTime:
     """Processor time as it was counted."""
 
     def __init__(self, others):
@@ -33,7 +33,7 @@ class Seen:
 def test_a_crowd_is_what_leaves_too_few_processors(monkeypatch, threads, others, expected):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert crowd(Seen(others)) == expected
+    assert crowd(RecordedProcessorTime(others)) == expected
     assert CROWDED < 0.3
 
 
@@ -73,8 +73,8 @@ def test_a_full_disk_is_no_reason_not_to_forecast(monkeypatch):
         raise FilesNotWritten("The speed of the disk under /here cannot be measured with 64 MiB: full. Free space.")
 
     monkeypatch.setattr(step_model, "disk_speed", full)
-    found = forerun.forecast(
+    forecast = forerun.forecast(
         {"name": "d", "workload": "causal-lm", "model": {"name": "tiny-gpt2"}, "data": {"examples": 8},
          "batch": {"sequence_length": 16}}, gpu="cpu",
     )  # fmt: skip
-    assert any("measured with 64 MiB: full; 1 GB/s is assumed" in said for said in found.warnings)
+    assert any("measured with 64 MiB: full; 1 GB/s is assumed" in warning for warning in forecast.warnings)

@@ -167,7 +167,7 @@ class StepClass:
         working = at_length({length: t.seconds - t.phases.optimizer_seconds for length, t in times.items()}, mean)
         full_rows = plan.steps * size * accumulation * settings.parallel.world_size
         # The last step of an epoch may hold fewer rows: work goes by rows, the update and the data by steps.
-        seconds = working * rows(plan) / full_rows + update + request.known.data_seconds_per_step
+        seconds = working * rows(plan) / full_rows + update + request.times.data_seconds_per_step
         nearest = times[min(times, key=lambda length: abs(length - mean))]
         return Estimate(
             settings=settings,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from forerun.data.plan import BatchPlan
-from forerun.forecasting.request import Generated, KnownTimes
+from forerun.forecasting.request import Generated, MeasuredTimes
 from forerun.hardware.catalogue import Device
 from forerun.records import Forecast, Measurement
 from forerun.report.tables import ResultCurve, ResultTable
@@ -90,16 +90,16 @@ class Experiment:
     extra_data_seconds_per_step: float = 0.0
     """Seconds of making batches beyond what is timed here, when only lengths were read."""
 
-    def known_times(self, device: Device) -> KnownTimes:
+    def known_times(self, device: Device) -> MeasuredTimes:
         """Times known before the run: loading is done, and collation is timed where the run will be on this machine."""
         if device.kind != "cpu":
-            return KnownTimes(final_evaluation_examples=self.final_examples, generated=self.generated)
+            return MeasuredTimes(final_evaluation_examples=self.final_examples, generated=self.generated)
         steps = self.data.epoch_steps(0)[:COLLATED_STEPS]
         start = time.perf_counter()
         for step in steps:
             for indices in step:
                 self.data.collate(indices)
-        return KnownTimes(
+        return MeasuredTimes(
             startup_seconds=self.load_seconds,
             once_seconds=self.once_seconds,
             data_seconds_per_step=self.extra_data_seconds_per_step + (time.perf_counter() - start) / len(steps),

@@ -112,7 +112,7 @@ def begin_run(
         NothingFits: the forecast says it does not fit; the ledger has no such run.
     """
     known_times = experiment.known_times(device)
-    request = ForecastRequest(experiment.settings, experiment.workload, experiment.plan, device, known=known_times)
+    request = ForecastRequest(experiment.settings, experiment.workload, experiment.plan, device, times=known_times)
     forecast = make_forecast(with_experience(request, ledger))
     listener.forecast_made(forecast)  # shown even when it does not fit
     forecast.require_fit()
