@@ -55,7 +55,7 @@ OPTIMIZERS = {
     "adamw_bnb_8bit": ("adamw-8bit", "auto"), "adamw_8bit": ("adamw-8bit", "auto"),
     "paged_adamw_8bit": ("paged-adamw-8bit", "auto"), "lion_32bit": ("lion", "auto"),
 }  # fmt: skip
-"""The Trainer's name → ours and its implementation (transformers/training_args.py, `OptimizerNames`)."""
+"""The Trainer's name → ours and its implementation (`OptimizerNames`, transformers/training_args.py, 5.23)."""
 COLD_STEPS = 2
 """Steps at the start of a run that do not count as warm."""
 NEVER = 10**9
@@ -104,6 +104,7 @@ class TrainerWorkload:
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
         """The loss that the trainer computes for a micro-batch."""
+        # transformers/trainer.py:2082 (5.23) passes num_items_in_batch too, which only scales the loss by tokens.
         outputs = self.trainer.compute_loss(model, dict(batch))
         return LossSum(outputs[0] if isinstance(outputs, tuple) else outputs)
 

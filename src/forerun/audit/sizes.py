@@ -132,6 +132,7 @@ def check_memory_part(claim: MemoryPart, context: Context) -> Finding:
 def _part(part: str, context: Context) -> tuple[float, float, str]:
     run, model = context.run, context.architecture
     adapter = model.adapter_parameters(run.adapter)
+    # Adapters stay in fp32 beside weights in 16 bits, as peft makes them (`autocast_adapter_dtype`).
     trained, true16 = adapter or model.total, run.precision.endswith("-true") and not adapter
     if part == "weights":
         stored = f"{run.precision}, {run.quantization}" if run.quantization != "none" else run.precision
