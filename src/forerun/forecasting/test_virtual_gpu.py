@@ -10,12 +10,12 @@ from forerun.units import GIB, MIB
 
 def test_a_full_card_raises_where_the_last_tensor_is_made():
     with forerun.virtual_gpu("t4") as gpu:
-        held = [torch.zeros(GIB, dtype=torch.uint8, device=gpu.device) for _ in range(14)]
+        tensors = [torch.zeros(GIB, dtype=torch.uint8, device=gpu.device) for _ in range(14)]
         with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 1.00 GiB"):
-            held.append(torch.zeros(GIB, dtype=torch.uint8, device=gpu.device))
-        assert len(held) == 14
-        held.pop()
-        held.append(torch.zeros(GIB, dtype=torch.uint8, device=gpu.device))
+            tensors.append(torch.zeros(GIB, dtype=torch.uint8, device=gpu.device))
+        assert len(tensors) == 14
+        tensors.pop()
+        tensors.append(torch.zeros(GIB, dtype=torch.uint8, device=gpu.device))
     assert gpu.memory.peak_allocated_bytes == 14 * GIB + 2 * 8_519_680
 
 
