@@ -233,6 +233,8 @@ def request_of(settings: Settings, device: Device, price_per_hour: float | None)
                 f"Leave it out, or set workload to one of {', '.join(recipe_names())}."
             )
         workload = generic_workload(settings.workload)
-        return ForecastRequest(settings, workload, plan_from_settings(settings), device, price_per_hour, MeasuredTimes())
+        return ForecastRequest(
+            settings, workload, plan_from_settings(settings), device, price_per_hour, MeasuredTimes()
+        )
     names = ", ".join([*GENERIC, *recipe_names()])
     raise InvalidSettings(f"workload: one of {names}; found {settings.workload!r}.")
