@@ -45,8 +45,8 @@ def _table(rows: list[Row], column: str, what: str, quantile: float) -> str:
         keys = dict.fromkeys((row["program"], row["gpu"]) for row in mine)
         note = "" if specified == "True" else " (not fully specified)"
         for key in keys:
-            found = [float(row[column]) for row in mine if (row["program"], row["gpu"]) == key]
-            lines.append(f"| {key[0]} on {key[1]}{note} | {_figures(found, quantile)} |")
+            errors = [float(row[column]) for row in mine if (row["program"], row["gpu"]) == key]
+            lines.append(f"| {key[0]} on {key[1]}{note} | {_figures(errors, quantile)} |")
         if mine:
             label = "all fully specified" if specified == "True" else "all others"
             lines.append(f"| **{label}** | {_figures([float(row[column]) for row in mine], quantile)} |")
@@ -58,29 +58,29 @@ def _table(rows: list[Row], column: str, what: str, quantile: float) -> str:
 
 def _figures(errors: list[float], quantile: float) -> str:
     size = np.abs(errors)
-    shown = (np.median(size), np.quantile(size, quantile), np.mean(errors))
-    return f"{len(errors)} | {shown[0]:.2%} | {shown[1]:.2%} | {shown[2]:+.2%}"
+    figures = (np.median(size), np.quantile(size, quantile), np.mean(errors))
+    return f"{len(errors)} | {figures[0]:.2%} | {figures[1]:.2%} | {figures[2]:+.2%}"
 
 
 def _conservative(rows: list[Row]) -> str:
-    def share(wanted: Callable[[Row], bool]) -> str:
-        mine = [row for row in rows if row["measured_device"] and wanted(row)]
-        kept = sum(float(row["measured_device"]) <= float(row["conservative_device"]) for row in mine)
-        return f"{kept} of {len(mine)}"
+    def share(selects: Callable[[Row], bool]) -> str:
+        mine = [row for row in rows if row["measured_device"] and selects(row)]
+        within = sum(float(row["measured_device"]) <= float(row["conservative_device"]) for row in mine)
+        return f"{within} of {len(mine)}"
 
     specified = share(lambda row: row["specified"] == "True")
     return f"At or under the conservative number: {specified} fully specified runs, {share(lambda row: True)} of all.\n"
 
 
 def _cpu() -> list[str]:
-    found = json.loads((HERE / "cpu_steps.json").read_text(encoding="utf-8"))
+    results = json.loads((HERE / "cpu_steps.json").read_text(encoding="utf-8"))
     lines = [
         "## Step time on the CPU of one machine\n",
-        f"{found['date']}, `python -m benchmarks.cpu_steps`; another machine has other figures.\n",
+        f"{results['date']}, `python -m benchmarks.cpu_steps`; another machine has other figures.\n",
         "| | configurations | median | P90 | bias | inside the 80 % range |", "|---|--:|--:|--:|--:|--:|",
     ]  # fmt: skip
     for key, label in (("calibrated", "calibrated"), ("after_one_run", "after one run")):
-        part = found[key]
+        part = results[key]
         lines.append(
             f"| {label} | {part['rows']} | {part['median']:.1%} | {part['p90']:.1%} | {part['bias']:+.1%} | "
             f"{part['inside']:.0%} |"
@@ -89,9 +89,9 @@ def _cpu() -> list[str]:
 
 
 def _worst(rows: list[Row], column: str) -> str:
-    found = sorted((row for row in rows if row[column]), key=lambda row: -abs(float(row[column])))[:WORST]
+    worst = sorted((row for row in rows if row[column]), key=lambda row: -abs(float(row[column])))[:WORST]
     lines = [f"| {column.replace('_', ' ')} | row | GPU | fully specified | note |", "|--:|---|---|---|---|"]
-    for row in found:
+    for row in worst:
         note = row["note"].replace("|", "/")
         specified = "yes" if row["specified"] == "True" else "no"
         lines.append(f"| {float(row[column]):+.1%} | {row['id']} | {row['gpu']} | {specified} | {note} |")

@@ -61,14 +61,14 @@ def configuration(row: Row) -> dict[str, Any]:
     """Settings of a measured program, as far as arithmetic goes."""
     if row.program == "settings":
         return settings_from(row.settings["settings"]).model_dump()
-    given = row.settings
-    name, config = SIMILAR.get(given["model"], (given["model"], {}))
+    program = row.settings
+    name, config = SIMILAR.get(program["model"], (program["model"], {}))
     return {
         "workload": "masked-lm" if "bert" in name else "causal-lm",
         "model": {"name": name, "config": config},
         "precision": PRECISIONS[row.program],
-        "batch": {"micro_batch_size": given["batch"], "sequence_length": given["length"]},
-        "adapter": LORA if given.get("lora") else {"kind": "none"},
+        "batch": {"micro_batch_size": program["batch"], "sequence_length": program["length"]},
+        "adapter": LORA if program.get("lora") else {"kind": "none"},
         "activation_checkpointing": "blocks" if row.program == "supervised-tuning" else "none",
     }
 
@@ -76,9 +76,9 @@ def configuration(row: Row) -> dict[str, Any]:
 def names() -> Iterator[tuple[str, Finding]]:
     """The catalogue's models whose name ends in a size."""
     for row in architectures():
-        found = SIZE.search(row.name)
-        if found is not None:
-            yield row.name, check_one({"kind": "parameters", "model": row.name, "claimed": found.group(1).upper()})
+        size = SIZE.search(row.name)
+        if size is not None:
+            yield row.name, check_one({"kind": "parameters", "model": row.name, "claimed": size.group(1).upper()})
 
 
 if __name__ == "__main__":

@@ -45,11 +45,11 @@ def run(target: str, overrides: list[str], method: str, seed: int) -> dict[str, 
     own = [*overrides, f"recipe.augmentation.policies={policies}", f"seed={seed}", "evaluation.examples=0"]
     settings = resolve(target, own)
     start = time.perf_counter()
-    opened = load_experiment(settings)
-    data = opened.data
+    experiment = load_experiment(settings)
+    data = experiment.data
     assert isinstance(data, TextData)
     seed_everything(seed)
-    step = build_step(opened.settings, opened.workload, "cpu", pretrained=True)
+    step = build_step(experiment.settings, experiment.workload, "cpu", pretrained=True)
     with tempfile.TemporaryDirectory() as folder:
         for _ in Training(step, data, Path(folder)).steps():
             pass
@@ -65,17 +65,18 @@ def run(target: str, overrides: list[str], method: str, seed: int) -> dict[str, 
 def gap(method: list[np.ndarray], none: list[np.ndarray], targets: np.ndarray) -> tuple[float, float, float]:
     """Mean macro-F1 gap over starting points, and its 95 % interval over rows and starting points."""
     plain, random = plain_decision(targets.shape[1]), np.random.default_rng(0)
-    chosen = [[plain.labels(LabelPredictions(targets, c, False)) for c in side] for side in (method, none)]
+    predictions = [[plain.labels(LabelPredictions(targets, c, False)) for c in side] for side in (method, none)]
     starts, rows = len(method), len(targets)
 
-    def mean(which: np.ndarray, drawn: np.ndarray) -> float:
+    def mean(which: np.ndarray, sample: np.ndarray) -> float:
         gaps = [
-            macro_f1(targets[drawn], chosen[0][s][drawn]) - macro_f1(targets[drawn], chosen[1][s][drawn]) for s in which
+            macro_f1(targets[sample], predictions[0][s][sample]) - macro_f1(targets[sample], predictions[1][s][sample])
+            for s in which
         ]
         return float(np.mean(gaps))
 
-    found = [mean(random.integers(0, starts, starts), random.integers(0, rows, rows)) for _ in range(DRAWS)]
-    low, high = np.quantile(found, [0.025, 0.975])
+    gaps_of_draws = [mean(random.integers(0, starts, starts), random.integers(0, rows, rows)) for _ in range(DRAWS)]
+    low, high = np.quantile(gaps_of_draws, [0.025, 0.975])
     return mean(np.arange(starts), np.arange(rows)), float(low), float(high)
 
 
@@ -90,28 +91,28 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     arguments = parser.parse_args()
     overrides = [*arguments.overrides, f"data.examples={arguments.examples}"]
-    known = [json.loads(line) for line in arguments.to.read_text().splitlines()] if arguments.to.exists() else []
+    runs = [json.loads(line) for line in arguments.to.read_text().splitlines()] if arguments.to.exists() else []
     has_lexicon = any(text.startswith("recipe.augmentation.lexicon=") for text in overrides)
     methods = arguments.methods or [m for m in STRENGTHS if has_lexicon or m not in WITH_LEXICON]
     methods = ["none", *(method for method in methods if method != "none")]
     for seed in range(arguments.starts):
         for method in methods:
-            if not any(row["method"] == method and row["seed"] == seed for row in known):
-                known.append(run(arguments.target, overrides, method, seed))
+            if not any(row["method"] == method and row["seed"] == seed for row in runs):
+                runs.append(run(arguments.target, overrides, method, seed))
                 with arguments.to.open("a") as lines:
-                    lines.write(json.dumps(known[-1]) + "\n")
-    known = [row for row in known if row["seed"] < arguments.starts]
+                    lines.write(json.dumps(runs[-1]) + "\n")
+    runs = [row for row in runs if row["seed"] < arguments.starts]
     data: Any = load_experiment(settings_from(resolve(arguments.target, overrides).model_dump())).data
     targets = np.concatenate([data.targets("selection"), data.targets("threshold")])
     table = {}
     by = {
-        m: [np.asarray(r["chances"]) for r in sorted(known, key=lambda r: r["seed"]) if r["method"] == m]
+        m: [np.asarray(r["chances"]) for r in sorted(runs, key=lambda r: r["seed"]) if r["method"] == m]
         for m in methods
     }
     plain = plain_decision(targets.shape[1])
     for method, chances in by.items():
         scores = [macro_f1(targets, plain.labels(LabelPredictions(targets, c, False))) for c in chances]
-        seconds = float(np.median([r["seconds"] for r in known if r["method"] == method]))
+        seconds = float(np.median([r["seconds"] for r in runs if r["method"] == method]))
         table[method] = {
             "macro_f1": float(np.mean(scores)),
             "gap": gap(chances, by["none"], targets),

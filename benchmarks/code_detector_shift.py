@@ -30,14 +30,14 @@ def main() -> None:
     parser.add_argument("--source", default="codeaid_63")
     arguments = parser.parse_args()
     corpus = embedded() if arguments.data is None else from_path(arguments.data)
-    opened = load_experiment(SETTINGS, corpus.hold_out("source", arguments.source))
+    experiment = load_experiment(SETTINGS, corpus.hold_out("source", arguments.source))
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        training = start_training(opened, detect().device, Path(folder))
+        training = start_training(experiment, detect().device, Path(folder))
         for _ in training.steps():
             pass
     seconds = time.perf_counter() - start
-    judgement = opened.baselines(opened.judge(training.step))
+    judgement = experiment.baselines(experiment.judge(training.step))
     Console().print(f"Left out: {arguments.source}; trained {seconds:.0f} s")
     for table in judgement.tables:
         Console().print(result_table(table))

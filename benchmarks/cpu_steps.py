@@ -99,13 +99,13 @@ def measure_one(case: dict[str, Any], seconds: float, url: str) -> dict[str, Any
         for key in {"input_ids", "decoder_input_ids"} & set(batch):
             batch[key] = torch.randint(3, 1000, batch[key].shape)
         batches.append(batch)
-    taken: list[float] = []
+    step_times: list[float] = []
     with freed_memory_held():  # as training does
-        while len(taken) < 13 or sum(taken[3:]) < seconds:
+        while len(step_times) < 13 or sum(step_times[3:]) < seconds:
             start = time.perf_counter()
             float(step.run(batches, StepObserver()).loss)
-            taken.append(time.perf_counter() - start)
-    measured = statistics.fmean(taken[3:])
+            step_times.append(time.perf_counter() - start)
+    measured = statistics.fmean(step_times[3:])
     with open_ledger(url) as ledger:
         run = ledger.start_run(name="case", workload=settings.workload, settings=settings.model_dump(mode="json"),
                                settings_hash=settings.hash, gpu="cpu", folder="", versions={})  # fmt: skip
@@ -120,14 +120,14 @@ def measure_one(case: dict[str, Any], seconds: float, url: str) -> dict[str, Any
                 samples_per_second=0.0,
             ),
             run=MeasuredRun(
-                steps_per_epoch=len(taken), total_steps=len(taken), checkpoints_written=0, checkpoint_bytes=0,
-                seconds=sum(taken), phases=RunPhases(training_seconds=sum(taken)),
+                steps_per_epoch=len(step_times), total_steps=len(step_times), checkpoints_written=0, checkpoint_bytes=0,
+                seconds=sum(step_times), phases=RunPhases(training_seconds=sum(step_times)),
             ),
         ))  # fmt: skip
     expected = forecast.step.seconds
     return {
         "forecast": expected.expected, "measured": measured, "error": expected.expected / measured - 1,
-        "inside": expected.optimistic <= measured <= expected.conservative, "steps": len(taken) - 3, "took": took,
+        "inside": expected.optimistic <= measured <= expected.conservative, "steps": len(step_times) - 3, "took": took,
     }  # fmt: skip
 
 
@@ -181,12 +181,12 @@ def main() -> None:
             print(f"{name:36} {1e3 * first['forecast']:11.1f} {1e3 * first['measured']:11.1f} {first['error']:+7.1%} "
                   f"{' ' if first['inside'] else '!'} {second['error']:+13.1%} {' ' if second['inside'] else '!'}",
                   flush=True)  # fmt: skip
-    found = {"calibrated": summary(rows, "first"), "after_one_run": summary(rows, "second")}
-    for which, figures in found.items():
+    errors = {"calibrated": summary(rows, "first"), "after_one_run": summary(rows, "second")}
+    for which, figures in errors.items():
         print(f"{which}: median {figures['median']:.1%}, P90 {figures['p90']:.1%}, bias {figures['bias']:+.1%}, "
               f"{figures['inside']:.0%} of {figures['rows']} inside the range")  # fmt: skip
     line = json.dumps({"benchmark": "cpu_steps", "version": 1, "machine": platform.processor() or platform.machine(),
-                       "date": f"{dt.date.today()}", **found, "rows": rows})  # fmt: skip
+                       "date": f"{dt.date.today()}", **errors, "rows": rows})  # fmt: skip
     print(line)
     if options.to:
         options.to.write_text(line + "\n", encoding="utf-8")

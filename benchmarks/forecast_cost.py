@@ -1,4 +1,4 @@
-"""What a forecast itself costs: seconds and peak resident memory, each target in a process of its own.
+"""Cost of a forecast itself: seconds and peak resident memory, each target in a process of its own.
 
     python benchmarks/forecast_cost.py            prints a table and one JSON line
 

@@ -32,15 +32,15 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def attentions(device: str) -> dict[str, Attention]:
-    """By name; `favor` at two numbers of features."""
+    """Attention functions by name; `favor` at two numbers of features."""
     projections = {count: orthogonal_projection(count, WIDTH).to(device) for count in FEATURES}
-    found: dict[str, Attention] = {
+    functions: dict[str, Attention] = {
         "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         "elu": lambda q, k, v: causal_kernel_attention(q, k, v, "elu", projections[FEATURES[0]], CHUNK),
     }
     for count, projection in projections.items():
-        found[f"favor-{count}"] = lambda q, k, v, p=projection: causal_kernel_attention(q, k, v, "favor", p, CHUNK)
-    return found
+        functions[f"favor-{count}"] = lambda q, k, v, p=projection: causal_kernel_attention(q, k, v, "favor", p, CHUNK)
+    return functions
 
 
 def measure(attend: Attention, length: int, device: str) -> tuple[float, float]:
@@ -98,30 +98,30 @@ def main() -> None:
     """Print the table and the JSON line."""
     lengths = [int(text) for text in sys.argv[1:]] or list(LENGTHS)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    known = attentions(device)
-    table = Table("tokens", *(f"{name} ms" for name in known), *(f"{name} MiB" for name in known))
-    results: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "mib": []} for name in known}
+    functions = attentions(device)
+    table = Table("tokens", *(f"{name} ms" for name in functions), *(f"{name} MiB" for name in functions))
+    results: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "mib": []} for name in functions}
     for length in lengths:
-        for name, attend in known.items():
+        for name, attend in functions.items():
             seconds, mib = measure(attend, length, device)
             results[name]["seconds"].append(seconds)
             results[name]["mib"].append(mib)
-        latest = [f"{results[name]['seconds'][-1] * 1000:.1f}" for name in known]
-        table.add_row(f"{length:,}", *latest, *(f"{results[name]['mib'][-1]:.1f}" for name in known))
-    found = {
+        latest = [f"{results[name]['seconds'][-1] * 1000:.1f}" for name in functions]
+        table.add_row(f"{length:,}", *latest, *(f"{results[name]['mib'][-1]:.1f}" for name in functions))
+    crossovers = {
         name: crossover(lengths, results[name]["seconds"], results["sdpa"]["seconds"])
-        for name in known
+        for name in functions
         if name != "sdpa"
     }
     console = Console(width=130)
     console.print(table)
-    for name, length in found.items():
+    for name, length in crossovers.items():
         console.print(
             f"{name}: {'never faster here' if length is None else f'faster than SDPA from {length:,.0f} tokens'}"
         )
     print(json.dumps({
         "benchmark": "kernel-attention", "version": 1, "device": device, "torch": torch.__version__, "heads": HEADS,
-        "width": WIDTH, "chunk": CHUNK, "lengths": lengths, "results": results, "crossover": found,
+        "width": WIDTH, "chunk": CHUNK, "lengths": lengths, "results": results, "crossover": crossovers,
     }))  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the original's four A100 commands really need: memory, time, passes over the data, on both A100s.
+"""Needs of the original's four A100 commands: memory, time, passes over the data, on both A100s.
 
     python -m benchmarks.okadfa_presets [favor|softmax]       prints a table and one JSON line
 
@@ -37,18 +37,19 @@ def row(name: str, gpu: Device, attention: str, *, documented: bool) -> dict[str
     for size in sizes(name):
         settings = preset_settings(name, gpu, documented=documented, micro_batch_size=size)
         settings = settings.model_copy(update={"recipe": {**settings.recipe, "attention": attention}})
-        found = forecast_settings(settings, gpu)
+        forecast = forecast_settings(settings, gpu)
         if size == commanded:
-            wanted = found.memory.device_bytes.expected / GIB
-        if found.fits:
+            commanded_gib = forecast.memory.device_bytes.expected / GIB
+        if forecast.fits:
             break
     shape = SHAPES[settings.model.name]
     return {
         "preset": name + (" documented" if documented else ""), "parameters_millions": shape.config.parameters / 10**6,
-        "gpu": gpu.name, "commanded": commanded, "commanded_gib": wanted, "fits_at": size if found.fits else None,
-        "device_gib": found.memory.device_bytes.expected / GIB, "step_ms": found.step.seconds.expected * 1000,
-        "mfu": found.step.mfu, "updates": PRESETS[name].updates,
-        "run_minutes": found.run.seconds.expected / MINUTE, "promised_minutes": PRESETS[name].minutes,
+        "gpu": gpu.name, "commanded": commanded, "commanded_gib": commanded_gib,
+        "fits_at": size if forecast.fits else None,
+        "device_gib": forecast.memory.device_bytes.expected / GIB, "step_ms": forecast.step.seconds.expected * 1000,
+        "mfu": forecast.step.mfu, "updates": PRESETS[name].updates,
+        "run_minutes": forecast.run.seconds.expected / MINUTE, "promised_minutes": PRESETS[name].minutes,
         "passes": passes(name, CORPUS), "warning": over_training(name, CORPUS, documented),
     }  # fmt: skip
 
@@ -63,15 +64,16 @@ def main() -> None:
     for name in PRESETS:
         for documented in (False, True) if name != "fast" else (False,):
             for gpu in GPUS:
-                found = row(name, device(gpu), attention, documented=documented)
-                rows.append(found)
+                figures = row(name, device(gpu), attention, documented=documented)
+                rows.append(figures)
                 table.add_row(
-                    str(found["preset"]), f"{found['parameters_millions']:.1f}", gpu,
-                    f"{found['commanded']}: {found['commanded_gib']:.1f} GiB", str(found["fits_at"]),
-                    f"{found['device_gib']:.1f}", f"{found['step_ms']:.0f}", f"{found['mfu']:.0%}",
-                    f"{found['run_minutes']:.0f} min", f"{found['promised_minutes']:.0f} min", f"{found['passes']:.0f}",
+                    str(figures["preset"]), f"{figures['parameters_millions']:.1f}", gpu,
+                    f"{figures['commanded']}: {figures['commanded_gib']:.1f} GiB", str(figures["fits_at"]),
+                    f"{figures['device_gib']:.1f}", f"{figures['step_ms']:.0f}", f"{figures['mfu']:.0%}",
+                    f"{figures['run_minutes']:.0f} min", f"{figures['promised_minutes']:.0f} min",
+                    f"{figures['passes']:.0f}",
                 )  # fmt: skip
-                print(json.dumps(found), file=sys.stderr, flush=True)
+                print(json.dumps(figures), file=sys.stderr, flush=True)
     Console(width=140).print(table)
     print(json.dumps({"benchmark": "okadfa-presets", "version": 1, "attention": attention, "rows": rows}))
 

@@ -54,32 +54,32 @@ INDUCTION = [
 def run(overrides: list[str], seed: int) -> dict[str, float | str]:
     """Train and score one run; `dead` says why where it was stopped."""
     settings = settings_from(SETTINGS.model_dump(), [*overrides, "recipe.shallow_twin=false", f"seed={seed}"])
-    opened = load_experiment(settings)
+    experiment = load_experiment(settings)
     seed_everything(seed)
-    step = build_step(settings, opened.workload, "cpu", pretrained=False)
+    step = build_step(settings, experiment.workload, "cpu", pretrained=False)
     data = open_data(settings)
     watcher = Watcher(data)
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(step, opened.data, Path(folder), watch=watcher.look)
+        training = Training(step, experiment.data, Path(folder), watch=watcher.look)
         try:
             steps = [report.step_seconds for report in training.steps()]
         except MechanismDead as error:
             return {"dead": str(error)}
     score = score_language(step.model, data.batches("test", SCORED_WINDOWS))
-    found: dict[str, float | str] = {"loss": score.loss, "step_ms": statistics.median(steps) * 1000}
-    found |= {k: v for k, v in watcher.mechanism(step).items() if k.startswith(("gradient_cosine", "kernel_error"))}
+    figures: dict[str, float | str] = {"loss": score.loss, "step_ms": statistics.median(steps) * 1000}
+    figures |= {k: v for k, v in watcher.mechanism(step).items() if k.startswith(("gradient_cosine", "kernel_error"))}
     if data.language is not None and data.language.determined is not None:
-        found["copied"] = float(score.is_right[data.language.determined.ravel()].mean())
-    return found
+        figures["copied"] = float(score.is_right[data.language.determined.ravel()].mean())
+    return figures
 
 
 def main() -> None:
     """Print the table and the JSON line."""
     kind = sys.argv[1]
     variants, shared = (RULES, TEXT) if kind == "rules" else (ATTENTIONS, INDUCTION)
-    asked, seeds = sys.argv[2:], [int(word) for word in sys.argv[2:] if word.isdigit()] or SEEDS
-    if any(name in asked for name in variants):
-        variants = {name: overrides for name, overrides in variants.items() if name in asked}
+    arguments, seeds = sys.argv[2:], [int(word) for word in sys.argv[2:] if word.isdigit()] or SEEDS
+    if any(name in arguments for name in variants):
+        variants = {name: overrides for name, overrides in variants.items() if name in arguments}
     table, results = Table("variant", "loss, mean", "of seeds", "copied", "step ms", "cosines"), {}
     for name, overrides in variants.items():
         runs = results[name] = [run([*shared, *overrides], seed) for seed in seeds]

@@ -1,4 +1,4 @@
-"""What goes wrong in the usual trainer, tried on the installed one, with ours beside it.
+"""Faults of the usual trainer, shown on the installed version, with our loop beside it.
 
     python benchmarks/peer_faults.py [--to FILE]      prints a table and one JSON line; about two minutes on a CPU
 
@@ -97,7 +97,7 @@ def our_training(folder: Path, model: Any, rows: list[TokenSample], **sections: 
 
 
 def gradient_norm(model: Any) -> float:
-    """Of all gradients together."""
+    """Norm of all gradients together."""
     return float(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm())
 
 
@@ -112,17 +112,17 @@ def accumulation() -> dict[str, Any]:
                 folder, model, rows, per_device_train_batch_size=size, gradient_accumulation_steps=steps, max_steps=1,
                 learning_rate=0.0, max_grad_norm=1e9,
             )  # fmt: skip
-            seen: list[float] = []
+            step_norms: list[float] = []
 
             class Watch(trainer_callback()):
                 def on_pre_optimizer_step(
-                    self, *unused: Any, model: Any = model, seen: Any = seen, **kwargs: Any
+                    self, *unused: Any, model: Any = model, step_norms: Any = step_norms, **kwargs: Any
                 ) -> None:
-                    seen.append(gradient_norm(model))
+                    step_norms.append(gradient_norm(model))
 
             trainer.add_callback(Watch())
             trainer.train()
-            norms["peer"].append(seen[0])
+            norms["peer"].append(step_norms[0])
             model = model_of("sequence-classification")
             batch = {"micro_batch_size": size, "gradient_accumulation_steps": steps, "sequence_length": 64}
             ours = our_training(Path(folder) / "ours", model, rows, batch=batch)
@@ -159,7 +159,7 @@ def leakage() -> dict[str, Any]:
         batch = {"input_ids": flat, "documents": documents, "position_ids": positions}
         workload._keep_apart(model, batch, inputs, contextlib_stack())  # type: ignore[union-attr]
         ours = model.bert(**inputs).last_hidden_state[:, first.shape[1] :]
-    peer_error, our_error = (float((found - alone).abs().max()) for found in (peer, ours))
+    peer_error, our_error = (float((vectors - alone).abs().max()) for vectors in (peer, ours))
     return {
         "peer": f"off by {peer_error:.0e}", "ours": f"off by {our_error:.0e}", "peer_error": peer_error,
         "our_error": our_error,
@@ -198,7 +198,7 @@ def failing_once(model: Any, call: int) -> None:
 
 def out_of_memory() -> dict[str, Any]:
     """Weights after six steps with one failure against weights without."""
-    rows, found = samples(), {}
+    rows, runs = samples(), {}
     for fails in (False, True):
         model = model_of("sequence-classification")
         steps: list[int] = []
@@ -215,7 +215,7 @@ def out_of_memory() -> dict[str, Any]:
 
             trainer.add_callback(Count())
             trainer.train()
-            found["peer", fails] = (copied(model), len(steps), trainer._train_batch_size)
+            runs["peer", fails] = (copied(model), len(steps), trainer._train_batch_size)
             model = model_of("sequence-classification")
             if fails:
                 failing_once(model, 3)
@@ -223,17 +223,17 @@ def out_of_memory() -> dict[str, Any]:
             batch = {"micro_batch_size": 8, "sequence_length": 64, "padding": "longest"}
             ours = our_training(Path(folder) / "ours", model, rows, batch=batch, schedule={"max_steps": 6})
             reports = list(ours.steps())
-            found["ours", fails] = (copied(model), len(reports), reports[-1].samples)
-    away = {who: distance(found[who, False][0], found[who, True][0]) for who in ("peer", "ours")}
+            runs["ours", fails] = (copied(model), len(reports), reports[-1].samples)
+    away = {who: distance(runs[who, False][0], runs[who, True][0]) for who in ("peer", "ours")}
     return {
-        who: f"{found[who, True][1]} updates at {found[who, True][2]} samples, weights {away[who]:.0e} away"
+        who: f"{runs[who, True][1]} updates at {runs[who, True][2]} samples, weights {away[who]:.0e} away"
         for who in ("peer", "ours")
     } | {"peer_distance": away["peer"], "our_distance": away["ours"]}
 
 
 def resume() -> dict[str, Any]:
     """Weights after stopping at step 9 of 18, six an epoch, against weights without."""
-    rows, found = samples(), {}
+    rows, weights = samples(), {}
     for stops in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             common: dict[str, Any] = {
@@ -253,7 +253,7 @@ def resume() -> dict[str, Any]:
                 model = model_of("sequence-classification")
             trainer = peer_trainer(folder, model, rows, **common)
             trainer.train(resume_from_checkpoint=stops)
-            found["peer", stops] = copied(model)
+            weights["peer", stops] = copied(model)
             sections = {
                 "batch": {"micro_batch_size": 8, "sequence_length": 64, "padding": "bucketed"},
                 "schedule": {"epochs": 3}, "checkpoints": {"every_steps": 9},
@@ -268,8 +268,8 @@ def resume() -> dict[str, Any]:
                 ours = our_training(Path(folder) / "ours", model_of("sequence-classification"), rows, **sections)
             for _ in ours.steps():
                 pass
-            found["ours", stops] = copied(ours.step.model)
-    away = {who: distance(found[who, False], found[who, True]) for who in ("peer", "ours")}
+            weights["ours", stops] = copied(ours.step.model)
+    away = {who: distance(weights[who, False], weights[who, True]) for who in ("peer", "ours")}
     return {who: "bit-equal" if away[who] == 0 else f"weights {away[who]:.0e} away" for who in away} | {
         "peer_distance": away["peer"], "our_distance": away["ours"]
     }  # fmt: skip
@@ -289,14 +289,14 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help="Write the JSON line to this file too.")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    found = {}
+    results = {}
     print(f"{'':44} {'Trainer of transformers ' + version('transformers'):44} Forerun")
     for name, check in CHECKS.items():
-        found[name] = check()
-        print(f"{name:44} {found[name]['peer']:44} {found[name]['ours']}", flush=True)
+        results[name] = check()
+        print(f"{name:44} {results[name]['peer']:44} {results[name]['ours']}", flush=True)
     versions = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     line = json.dumps({
-        "benchmark": "peer_faults", "version": 1, "date": f"{dt.date.today()}", "versions": versions, "checks": found
+        "benchmark": "peer_faults", "version": 1, "date": f"{dt.date.today()}", "versions": versions, "checks": results
     })  # fmt: skip
     print(line)
     if options.to:

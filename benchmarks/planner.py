@@ -85,9 +85,9 @@ class Target:
 
 def targets(examples: int) -> list[Target]:
     """All, in an order shuffled once."""
-    found = [Target(model, gpu, room, examples) for model in FAMILIES for gpu in GPUS for room in ROOM]
-    random.Random(0).shuffle(found)
-    return found
+    shuffled = [Target(model, gpu, room, examples) for model in FAMILIES for gpu in GPUS for room in ROOM]
+    random.Random(0).shuffle(shuffled)
+    return shuffled
 
 
 def compare(target: Target, *, compiled: bool) -> dict[str, Any]:
@@ -99,15 +99,15 @@ def compare(target: Target, *, compiled: bool) -> dict[str, Any]:
     seconds, processor = time.perf_counter() - start, time.process_time() - busy
     everything = forecast_all(settings, card, lambda s, d: request_of(s, d, None), compiled=compiled)
     best = best_seconds(everything)
-    found = None
+    planned = None
     if plan.settings is not None and plan.forecast is not None:
-        found = whole_seconds(plan.forecast)
+        planned = whole_seconds(plan.forecast)
     return {
         "model": target.model, "gpu": target.gpu, "room": target.room, "candidates": len(everything),
-        "fitting": sum(forecast.fits for _, forecast in everything), "best_seconds": best, "plan_seconds": found,
-        "over": None if best is None or found is None else found / best - 1,
+        "fitting": sum(forecast.fits for _, forecast in everything), "best_seconds": best, "plan_seconds": planned,
+        "over": None if best is None or planned is None else planned / best - 1,
         "infeasible": plan.forecast is not None and not plan.forecast.fits,
-        "missed": best is not None and found is None, "traces": plan.traces,
+        "missed": best is not None and planned is None, "traces": plan.traces,
         "search_seconds": seconds, "processor_seconds": processor,
         "chosen": "" if plan.settings is None else " ".join(
             f"{plan.settings[name]}" for name in ("precision", "activation_checkpointing", "cross_entropy", "compile")
@@ -123,10 +123,10 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--seconds", type=float, default=None, help="start no further target after this long")
     arguments = parser.parse_args()
-    begun, rows = time.perf_counter(), []
+    start, rows = time.perf_counter(), []
     examples = LONG if arguments.compiled else SHORT
     for target in targets(examples)[arguments.skip :][: arguments.limit]:
-        if arguments.seconds is not None and time.perf_counter() - begun > arguments.seconds:
+        if arguments.seconds is not None and time.perf_counter() - start > arguments.seconds:
             break
         rows.append(compare(target, compiled=arguments.compiled))
         print(json.dumps(rows[-1]), flush=True)
@@ -136,11 +136,11 @@ def main() -> None:
         table.add_row(row["model"], row["gpu"], str(row["room"]), f"{row['fitting']} of {row['candidates']} fit",
                       row["chosen"], over, format_seconds(row["search_seconds"]))  # fmt: skip
     Console().print(table)
-    known = [row["over"] for row in rows if row["over"] is not None]
+    compared = [row["over"] for row in rows if row["over"] is not None]
     print(json.dumps({
         "benchmark": "planner", "version": 1, "targets": len(rows), "compiled": arguments.compiled,
-        "compared": len(known), "within_3_percent": sum(over <= WITHIN for over in known),
-        "worst": max(known, default=None), "infeasible": sum(row["infeasible"] for row in rows),
+        "compared": len(compared), "within_3_percent": sum(over <= WITHIN for over in compared),
+        "worst": max(compared, default=None), "infeasible": sum(row["infeasible"] for row in rows),
         "missed": sum(row["missed"] for row in rows),
         "median_search_seconds": statistics.median(row["search_seconds"] for row in rows) if rows else None,
         "median_processor_seconds": statistics.median(row["processor_seconds"] for row in rows) if rows else None,

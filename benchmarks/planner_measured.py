@@ -47,12 +47,12 @@ def target(name: str) -> Settings:
     return settings_from({"name": name, **TARGETS[name], "precision": "fp32", "data": {"examples": 20_000}})
 
 
-def measure_all(given: Settings) -> tuple[dict[str, float], float]:
+def measure_all(original: Settings) -> tuple[dict[str, float], float]:
     """Seconds of a step by settings hash, the better of two rounds, and the median difference between the rounds."""
     here = find_device("cpu")
-    wanted = list(candidates(given, here, compiled=False))
-    rounds: dict[str, list[float]] = {settings.hash: [] for settings in wanted}
-    for settings in (*wanted, *reversed(wanted)):
+    variants = list(candidates(original, here, compiled=False))
+    rounds: dict[str, list[float]] = {settings.hash: [] for settings in variants}
+    for settings in (*variants, *reversed(variants)):
         rounds[settings.hash].append(step_seconds(request_of(settings, here, None), here))
     differences = [max(times) / min(times) - 1 for times in rounds.values()]
     return {key: min(times) for key, times in rounds.items()}, statistics.median(differences)
@@ -60,18 +60,19 @@ def measure_all(given: Settings) -> tuple[dict[str, float], float]:
 
 def row(name: str) -> dict[str, float | int | str]:
     """One target: planned, confirmed, and everything measured."""
-    given, here = target(name), find_device("cpu")
+    original, here = target(name), find_device("cpu")
     start = time.perf_counter()
-    plan = plan_settings(given, [here])
+    plan = plan_settings(original, [here])
     planned = time.perf_counter() - start
-    confirmed = confirm_plan(plan, given, here)
+    confirmed = confirm_plan(plan, original, here)
     took = time.perf_counter() - start
-    measured, noise = measure_all(given)
+    measured, noise = measure_all(original)
     best = min(measured.values())
-    chosen, sure = (settings_from(p.settings or {}) for p in (plan, confirmed))
+    proposal, confirmation = (settings_from(p.settings or {}) for p in (plan, confirmed))
     return {
-        "target": name, "candidates": len(measured), "given_over_best": measured[given.hash] / best - 1,
-        "plan_over_best": measured[chosen.hash] / best - 1, "confirmed_over_best": measured[sure.hash] / best - 1,
+        "target": name, "candidates": len(measured), "given_over_best": measured[original.hash] / best - 1,
+        "plan_over_best": measured[proposal.hash] / best - 1,
+        "confirmed_over_best": measured[confirmation.hash] / best - 1,
         "noise": noise, "plan_seconds": planned, "confirm_seconds": took - planned,
         "best_milliseconds": best * 1000, "worst_over_best": max(measured.values()) / best - 1,
     }  # fmt: skip

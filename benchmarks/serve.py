@@ -75,9 +75,9 @@ async def load(address: str, path: str, bodies: list[dict[str, object]], clients
         return seconds[WARMING:], len(bodies) / (time.perf_counter() - begin)
 
 
-def row(name: str, clients: int, found: tuple[list[float], float]) -> list[Cell]:
+def row(name: str, clients: int, timing: tuple[list[float], float]) -> list[Cell]:
     """Percentiles in ms."""
-    seconds, per_second = found
+    seconds, per_second = timing
     return [name, clients, len(seconds), *(1e3 * float(np.quantile(seconds, q)) for q in (0.5, 0.95, 0.99)), per_second]
 
 
@@ -105,15 +105,17 @@ def main() -> None:
     arguments = parser.parse_args()
     samples = embedded().split("test")
     files: list[dict[str, object]] = [{"code": s.code, "language": s.language} for s in samples]
-    asked = [files[n % len(files)] for n in range(arguments.requests)]
-    pairs: list[dict[str, object]] = [{"a": a, "b": b} for a, b in zip(asked, [*asked[1:], asked[0]], strict=True)]
-    work: list[tuple[str, list[dict[str, object]]]] = [("/v1/detect", asked), ("/v1/similarity", pairs)]
+    singles = [files[n % len(files)] for n in range(arguments.requests)]
+    pairs: list[dict[str, object]] = [
+        {"a": a, "b": b} for a, b in zip(singles, [*singles[1:], singles[0]], strict=True)
+    ]
+    work: list[tuple[str, list[dict[str, object]]]] = [("/v1/detect", singles), ("/v1/similarity", pairs)]
     rows: list[list[Cell]] = []
     with server(arguments.run) as address:
         for path, bodies in work:
             for clients in LEVELS:
-                found = asyncio.run(load(address, path, bodies, clients))
-                rows.append(row(path, clients, found))
+                timing = asyncio.run(load(address, path, bodies, clients))
+                rows.append(row(path, clients, timing))
         difference = same_scores(address, files[:200])
     columns = ["request", "clients", "answers", "p50 ms", "p95 ms", "p99 ms", "answers/s"]
     Console().print(result_table(ResultTable(title="Service on loopback", columns=columns, rows=rows)))

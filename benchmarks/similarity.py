@@ -55,8 +55,8 @@ def overlap(width: int) -> Method:
         names = {name: n for n, name in enumerate(sorted(set().union(*sets)))}
         ends = np.cumsum([0, *map(len, sets)])
         columns = np.asarray([names[name] for each in sets for name in each])
-        held = csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(rows), max(1, len(names))))
-        shared, sizes = (held @ held.T).toarray(), np.diff(ends)
+        incidence = csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(rows), max(1, len(names))))
+        shared, sizes = (incidence @ incidence.T).toarray(), np.diff(ends)
         return shared / np.maximum(sizes[:, None] + sizes[None, :] - shared, 1)
 
     return matrix
@@ -75,8 +75,8 @@ def files_of(rows: Sequence[Row]) -> list[PreparedFile]:
 
 def stored(path: Path) -> Method:
     """Cosine of the unit vectors in a file."""
-    with np.load(path) as found:
-        place, vectors = {name: n for n, name in enumerate(found["ids"].tolist())}, found["vectors"]
+    with np.load(path) as file:
+        place, vectors = {name: n for n, name in enumerate(file["ids"].tolist())}, file["vectors"]
     return lambda rows: (lambda v: v @ v.T)(vectors[[place[row["id"]] for row in rows]])
 
 
@@ -103,7 +103,7 @@ class Clones:
         self.pairs["irplag, all levels"] = [*every, *honest]
 
     def group(self, pair: Row) -> str:
-        """What may not be torn apart when resampling."""
+        """Group of a pair; resampling draws whole groups."""
         if self.rows[pair["a"]]["source"] == "rosettacode_2016":
             return str(self.rows[pair["a"]]["task"])
         roles = {self.rows[pair[side]]["role"]: pair[side] for side in ("a", "b")}
@@ -126,15 +126,15 @@ class Clones:
         cases: dict[str, list[Row]] = {}
         for row in self.rows.values():
             cases.setdefault(str(row["task"]), []).append(row)
-        found = {}
+        by_case = {}
         for case in {str(self.rows[pair["a"]]["task"]) for pair in pairs}:
             rows = cases[case]
             matrix = standings(cover_of(files_of(rows), SIZES.minimum_tile))
             assert matrix is not None
-            found[case] = (matrix, {row["id"]: n for n, row in enumerate(rows)})
+            by_case[case] = (matrix, {row["id"]: n for n, row in enumerate(rows)})
         scores = []
         for pair in pairs:
-            matrix, place = found[str(self.rows[pair["a"]]["task"])]
+            matrix, place = by_case[str(self.rows[pair["a"]]["task"])]
             scores.append(float(matrix[place[pair["a"]], place[pair["b"]]]))
         return scores
 
@@ -174,12 +174,13 @@ def retrieval_table(clones: Clones, methods: dict[str, Method]) -> tuple[ResultT
         groups = [str(row["task"]) for row in members]
         languages = [row["language"] for row in members] if kind == "rosetta_crosslang" else None
         for name, method in methods.items():
-            found = retrieval(method(members), groups, kinds=languages)
-            values = {figure: float(getattr(found, figure)) for figure in found.intervals}
+            report = retrieval(method(members), groups, kinds=languages)
+            values = {figure: float(getattr(report, figure)) for figure in report.intervals}
             cells = [
-                f"{value:.3f} ({found.intervals[f][0]:.3f}–{found.intervals[f][1]:.3f})" for f, value in values.items()
+                f"{value:.3f} ({report.intervals[f][0]:.3f}–{report.intervals[f][1]:.3f})"
+                for f, value in values.items()
             ]
-            rows.append([kind, name, found.queries, found.candidates, *cells])
+            rows.append([kind, name, report.queries, report.candidates, *cells])
             figures |= {f"{figure}.{name}.{kind}": value for figure, value in values.items()}
     columns = ["set", "method", "queries", "candidates", "MAP@R", "recall@1", "recall@10", "MRR"]
     return ResultTable(title="Retrieval over the full set", columns=columns, rows=rows), figures
@@ -187,11 +188,11 @@ def retrieval_table(clones: Clones, methods: dict[str, Method]) -> tuple[ResultT
 
 def human_table(folder: Path, vectors: dict[str, Path]) -> tuple[ResultTable, dict[str, float]]:
     """Rank correlation with a person's score of how alike two answers are."""
-    known = {"Python": "python", "Java": "java", "C++": "cpp"}
+    languages = {"Python": "python", "Java": "java", "C++": "cpp"}
     rows = read_rows(folder / "codeaid_scored_pairs.jsonl.gz")
-    named = [(number, row) for number, row in enumerate(rows) if row["language"] in known]
+    named = [(number, row) for number, row in enumerate(rows) if row["language"] in languages]
     files = [
-        {"id": f"codeaid{number}{side}", "code": row[f"{side}_code"], "language": known[row["language"]]}
+        {"id": f"codeaid{number}{side}", "code": row[f"{side}_code"], "language": languages[row["language"]]}
         for number, row in named
         for side in ("human", "ai")
     ]
@@ -215,11 +216,11 @@ def spearman(values: Sequence[float], scores: Sequence[float], groups: Sequence[
     """Rank correlation with the 95 % interval over resampled groups."""
     values_, scores_, groups_ = np.asarray(values), np.asarray(scores), np.asarray(groups)
     names, random = np.unique(groups_), np.random.default_rng(0)
-    drawn = []
+    bootstrap = []
     for _ in range(400):
-        chosen = np.concatenate([np.flatnonzero(groups_ == g) for g in random.choice(names, len(names))])
-        drawn.append(float(spearmanr(values_[chosen], scores_[chosen]).statistic))
-    low, high = np.quantile(drawn, [0.025, 0.975])
+        sample = np.concatenate([np.flatnonzero(groups_ == g) for g in random.choice(names, len(names))])
+        bootstrap.append(float(spearmanr(values_[sample], scores_[sample]).statistic))
+    low, high = np.quantile(bootstrap, [0.025, 0.975])
     return float(spearmanr(values_, scores_).statistic), float(low), float(high)
 
 
@@ -246,10 +247,10 @@ def timing(folder: Path) -> dict[str, float]:
     rows = read_rows(folder / "snippets.jsonl.gz")[-TIMED_FILES:]
     files = [SourceFile(row["id"], row["code"], row["language"]) for row in rows]
     start = time.perf_counter()
-    found = compare_all(files, pair_limit=100, workers=TIMED_WORKERS)
+    comparison = compare_all(files, pair_limit=100, workers=TIMED_WORKERS)
     seconds = time.perf_counter() - start
-    return {"files": found.files, "pairs": found.pairs, "tiled": found.tiled, "seconds": round(seconds, 1),
-            "allowed_seconds": ALLOWED_SECONDS}  # fmt: skip
+    return {"files": comparison.files, "pairs": comparison.pairs, "tiled": comparison.tiled,
+            "seconds": round(seconds, 1), "allowed_seconds": ALLOWED_SECONDS}  # fmt: skip
 
 
 def main() -> None:

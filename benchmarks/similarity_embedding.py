@@ -61,8 +61,8 @@ def main() -> None:
         sys.exit(f"skipped: {arguments.data} has no snippets.jsonl.gz; the clone sets are not shipped.")
     vectors: dict[str, Floats] = {}
     for each in arguments.minilm:
-        with np.load(each) as found:
-            vectors |= dict(zip(found["ids"].tolist(), found["vectors"], strict=True))
+        with np.load(each) as file:
+            vectors |= dict(zip(file["ids"].tolist(), file["vectors"], strict=True))
     start = time.perf_counter()
     rows = read_rows(path)
     figures: dict[str, Any] = {}
@@ -73,10 +73,10 @@ def main() -> None:
         files = task_files(None if arguments.shipped else path)
         parts = {split: [file for file in files if file.split == split] for split in ("train", "val")}
         if vectors:  # rows and files of one path are in one order
-            known = {split: [row for row in rows if row["split"] == split] for split in parts}
-            data = {split: (parts[split], encoded(known[split], vectors)) for split in parts}
+            of_split = {split: [row for row in rows if row["split"] == split] for split in parts}
+            data = {split: (parts[split], encoded(of_split[split], vectors)) for split in parts}
         else:
-            data = {split: (found, inputs(found)) for split, found in parts.items()}
+            data = {split: (files_of_split, inputs(files_of_split)) for split, files_of_split in parts.items()}
         trained = train_embedding(data["train"], data["val"], arguments.epochs, on_progress)
         model = trained.model
         figures = {"epoch": trained.epoch, "validation_map_at_r": trained.score, "before_training": trained.before}
@@ -87,9 +87,9 @@ def main() -> None:
         if row["language"] in LANGUAGES
         for side in ("human", "ai")
     ]
-    kept = [*(row for row in rows if row["split"] == "test"), *people]
-    found = embedded_rows(model, encoded(kept, vectors))
-    np.savez(arguments.to, ids=np.asarray([row["id"] for row in kept]), vectors=found)
+    evaluated = [*(row for row in rows if row["split"] == "test"), *people]
+    embeddings = embedded_rows(model, encoded(evaluated, vectors))
+    np.savez(arguments.to, ids=np.asarray([row["id"] for row in evaluated]), vectors=embeddings)
     seconds = round(time.perf_counter() - start, 1)
     print(json.dumps({"benchmark": "similarity_embedding", "version": 3, **figures, "seconds": seconds}))
 

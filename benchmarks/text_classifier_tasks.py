@@ -52,13 +52,13 @@ def clones(rows: Path, snippets: Path, kind: str) -> list[dict[str, Any]]:
 
 def constructs(rows: Path) -> list[dict[str, Any]]:
     """Sentences with the constructs of their solutions."""
-    found = []
+    sentences = []
     for row in read(rows):
         nodes = list(ast.walk(ast.parse(row["code"])))
         labels = [name for name, kinds in CONSTRUCTS.items() if any(isinstance(node, kinds) for node in nodes)]
         split = "train" if row["split"] == "prompt" else row["split"]
-        found.append({"text": row["text"], "label": [*labels, *_recursion(nodes)], "split": split})
-    return found
+        sentences.append({"text": row["text"], "label": [*labels, *_recursion(nodes)], "split": split})
+    return sentences
 
 
 def _recursion(nodes: list[ast.AST]) -> list[str]:
@@ -81,17 +81,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.task == "clones" and arguments.beside is None:
         parser.error("clones needs the programs: --beside snippets.jsonl.gz")
-    made = (
+    rows = (
         constructs(arguments.rows)
         if arguments.task == "constructs"
         else clones(arguments.rows, arguments.beside, arguments.kind)
     )
-    arguments.to.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
-    print(f"{len(made)} rows; splits {dict(Counter(row['split'] for row in made))}")
+    arguments.to.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    print(f"{len(rows)} rows; splits {dict(Counter(row['split'] for row in rows))}")
     labels = Counter(
-        label for row in made for label in (row["label"] if isinstance(row["label"], list) else [row["label"]])
+        label for row in rows for label in (row["label"] if isinstance(row["label"], list) else [row["label"]])
     )
-    print(f"labels {dict(labels)}; without any {sum(not row['label'] for row in made)}")
+    print(f"labels {dict(labels)}; without any {sum(not row['label'] for row in rows)}")
 
 
 if __name__ == "__main__":

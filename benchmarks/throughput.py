@@ -34,7 +34,7 @@ CONFIG = {
     "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
 FULL = 0.985
-"""Of a packed row, in the mean."""
+"""Mean fraction of a packed row that is filled."""
 CASES = ("mixed", "sentences", "even")
 CONTESTANTS = (
     "Hugging Face Trainer", "Hugging Face Trainer, by length", "Lightning Fabric", "Forerun, bucketed",
@@ -188,8 +188,8 @@ def forerun_loop(samples: list[Any], device: str, *, padding: str) -> tuple[Any,
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         training = Training(step, data, Path(folder))
-        done = sum(1 for _ in training.steps())
-        return model, time.perf_counter() - start - training.elapsed.checkpoint_seconds, done
+        steps = sum(1 for _ in training.steps())
+        return model, time.perf_counter() - start - training.elapsed.checkpoint_seconds, steps
 
 
 def contest(name: str, case: Path, device: str) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def main() -> None:
     if options.contestant:
         print(json.dumps(contest(options.contestant, options.case, options.device)))
         return
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         for case in options.cases.split(","):
@@ -241,15 +241,15 @@ def main() -> None:
             for _ in range(options.repeats):
                 for name in CONTESTANTS:
                     runs[name].append(in_a_process(name, Path(folder) / f"{case}.json", options.device))
-            found[case] = {name: summary(several, runs[BASELINE]) for name, several in runs.items()}
+            results[case] = {name: summary(several, runs[BASELINE]) for name, several in runs.items()}
             print(f"\n{case:32} {'s':>7} {'tokens/s':>9} {'times HF':>9} {'updates':>8} {'accuracy':>9}", flush=True)
-            for name, row in found[case].items():
+            for name, row in results[case].items():
                 print(f"{name:32} {row['seconds']:7.1f} {row['tokens_per_second']:9,.0f} {row['ratio']:9.2f} "
                       f"{row['updates']:8} {row['accuracy']:9.3f}", flush=True)  # fmt: skip
     packages = ("torch", "transformers", "lightning-fabric", "accelerate")
     line = json.dumps({
         "benchmark": "throughput", "version": 1, "device": options.device, "machine": platform.machine(),
-        "date": f"{dt.date.today()}", "versions": {p: version(p) for p in packages}, "cases": found,
+        "date": f"{dt.date.today()}", "versions": {p: version(p) for p in packages}, "cases": results,
     })  # fmt: skip
     print(line)
     if options.to:

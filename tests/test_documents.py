@@ -53,8 +53,8 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
         notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
-    said = "\n".join(
+    printed = "\n".join(
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []) if "text" in output
     )
     for words in ("fits: True", "t4", "GiB,", "Fits:", "peak memory was forecast: 0.0"):
-        assert words in said, f"{words!r} is missing in:\n{said[-3000:]}"
+        assert words in printed, f"{words!r} is missing in:\n{printed[-3000:]}"

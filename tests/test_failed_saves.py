@@ -13,11 +13,11 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on(tmp_path, m
     training = tiny_training(
         tmp_path, checkpoints={"every_steps": 3, "keep_last": 10}, schedule={"epochs": 4, "max_steps": 9}
     )
-    real, seen = checkpoint.save_file, []
+    real, failures = checkpoint.save_file, []
 
     def full(tensors, path):
         if training.reports[-1].step == 6:
-            seen.append(path)
+            failures.append(path)
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
         real(tensors, path)
@@ -25,7 +25,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on(tmp_path, m
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.warns(UserWarning, match=r"step 6 could not be written.*No space left.*step-00000003.*goes on"):
         run(training)
-    assert seen
+    assert failures
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000003", "step-00000009"]
     assert training.saver.written_checkpoints == 2
 

@@ -34,9 +34,9 @@ def trace(name, workload, **sections):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", TWINS)
 def test_a_step_runs_and_returns_to_its_start(name, precision):
-    found = trace(name, TWINS[name], precision=precision)
-    assert {op.phase for op in found.ops} == set(Phase)
-    replay = replay_memory(found)
+    step_trace = trace(name, TWINS[name], precision=precision)
+    assert {op.phase for op in step_trace.ops} == set(Phase)
+    replay = replay_memory(step_trace)
     assert replay.start_bytes == replay.end_bytes
     assert replay.breakdown.total_bytes == replay.peak_allocated_bytes
     assert all(value >= 0 for moment in replay.curve for value in moment.live.model_dump().values())
@@ -45,22 +45,22 @@ def test_a_step_runs_and_returns_to_its_start(name, precision):
 @pytest.mark.parametrize("name", TWINS)
 def test_checkpointing_and_adapters_run_together(name):
     lora = {"kind": "lora", "rank": 4, "alpha": 8, "targets": "all-linear"}
-    found = trace(name, TWINS[name], precision="bf16-mixed", activation_checkpointing="blocks", adapter=lora)
-    assert 0 < found.trainable_parameters < found.total_parameters
-    assert any(op.recomputed for op in found.ops), "blocks are recomputed in the backward pass"
-    replay = replay_memory(found)
+    step_trace = trace(name, TWINS[name], precision="bf16-mixed", activation_checkpointing="blocks", adapter=lora)
+    assert 0 < step_trace.trainable_parameters < step_trace.total_parameters
+    assert any(op.recomputed for op in step_trace.ops), "blocks are recomputed in the backward pass"
+    replay = replay_memory(step_trace)
     assert replay.start_bytes == replay.end_bytes
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-llama"])
 def test_bytes_of_weights_gradients_and_state_are_exact(name):
     """fp32 AdamW: two moments of four bytes per parameter and a step counter each; categories hold just that."""
-    found = trace(name, TWINS[name])
-    owned = {c: sum(s.bytes for s in found.storages if s.owner is c) for c in Category}
-    assert owned[Category.PARAMETER] == 4 * found.total_parameters
-    tensors = sum(1 for s in found.storages if s.owner is Category.PARAMETER)
-    assert owned[Category.OPTIMIZER_STATE] == 8 * found.trainable_parameters + 4 * tensors
-    assert found.checkpoint_bytes == 12 * found.trainable_parameters + 4 * tensors
+    step_trace = trace(name, TWINS[name])
+    owned = {c: sum(s.bytes for s in step_trace.storages if s.owner is c) for c in Category}
+    assert owned[Category.PARAMETER] == 4 * step_trace.total_parameters
+    tensors = sum(1 for s in step_trace.storages if s.owner is Category.PARAMETER)
+    assert owned[Category.OPTIMIZER_STATE] == 8 * step_trace.trainable_parameters + 4 * tensors
+    assert step_trace.checkpoint_bytes == 12 * step_trace.trainable_parameters + 4 * tensors
 
 
 def test_checkpointing_lowers_the_peak_and_adds_work():

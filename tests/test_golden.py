@@ -54,9 +54,9 @@ def test_the_op_stream_is_the_recorded_one(case):
     recorded = json.loads((FOLDER / f"{case}.json").read_text())
     if recorded["versions"] != versions():
         pytest.skip(f"recorded with {recorded['versions']}")
-    found = stream(*CASES[case])
-    assert Counter(found["ops"]) - Counter(recorded["ops"]) == Counter(recorded["ops"]) - Counter(found["ops"])
-    assert found == recorded
+    current = stream(*CASES[case])
+    assert Counter(current["ops"]) - Counter(recorded["ops"]) == Counter(recorded["ops"]) - Counter(current["ops"])
+    assert current == recorded
 
 
 def test_the_streams_hold_what_a_step_must():

@@ -54,7 +54,7 @@ def test_peak_allocated_is_forecast(model, workload, precision):
 @pytest.mark.parametrize(("model", "workload"), [("bert-base-uncased", "masked-lm"), ("tiny-llama", "causal-lm")])
 def test_packed_documents_by_offsets_are_those_by_masks(model, workload):
     """The true kernel and block masks, both in bf16, against block masks in fp32: it may be off by twice as much."""
-    found = {}
+    results = {}
     for kernel, precision in (("auto", "bf16-mixed"), ("efficient", "bf16-mixed"), ("efficient", "fp32")):
         settings = settings_from(
             {"name": "gpu", "workload": workload, "precision": precision, "data": {"mean_tokens": 60},
@@ -68,9 +68,9 @@ def test_packed_documents_by_offsets_are_those_by_masks(model, workload):
         batch = {key: value if key == "longest" else value.cuda() for key, value in packed_batch(settings).items()}
         loss, _ = step.micro_step(batch, 1000.0, 0, StepObserver())
         gradients = [p.grad.flatten().float() for p in step.model.parameters() if p.grad is not None]
-        found[kernel, precision] = torch.cat([loss.reshape(1).float(), *gradients])
-    exact = found["efficient", "fp32"]
-    offsets, masks = ((found[kernel, "bf16-mixed"] - exact).norm() for kernel in ("auto", "efficient"))
+        results[kernel, precision] = torch.cat([loss.reshape(1).float(), *gradients])
+    exact = results["efficient", "fp32"]
+    offsets, masks = ((results[kernel, "bf16-mixed"] - exact).norm() for kernel in ("auto", "efficient"))
     assert 0 < masks < 0.1 * exact.norm()
     assert offsets < 2 * masks
 

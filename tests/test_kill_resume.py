@@ -81,11 +81,11 @@ def of_ranks(folder, world):
     return [sys.executable, "-W", "ignore", *several, str(RANKS_DRIVER), str(folder), kind, str(world), str(STEPS)]
 
 
-def ended(folder, world):
+def ranks_to_end(folder, world):
     """Run to the end; the step that it began from, and the weights."""
-    done = subprocess.run(of_ranks(folder, world), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (line,) = [text for text in done.stdout.splitlines() if text.startswith("{")]
+    process = subprocess.run(of_ranks(folder, world), capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stderr[-3000:]
+    (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
     return json.loads(line)["first"], torch.load(folder / "weights.pt", weights_only=True)
 
 
@@ -118,14 +118,14 @@ def test_twenty_kills_and_then_another_number_of_processes(tmp_path):
     so what it must end with, to the bit, is what it makes of the same checkpoint of a run that nobody killed."""
     whole = tmp_path / "whole"
     whole.mkdir()
-    _, of_two = ended(whole, 2)
-    wanted = {(step, 2): of_two for step in range(0, STEPS + 1, 2)} | {(STEPS, 1): of_two}
+    _, of_two = ranks_to_end(whole, 2)
+    expected = {(step, 2): of_two for step in range(0, STEPS + 1, 2)} | {(STEPS, 1): of_two}
     for step in range(0, STEPS, 2):
         shutil.copytree(whole, tmp_path / f"from{step}")
         for path in (tmp_path / f"from{step}").glob("step-*"):
             if int(path.name.removeprefix("step-")) > step:
                 shutil.rmtree(path)
-        first, wanted[step, 1] = ended(tmp_path / f"from{step}", 1)
+        first, expected[step, 1] = ranks_to_end(tmp_path / f"from{step}", 1)
         assert first == step
     chance, kills, places = random.Random(7), 0, set()
     for number in range(100):
@@ -135,9 +135,9 @@ def test_twenty_kills_and_then_another_number_of_processes(tmp_path):
             continue
         kills += 1
         world = 1 + kills % 2
-        first, weights = ended(folder, world)
+        first, weights = ranks_to_end(folder, world)
         places.add(first)
-        same = all(torch.equal(weights[name], value) for name, value in wanted[first, world].items())
+        same = all(torch.equal(weights[name], value) for name, value in expected[first, world].items())
         assert same, f"killed run {number} went on from step {first} in {world} processes"
         if kills == 20:
             break

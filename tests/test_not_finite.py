@@ -18,8 +18,8 @@ def test_non_finite_loss_keeps_the_last_good_checkpoint(tmp_path):
 
     def loss(model, batch):
         count["calls"] += 1
-        found = original(model, batch)
-        return found if count["calls"] <= 8 else LossSum(found.sum * float("nan"))
+        terms = original(model, batch)
+        return terms if count["calls"] <= 8 else LossSum(terms.sum * float("nan"))
 
     training.step.workload.loss = loss
     with pytest.raises(NonFiniteLoss, match=r"5 steps in a row.*step-00000006"):
@@ -39,8 +39,8 @@ def test_a_step_without_a_finite_loss_is_skipped_and_counted(tmp_path, precision
 
     def loss(model, batch):
         calls.append(1)
-        found = original(model, batch)
-        return found if len(calls) != 5 else LossSum(found.sum * float("nan"))  # the third step's first half
+        terms = original(model, batch)
+        return terms if len(calls) != 5 else LossSum(terms.sum * float("nan"))  # the third step's first half
 
     training.step.workload.loss = loss
     reports = run(training)
@@ -58,9 +58,9 @@ def test_a_step_without_a_finite_gradient_is_skipped_and_counted(tmp_path, clipp
 
     def loss(model, batch):
         calls.append(1)
-        found = original(model, batch)
+        terms = original(model, batch)
         zero = (model.head.bias * 0.0).sum()
-        return found if len(calls) != 5 else LossSum(found.sum + zero.sqrt())  # the third step's first half
+        return terms if len(calls) != 5 else LossSum(terms.sum + zero.sqrt())  # the third step's first half
 
     training.step.workload.loss = loss
     reports = run(training)

@@ -31,7 +31,7 @@ WAIT = "_c10d_functional.wait_tensor.default"
 
 
 def run_ranks(settings, store, number):
-    """What each of `number` ranks saw."""
+    """Reports of `number` ranks, one each."""
     command = [sys.executable, str(DRIVER), str(store)]
     text = settings.model_dump_json()
     ranks = [

@@ -30,16 +30,16 @@ def test_its_settings_are_valid():
 
 
 def test_its_commands_exist():
-    known = set(typer.main.get_command(app).commands)
+    commands = set(typer.main.get_command(app).commands)
     table = README.split("## Commands")[1].split("##")[0]
-    named = {
+    documented = {
         match.split()[0]
         for line in table.splitlines()
         if line.startswith("| `")
         for match in re.findall(r"`([a-z]+[^`]*)`", line.split("|")[1])
     }
-    assert named == known
-    assert set(re.findall(r"`?forerun ([a-z]+) ", README)) <= known
+    assert documented == commands
+    assert set(re.findall(r"`?forerun ([a-z]+) ", README)) <= commands
 
 
 def test_its_counts_are_those_of_the_catalogues():

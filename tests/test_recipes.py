@@ -55,9 +55,9 @@ def test_faults_are_found(monkeypatch):
 
     monkeypatch.setattr(recipe, "load_experiment", other_plan)
     monkeypatch.delattr(recipe, "VARIANTS")
-    found = faults("arithmetic", SMALL["arithmetic"])
-    assert any("VARIANTS" in fault for fault in found)
-    assert any("lengths_only" in fault for fault in found)
+    messages = faults("arithmetic", SMALL["arithmetic"])
+    assert any("VARIANTS" in fault for fault in messages)
+    assert any("lengths_only" in fault for fault in messages)
     monkeypatch.delattr(recipe, "CRITERIA")
     assert faults("arithmetic") == ["forerun.recipes.arithmetic.recipe has no CRITERIA"]
 
@@ -106,9 +106,9 @@ def test_a_recipe_of_somebody_elses_package(tmp_path):
 
     def forerun(*arguments: str) -> dict:
         command = [sys.executable, "-m", "forerun", *arguments, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout)
 
     listed = {row["name"]: row["summary"] for row in forerun("recipes")["recipes"]}
     assert (
@@ -120,5 +120,7 @@ def test_a_recipe_of_somebody_elses_package(tmp_path):
     assert result["verdict"]["passed"]
     assert result["measurement"]["metrics"]["accuracy"] > 0.9
     check = "from forerun.runs.conformance import faults; assert faults('first-token') == []"
-    done = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", check], env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr

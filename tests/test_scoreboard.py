@@ -49,8 +49,8 @@ def test_a_third_is_held_out():
 
 
 def test_statistics():
-    found = summary(np.array([-0.1, 0.0, 0.2]))
-    assert found == {"rows": 3, "median": 0.1, "mean": pytest.approx(0.1), "p95": pytest.approx(0.19),
+    figures = summary(np.array([-0.1, 0.0, 0.2]))
+    assert figures == {"rows": 3, "median": 0.1, "mean": pytest.approx(0.1), "p95": pytest.approx(0.19),
                      "bias": pytest.approx(1 / 30)}  # fmt: skip
     assert summary(np.array([])) == {"rows": 0}
 
@@ -58,13 +58,19 @@ def test_statistics():
 def test_a_perfect_forecast_scores_zero():
     row = next(r for r in ROWS if r.device_bytes is not None and r.is_specified and not r.quantized)
     size = row.device_bytes
-    made = {"allocated": row.allocated_bytes, "reserved": size, "device": size, "conservative": size, "capacity": size}
-    made |= {"step": row.step_seconds, "evidence": "measured", "constant_mfu": 1.0, "roofline": 1.0}
-    found = scores([(row, made)])
-    assert found["time.known_gpu"]["median"] == 0
-    assert found["memory.allocated"]["median"] == found["memory.device"]["mean"] == 0
-    assert found["memory.within_conservative"] == 1
-    assert found["memory.qlora_device"] == {"rows": 0}
+    forecast = {
+        "allocated": row.allocated_bytes,
+        "reserved": size,
+        "device": size,
+        "conservative": size,
+        "capacity": size,
+    }
+    forecast |= {"step": row.step_seconds, "evidence": "measured", "constant_mfu": 1.0, "roofline": 1.0}
+    figures = scores([(row, forecast)])
+    assert figures["time.known_gpu"]["median"] == 0
+    assert figures["memory.allocated"]["median"] == figures["memory.device"]["mean"] == 0
+    assert figures["memory.within_conservative"] == 1
+    assert figures["memory.qlora_device"] == {"rows": 0}
 
 
 def test_the_readme_quotes_the_last_scoreboard():
@@ -72,12 +78,12 @@ def test_the_readme_quotes_the_last_scoreboard():
         lines = [line for line in csv.DictReader(file) if line["specified"] == "True"]
     assert len(lines) == sum(row.is_specified for row in ROWS), "run `python -m benchmarks.scoreboard` again"
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name, wanted in (("error_allocated", "peak allocated"), ("error_device", "device memory")):
+    for name, label in (("error_allocated", "peak allocated"), ("error_device", "device memory")):
         plain = [abs(float(li[name])) for li in lines if li[name] and "quantization" not in li["settings"]]
         every = [abs(float(li[name])) for li in lines if li[name]]
         used = every if name == "error_allocated" else plain
-        row = re.search(rf"\| {wanted} \| (\d+) \| ([\d.]+) % \|", text)
-        assert row is not None, f"README has no row for {wanted}"
+        row = re.search(rf"\| {label} \| (\d+) \| ([\d.]+) % \|", text)
+        assert row is not None, f"README has no row for {label}"
         assert int(row[1]) == len(used)
         assert float(row[2]) == pytest.approx(100 * statistics.median(used), abs=0.006)
 
@@ -89,8 +95,8 @@ def timed_lines():
 
 def test_the_readme_quotes_step_times():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    known = [li for li in timed_lines() if PriorCosts(device(li["gpu"])).evidence == "measured"]
-    sizes = [abs(float(li["error_step"])) for li in known]
+    in_priors = [li for li in timed_lines() if PriorCosts(device(li["gpu"])).evidence == "measured"]
+    sizes = [abs(float(li["error_step"])) for li in in_priors]
     row = re.search(r"\| step time, GPU in the priors \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \|", text)
     assert row is not None
     assert int(row[1]) == len(sizes)
@@ -115,5 +121,5 @@ def test_one_row_of_the_installed_library_runs():
     from benchmarks.scoreboard.__main__ import run_worker
 
     row = next(r for r in ROWS if r.library == "installed")
-    (found,) = run_worker("installed", [row])
-    assert found["reserved"] > found["allocated"] > 0
+    (forecast,) = run_worker("installed", [row])
+    assert forecast["reserved"] > forecast["allocated"] > 0

@@ -27,7 +27,7 @@ class Hidden(TinyWorkload):
         return super().loss(model, batch)
 
 
-def opened():
+def hidden_experiment():
     settings = settings_from({**SETTINGS, "schedule": {"epochs": 1}})
     data = TinyData()
     shapes = [BatchShape(len(b), 8) for step in data.epoch_steps(0) for b in step]
@@ -50,7 +50,7 @@ def test_the_second_forecast_of_a_recipe_is_better(tmp_path, request):
     misses = []
     with open_ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
         for _ in range(2):
-            outcome = run_experiment(opened(), device, ledger, tmp_path / "runs")
+            outcome = run_experiment(hidden_experiment(), device, ledger, tmp_path / "runs")
             forecast, measured = outcome.forecast.step.seconds.expected, outcome.measurement.step.seconds
             misses.append(abs(math.log(measured / forecast)))
     assert misses[0] > math.log(2), "the first forecast cannot know"

@@ -21,9 +21,9 @@ def run(folder, kind, world, steps, *more, restarts=0):
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}",
                     f"--max-restarts={restarts}"]  # fmt: skip
     command += [str(DRIVER), str(folder), kind, str(world), str(steps), *map(str, more)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (line,) = [text for text in done.stdout.splitlines() if text.startswith("{")]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert process.returncode == 0, process.stderr[-3000:]
+    (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
     return json.loads(line), torch.load(folder / "weights.pt", weights_only=True)
 
 
@@ -41,11 +41,11 @@ def test_processes_that_are_started_again_go_on_with_their_run(tmp_path, monkeyp
     assert begun("other") == "other"
 
 
-def assert_same(found, wanted):
+def assert_same(actual, expected):
     """fp32 sums in another order, and AdamW divides small gradients by their size: 2e-4 after 8 updates of 1e-3."""
-    assert set(found) == set(wanted)
-    for name, weight in wanted.items():
-        assert torch.allclose(found[name], weight, atol=2e-4), name
+    assert set(actual) == set(expected)
+    for name, weight in expected.items():
+        assert torch.allclose(actual[name], weight, atol=2e-4), name
 
 
 @pytest.mark.parity
@@ -55,25 +55,25 @@ def assert_same(found, wanted):
 )
 def test_several_are_one(tmp_path, alone, kind, world):
     """Uneven lengths, an uneven last step, clipping across shards."""
-    found, weights = run(tmp_path, kind, world, 8)
-    assert found["losses"] == pytest.approx(alone[0]["losses"], rel=1e-4)
+    report, weights = run(tmp_path, kind, world, 8)
+    assert report["losses"] == pytest.approx(alone[0]["losses"], rel=1e-4)
     assert_same(weights, alone[1])
 
 
 @pytest.mark.medium
 @pytest.mark.parity
 def test_contrast_spans_ranks(tmp_path):
-    wanted, one = run(tmp_path / "one", "none", 1, 4, "pairs")
-    found, weights = run(tmp_path / "two", "ddp", 2, 4, "pairs")
-    assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-4)
+    report_of_one, one = run(tmp_path / "one", "none", 1, 4, "pairs")
+    report, weights = run(tmp_path / "two", "ddp", 2, 4, "pairs")
+    assert report["losses"] == pytest.approx(report_of_one["losses"], rel=1e-4)
     assert_same(weights, one)
 
 
 @pytest.mark.medium
 def test_a_killed_rank_restarts_from_the_last_checkpoint(tmp_path, alone):
-    found, weights = run(tmp_path, "ddp", 2, 8, "die", 1, 5, restarts=2)
+    report, weights = run(tmp_path, "ddp", 2, 8, "die", 1, 5, restarts=2)
     assert (tmp_path / "died").exists()
-    assert found["first"] == 4, "it went on from the newest checkpoint"
+    assert report["first"] == 4, "it went on from the newest checkpoint"
     assert_same(weights, alone[1])
 
 
@@ -85,8 +85,8 @@ def test_another_number_of_processes_goes_on(tmp_path, alone, first, second):
     run(tmp_path, *first, 8)
     for path in sorted(tmp_path.glob("step-*"))[2:]:
         shutil.rmtree(path)  # as if it had stopped after four steps
-    found, weights = run(tmp_path, *second, 8)
-    assert found["first"] == 4
+    report, weights = run(tmp_path, *second, 8)
+    assert report["first"] == 4
     assert_same(weights, alone[1])
 
 
@@ -95,26 +95,26 @@ def test_another_number_of_processes_goes_on(tmp_path, alone, first, second):
 def test_sharded_checkpoints_are_read_by_any_number_of_processes(tmp_path, alone, second):
     """Two ranks write what they hold; four, or one, read what they need."""
     run(tmp_path, "fsdp", 2, 8, "sharded")
-    found = sorted(tmp_path.glob("step-*"))
-    names = {path.name for path in found[1].iterdir()}
+    checkpoints = sorted(tmp_path.glob("step-*"))
+    names = {path.name for path in checkpoints[1].iterdir()}
     assert {"model-00000.safetensors", "model-00001.safetensors", "optimizer-00001.safetensors"} <= names
-    sizes = [(found[1] / f"model-0000{n}.safetensors").stat().st_size for n in range(2)]
+    sizes = [(checkpoints[1] / f"model-0000{n}.safetensors").stat().st_size for n in range(2)]
     assert max(sizes) < 0.6 * sum(sizes), "each holds about half"
-    for path in found[2:]:
+    for path in checkpoints[2:]:
         shutil.rmtree(path)
-    again, weights = run(tmp_path, *second, 8)
-    assert again["first"] == 4
+    report, weights = run(tmp_path, *second, 8)
+    assert report["first"] == 4
     assert_same(weights, alone[1])
 
 
 @pytest.mark.medium
 def test_a_sharded_checkpoint_with_a_damaged_part_is_passed_over(tmp_path, alone):
     run(tmp_path, "fsdp", 2, 8, "sharded")
-    found = sorted(tmp_path.glob("step-*"))
-    for path in found[2:]:
+    checkpoints = sorted(tmp_path.glob("step-*"))
+    for path in checkpoints[2:]:
         shutil.rmtree(path)
-    part = found[1] / "optimizer-00001.safetensors"
+    part = checkpoints[1] / "optimizer-00001.safetensors"
     part.write_bytes(part.read_bytes()[:-7])
-    again, weights = run(tmp_path, "fsdp", 2, 8, "sharded")
-    assert again["first"] == 2
+    report, weights = run(tmp_path, "fsdp", 2, 8, "sharded")
+    assert report["first"] == 2
     assert_same(weights, alone[1])

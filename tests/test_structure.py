@@ -49,13 +49,13 @@ def stage(path: Path) -> str:
 
 def imports(path: Path) -> list[str]:
     """Stages of this package that a module imports."""
-    found = []
+    stages = []
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module] if node.module != "forerun" else [f"forerun.{a.name}" for a in node.names]
-        found += [name.split(".")[1] for name in names if name.startswith("forerun.")]
-    return found
+        stages += [name.split(".")[1] for name in names if name.startswith("forerun.")]
+    return stages
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
@@ -143,8 +143,8 @@ def test_command_line_is_frozen():
     from forerun.cli.main import app
 
     group = typer.main.get_command(app)
-    found = {
+    options = {
         name: sorted(option for parameter in command.params for option in parameter.opts if option.startswith("--"))
         for name, command in group.commands.items()  # type: ignore[attr-defined]
     }
-    assert found == json.loads((ROOT / "tests" / "command_line.json").read_text())
+    assert options == json.loads((ROOT / "tests" / "command_line.json").read_text())

@@ -179,10 +179,10 @@ def test_other_settings_are_refused(tmp_path):
 def test_generators_and_optimizer_come_back_bit_for_bit(tmp_path):
     training = tiny_training(tmp_path, schedule={"max_steps": 3, "epochs": 4, "frozen_encoder_epochs": 1})
     run(training)
-    drawn = random.random(), np.random.rand(), torch.rand(1).item()
+    values = random.random(), np.random.rand(), torch.rand(1).item()
     fresh = tiny_training(tmp_path, schedule={"max_steps": 3, "epochs": 4, "frozen_encoder_epochs": 1})
     checkpoint.load_newest(tmp_path, fresh.step)
-    assert (random.random(), np.random.rand(), torch.rand(1).item()) == drawn
+    assert (random.random(), np.random.rand(), torch.rand(1).item()) == values
     pairs = zip(*(s.optimizer.state_dict()["state"].items() for s in (training.step, fresh.step)), strict=True)
     for (index, one), (other_index, other) in pairs:
         assert index == other_index
@@ -265,8 +265,8 @@ def test_measured_peak_of_a_linear_step_is_what_paper_says(tmp_path):
     step.run([batch], StepObserver())
     _, peak = run_measuring_allocations(lambda: step.run([batch], StepObserver()), step, [batch])
     weight, inputs = 4 * 256 * 256, 4 * 64 * 256
-    known = 3 * weight + inputs + weight  # alive before, and the gradient; the output has died by then
-    assert known <= peak <= known + inputs + 4096
+    least = 3 * weight + inputs + weight  # alive before, and the gradient; the output has died by then
+    assert least <= peak <= least + inputs + 4096
 
 
 def test_measured_step_is_the_mean_of_the_warm_ones(whole):

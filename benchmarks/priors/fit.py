@@ -44,7 +44,7 @@ TARGET = Path(forerun.clock.__file__).with_name("priors.json")
 ROWS_PER_GPU, ANALYTIC_ROWS, TEST_ROWS, MEASURED, DRAWS, LARGE = 6000, 400, 3000, 20, 5, 512
 START: Array = np.log([2.5, 0.85, 40.0, 0.5, 0.85, 0.5, 3.0, 0.5, 0.1])
 ANALYTIC_STEPS, DAMPING, PULL = 30, 1e-3, 0.008
-"""Of the least-error fit; what a GPU adds of its own is pulled to nothing."""
+"""Constants of the least-error fit; PULL draws what a GPU adds of its own towards zero."""
 WIDTH, EPOCHS = 32, 30
 TENSOR_GPUS = {
     "a100_sxm": "a100-80gb", "h100_sxm": "h100-80gb", "h200_sxm": "h200", "b200_sxm": "b200", "l40s": "l40s",
@@ -70,28 +70,28 @@ ON_THE_WIRE = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 
 def tensor_rows(folder: Path) -> tuple[dict[str, Array], dict[str, Chip]]:
     """BF16 products by GPU: batch, m, n, k, seconds."""
-    found: dict[str, list[list[float]]] = {}
+    by_gpu: dict[str, list[list[float]]] = {}
     with gzip.open(folder / "aiconfigurator" / "gemm_bf16.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
             system = row["system"]
             if system == "b60" or (system == "a100_sxm" and row["framework"] != "SGLang"):
                 continue
             shape = [1.0, float(row["m"]), float(row["n"]), float(row["k"]), float(row["latency_ms"]) / 1e3]
-            found.setdefault(TENSOR_GPUS.get(system, system), []).append(shape)
+            by_gpu.setdefault(TENSOR_GPUS.get(system, system), []).append(shape)
     chips = {name: chip_of(name, "bfloat16") for name in TENSOR_GPUS.values()} | OTHERS
-    return {name: np.array(rows) for name, rows in found.items()}, chips
+    return {name: np.array(rows) for name, rows in by_gpu.items()}, chips
 
 
 def simt_rows(folder: Path) -> tuple[dict[str, Array], dict[str, Chip]]:
     """FP32 products without tensor cores by GPU: batch, m, n, k, seconds."""
-    found: dict[str, list[list[float]]] = {}
+    by_gpu: dict[str, list[list[float]]] = {}
     with gzip.open(folder / "neusight" / "matmul_fp32.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
             name = SIMT_GPUS.get(row["device"])
             if name:
                 shape = [float(row[c] or 1) for c in ("B", "M", "N", "K")]
-                found.setdefault(name, []).append([*shape, float(row["latency_ms"]) / 1e3])
-    return {n: np.array(r) for n, r in found.items()}, {n: chip_of(n, "float32") for n in found}
+                by_gpu.setdefault(name, []).append([*shape, float(row["latency_ms"]) / 1e3])
+    return {n: np.array(r) for n, r in by_gpu.items()}, {n: chip_of(n, "float32") for n in by_gpu}
 
 
 def fit(rows: dict[str, Array], chips: dict[str, Chip], width: float) -> ProductPrior:
@@ -134,13 +134,13 @@ def fit_analytic(
             now = np.log(analytic_seconds(here, chips[name], p))
             nudged = [analytic_seconds(here + nudge, chips[name], p) for nudge in NUDGE * np.eye(size)]
             slopes = (np.log(np.stack(nudged, axis=1)) - now[:, None]) / NUDGE
-            wanted = np.log(r[:, 4]) - now
-            weight = weights[name] / total / np.maximum(np.abs(wanted), 0.03)
+            residual = np.log(r[:, 4]) - now
+            weight = weights[name] / total / np.maximum(np.abs(residual), 0.03)
             mine = slice(size + OWN * number, size + OWN * (number + 1))
             columns = np.zeros((len(r), len(right)))
             columns[:, :size], columns[:, mine] = slopes, slopes[:, :OWN]
             normal += columns.T @ (weight[:, None] * columns)
-            right += columns.T @ (weight * wanted)
+            right += columns.T @ (weight * residual)
             normal[mine, mine] += PULL * np.eye(OWN)
             right[mine] -= PULL * own[name]
         step: Array = np.asarray(np.clip(np.linalg.solve(normal, right), -0.3, 0.3), dtype=np.float64)
@@ -175,7 +175,7 @@ def like(prior: ProductPrior, name: str) -> Array | None:
 def train(z: Array, residual: Array, weight: Array) -> tuple[tuple[Array, Array], ...]:
     """A network of two hidden layers."""
     torch.manual_seed(0)
-    inputs, wanted, counts = (torch.tensor(a, dtype=torch.float32) for a in (z, residual, weight / weight.mean()))
+    inputs, targets, counts = (torch.tensor(a, dtype=torch.float32) for a in (z, residual, weight / weight.mean()))
     net = torch.nn.Sequential(
         torch.nn.Linear(z.shape[1], WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(),
         torch.nn.Linear(WIDTH, 1),
@@ -186,11 +186,11 @@ def train(z: Array, residual: Array, weight: Array) -> tuple[tuple[Array, Array]
     for _ in range(EPOCHS):
         order = torch.randperm(len(z))
         for number in range(batches):
-            chosen = order[number * 512 : (number + 1) * 512]
+            batch = order[number * 512 : (number + 1) * 512]
             misses = torch.nn.functional.smooth_l1_loss(
-                net(inputs[chosen])[:, 0], wanted[chosen], beta=0.05, reduction="none"
+                net(inputs[batch])[:, 0], targets[batch], beta=0.05, reduction="none"
             )
-            loss = (counts[chosen] * misses).mean()
+            loss = (counts[batch] * misses).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -206,12 +206,12 @@ def error_of(prior: ProductPrior, chip: Chip, rows: Array, width: float, lean: A
 
 def error_with_measured(prior: ProductPrior, chip: Chip, pool: Array, test: Array, width: float, start: Any) -> float:
     """Mean relative error once 20 products of a GPU are known; mean of some random choices of them."""
-    found, random = [], np.random.default_rng(1)
+    errors, random = [], np.random.default_rng(1)
     for _ in range(DRAWS):
-        known = some(pool, MEASURED, random)
-        lean = prior.learn(chip, products(known, width), known[:, 4], start)
-        found.append(error_of(prior, chip, test, width, lean))
-    return float(np.mean(found))
+        sample = some(pool, MEASURED, random)
+        lean = prior.learn(chip, products(sample, width), sample[:, 4], start)
+        errors.append(error_of(prior, chip, test, width, lean))
+    return float(np.mean(errors))
 
 
 def judged(rows: dict[str, Array], chips: dict[str, Chip], width: float, title: str) -> tuple[ProductPrior, Any]:
@@ -219,12 +219,12 @@ def judged(rows: dict[str, Array], chips: dict[str, Chip], width: float, title: 
     the figures to beat are about: of a GPU that is known, one left out, and one left out but for 20 products.
     """
     prior = fit(rows, chips, width)
-    found = []
+    errors = []
     for name in rows:
-        found.append(judge(prior, rows, chips, width, name))
-        print(f"{title} {name:22} known, left out, with {MEASURED} measured: {np.round(found[-1] * 100, 1).tolist()} %",
-              flush=True)  # fmt: skip
-    every, large = np.round(np.mean(found, axis=0), 4).tolist()
+        errors.append(judge(prior, rows, chips, width, name))
+        percent = np.round(errors[-1] * 100, 1).tolist()
+        print(f"{title} {name:22} known, left out, with {MEASURED} measured: {percent} %", flush=True)
+    every, large = np.round(np.mean(errors, axis=0), 4).tolist()
     print(f"{title} mean of GPUs: all shapes {every}, no side under {LARGE} {large}")
     names = ("known", "left_out", f"with_{MEASURED}_measured")
     return prior, dict(zip(names, every, strict=True)) | {f"sides_from_{LARGE}": dict(zip(names, large, strict=True))}
@@ -232,20 +232,20 @@ def judged(rows: dict[str, Array], chips: dict[str, Chip], width: float, title: 
 
 def judge(prior: ProductPrior, rows: dict[str, Array], chips: dict[str, Chip], width: float, name: str) -> Array:
     """Errors of one GPU, (2, 3): all shapes and large ones; known, left out, left out but for 20 products."""
-    others, chip, found = fit({n: r for n, r in rows.items() if n != name}, chips, width), chips[name], []
+    others, chip, errors = fit({n: r for n, r in rows.items() if n != name}, chips, width), chips[name], []
     start = like(others, name)
     for pool in (rows[name], rows[name][rows[name][:, 1:4].min(1) >= LARGE]):
         test = some(pool, TEST_ROWS, np.random.default_rng(2))
-        found.append([
+        errors.append([
             error_of(prior, chip, test, width, prior.lean[name]),
             error_of(others, chip, test, width, start),
             error_with_measured(others, chip, pool, test, width, start),
         ])  # fmt: skip
-    return np.array(found)
+    return np.array(errors)
 
 
 def plain(prior: ProductPrior, digits: int = 5) -> dict[str, Any]:
-    """For the file."""
+    """Numbers of the prior, rounded for the file."""
 
     def rounded(values: Array) -> Any:
         return np.round(values, digits).tolist()
@@ -275,7 +275,7 @@ def attention(folder: Path) -> dict[str, Any]:
             if row["kernel_source"] in ("flash_attention", "vllm_flash_attn_fa2") and row["system"] in TENSOR_GPUS:
                 shape = [float(row[c]) for c in ("batch_size", "isl", "num_heads", "head_dim", "latency_ms")]
                 rows.setdefault(TENSOR_GPUS[row["system"]], []).append(shape)
-    found = {}
+    devices = {}
     for name, listed in rows.items():
         chip, r = chip_of(name, "bfloat16"), np.array(listed)
         flops = 2 * r[:, 0] * r[:, 1] ** 2 * r[:, 2] * r[:, 3]
@@ -286,10 +286,10 @@ def attention(folder: Path) -> dict[str, Any]:
             return c[3] * 1e-6 + flops / (chip.flops_per_second * share)
 
         coefficients, error = fit_few(seconds, r[:, 4] / 1e3, [0.6, 300, 0.5, 5.0])
-        found[name] = np.round(coefficients, 4).tolist()
-        print(f"attention forward {name:20} {error:6.1%} {found[name]}")
-    middle = np.exp(np.mean(np.log(list(found.values())), axis=0))
-    return {"devices": found, "unseen": np.round(middle, 4).tolist()}
+        devices[name] = np.round(coefficients, 4).tolist()
+        print(f"attention forward {name:20} {error:6.1%} {devices[name]}")
+    middle = np.exp(np.mean(np.log(list(devices.values())), axis=0))
+    return {"devices": devices, "unseen": np.round(middle, 4).tolist()}
 
 
 def elementwise(folder: Path) -> dict[str, Any]:
@@ -303,7 +303,7 @@ def elementwise(folder: Path) -> dict[str, Any]:
             if name and row["op"] in tensors:
                 moved = 4 * tensors[row["op"]] * float(row["B"]) * float(row["H"])
                 rows.setdefault(name, []).append([moved, float(row["latency_ms"]) / 1e3])
-    found = {}
+    devices = {}
     for name, listed in rows.items():
         chip, r = chip_of(name, "float32"), np.array(listed)
         r = r[r[:, 0] > chip.l2_bytes]  # what fits into L2 was found there, unlike in a step
@@ -312,10 +312,10 @@ def elementwise(folder: Path) -> dict[str, Any]:
             return c[1] * 1e-6 + r[:, 0] / (chip.bytes_per_second * c[0])
 
         coefficients, error = fit_few(seconds, r[:, 1], [0.85, 4.0])
-        found[name] = np.round(coefficients, 4).tolist()
-        print(f"elementwise {name:20} {len(r):6} rows {error:6.1%} {found[name]}")
-    middle = np.exp(np.mean(np.log(list(found.values())), axis=0))
-    return {"devices": found, "unseen": np.round(middle, 4).tolist()}
+        devices[name] = np.round(coefficients, 4).tolist()
+        print(f"elementwise {name:20} {len(r):6} rows {error:6.1%} {devices[name]}")
+    middle = np.exp(np.mean(np.log(list(devices.values())), axis=0))
+    return {"devices": devices, "unseen": np.round(middle, 4).tolist()}
 
 
 def collectives(folder: Path) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def collectives(folder: Path) -> dict[str, Any]:
                 ranks = int(row["num_gpus"])
                 moved = 2 * float(row["message_size"]) * ON_THE_WIRE[row["op_name"]] * (ranks - 1) / ranks
                 rows.setdefault(key, []).append([moved, float(row["latency_ms"]) / 1e3])
-    found: dict[str, Any] = {}
+    devices: dict[str, Any] = {}
     for (gpu, operator, ranks), listed in sorted(rows.items()):
         r = np.array(listed)
 
@@ -337,8 +337,8 @@ def collectives(folder: Path) -> dict[str, Any]:
 
         coefficients, error = fit_few(seconds, r[:, 1], [10.0, 200.0])
         print(f"{operator:15} {gpu:12} {ranks} ranks {error:6.1%} {np.round(coefficients, 1)}")
-        found.setdefault(gpu, {}).setdefault(operator, {})[ranks] = np.round(coefficients, 2).tolist()
-    return found
+        devices.setdefault(gpu, {}).setdefault(operator, {})[ranks] = np.round(coefficients, 2).tolist()
+    return devices
 
 
 def main() -> None:

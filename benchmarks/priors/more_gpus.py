@@ -18,16 +18,16 @@ ROWS, WIDTH = 400, 2.0
 
 
 def leanings(prior: ProductPrior, folder: Path) -> dict[str, Array]:
-    """What each of these GPUs adds; prints errors without it, and of halves learned from the other half."""
-    found = {}
+    """Coefficients that each of these GPUs adds; prints errors without them, and of halves learned from the other."""
+    devices = {}
     for name, rows in (deepbench_rows(folder) | {"a40": vidur_rows(folder, "a40")}).items():
         chip, order = chip_of(name, "float16"), np.random.default_rng(0).permutation(len(rows))
         halves = rows[order[::2]], rows[order[1::2]]
         crossed = [error(prior, chip, there, learned(prior, chip, here)) for here, there in (halves, halves[::-1])]
         print(f"fp16 {name:22} {len(rows):6} rows, not learned {error(prior, chip, rows, None):6.1%}, "
               f"the other half learned {np.mean(crossed):6.1%}")  # fmt: skip
-        found[name] = learned(prior, chip, rows)
-    return found
+        devices[name] = learned(prior, chip, rows)
+    return devices
 
 
 def learned(prior: ProductPrior, chip: Chip, rows: Array) -> Array:
@@ -43,19 +43,19 @@ def error(prior: ProductPrior, chip: Chip, rows: Array, lean: Array | None) -> f
 
 def deepbench_rows(folder: Path) -> dict[str, Array]:
     """FP16 products of DeepBench by GPU: batch, m, n, k, seconds."""
-    found: dict[str, list[list[float]]] = {}
+    by_gpu: dict[str, list[list[float]]] = {}
     with (folder / "deepbench" / "gemm.csv").open() as file:
         for row in csv.DictReader(file):
             name = DEEPBENCH_GPUS.get(row["gpu"])
             if name and "FP16" in row["sheet"]:
                 shape = [1.0, *(float(row[c]) for c in ("m", "n", "k")), float(row["time_ms"]) / 1e3]
-                found.setdefault(name, []).append(shape)
-    return {name: np.array(rows) for name, rows in found.items()}
+                by_gpu.setdefault(name, []).append(shape)
+    return {name: np.array(rows) for name, rows in by_gpu.items()}
 
 
 def vidur_rows(folder: Path, gpu: str) -> Array:
     """Products of one transformer layer on one rank as Vidur timed them: batch, m, n, k, seconds."""
-    found: list[list[float]] = []
+    products: list[list[float]] = []
     with gzip.open(folder / "vidur" / "llm_layer_ops_fp16.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
             if row["gpu"] != gpu:
@@ -68,5 +68,5 @@ def vidur_rows(folder: Path, gpu: str) -> Array:
                 "attn_pre_proj_ms": (projected, width), "attn_post_proj_ms": (width, width / ranks),
                 "mlp_up_proj_ms": (up, width), "mlp_down_proj_ms": (width, inner / ranks),
             }  # fmt: skip
-            found += [[1.0, tokens, n, k, float(row[c]) / 1e3] for c, (n, k) in shapes.items() if float(row[c] or 0)]
-    return np.array(found)
+            products += [[1.0, tokens, n, k, float(row[c]) / 1e3] for c, (n, k) in shapes.items() if float(row[c] or 0)]
+    return np.array(products)

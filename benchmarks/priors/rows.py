@@ -20,5 +20,5 @@ def products(rows: Array, width: float) -> Products:
 
 
 def some(rows: Array, count: int, random: np.random.Generator) -> Array:
-    """At most so many rows, at random."""
+    """At most `count` rows, drawn at random."""
     return rows[random.choice(len(rows), min(len(rows), count), replace=False)]

@@ -37,9 +37,9 @@ def main() -> None:
     if "--only" in sys.argv:
         rows = [row for row in rows if sys.argv[sys.argv.index("--only") + 1] in row.id]
     sets = [INSTALLED] if "--installed" in sys.argv else list(SETS)
-    made = forecast_all([r for r in rows if r.library in sets])
-    failed = [(r, made[r.id]["error"]) for r in rows if "error" in made.get(r.id, {})]
-    pairs = [(r, made[r.id]) for r in rows if r.id in made and "error" not in made[r.id]]
+    forecasts = forecast_all([r for r in rows if r.library in sets])
+    failed = [(r, forecasts[r.id]["error"]) for r in rows if "error" in forecasts.get(r.id, {})]
+    pairs = [(r, forecasts[r.id]) for r in rows if r.id in forecasts and "error" not in forecasts[r.id]]
     for row, error in failed:
         print(f"not forecast: {row.id}: {error}", file=sys.stderr)
     print_tables(pairs)
@@ -55,7 +55,7 @@ def forecast_all(rows: list[Row]) -> dict[str, dict[str, Any]]:
         of_set = [r for r in rows if r.library == name]
         chunks += [(name, of_set[k::PROCESSES]) for k in range(PROCESSES) if of_set[k::PROCESSES]]
     with ThreadPoolExecutor(PROCESSES) as pool:
-        return {found["id"]: found for batch in pool.map(lambda c: run_worker(*c), chunks) for found in batch}
+        return {forecast["id"]: forecast for batch in pool.map(lambda c: run_worker(*c), chunks) for forecast in batch}
 
 
 def run_worker(library: str, rows: list[Row]) -> list[dict[str, Any]]:
@@ -68,30 +68,30 @@ def run_worker(library: str, rows: list[Row]) -> list[dict[str, Any]]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
     lines = "\n".join(json.dumps(asdict(row)) for row in rows)
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scoreboard.worker"]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, env=environment, check=False)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if len(found) < len(rows):
-        raise RuntimeError(f"{library}: {len(found)} of {len(rows)} rows came back. {done.stderr[-800:]}")
-    return found
+    process = subprocess.run(command, input=lines, capture_output=True, text=True, env=environment, check=False)
+    results = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
+    if len(results) < len(rows):
+        raise RuntimeError(f"{library}: {len(results)} of {len(rows)} rows came back. {process.stderr[-800:]}")
+    return results
 
 
-def errors(pairs: list[Pair], measured: str, forecast: str) -> np.ndarray:
+def errors(pairs: list[Pair], measured: str, name: str) -> np.ndarray:
     """Relative errors of the rows that have the measurement."""
-    both = [(getattr(row, measured), made[forecast]) for row, made in pairs if getattr(row, measured) is not None]
+    both = [(getattr(row, measured), forecast[name]) for row, forecast in pairs if getattr(row, measured) is not None]
     return np.array([predicted / actual - 1 for actual, predicted in both])
 
 
-def summary(found: np.ndarray) -> dict[str, float]:
+def summary(errors: np.ndarray) -> dict[str, float]:
     """Rows, median, mean and 95th percentile of the absolute error, and the signed mean."""
-    if not len(found):
+    if not len(errors):
         return {"rows": 0}
-    size = np.abs(found)
+    size = np.abs(errors)
     return {
-        "rows": len(found),
+        "rows": len(errors),
         "median": float(np.median(size)),
         "mean": float(size.mean()),
         "p95": float(np.quantile(size, 0.95)),
-        "bias": float(found.mean()),
+        "bias": float(errors.mean()),
     }
 
 
@@ -105,21 +105,21 @@ QUANTITIES: dict[str, tuple[str, str, Callable[[Row], bool]]] = {
 
 
 def scores(pairs: list[Pair]) -> dict[str, Any]:
-    """What the JSON line holds: fully specified rows; the held-out third and the others apart."""
+    """Errors for the JSON line, of fully specified rows; those of the held-out third and of other rows apart."""
     specified = [p for p in pairs if p[0].is_specified]
-    found: dict[str, Any] = {}
-    for name, (measured, forecast, wanted) in QUANTITIES.items():
-        mine = [p for p in specified if wanted(p[0])]
-        found[name] = summary(errors(mine, measured, forecast))
-        found[f"{name}.held_out"] = summary(errors([p for p in mine if p[0].is_held_out], measured, forecast))
-    found["memory.unspecified_allocated"] = summary(
+    table: dict[str, Any] = {}
+    for name, (measured, forecast, selects) in QUANTITIES.items():
+        mine = [p for p in specified if selects(p[0])]
+        table[name] = summary(errors(mine, measured, forecast))
+        table[f"{name}.held_out"] = summary(errors([p for p in mine if p[0].is_held_out], measured, forecast))
+    table["memory.unspecified_allocated"] = summary(
         errors([p for p in pairs if not p[0].is_specified], "allocated_bytes", "allocated")
     )
-    return found | conservative(pairs) | time_scores(pairs) | {"time.coverage": coverage(pairs)} | cpu_scores()
+    return table | conservative(pairs) | time_scores(pairs) | {"time.coverage": coverage(pairs)} | cpu_scores()
 
 
 def cpu_scores() -> dict[str, Any]:
-    """Of `benchmarks/cpu_steps.py` as last run: a forecast for one machine cannot be scored on another."""
+    """Errors of the last run of `benchmarks/cpu_steps.py`: a forecast for one machine cannot be scored on another."""
     if not CPU_STEPS.exists():
         return {}
     last = json.loads(CPU_STEPS.read_text(encoding="utf-8"))
@@ -133,32 +133,32 @@ def time_scores(pairs: list[Pair]) -> dict[str, Any]:
         "time.known_gpu": [p for p in timed if p[1]["evidence"] == "measured"],
         "time.unseen_gpu": [p for p in timed if p[1]["evidence"] != "measured"],
     }
-    found: dict[str, Any] = {name: spread(errors(mine, "step_seconds", "step")) for name, mine in groups.items()}
-    found["time.held_out"] = spread(errors([p for p in timed if p[0].is_held_out], *TIMES))
-    found["time.all"] = spread(errors(timed, "step_seconds", "step"))
-    found["time.constant_mfu"] = spread(errors(timed, "step_seconds", "constant_mfu"))
-    found["time.torch_roofline"] = spread(errors(timed, "step_seconds", "roofline"))
-    return found
+    table: dict[str, Any] = {name: spread(errors(mine, "step_seconds", "step")) for name, mine in groups.items()}
+    table["time.held_out"] = spread(errors([p for p in timed if p[0].is_held_out], *TIMES))
+    table["time.all"] = spread(errors(timed, "step_seconds", "step"))
+    table["time.constant_mfu"] = spread(errors(timed, "step_seconds", "constant_mfu"))
+    table["time.torch_roofline"] = spread(errors(timed, "step_seconds", "roofline"))
+    return table
 
 
 def coverage(pairs: list[Pair]) -> float | None:
     """Share of the held-out steps on GPUs in the priors that took a time inside their range, which others gave."""
     inside = []
-    for row, made in pairs:
-        if row.is_specified and row.is_held_out and row.step_seconds is not None and made["evidence"] == "measured":
-            low, high = TIME_SPREAD[made["evidence"]]
-            inside.append(low <= row.step_seconds / made["step"] <= high)
+    for row, forecast in pairs:
+        if row.is_specified and row.is_held_out and row.step_seconds is not None and forecast["evidence"] == "measured":
+            low, high = TIME_SPREAD[forecast["evidence"]]
+            inside.append(low <= row.step_seconds / forecast["step"] <= high)
     return float(np.mean(inside)) if inside else None
 
 
-def spread(found: np.ndarray) -> dict[str, float]:
+def spread(errors: np.ndarray) -> dict[str, float]:
     """Rows, median and 90th percentile of the absolute error, the signed mean, and the 10th to 90th of the error."""
-    if not len(found):
+    if not len(errors):
         return {"rows": 0}
-    size, low_high = np.abs(found), np.quantile(found, [0.1, 0.9])
+    size, low_high = np.abs(errors), np.quantile(errors, [0.1, 0.9])
     return {
-        "rows": len(found), "median": float(np.median(size)), "p90": float(np.quantile(size, 0.9)),
-        "bias": float(found.mean()), "low": float(low_high[0]), "high": float(low_high[1]),
+        "rows": len(errors), "median": float(np.median(size)), "p90": float(np.quantile(size, 0.9)),
+        "bias": float(errors.mean()), "low": float(low_high[0]), "high": float(low_high[1]),
     }  # fmt: skip
 
 
@@ -167,24 +167,26 @@ def print_times(pairs: list[Pair]) -> None:
     timed = [p for p in pairs if p[0].step_seconds is not None]
     print(f"\n{'step time':<78} rows  median     p90    bias")
     for key in dict.fromkeys((row.program, row.gpu, row.is_specified) for row, _ in timed):
-        found = spread(errors([p for p in timed if (p[0].program, p[0].gpu, p[0].is_specified) == key], *TIMES))
+        figures = spread(errors([p for p in timed if (p[0].program, p[0].gpu, p[0].is_specified) == key], *TIMES))
         note = "" if key[2] else " (not fully specified)"
-        print(f"{key[0] + ' on ' + key[1] + note:<78}{found['rows']:>5}" + _figures(found))
-    for name, found in time_scores(pairs).items():
-        if found["rows"]:
-            print(f"{name:<78}{found['rows']:>5}" + _figures(found))
+        print(f"{key[0] + ' on ' + key[1] + note:<78}{figures['rows']:>5}" + _figures(figures))
+    for name, figures in time_scores(pairs).items():
+        if figures["rows"]:
+            print(f"{name:<78}{figures['rows']:>5}" + _figures(figures))
 
 
-def _figures(found: dict[str, float]) -> str:
-    return "".join(f"{found[key]:>8.2%}" for key in ("median", "p90", "bias"))
+def _figures(figures: dict[str, float]) -> str:
+    return "".join(f"{figures[key]:>8.2%}" for key in ("median", "p90", "bias"))
 
 
 def conservative(pairs: list[Pair]) -> dict[str, Any]:
     """Share of runs at or under the conservative device number, and what that number leaves idle of the card."""
     with_device = [p for p in pairs if p[0].device_bytes is not None]
-    seen = [(row.device_bytes or 0.0, made) for row, made in with_device]
-    within = [actual <= made["conservative"] for actual, made in seen]
-    idle = [max(0.0, made["conservative"] - actual) / made["capacity"] for actual, made in seen]
+    actual_and_forecast = [(row.device_bytes or 0.0, forecast) for row, forecast in with_device]
+    within = [actual <= forecast["conservative"] for actual, forecast in actual_and_forecast]
+    idle = [
+        max(0.0, forecast["conservative"] - actual) / forecast["capacity"] for actual, forecast in actual_and_forecast
+    ]
     sure = [w for w, (row, _) in zip(within, with_device, strict=True) if row.is_specified]
     return {
         "memory.within_conservative": float(np.mean(sure)) if sure else None,
@@ -208,13 +210,13 @@ def parts(pairs: list[Pair]) -> Iterator[tuple[str, list[Pair]]]:
 
 def print_tables(pairs: list[Pair]) -> None:
     """One table for each quantity."""
-    for name, (measured, forecast, wanted) in QUANTITIES.items():
+    for name, (measured, forecast, selects) in QUANTITIES.items():
         print(f"\n{name:<78} rows  median    mean     p95    bias")
-        for label, part in parts([p for p in pairs if wanted(p[0])]):
-            found = summary(errors(part, measured, forecast))
-            if found["rows"]:
-                figures = "".join(f"{found[key]:>8.2%}" for key in ("median", "mean", "p95", "bias"))
-                print(f"{label:<78}{found['rows']:>5}{figures}")
+        for label, part in parts([p for p in pairs if selects(p[0])]):
+            figures = summary(errors(part, measured, forecast))
+            if figures["rows"]:
+                columns = "".join(f"{figures[key]:>8.2%}" for key in ("median", "mean", "p95", "bias"))
+                print(f"{label:<78}{figures['rows']:>5}{columns}")
     share = conservative(pairs)
     if share["memory.within_conservative"] is not None:
         print(
@@ -226,16 +228,17 @@ def print_tables(pairs: list[Pair]) -> None:
 
 def write_rows(pairs: list[Pair], *, keep: bool = False) -> None:
     """Every row with its forecast and errors, in the order of their ids; `keep` leaves other rows of the file."""
-    made_now = {row.id for row, _ in pairs}
+    current_ids = {row.id for row, _ in pairs}
     others = list(csv.reader(LATEST.read_text(encoding="utf-8").splitlines()))[1:] if keep else []
-    lines = [line for line in others if line[0] not in made_now]
-    for row, made in pairs:
+    lines = [line for line in others if line[0] not in current_ids]
+    for row, forecast in pairs:
         lines.append(
             [row.id, row.program, row.gpu, json.dumps(row.settings), row.is_specified, row.is_held_out,
-             row.allocated_bytes, made["allocated"], _error(made["allocated"], row.allocated_bytes),
-             row.device_bytes, made["device"], made["conservative"], _error(made["device"], row.device_bytes),
-             row.reserved_bytes, made["reserved"],
-             row.step_seconds, f"{made['step']:.6g}", _error(made["step"], row.step_seconds), row.note]
+             row.allocated_bytes, forecast["allocated"], _error(forecast["allocated"], row.allocated_bytes),
+             row.device_bytes, forecast["device"], forecast["conservative"],
+             _error(forecast["device"], row.device_bytes),
+             row.reserved_bytes, forecast["reserved"],
+             row.step_seconds, f"{forecast['step']:.6g}", _error(forecast["step"], row.step_seconds), row.note]
         )  # fmt: skip
     with LATEST.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -25,7 +25,7 @@ ATTENTION_LIBRARIES = {
 }
 """The first releases in which each model has both kinds of attention."""
 TIMED_GPUS = {"A100": "a100-80gb", "L40S": "l40s"}
-"""Of the attention benchmarks; the other cards are not in the catalogue, so that their times are not scored."""
+"""GPUs of the attention benchmarks that the catalogue has; times on other GPUs are not scored."""
 FMS = "foundation-model-stack/fms-acceleration 876e2ed, scripts/benchmarks (Apache-2.0)"
 FMS_MODELS = {
     "mistralai/Mistral-7B-v0.1": ("mistral-7b", 4096),
@@ -87,8 +87,8 @@ PEFT = "huggingface/peft 5d602fdb, method_comparison/MetaMathQA (Apache-2.0), to
 
 def attention_rows(path: Path) -> list[dict[str, Any]]:
     """transformers' attention benchmarks: GPU types without a twin in the catalogue take one of the same capability."""
-    found = []
-    taken = {r["run_id"]: float(r["value"]) for r in _lines(path) if r["measure"] == "step_time" and r["unit"] == "s"}
+    rows = []
+    seconds = {r["run_id"]: float(r["value"]) for r in _lines(path) if r["measure"] == "step_time" and r["unit"] == "s"}
     for line in _lines(path):
         if not (line["run_id"].startswith("hfsdpa") and line["measure"] == "peak_memory"):
             continue
@@ -96,22 +96,22 @@ def attention_rows(path: Path) -> list[dict[str, Any]]:
             continue
         model, library = ATTENTION_LIBRARIES[line["model"]]
         gpu = next((name for text, name in TIMED_GPUS.items() if text in line["gpu"]), None)
-        found.append(
+        rows.append(
             _row(
                 line["run_id"], DOCS, "attention-benchmark", library,
                 gpu or "rtx-3090",
                 {"model": model, "attention": line["attn_impl"], "batch": int(line["per_device_batch"]),
                  "length": int(line["seq_len"])},
                 allocated=float(line["value"]) * 1e6, note=line["gpu"],
-                seconds=taken.get(line["run_id"]) if gpu else None,
+                seconds=seconds.get(line["run_id"]) if gpu else None,
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def fms_rows(path: Path) -> list[dict[str, Any]]:
     """Single-GPU runs without custom kernels, and full fine-tuning with them where the update is the peak."""
-    found = []
+    rows = []
     for number, line in enumerate(_lines(path)):
         kind, measured = line["framework_config"], line["mem_peak_torch_mem_alloc_in_bytes"]
         full = not line["peft_method"]
@@ -126,7 +126,7 @@ def fms_rows(path: Path) -> list[dict[str, Any]]:
                     "lora": not full, **FMS_KINDS.get(kind, {})}  # fmt: skip
         note = "custom kernels in the forward pass" if kind.startswith("foak") else DOUBTFUL.get(model, "")
         library = FMS_LIBRARIES.get(line["source_file"], "transformers-4.45")
-        found.append(
+        rows.append(
             _row(
                 f"fms-{number:03}", FMS, "supervised-tuning", library, "a100-80gb", settings,
                 allocated=float(measured), device=float(line["mem_nvidia_mem_reserved"]) * MIB,
@@ -134,12 +134,12 @@ def fms_rows(path: Path) -> list[dict[str, Any]]:
                 seconds=settings["batch"] / float(line["train_samples_per_second"]),
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def peft_rows(path: Path) -> list[dict[str, Any]]:
     """peft's comparison: only LoRA and full fine-tuning; lengths vary up to 768, taken as the longest."""
-    found = []
+    rows = []
     for line in _lines(path):
         if not line["run_id"].startswith("peft-") or line["confidence"] != "high" or line["measure"] != "peak_memory":
             continue
@@ -147,68 +147,68 @@ def peft_rows(path: Path) -> list[dict[str, Any]]:
             continue
         settings = {"model": "llama-3.2-3b", "batch": 4, "length": 768, "rank": int(line["lora_r"] or 0),
                     "targets": [t for t in line["lora_targets"].split(",") if t]}  # fmt: skip
-        found.append(
+        rows.append(
             _row(
                 line["run_id"], PEFT, "peft-comparison", "installed", "l40s", settings,
                 reserved=float(line["value"]), specified=False, note="the longest batch is not stated",
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def litgpt_rows(path: Path) -> list[dict[str, Any]]:
     """litgpt's single-GPU LoRA runs that ended; its own model code, and the longest of Alpaca's samples not stated."""
-    found = []
+    rows = []
     for number, line in enumerate(_lines(path)):
-        ended, name = line["Max GPU RAM"].endswith(" GB"), (line["Model"], line["Size"])
-        if line["section"] != "Finetuning with LoRA on 1 GPU" or not ended or name not in LITGPT_MODELS:
+        is_complete, name = line["Max GPU RAM"].endswith(" GB"), (line["Model"], line["Size"])
+        if line["section"] != "Finetuning with LoRA on 1 GPU" or not is_complete or name not in LITGPT_MODELS:
             continue
         settings = {"model": LITGPT_MODELS[name], "batch": int(line["Microbatch size"]),
                     "length": LITGPT_LENGTH, "quantization": LITGPT_KINDS[line["Quantization"]]}  # fmt: skip
-        found.append(
+        rows.append(
             _row(
                 f"litgpt-{number:03}", LITGPT, "litgpt-lora", "installed", "a100-40gb", settings,
                 reserved=float(line["Max GPU RAM"].split()[0]) * 1e9, specified=False,
                 note="litgpt's model is not transformers'; the longest sample is taken as 1,037 tokens",
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def neusight_rows(path: Path) -> list[dict[str, Any]]:
     """NeuSight's FP32 training labels on one GPU of the catalogue: forward and backward, no update."""
-    found = []
+    rows = []
     for number, line in enumerate(_lines(path)):
         gpu, model = NEUSIGHT_GPUS.get(line["device"]), NEUSIGHT_MODELS.get(line["model"])
         if line["mode"] != "train" or line["variant"] or gpu is None or model is None:
             continue
         settings = {"model": model, "batch": int(line["batch"]), "length": int(line["seqlen"])}
-        found.append(
+        rows.append(
             _row(
                 f"neusight-{number:03}", NEUSIGHT, "forward-backward", "installed", gpu, settings,
                 seconds=float(line["e2e_latency"]) / 1e3, note="torch 2.1 and transformers of its time",
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def foundry_rows(path: Path) -> list[dict[str, Any]]:
     """llm-foundry's runs on one machine of eight GPUs, up to 13 billion parameters and 8,192 tokens: of each model and
     GPU the shortest and the longest. Its own model code, played by GPT-2 of the same sizes under FSDP2."""
-    chosen: dict[tuple[str, str], list[dict[str, str]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for line in _lines(path):
         fits = line["Model"] in FOUNDRY_MODELS and int(line["SeqLen (T)"]) <= 8192 and "fp8" not in line["Precision"]
         if int(line["# GPUs"]) == 8 and fits and line["GPU"] in FOUNDRY_GPUS:
-            chosen.setdefault((line["GPU"], line["Model"]), []).append(line)
-    found = []
-    for (gpu, name), lines in chosen.items():
+            groups.setdefault((line["GPU"], line["Model"]), []).append(line)
+    rows = []
+    for (gpu, name), lines in groups.items():
         lines.sort(key=lambda line: int(line["SeqLen (T)"]))
         for line in dict.fromkeys(map(tuple_of, (lines[0], lines[-1]))):
             length, size, steps, speed, checkpointing, parameters = line
             width, layers, heads = FOUNDRY_MODELS[name]
-            counted = 12 * layers * width**2 + (FOUNDRY_VOCABULARY + length) * width
-            if abs(counted / parameters - 1) > 0.01:
-                raise ValueError(f"{name}: {counted} parameters by its sizes, {parameters} published")
+            parameter_count = 12 * layers * width**2 + (FOUNDRY_VOCABULARY + length) * width
+            if abs(parameter_count / parameters - 1) > 0.01:
+                raise ValueError(f"{name}: {parameter_count} parameters by its sizes, {parameters} published")
             settings = {
                 "name": "foundry", "workload": "causal-lm",
                 "model": {"name": "gpt2", "config": {"n_embd": width, "n_layer": layers, "n_head": heads,
@@ -220,18 +220,18 @@ def foundry_rows(path: Path) -> list[dict[str, Any]]:
                 "optimizer": {"implementation": "foreach"},
                 "batch": {"micro_batch_size": size, "gradient_accumulation_steps": steps, "sequence_length": length},
             }  # fmt: skip
-            found.append(
+            rows.append(
                 _row(
                     f"foundry-{gpu}-{name}-{length}", FOUNDRY, "settings", "installed", FOUNDRY_GPUS[gpu],
                     {"settings": settings}, seconds=size * steps * length / speed, specified=False,
                     note="llm-foundry's model and FSDP1, played by GPT-2 of the same sizes under FSDP2",
                 )
             )  # fmt: skip
-    return found
+    return rows
 
 
 def tuple_of(line: dict[str, str]) -> tuple[int, int, int, float, bool, int]:
-    """What a row of llm-foundry's table depends on, and its speed."""
+    """Length, sizes and speed (tokens per second and GPU) of a row of llm-foundry's table."""
     return (
         int(line["SeqLen (T)"]), int(line["MicroBatchSize"]), int(line["GradAccum"]),
         float(line["Throughput (T/s/GPU)"]), line["Activation Checkpointing"] == "True", int(line["NumParams"]),
@@ -240,7 +240,7 @@ def tuple_of(line: dict[str, str]) -> tuple[int, int, int, float, bool, int]:
 
 def origin_rows() -> list[dict[str, Any]]:
     """The four Gemma-2-2B runs whose notebook promised 25 to 50 minutes: 3,141 updates each, as it printed them."""
-    found = []
+    rows = []
     for name, rank, quantization, minutes in ORIGIN_RUNS:
         settings = {
             "name": name, "workload": "causal-lm", "model": {"name": "gemma-2-2b"}, "precision": "fp16-mixed",
@@ -249,14 +249,14 @@ def origin_rows() -> list[dict[str, Any]]:
             "quantization": quantization, "optimizer": {"max_gradient_norm": 1.0}, "data": {"examples": 16750},
             "batch": {"micro_batch_size": 4, "gradient_accumulation_steps": 4, "sequence_length": ORIGIN_LENGTH},
         }  # fmt: skip
-        found.append(
+        rows.append(
             _row(
                 f"origin-{name}", ORIGIN, "settings", "installed", "a100-40gb", {"settings": settings},
                 seconds=minutes * 60 / 3141, specified=False,
                 note=f"lengths are not stated: the longest of four is taken as {ORIGIN_LENGTH} tokens",
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def _row(

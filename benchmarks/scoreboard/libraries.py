@@ -47,12 +47,12 @@ def search_path(name: str) -> Path | None:
 def _installed(name: str, packages: list[str]) -> Path:
     folder = FOLDER / name
     marker = folder / "complete.txt"
-    wanted = "\n".join(packages)
-    if marker.exists() and marker.read_text() == wanted:
+    requirements = "\n".join(packages)
+    if marker.exists() and marker.read_text() == requirements:
         return folder
     command = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--no-deps", "--target", str(folder)]
-    done = subprocess.run([*command, *packages], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"pip cannot install the libraries of {name}: {done.stderr.strip()[-300:]}")
-    marker.write_text(wanted)
+    process = subprocess.run([*command, *packages], capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"pip cannot install the libraries of {name}: {process.stderr.strip()[-300:]}")
+    marker.write_text(requirements)
     return folder

@@ -98,18 +98,18 @@ def attention_benchmark(*, model: str, attention: str, batch: int, length: int) 
 
     Source: `tests/benchmark/benchmark_bettertransformer_training_minimal.py` of huggingface/optimum.
     """
-    made = build(model, attention, torch.float16)
+    network = build(model, attention, torch.float16)
     leave_out_full_masks()
     ids = torch.zeros(batch, length, dtype=torch.long)
-    held: list[Any] = []
+    last_outputs: list[Any] = []
 
     def step() -> None:
-        made.zero_grad()
-        outputs = made(input_ids=ids)
-        held[:] = [outputs]
+        network.zero_grad()
+        outputs = network(input_ids=ids)
+        last_outputs[:] = [outputs]
         outputs.logits.sum().backward()
 
-    return made, step
+    return network, step
 
 
 def supervised_tuning(
@@ -130,25 +130,25 @@ def supervised_tuning(
     """
     device = torch.get_default_device()
     with torch.device("meta"):  # weights are loaded shard by shard: building leaves no cached memory behind
-        made = build(model, "flash_attention_2", torch.bfloat16)
+        network = build(model, "flash_attention_2", torch.bfloat16)
     if quantization != "none":
-        quantize(made, quantization, torch.bfloat16)  # type: ignore[arg-type]
+        quantize(network, quantization, torch.bfloat16)  # type: ignore[arg-type]
     if upcast:
-        for name, module in made.named_modules():
+        for name, module in network.named_modules():
             if "norm" in name:
                 module.float()
-    place(made, device)
+    place(network, device)
     if lora:
-        made = add_lora(made, {"q_proj", "k_proj", "v_proj", "o_proj", "c_attn", "c_proj"})
+        network = add_lora(network, {"q_proj", "k_proj", "v_proj", "o_proj", "c_attn", "c_proj"})
     if upcast:
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.bfloat16()
-    made.config.use_cache = False  # type: ignore[union-attr]
-    made.gradient_checkpointing_enable()  # type: ignore[operator]
+    network.config.use_cache = False  # type: ignore[union-attr]
+    network.gradient_checkpointing_enable()  # type: ignore[operator]
     if lora:
-        made.enable_input_require_grads()  # type: ignore[operator]
-    return made.train(), trainer_step(made, batch, length, autocast=autocast)
+        network.enable_input_require_grads()  # type: ignore[operator]
+    return network.train(), trainer_step(network, batch, length, autocast=autocast)
 
 
 def trainer_step(model: nn.Module, batch: int, length: int, *, autocast: bool) -> Step:
@@ -178,35 +178,35 @@ def peft_comparison(*, model: str, batch: int, length: int, rank: int, targets: 
 
     Source: `method_comparison/MetaMathQA/run.py` of huggingface/peft; the loop holds outputs and loss through the step.
     """
-    made = build(model, "sdpa", torch.bfloat16)
+    network = build(model, "sdpa", torch.bfloat16)
     if rank:
-        made = add_lora(made, set(targets), rank=rank, dropout=0.0)
-    made.config.use_cache = False  # type: ignore[union-attr]
-    made.train()
-    trained = [p for p in made.parameters() if p.requires_grad]
+        network = add_lora(network, set(targets), rank=rank, dropout=0.0)
+    network.config.use_cache = False  # type: ignore[union-attr]
+    network.train()
+    trained = [p for p in network.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4)
     ids = torch.zeros(batch, length, dtype=torch.long)
 
     def step() -> None:
         optimizer.zero_grad()
-        outputs = made(input_ids=ids, labels=ids, num_items_in_batch=batch * length)
+        outputs = network(input_ids=ids, labels=ids, num_items_in_batch=batch * length)
         outputs.loss.backward()
         nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
 
-    return made, step
+    return network, step
 
 
 def forward_backward(*, model: str, batch: int, length: int) -> Program:
     """Forward and backward in FP32 with attention in plain operators; no update. Source: sitar-lab/NeuSight."""
-    made = build(model, "eager", torch.float32)
+    network = build(model, "eager", torch.float32)
     ids = torch.zeros(batch, length, dtype=torch.long)
 
     def step() -> None:
-        made.zero_grad()
-        made(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        network.zero_grad()
+        network(input_ids=ids, labels=ids, use_cache=False).loss.backward()
 
-    return made, step
+    return network, step
 
 
 def litgpt_lora(*, model: str, batch: int, length: int, quantization: str = "none") -> Program:
@@ -216,23 +216,23 @@ def litgpt_lora(*, model: str, batch: int, length: int, quantization: str = "non
     """
     device = torch.get_default_device()
     with torch.device("meta"):
-        made = build(model, "sdpa", torch.bfloat16)
+        network = build(model, "sdpa", torch.bfloat16)
     if quantization != "none":
-        quantize(made, quantization, torch.bfloat16)  # type: ignore[arg-type]
-    place(made, device)
-    made = add_lora(made, {"q_proj", "v_proj", "query_key_value"}, rank=8, dropout=0.05).bfloat16().train()
-    trained = [p for p in made.parameters() if p.requires_grad]
+        quantize(network, quantization, torch.bfloat16)  # type: ignore[arg-type]
+    place(network, device)
+    network = add_lora(network, {"q_proj", "v_proj", "query_key_value"}, rank=8, dropout=0.05).bfloat16().train()
+    trained = [p for p in network.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=3e-4)
     ids = torch.zeros(batch, length, dtype=torch.long)
 
     def step() -> None:
-        logits = made(input_ids=ids, use_cache=False).logits
+        logits = network(input_ids=ids, use_cache=False).logits
         loss = nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    return made, step
+    return network, step
 
 
 def build(name: str, attention: str, dtype: torch.dtype) -> nn.Module:
@@ -300,7 +300,7 @@ def add_lora(model: nn.Module, targets: set[str], *, rank: int = 16, dropout: fl
 
 
 TRUTH = {"supervised-tuning": True}
-"""What truth values read from tensors are: here that position ids are in order, one sequence to a row."""
+"""Value of every truth test of a tensor: position ids are in order, one sequence to a row."""
 PROGRAMS: dict[str, Callable[..., Program]] = {
     "attention-benchmark": attention_benchmark,
     "supervised-tuning": supervised_tuning,

@@ -44,11 +44,11 @@ class Row:
 
 def load_rows() -> list[Row]:
     """All rows of the folder, by file name and line."""
-    found = []
+    rows = []
     for path in sorted(FOLDER.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
-            found += [_row(line) for line in csv.DictReader(file)]
-    return found
+            rows += [_row(line) for line in csv.DictReader(file)]
+    return rows
 
 
 def _row(line: dict[str, str]) -> Row:

@@ -23,7 +23,7 @@ from forerun.virtual.session import VirtualSession
 from forerun.virtual.trace_step import trace_step
 
 CONSTANT_MFU = 0.4
-"""What calculators of training time take for every run."""
+"""Fraction of peak FLOP per second that calculators of training time take for every run."""
 
 
 @dataclass(frozen=True)
