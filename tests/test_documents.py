@@ -13,7 +13,12 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.accuracy_page import PAGE, page  # noqa: E402
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "src").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "src").rglob("*.md")),
+]
 
 
 def test_the_accuracy_page_is_that_of_the_last_scoreboard():
