@@ -33,7 +33,7 @@ APART = {"train": {"virtual", "memory", "clock", "forecasting", "plan"}}
 """The trainer knows nothing of the virtual GPU: both meet in `step` and `records`."""
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60
-BROAD_EXCEPTS = {"recipes/code_detector/data/tokens.py"}
+BROAD_EXCEPTS = {"recipes/code_detector/data/tokens.py", "virtual/cuda/run.py"}
 """The tokenizers library raises bare Exception for a malformed file."""
 LONG_FUNCTIONS: set[str] = set()
 """Exceptions to the function size by name; this list may only shrink."""
@@ -131,7 +131,7 @@ def test_modules_with_logic_have_a_neighbour_test():
 def test_public_names_are_frozen():
     import forerun
 
-    assert forerun.__all__ == ["Forecast", "Settings", "forecast", "forecast_step", "virtual_gpu"]
+    assert forerun.__all__ == ["Forecast", "Settings", "forecast", "forecast_step", "virtual_cuda", "virtual_gpu"]
     for name in forerun.__all__:
         assert callable(getattr(forerun, name))
 

@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forerun.api import forecast
     from forerun.forecasting.any_step import forecast_step
+    from forerun.forecasting.virtual_cuda import virtual_cuda
     from forerun.forecasting.virtual_gpu import virtual_gpu
     from forerun.records import Forecast
     from forerun.settings.schema import Settings
 
-__all__ = ["Forecast", "Settings", "forecast", "forecast_step", "virtual_gpu"]
+__all__ = ["Forecast", "Settings", "forecast", "forecast_step", "virtual_cuda", "virtual_gpu"]
 
 _HOMES = {
     "Forecast": "forerun.records",
     "Settings": "forerun.settings.schema",
     "forecast": "forerun.api",
     "forecast_step": "forerun.forecasting.any_step",
+    "virtual_cuda": "forerun.forecasting.virtual_cuda",
     "virtual_gpu": "forerun.forecasting.virtual_gpu",
 }
 

@@ -14,7 +14,7 @@
 
     forerun.forecast_step(build, gpu="t4").memory.peak_allocated_bytes
 
-`build` runs with the virtual GPU as default device; the step runs twice and the second run is forecast.
+`build` and the step run with the virtual GPU as default device; the step runs twice and the second run is forecast.
 """
 
 import contextlib
@@ -117,9 +117,9 @@ def trace_program(build: Build, session: VirtualSession, truth: bool | None) -> 
     recorder = session.recorder
     answers = contextlib.nullcontext() if truth is None else recorder.answering(truth)
     try:
-        with session, recognising_phases(recorder), answers:
-            with torch.device(session.torch_device):
-                model, step = build()
+        with session, recognising_phases(recorder), answers, contextlib.ExitStack() as stack:
+            stack.enter_context(torch.device(session.torch_device))  # for what `step` makes, too
+            model, step = build()
             session.name_modules(model)
             parameters = list(model.parameters())
             recorder.own(parameters, Category.PARAMETER)

@@ -28,7 +28,7 @@ from forerun.records import (
     StepForecast,
     StepPhases,
 )
-from forerun.trace import ALLOCATE, FREE, Trace
+from forerun.trace import Trace
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.run import ProgramRun, run_program
 
@@ -139,7 +139,7 @@ def _forecast(
             line=run.out_of_memory.line,
             tried_bytes=run.out_of_memory.tried_bytes,
             allocated_bytes=run.out_of_memory.allocated_bytes,
-            alive=_alive(trace),
+            alive=_alive(run),
         ),
     )  # fmt: skip
 
@@ -231,13 +231,8 @@ def _not_modelled(run: ProgramRun, world_size: int) -> list[str]:
     return listed
 
 
-def _alive(trace: Trace) -> list[dict[str, Any]]:
-    """The largest storages that were alive when the program ended, with their category."""
-    live = set()
-    for kind, index in trace.events:
-        if kind == ALLOCATE:
-            live.add(index)
-        elif kind == FREE:
-            live.discard(index)
-    largest = sorted(live, key=lambda index: -trace.storages[index].bytes)[:10]
-    return [{"bytes": trace.storages[i].bytes, "category": category(trace.storages[i]).value} for i in largest]
+def _alive(run: ProgramRun) -> list[dict[str, Any]]:
+    """The largest storages that were alive when an allocation failed, with their category."""
+    storages = run.session.recorder.trace.storages
+    alive = [storages[index] for index in run.session.card.largest_at_failure if 0 <= index < len(storages)]
+    return [{"bytes": storage.bytes, "category": category(storage).value} for storage in alive]

@@ -25,12 +25,18 @@ from forerun.units import format_bytes
 from forerun.virtual.phases import recognising_phases
 from forerun.virtual.session import VirtualSession
 
+MOST_LISTED = 10
+"""Storages that are listed when a card is full."""
+
 
 class CardMemory:
     """The caching allocator of a card, failing as PyTorch's does."""
 
     def __init__(self, device: Device):
         self._device = device
+        self._sizes: dict[int, int] = {}
+        self.largest_at_failure: list[int] = []
+        """Keys of the largest storages that were alive when an allocation failed last."""
         self._allocator = CachingAllocator(int(device.memory_bytes - device.context_bytes.expected))
         for number, size in enumerate(workspace_bytes(device)):
             self._allocator.allocate(-1 - number, size)
@@ -43,19 +49,26 @@ class CardMemory:
         """
         try:
             self._allocator.allocate(key, size)
+            self._sizes[key] = size
         except SimulatedOutOfMemory:
-            held, reserved = self._allocator.allocated_bytes, self._allocator.reserved_bytes
-            error = torch.OutOfMemoryError(
-                f"CUDA out of memory (virtual GPU). Tried to allocate {format_bytes(size)}. {self._device.name} has "
-                f"{format_bytes(self._device.memory_bytes)} in total, of which {format_bytes(held)} is allocated by "
-                f"PyTorch and {format_bytes(reserved - held)} is reserved but unallocated."
-            )
-            error.tried_bytes = size  # type: ignore[attr-defined]
-            raise error from None
+            raise self._full(size) from None
+
+    def _full(self, size: int) -> torch.OutOfMemoryError:
+        self.largest_at_failure = sorted(self._sizes, key=lambda key: -self._sizes[key])[:MOST_LISTED]
+        # made here: a name for it where it is raised would keep that frame, and all its tensors, alive in a cycle
+        held, reserved = self._allocator.allocated_bytes, self._allocator.reserved_bytes
+        error = torch.OutOfMemoryError(
+            f"CUDA out of memory (virtual GPU). Tried to allocate {format_bytes(size)}. {self._device.name} has "
+            f"{format_bytes(self._device.memory_bytes)} in total, of which {format_bytes(held)} is allocated by "
+            f"PyTorch and {format_bytes(reserved - held)} is reserved but unallocated."
+        )
+        error.tried_bytes = size  # type: ignore[attr-defined]
+        return error
 
     def free(self, key: int) -> None:
         """Take them back."""
         self._allocator.free(key)
+        self._sizes.pop(key, None)
 
     @property
     def allocated_bytes(self) -> int:

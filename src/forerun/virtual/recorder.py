@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.step.parallel import local
@@ -174,6 +174,10 @@ class Recorder(TorchDispatchMode, StepObserver):
         if packet is aten._local_scalar_dense:
             return self._read(func, args[0])
         out = run_fake(func, packet, args, kwargs)
+        for tensor in flat((out,)):
+            # torch/_subclasses/fake_tensor.py (2.13) computes constants on their device: BatchNorm's counter would fail
+            if isinstance(tensor, FakeTensor) and tensor.constant is not None and tensor.constant.device.type == DEVICE:
+                tensor.constant = None
         if self.is_muted:
             return out
         outputs = [t for t in flat((out,)) if device_type(t) == self.device]
@@ -225,6 +229,8 @@ class Recorder(TorchDispatchMode, StepObserver):
     def _new_storage(self, size: int, owner: Category | None = None) -> int:
         index = len(self.trace.storages)
         self._allocate(index, size)
+        if self.postponed is not None:  # the card would have stopped the program here
+            size = 0
         stream = current_stream() if self.device == DEVICE else 0
         ends = self.current_phase if owner is Category.TEMPORARY else None
         self.trace.storages.append(Storage(size, self.current_phase, owner, ends, stream=stream))

@@ -19,6 +19,7 @@ from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.names import VIRTUAL, below_dispatcher, is_virtual, to_virtual
 from forerun.virtual.cuda.shadow import (
     KEEPS_FIRST,
+    as_if_alone,
     assume,
     computed_here,
     forget,
@@ -109,6 +110,8 @@ class CudaDispatch(TorchDispatchMode):
                 tensor.constant = None  # would be computed on its device, which computes nothing
         if values is not None:
             spread_shadows(outputs, values[0], is_assumed=values[1])
+        elif func.namespace == "c10d":
+            as_if_alone(func, args)
         elif func._overloadpacket not in KEEPS_FIRST:
             if func._schema.is_mutable:
                 for tensor, argument in zip(args, func._schema.arguments, strict=False):
@@ -156,7 +159,7 @@ class CudaDispatch(TorchDispatchMode):
         shadow = shadow_of(source)
         if is_virtual(source) and (shadow is None or shadow.is_assumed):
             value = "zeros" if shadow is None else shadow.value.tolist()
-            self.assumptions.note(f"{tuple(source.shape)} {source.dtype} copied to the host", value)
+            self.assumptions.note(_copied(source), value)
         return host_copy(source, copy.dtype)
 
     def _copy(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -169,7 +172,7 @@ class CudaDispatch(TorchDispatchMode):
             set_shadow(target, shadow.value.expand(target.shape).to(target.dtype, copy=True), is_assumed=False)
             return result
         if shadow_of(source) is None:
-            self.assumptions.note(f"{tuple(source.shape)} {source.dtype} copied to the host", "the values before")
+            self.assumptions.note(_copied(source), "the values before")
             return target
         return func(target, host_copy(source), *args[2:], **kwargs)
 
@@ -198,6 +201,10 @@ _SPECIAL: dict[Any, Any] = {
     aten._local_scalar_dense: CudaDispatch._local_scalar,
     aten.equal: CudaDispatch._equal,
 }
+
+
+def _copied(source: torch.Tensor) -> str:
+    return f"{str(source.dtype).removeprefix('torch.')} values copied to the host"
 
 
 def _is_large(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:

@@ -49,20 +49,16 @@ class FileLayer:
 
     def for_reading(self, path: Any) -> Any:
         """The path to read from: the layer's where it has one."""
-        if not isinstance(path, str | os.PathLike) or self.is_ours(os.fspath(path)):
-            return path
-        text = os.fspath(path)
-        if isinstance(text, bytes):
+        text = _text(path)
+        if text is None or self.is_ours(text):
             return path
         twin = self.twin(text)
         return twin if _exists(twin) or os.path.abspath(text) in self.hidden else path
 
     def for_writing(self, path: Any, *, copy: bool = False) -> Any:
         """The path to write to; with `copy` the original's content goes there first."""
-        if not isinstance(path, str | os.PathLike) or self.is_ours(os.fspath(path)):
-            return path
-        text = os.fspath(path)
-        if isinstance(text, bytes):
+        text = _text(path)
+        if text is None or self.is_ours(text):
             return path
         twin, whole = self.twin(text), os.path.abspath(text)
         parent = os.path.dirname(whole)
@@ -82,12 +78,28 @@ class FileLayer:
 _STAT, _MAKE_FOLDERS, _OPEN = os.stat, os.makedirs, io.open
 
 
+def _text(path: Any) -> str | None:
+    """A path as text; None for a file descriptor."""
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
+
+
 def _exists(path: str) -> bool:
     try:
         _STAT(path)
     except OSError:
         return False
     return True
+
+
+def datasets_cache(layer: FileLayer) -> dict[str, str]:
+    """Environment that sends new files of the package datasets, which writes below Python, to the layer."""
+    cache = layer.root / "datasets-cache"
+    cache.mkdir()
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    original = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets"))
+    for entry in original.iterdir() if original.is_dir() else ():
+        (cache / entry.name).symlink_to(entry)
+    return {"HF_DATASETS_CACHE": str(cache)}
 
 
 @contextlib.contextmanager
@@ -105,7 +117,7 @@ def writing_to(layer: FileLayer) -> Iterator[None]:
 
 def _openers(layer: FileLayer) -> list[tuple[Any, str, Any]]:
     def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, str | os.PathLike):
+        if _text(file) is not None:
             writes, keeps = any(letter in mode for letter in "wax+"), "a" in mode or "r" in mode
             if writes and "x" in mode and os.path.exists(file):
                 raise FileExistsError(17, "File exists", os.fspath(file))
@@ -140,7 +152,7 @@ def _readers(layer: FileLayer) -> list[tuple[Any, str, Any]]:
 
     original_list = os.listdir
     return [
-        *((os, name, reading(getattr(os, name))) for name in ("stat", "lstat", "access", "scandir")),
+        *((os, name, reading(getattr(os, name))) for name in ("stat", "lstat", "access", "scandir", "statvfs")),
         (os, "listdir", list_folder),
     ]
 
@@ -155,24 +167,25 @@ def _changers(layer: FileLayer) -> list[tuple[Any, str, Any]]:
 
     def moving(original: Callable[..., None]) -> Callable[..., None]:
         def call(source: Any, target: Any, **kwargs: Any) -> None:
-            if isinstance(source, str | os.PathLike) and layer.is_ours(os.fspath(source)):
+            if layer.is_ours(os.fsdecode(source)):
                 original(source, layer.for_writing(target))
                 return
             ours = layer.for_writing(source, copy=True)
             original(ours, layer.for_writing(target))
-            layer.hidden.add(os.path.abspath(os.fspath(source)))
+            layer.hidden.add(os.path.abspath(os.fsdecode(source)))
 
         return call
 
     def removing(original: Callable[..., None]) -> Callable[..., None]:
         def call(path: Any, **kwargs: Any) -> None:
-            if not isinstance(path, str | os.PathLike) or layer.is_ours(os.fspath(path)):
+            text = _text(path)
+            if text is None or layer.is_ours(text) or kwargs:  # relative to a folder's descriptor: not of the program
                 original(path, **kwargs)
                 return
-            os.lstat(path)  # raises where there is nothing
-            if _exists(layer.twin(os.fspath(path))):
-                original(layer.twin(os.fspath(path)))
-            layer.hidden.add(os.path.abspath(os.fspath(path)))
+            os.lstat(text)  # raises where there is nothing
+            if _exists(layer.twin(text)):
+                original(layer.twin(text))
+            layer.hidden.add(os.path.abspath(text))
 
         return call
 

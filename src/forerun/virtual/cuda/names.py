@@ -102,6 +102,12 @@ def _from_python(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     return made.to(VIRTUAL).requires_grad_(bool(kwargs.get("requires_grad", False)))
 
 
+def _device(func: Any, tensor: torch.Tensor) -> torch.device:
+    """Device of a wrapper such as DTensor, which has no Python property of its own."""
+    real = func(tensor)
+    return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else CUDA
+
+
 def _is_cuda(func: Any, tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
@@ -142,6 +148,7 @@ def _text(func: Any, tensor: torch.Tensor, **kwargs: Any) -> str:
 
 
 _ANSWERS: dict[Any, Any] = {
+    torch.Tensor.device.__get__: _device,  # type: ignore[attr-defined]
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
     torch.Tensor.cuda: _cuda,
     torch.Tensor.pin_memory: _itself,

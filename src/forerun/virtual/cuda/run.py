@@ -18,14 +18,15 @@ import torch
 from forerun.hardware.catalogue import Device
 from forerun.trace import Phase
 from forerun.virtual.cuda.dispatch import Assumption
-from forerun.virtual.cuda.files import TRACKERS_OFF, FileLayer, writing_to
+from forerun.virtual.cuda.files import TRACKERS_OFF, FileLayer, datasets_cache, writing_to
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
 from forerun.virtual.phases import recognising_phases
 
-KIB = 1024
+RSS_UNIT = 1024
+"""Bytes of a unit of `ru_maxrss` on Linux (getrusage(2))."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ def run_program(
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         layer = FileLayer(Path(folder).resolve())
         layering = contextlib.nullcontext() if keep_files else writing_to(layer)
+        variables = {} if keep_files else TRACKERS_OFF | datasets_cache(layer)
         with (
-            _started_as(program, rank),
+            _started_as(program, program.variables(rank) | variables),
             session,
             recognising_phases(session.recorder),
             session.recorder.phase(Phase.FORWARD, 0),
@@ -86,13 +88,13 @@ def run_program(
                 code = _exit_code(stop)
             except torch.OutOfMemoryError as failure:
                 code, full = 1, _out_of_memory(failure, card)
-            except BaseException as failure:  # noqa: BLE001 (a program may raise anything; it is reported)
-                if isinstance(failure, KeyboardInterrupt):
-                    raise
+            except Exception as failure:
                 full = _out_of_memory(failure.__cause__, card) if _is_full(failure.__cause__) else None
                 code, error = 1, "".join(traceback.format_exception(_without_our_frames(failure)))
+    if not watcher.spans:
+        watcher.own_parameters()
     session.recorder.trace.tf32 = bool(torch.backends.cuda.matmul.allow_tf32)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
     seconds = time.perf_counter() - start
     assumptions = list(session.assumptions.by_line.values())
     return ProgramRun(session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, error)
@@ -106,12 +108,12 @@ def _execute(program: Program) -> None:
 
 
 @contextlib.contextmanager
-def _started_as(program: Program, rank: int) -> Iterator[None]:
+def _started_as(program: Program, variables: dict[str, str]) -> Iterator[None]:
     """Arguments, import path and environment as the program's own process would have them."""
     arguments, path, environment = sys.argv, list(sys.path), dict(os.environ)
     first = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(program.target))
     sys.argv, sys.path[:0] = [program.target, *program.arguments], [first]
-    os.environ.update(TRACKERS_OFF | program.variables(rank))
+    os.environ.update(variables)
     try:
         yield
     finally:

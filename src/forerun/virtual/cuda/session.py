@@ -1,14 +1,18 @@
 """A program's PyTorch, with a virtual GPU in the place of CUDA: everything that is active while it runs."""
 
 import contextlib
+import importlib
 import os
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import device_mesh, distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from forerun.hardware.catalogue import Device
 from forerun.virtual import session as virtual_session
@@ -18,9 +22,13 @@ from forerun.virtual.cuda.dispatch import Assumptions, CudaDispatch
 from forerun.virtual.cuda.names import CudaNames, answering_cuda
 from forerun.virtual.cuda.torch_cuda import Event, LiveCard, answering
 from forerun.virtual.placement import moving_fake_modules
-from forerun.virtual.process_group import without_shape_questions
+from forerun.virtual.process_group import record_reductions, steady_buckets, without_shape_questions
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.registration import register
+
+LOADS_CUDA = ("bitsandbytes",)
+OPENS_GROUPS = (dist, distributed_c10d, device_mesh)
+"""Modules of PyTorch that call `init_process_group` by a name of their own (torch/distributed/device_mesh.py, 2.13)."""
 
 
 class CudaSession:
@@ -34,12 +42,13 @@ class CudaSession:
         self.assumptions = Assumptions()
         self.compiled_eagerly: list[str] = []
         """What the program compiles and this session runs as it is written."""
-        self._card, self._ranks = card, ranks
+        self.card, self._ranks = card, ranks
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "CudaSession":
         enter = self._stack.enter_context
+        _import_before_cuda()
         before = set_target(AttentionTarget("cuda", self.device.compute_capability or (0, 0), "auto"))
         self._stack.callback(set_target, before)
         Event.recorder = self.recorder
@@ -52,9 +61,11 @@ class CudaSession:
         enter(virtual_session._following_modules(self.recorder))
         enter(virtual_session._seeing_resizes(self.recorder))
         enter(without_shape_questions(self.recorder))
-        enter(answering(self.device, self._card, self._ranks))
+        enter(answering(self.device, self.card, self._ranks))
         enter(answering_cuda())
         enter(_fake_process_groups(self._ranks))
+        enter(steady_buckets())
+        enter(_recording_reductions(self.recorder))
         enter(_in_one_process())
         enter(self._uncompiled())
         enter(self._in_every_thread())
@@ -106,6 +117,13 @@ class CudaSession:
             torch.nn.Module.compile = compile_of_modules  # type: ignore[method-assign]
 
 
+def _import_before_cuda() -> None:
+    """Import packages that load CUDA libraries where CUDA is there; without it they offer their CPU code."""
+    for name in LOADS_CUDA:
+        if find_spec(name) is not None:
+            importlib.import_module(name)
+
+
 @contextlib.contextmanager
 def _fake_process_groups(ranks: int) -> Iterator[None]:
     """Process groups whose other ranks do not exist; the environment says which rank this is, as torchrun does."""
@@ -121,15 +139,33 @@ def _fake_process_groups(ranks: int) -> Iterator[None]:
         size = size if size > 0 else int(os.environ.get("WORLD_SIZE", 1))
         original("fake", rank=rank, world_size=size, store=FakeStore())
 
-    dist.init_process_group = init_process_group
+    for module in OPENS_GROUPS:
+        module.init_process_group = init_process_group  # type: ignore[attr-defined]
     before, VirtualBackend.ranks = VirtualBackend.ranks, ranks
     try:
         yield
     finally:
         VirtualBackend.ranks = before
-        dist.init_process_group = original
+        for module in OPENS_GROUPS:
+            module.init_process_group = original  # type: ignore[attr-defined]
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _recording_reductions(recorder: Recorder) -> Iterator[None]:
+    """DDP's reducer calls its collectives below the dispatcher; a communication hook makes them seen."""
+    original = DistributedDataParallel.__init__
+
+    def init(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        original(model, *args, **kwargs)
+        record_reductions(model, recorder)
+
+    DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        DistributedDataParallel.__init__ = original  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

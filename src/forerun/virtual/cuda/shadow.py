@@ -82,7 +82,11 @@ def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
     shadows = {id(tensor): shadow_of(tensor) for tensor in tensors_in((args, kwargs))}
     if any(shadow is None for shadow in shadows.values()) or _elements(func, args, shadows) > MOST_ELEMENTS:
         return None
-    if torch.Tag.nondeterministic_seeded in func.tags or func._overloadpacket is aten._local_scalar_dense:
+    if (
+        func.namespace != "aten"
+        or torch.Tag.nondeterministic_seeded in func.tags
+        or func._overloadpacket is aten._local_scalar_dense
+    ):
         return None
 
     def on_host(value: Any) -> Any:
@@ -122,6 +126,17 @@ def spread_shadows(outputs: Any, values: Any, *, is_assumed: bool) -> None:
     for tensor, value in zip(tensors_in((outputs,)), tensors_in((values,)), strict=False):
         if isinstance(tensor, FakeTensor) and value.shape == tensor.shape:
             set_shadow(tensor, value, is_assumed=is_assumed)
+
+
+def as_if_alone(func: Any, args: Any) -> None:
+    """After a collective every rank has what this one has: gathered tensors equal the one that was given."""
+    tensors = [list(tensors_in(each)) for each in args[:2]]
+    if "gather" not in func._schema.name or len(tensors) < 2 or len(tensors[1]) != 1:
+        return
+    shadow = shadow_of(tensors[1][0])
+    for tensor in tensors[0]:
+        if isinstance(tensor, FakeTensor) and shadow is not None and tensor.shape == shadow.value.shape:
+            set_shadow(tensor, shadow.value.clone(), is_assumed=shadow.is_assumed)
 
 
 def assume(outputs: Any) -> None:

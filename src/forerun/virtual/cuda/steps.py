@@ -63,8 +63,8 @@ class StepWatcher:
     _anchor: int | None = None
     _begin: int = 0
     _depth: int = 0
-    _samples: int = 0
-    _tokens: int = 0
+    _calls: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Calls, samples and tokens of each outermost module in the step so far."""
 
     def __enter__(self) -> "StepWatcher":
         self._call = torch.nn.Module.__call__
@@ -82,7 +82,9 @@ class StepWatcher:
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._depth == 0 and module.training and torch.is_grad_enabled():
-                self._count([value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)])
+                self._count(
+                    id(module), [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+                )
             self._depth += 1
             try:
                 return original(module, *args, **kwargs)
@@ -91,11 +93,12 @@ class StepWatcher:
 
         return call
 
-    def _count(self, inputs: list[torch.Tensor]) -> None:
+    def _count(self, module: int, inputs: list[torch.Tensor]) -> None:
         rows = [tensor for tensor in inputs if tensor.dim() > 0]
-        self._samples += rows[0].shape[0] if rows else 0
         ids = [tensor for tensor in rows if tensor.dim() == 2 and not tensor.is_floating_point()]
-        self._tokens += ids[0].numel() if ids else 0
+        calls, samples, tokens = self._calls.get(module, (0, 0, 0))
+        samples += rows[0].shape[0] if rows else 0
+        self._calls[module] = calls + 1, samples, tokens + (ids[0].numel() if ids else 0)
 
     @property
     def samples_per_step(self) -> float:
@@ -125,16 +128,17 @@ class StepWatcher:
             if id(parameter) not in self.parameters
         ]
         if not self.spans:
-            self._own_parameters()
+            self.own_parameters()
         if fresh:
             self.parameters.update({id(parameter): parameter for parameter in fresh})
             self.recorder.own(fresh, Category.PARAMETER)
         gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
         self.recorder.own((gradient for gradient in gradients if gradient is not None), Category.GRADIENT)
 
-    def _own_parameters(self) -> None:
+    def own_parameters(self) -> None:
         """Find every parameter on the device, those that nothing updates included."""
-        every = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Parameter)]
+        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+        every = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
         placed = [parameter for parameter in every if is_virtual(local(parameter))]
         self.recorder.own(placed, Category.PARAMETER)
         trace = self.recorder.trace
@@ -147,8 +151,9 @@ class StepWatcher:
         trace, end = self.recorder.trace, len(self.recorder.trace.events)
         calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[self._begin : end] if kind == OP]
         work = sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
-        self.spans.append(StepSpan(self._begin, end, work, self.allocated_bytes(), self._samples, self._tokens))
-        self._begin, self._samples, self._tokens = end, 0, 0
+        _calls, samples, tokens = min(self._calls.values(), default=(0, 0, 0))  # a discriminator is called more often
+        self.spans.append(StepSpan(self._begin, end, work, self.allocated_bytes(), samples, tokens))
+        self._begin, self._calls = end, {}
         if self.program_length is None or len(self.spans) == 1:
             self.program_length = find_length()
         if self._is_enough():

@@ -25,6 +25,8 @@ WARP_THREADS, REGISTERS_PER_SM, CUDA_VERSION = 32, 65_536, "12.8"
 class LiveCard(Card, Protocol):
     """Memory of a card that a program can ask about; bytes."""
 
+    largest_at_failure: list[int]
+
     @property
     def allocated_bytes(self) -> int:
         """In use."""
@@ -108,10 +110,10 @@ class Stream(VirtualStream):
 class _Using:
     """`torch.cuda.stream(s)`, `torch.cuda.device(0)` and the like."""
 
-    def __init__(self, value: object = None):
+    def __init__(self, stream: object = None, device: object = None):
         self._context = (
-            VirtualBackend.stream(torch.virtual, value)  # type: ignore[attr-defined]
-            if isinstance(value, VirtualStream)
+            VirtualBackend.stream(torch.virtual, stream)  # type: ignore[attr-defined]
+            if isinstance(stream, VirtualStream)
             else contextlib.nullcontext()
         )
 
@@ -138,7 +140,14 @@ def answering(device: Device, card: LiveCard, ranks: int = 1) -> Iterator[None]:
             (torch.cuda.memory, _memory_answers(card)),
             (torch.accelerator, _accelerator_answers(card, ranks)),
             (torch.version, {"cuda": CUDA_VERSION}),
-            (torch._C, {"_cuda_getCurrentRawStream": lambda *_: 0, "_cuda_getDeviceCount": lambda: ranks}),
+            (
+                torch._C,
+                {
+                    "_cuda_getCurrentRawStream": lambda *_, **__: 0,
+                    "_cuda_getDeviceCount": lambda: ranks,
+                    "_scatter": lambda tensor, *_: [tensor.to("cuda")],  # DataParallel on one device
+                },
+            ),
             (torch.backends.cuda, {"is_built": lambda: True}),
             (torch.backends.cudnn, {"is_available": lambda: True, "version": lambda: 90_800}),
         ):
@@ -184,30 +193,30 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
         is_integrated=0, is_multi_gpu_board=0, uuid="GPU-0",
     )  # fmt: skip
     state = [torch.zeros(16, dtype=torch.uint8, device="cpu")]
-    streams = SimpleNamespace(default=Stream(number=0))
+    default = Stream(number=0)
     return {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_device": lambda: 0,
         "is_initialized": lambda: True, "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing,
         "set_device": _nothing, "synchronize": _nothing, "ipc_collect": _nothing,
-        "get_device_name": lambda *_: name, "get_device_capability": lambda *_: (major, minor),
-        "get_device_properties": lambda *_: properties, "_get_device_properties": lambda *_: properties,
+        "get_device_name": lambda *_, **__: name, "get_device_capability": lambda *_, **__: (major, minor),
+        "get_device_properties": lambda *_, **__: properties, "_get_device_properties": lambda *_, **__: properties,
         "get_arch_list": lambda: [f"sm_{major}{minor}"],
         "is_bf16_supported": lambda including_emulation=True: including_emulation or device.has_bf16,
         "is_tf32_supported": lambda: (major, minor) >= (8, 0),
         "manual_seed": _nothing, "manual_seed_all": _nothing, "seed": _nothing, "seed_all": _nothing,
-        "initial_seed": lambda: 0, "get_rng_state": lambda *_: state[0].clone(), "set_rng_state": _nothing,
+        "initial_seed": lambda: 0, "get_rng_state": lambda *_, **__: state[0].clone(), "set_rng_state": _nothing,
         "get_rng_state_all": lambda: [state[0].clone()], "set_rng_state_all": _nothing,
-        "current_stream": lambda *_: VirtualBackend._streams[-1] if VirtualBackend._streams[1:] else streams.default,
-        "default_stream": lambda *_: streams.default, "Stream": Stream, "Event": Event, "stream": _Using,
+        "current_stream": lambda *_, **__: (VirtualBackend._streams[1:] or [default])[-1],
+        "default_stream": lambda *_, **__: default, "Stream": Stream, "Event": Event, "stream": _Using,
         "device": _Using, "StreamContext": _Using, "is_current_stream_capturing": lambda: False,
-        "can_device_access_peer": lambda *_: True, "utilization": lambda *_: 100,
+        "can_device_access_peer": lambda *_, **__: True, "utilization": lambda *_, **__: 100,
     }  # fmt: skip
 
 
 def _memory_answers(card: LiveCard) -> dict[str, Any]:
     total = card.free_bytes + card.reserved_bytes
 
-    def stats(*_: object) -> dict[str, int]:
+    def stats(*_: object, **__: object) -> dict[str, int]:
         current = {"allocated_bytes.all": card.allocated_bytes, "reserved_bytes.all": card.reserved_bytes}
         peaks = {"allocated_bytes.all": card.peak_allocated_bytes, "reserved_bytes.all": card.peak_reserved_bytes}
         numbers = {f"{name}.current": value for name, value in current.items()}
@@ -236,8 +245,8 @@ def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
     answers = {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_accelerator": lambda *_, **__: CUDA,
         "current_device_index": lambda: 0, "current_device_idx": lambda: 0, "set_device_index": _nothing,
-        "set_device_idx": _nothing, "synchronize": _nothing, "current_stream": lambda *_: Stream(number=0),
-        "device_index": _Using, "set_stream": _nothing, "get_memory_info": lambda *_: (card.free_bytes, 0),
+        "set_device_idx": _nothing, "synchronize": _nothing, "current_stream": lambda *_, **__: Stream(number=0),
+        "device_index": _Using, "set_stream": _nothing, "get_memory_info": lambda *_, **__: (card.free_bytes, 0),
     }  # fmt: skip
     memory = _memory_answers(card)
     return answers | {name: memory[name] for name in memory if hasattr(torch.accelerator, name)}
