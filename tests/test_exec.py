@@ -152,6 +152,21 @@ def test_values_that_are_known_are_right_and_others_are_told():
         assert torch.isfinite(unknown)
 
 
+def test_events_tell_the_virtual_time():
+    with forerun.virtual_cuda("t4") as gpu:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        matrix = torch.randn(4096, 4096, device="cuda")
+        begin.record()
+        for _ in range(10):
+            matrix @ matrix
+        end.record()
+        torch.cuda.synchronize()
+        milliseconds = begin.elapsed_time(end)
+    flops = 10 * 2 * 4096**3
+    assert milliseconds > 1000 * flops / device("t4").peak("float32")
+    assert milliseconds <= 1000 * gpu.clock.seconds
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

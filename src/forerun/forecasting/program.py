@@ -13,6 +13,7 @@ from typing import Any
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.forecasting.ranges import shares, spread
+from forerun.forecasting.virtual_cuda import clock_of
 from forerun.forecasting.virtual_gpu import CardMemory
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
@@ -59,7 +60,7 @@ class AssumedValue(Record):
     value: str
 
 
-class OutOfMemory(Record):
+class OutOfMemoryPoint(Record):
     """Where the program ran out of the card's memory."""
 
     line: str
@@ -74,7 +75,7 @@ class ProgramForecast(Forecast):
     script: ScriptReport
     assumed: list[AssumedValue] = []
     findings: list[dict[str, Any]] = []
-    out_of_memory: OutOfMemory | None = None
+    out_of_memory: OutOfMemoryPoint | None = None
 
 
 def forecast_program(
@@ -92,7 +93,9 @@ def forecast_program(
     `total_steps` is the length of the whole run where the program does not say it.
     """
     card = CardMemory(devices[0])
-    run = run_program(program, devices[0], card, most_steps=most_steps, keep_files=keep_files)
+    run = run_program(
+        program, devices[0], card, most_steps=most_steps, keep_files=keep_files, clock=clock_of(devices[0])
+    )
     forecasts = [_forecast(run, device, command, program.world_size, total_steps, price_per_hour) for device in devices]
     return forecasts, run
 
@@ -135,7 +138,7 @@ def _forecast(
             AssumedValue(line=each.line, what=each.what, value=each.value[:80])
             for each in run.assumptions[:MOST_ASSUMED]
         ],
-        out_of_memory=None if run.out_of_memory is None else OutOfMemory(
+        out_of_memory=None if run.out_of_memory is None else OutOfMemoryPoint(
             line=run.out_of_memory.line,
             tried_bytes=run.out_of_memory.tried_bytes,
             allocated_bytes=run.out_of_memory.allocated_bytes,

@@ -7,6 +7,8 @@ print(gpu.memory.peak_allocated_bytes, gpu.clock.seconds)
 """
 
 import contextlib
+import dataclasses
+from collections.abc import Callable
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
@@ -20,12 +22,20 @@ from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.phases import recognising_phases
 
 
+def clock_of(device: Device) -> Callable[[Trace, int, int], float]:
+    """Seconds on `device` from one event of a trace to another, for `torch.cuda.Event.elapsed_time`."""
+    costs = PriorCosts(device)
+    return lambda trace, begin, end: (
+        replay_clock(dataclasses.replace(trace, events=trace.events[begin:end], warm_from=0), costs).seconds
+    )
+
+
 class VirtualCuda:
     """CUDA as a program sees it, on the virtual twin of a card; from `virtual_cuda`."""
 
     def __init__(self, device: Device):
         self._device = device
-        self._session = CudaSession(device, CardMemory(device))
+        self._session = CudaSession(device, CardMemory(device), clock=clock_of(device))
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "VirtualCuda":

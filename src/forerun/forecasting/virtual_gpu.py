@@ -56,11 +56,11 @@ class CardMemory:
     def _full(self, size: int) -> torch.OutOfMemoryError:
         self.largest_at_failure = sorted(self._sizes, key=lambda key: -self._sizes[key])[:MOST_LISTED]
         # made here: a name for it where it is raised would keep that frame, and all its tensors, alive in a cycle
-        held, reserved = self._allocator.allocated_bytes, self._allocator.reserved_bytes
+        allocated, reserved = self._allocator.allocated_bytes, self._allocator.reserved_bytes
         error = torch.OutOfMemoryError(
             f"CUDA out of memory (virtual GPU). Tried to allocate {format_bytes(size)}. {self._device.name} has "
-            f"{format_bytes(self._device.memory_bytes)} in total, of which {format_bytes(held)} is allocated by "
-            f"PyTorch and {format_bytes(reserved - held)} is reserved but unallocated."
+            f"{format_bytes(self._device.memory_bytes)} in total, of which {format_bytes(allocated)} is allocated by "
+            f"PyTorch and {format_bytes(reserved - allocated)} is reserved but unallocated."
         )
         error.tried_bytes = size  # type: ignore[attr-defined]
         return error

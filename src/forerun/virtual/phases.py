@@ -20,9 +20,9 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
     def labelled(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             with recorder.phase(Phase.BACKWARD, 0):
-                found = original(*args, **kwargs)
+                result = original(*args, **kwargs)
             recorder.raise_postponed()
-            return found
+            return result
 
         return call
 

@@ -88,11 +88,11 @@ def _python(words: list[str]) -> Program:
 def _torchrun(words: list[str]) -> Program:
     from torch.distributed.run import get_args_parser
 
-    given = _parsed(get_args_parser(), words, "torchrun")
-    per_node = 1 if not str(given.nproc_per_node).isdigit() else int(given.nproc_per_node)
-    nodes = int(str(given.nnodes).split(":")[-1])
+    options = _parsed(get_args_parser(), words, "torchrun")
+    per_node = 1 if not str(options.nproc_per_node).isdigit() else int(options.nproc_per_node)
+    nodes = int(str(options.nnodes).split(":")[-1])
     return Program(
-        given.training_script, tuple(given.training_script_args), bool(given.module), per_node, nodes, True
+        options.training_script, tuple(options.training_script_args), bool(options.module), per_node, nodes, True
     )  # fmt: skip
 
 
@@ -103,14 +103,14 @@ def _accelerate(words: list[str]) -> Program:
         raise InvalidSettings(
             "exec: accelerate launch needs the package accelerate, which is not installed."
         ) from error
-    given = _parsed(launch_command_parser(), words, "accelerate launch")
-    environment = {"ACCELERATE_MIXED_PRECISION": given.mixed_precision} if given.mixed_precision else {}
-    if given.gradient_accumulation_steps not in (None, 1):
-        environment["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(given.gradient_accumulation_steps)
-    ranks, nodes = given.num_processes or 1, given.num_machines or 1
+    options = _parsed(launch_command_parser(), words, "accelerate launch")
+    environment = {"ACCELERATE_MIXED_PRECISION": options.mixed_precision} if options.mixed_precision else {}
+    if options.gradient_accumulation_steps not in (None, 1):
+        environment["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(options.gradient_accumulation_steps)
+    ranks, nodes = options.num_processes or 1, options.num_machines or 1
     return Program(
-        given.training_script, tuple(given.training_script_args), bool(given.module), ranks // nodes, nodes, ranks > 1,
-        environment,
+        options.training_script, tuple(options.training_script_args), bool(options.module), ranks // nodes, nodes,
+        ranks > 1, environment,
     )  # fmt: skip
 
 

@@ -98,8 +98,8 @@ def _from_python(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         return args[0].to(VIRTUAL, dtype=kwargs.get("dtype"))
     options = {name: value for name, value in kwargs.items() if name not in ("device", "requires_grad", "pin_memory")}
     with torch.device("cpu"):
-        made = func(*args, **options)
-    return made.to(VIRTUAL).requires_grad_(bool(kwargs.get("requires_grad", False)))
+        tensor = func(*args, **options)
+    return tensor.to(VIRTUAL).requires_grad_(bool(kwargs.get("requires_grad", False)))
 
 
 def _device(func: Any, tensor: torch.Tensor) -> torch.device:

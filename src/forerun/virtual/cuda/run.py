@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from forerun.hardware.catalogue import Device
-from forerun.trace import Phase
+from forerun.trace import Phase, Trace
 from forerun.virtual.cuda.dispatch import Assumption
 from forerun.virtual.cuda.files import TRACKERS_OFF, FileLayer, datasets_cache, writing_to
 from forerun.virtual.cuda.launchers import Program
@@ -63,9 +63,10 @@ def run_program(
     most_steps: int | None = None,
     rank: int = 0,
     keep_files: bool = False,
+    clock: Callable[[Trace, int, int], float] | None = None,
 ) -> ProgramRun:
     """Run `program` as one rank on `device`, whose memory is `card`; files that it writes are thrown away."""
-    session = CudaSession(device, card, ranks=program.ranks_per_node)
+    session = CudaSession(device, card, ranks=program.ranks_per_node, clock=clock)
     watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, most_steps)
     start, code, error, full = time.perf_counter(), 0, "", None
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,12 +15,13 @@ from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from forerun.hardware.catalogue import Device
+from forerun.trace import Trace
 from forerun.virtual import session as virtual_session
 from forerun.virtual.attention import AttentionTarget, set_target
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.cuda.dispatch import Assumptions, CudaDispatch
 from forerun.virtual.cuda.names import CudaNames, answering_cuda
-from forerun.virtual.cuda.torch_cuda import Event, LiveCard, answering
+from forerun.virtual.cuda.torch_cuda import CudaEvent, LiveCard, answering
 from forerun.virtual.placement import moving_fake_modules
 from forerun.virtual.process_group import record_reductions, steady_buckets, without_shape_questions
 from forerun.virtual.recorder import Recorder
@@ -32,9 +33,14 @@ OPENS_GROUPS = (dist, distributed_c10d, device_mesh)
 
 
 class CudaSession:
-    """What says `cuda` between entering and leaving runs on the virtual twin of `device`."""
+    """What says `cuda` between entering and leaving runs on the virtual twin of `device`.
 
-    def __init__(self, device: Device, card: LiveCard, *, ranks: int = 1):
+    `clock` gives the seconds from one event of the trace to another, for `torch.cuda.Event.elapsed_time`.
+    """
+
+    def __init__(
+        self, device: Device, card: LiveCard, *, ranks: int = 1, clock: Callable[[Trace, int, int], float] | None = None
+    ):
         register()
         self.device = device
         self.recorder = Recorder(DEVICE)
@@ -43,6 +49,7 @@ class CudaSession:
         self.compiled_eagerly: list[str] = []
         """What the program compiles and this session runs as it is written."""
         self.card, self._ranks = card, ranks
+        self._clock = clock
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._stack = contextlib.ExitStack()
 
@@ -51,7 +58,7 @@ class CudaSession:
         _import_before_cuda()
         before = set_target(AttentionTarget("cuda", self.device.compute_capability or (0, 0), "auto"))
         self._stack.callback(set_target, before)
-        Event.recorder = self.recorder
+        CudaEvent.recorder, CudaEvent.clock = self.recorder, self._clock
         enter(virtual_session._quiet_fake_tensors())
         # Python modes are those of the thread that runs the backward pass: it must be the program's own
         enter(torch.autograd.set_multithreading_enabled(False))
@@ -76,7 +83,7 @@ class CudaSession:
     def __exit__(self, *exception: object) -> None:
         self.recorder.is_closed = True
         self._stack.__exit__(*exception)  # type: ignore[arg-type]
-        Event.recorder = None
+        CudaEvent.recorder = CudaEvent.clock = None
 
     @contextlib.contextmanager
     def _in_every_thread(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from forerun.hardware.catalogue import Device
+from forerun.trace import Trace
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.backend import Stream as VirtualStream
 from forerun.virtual.cuda.names import CUDA
@@ -61,11 +62,11 @@ class LiveCard(Card, Protocol):
         ...
 
 
-class Event:
+class CudaEvent:
     """A moment of the virtual device's clock."""
 
-    seconds_between: Callable[[int, int], float] = staticmethod(lambda begin, end: 0.0)
-    """From one place in the trace's events to another."""
+    clock: Callable[[Trace, int, int], float] | None = None
+    """Seconds from one event of the trace to another."""
     recorder: Recorder | None = None
 
     def __init__(self, *_: object, **__: object):
@@ -75,9 +76,10 @@ class Event:
         """Note where the program is."""
         self.place = 0 if self.recorder is None else len(self.recorder.trace.events)
 
-    def elapsed_time(self, end: "Event") -> float:
+    def elapsed_time(self, end: "CudaEvent") -> float:
         """Milliseconds from here to `end`."""
-        return self.seconds_between(self.place, end.place) / MILLI
+        ask, recorder = CudaEvent.clock, self.recorder
+        return 0.0 if ask is None or recorder is None else ask(recorder.trace, self.place, end.place) / MILLI
 
     def wait(self, stream: object = None) -> None:
         """Nothing to wait for."""
@@ -90,7 +92,7 @@ class Event:
         """Nothing to wait for."""
 
 
-class Stream(VirtualStream):
+class CudaStream(VirtualStream):
     """An order of work, also as a context."""
 
     cuda_stream = 0
@@ -193,7 +195,7 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
         is_integrated=0, is_multi_gpu_board=0, uuid="GPU-0",
     )  # fmt: skip
     state = [torch.zeros(16, dtype=torch.uint8, device="cpu")]
-    default = Stream(number=0)
+    default = CudaStream(number=0)
     return {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_device": lambda: 0,
         "is_initialized": lambda: True, "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing,
@@ -207,7 +209,7 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
         "initial_seed": lambda: 0, "get_rng_state": lambda *_, **__: state[0].clone(), "set_rng_state": _nothing,
         "get_rng_state_all": lambda: [state[0].clone()], "set_rng_state_all": _nothing,
         "current_stream": lambda *_, **__: (VirtualBackend._streams[1:] or [default])[-1],
-        "default_stream": lambda *_, **__: default, "Stream": Stream, "Event": Event, "stream": _Using,
+        "default_stream": lambda *_, **__: default, "Stream": CudaStream, "Event": CudaEvent, "stream": _Using,
         "device": _Using, "StreamContext": _Using, "is_current_stream_capturing": lambda: False,
         "can_device_access_peer": lambda *_, **__: True, "utilization": lambda *_, **__: 100,
     }  # fmt: skip
@@ -245,7 +247,7 @@ def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
     answers = {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_accelerator": lambda *_, **__: CUDA,
         "current_device_index": lambda: 0, "current_device_idx": lambda: 0, "set_device_index": _nothing,
-        "set_device_idx": _nothing, "synchronize": _nothing, "current_stream": lambda *_, **__: Stream(number=0),
+        "set_device_idx": _nothing, "synchronize": _nothing, "current_stream": lambda *_, **__: CudaStream(number=0),
         "device_index": _Using, "set_stream": _nothing, "get_memory_info": lambda *_, **__: (card.free_bytes, 0),
     }  # fmt: skip
     memory = _memory_answers(card)
