@@ -152,6 +152,14 @@ def test_values_that_are_known_are_right_and_others_are_told():
         assert torch.isfinite(unknown)
 
 
+def test_products_with_a_dtype_of_their_own_count():
+    with forerun.virtual_cuda("a10") as gpu:
+        a, b = torch.zeros(64, 32, device="cuda", dtype=torch.bfloat16), torch.zeros(32, 16, device="cuda").bfloat16()
+        torch.mm(a, b, out_dtype=torch.float32)
+        torch.addmm(torch.zeros(64, 16, device="cuda"), a, b, out_dtype=torch.float32)
+    assert gpu.clock.hardware_flops == 2 * (2 * 64 * 32 * 16)
+
+
 def test_events_tell_the_virtual_time():
     with forerun.virtual_cuda("t4") as gpu:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -81,7 +81,11 @@ def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
         return PRODUCTS_FORWARD * 2 * _pairs_of_tokens(args[0], args[3], args[5])
     if packet is aten._flash_attention_backward and args[6] is not None:
         return PRODUCTS_BACKWARD * 2 * _pairs_of_tokens(args[1], args[6], args[8])
-    return int(flop_registry[packet](*args, **kwargs, out_val=out)) if packet in flop_registry else 0
+    if packet not in flop_registry:
+        return 0
+    # torch/utils/flop_counter.py (2.13) takes the dtype of `addmm.dtype` and `mm.dtype` for the shape of the result
+    shapes = [value for value in args if not isinstance(value, torch.dtype)]
+    return int(flop_registry[packet](*shapes, **kwargs, out_val=out))
 
 
 def _pairs_of_tokens(query: torch.Tensor, offsets: torch.Tensor, longest: int) -> int:
