@@ -160,6 +160,25 @@ def test_products_with_a_dtype_of_their_own_count():
     assert gpu.clock.hardware_flops == 2 * (2 * 64 * 32 * 16)
 
 
+@pytest.mark.parametrize(("fault", "unit"), [("grows", "bytes"), ("no-gradient", "bytes"), ("fp32-product", "seconds")])
+def test_faults_are_found_with_their_line(fault, unit):
+    (forecast,), result = run("faulty.py", fault, gpus=("a10",), most_steps=6)
+    assert result.error == ""
+    assert [finding.kind for finding in forecast.findings] == [fault]
+    (finding,) = forecast.findings
+    assert getattr(finding, unit) > 0
+    if fault == "grows":
+        assert finding.bytes >= 64 * 512 * 2
+    if fault == "no-gradient":
+        assert finding.bytes == (512 * 512 + 512) * FLOAT_BYTES
+    assert finding.line.startswith("faulty.py:")
+
+
+def test_a_clean_script_has_no_finding():
+    (forecast,), _ = run("faulty.py", "none", gpus=("a10",), most_steps=6)
+    assert forecast.findings == []
+
+
 def test_events_tell_the_virtual_time():
     with forerun.virtual_cuda("t4") as gpu:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
+from forerun.forecasting.findings import Finding, find_faults
 from forerun.forecasting.ranges import shares, spread
 from forerun.forecasting.virtual_cuda import clock_of
 from forerun.forecasting.virtual_gpu import CardMemory
@@ -74,7 +75,7 @@ class ProgramForecast(Forecast):
 
     script: ScriptReport
     assumed: list[AssumedValue] = []
-    findings: list[dict[str, Any]] = []
+    findings: list[Finding] = []
     out_of_memory: OutOfMemoryPoint | None = None
 
 
@@ -138,6 +139,7 @@ def _forecast(
             AssumedValue(line=each.line, what=each.what, value=each.value[:80])
             for each in run.assumptions[:MOST_ASSUMED]
         ],
+        findings=find_faults(trace, watcher, device),
         out_of_memory=None if run.out_of_memory is None else OutOfMemoryPoint(
             line=run.out_of_memory.line,
             tried_bytes=run.out_of_memory.tried_bytes,

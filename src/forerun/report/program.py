@@ -35,6 +35,9 @@ def program_tables(forecasts: Sequence[Any], title: str) -> list[RenderableType]
                 f"{format_bytes(full.allocated_bytes)} allocated.", style="red",
             )
         )  # fmt: skip
+    views += [
+        Text(f"Finding ({finding.kind}, {finding.line}): {finding.text}", style="yellow") for finding in first.findings
+    ]
     if first.assumed:
         table = Table("line", "value that nobody can know", "answered with", title="Assumed", title_justify="left")
         for each in first.assumed[:MOST_LINES]:

@@ -67,6 +67,7 @@ def run_program(
 ) -> ProgramRun:
     """Run `program` as one rank on `device`, whose memory is `card`; files that it writes are thrown away."""
     session = CudaSession(device, card, ranks=program.ranks_per_node, clock=clock)
+    session.recorder.keeps_lines = True
     watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, most_steps)
     start, code, error, full = time.perf_counter(), 0, "", None
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:

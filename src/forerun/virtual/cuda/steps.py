@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from forerun.step.parallel import local
 from forerun.trace import OP, Category
 from forerun.virtual.cuda.names import is_virtual
-from forerun.virtual.recorder import Recorder
+from forerun.virtual.recorder import Recorder, calling_line
 
 ALIKE = 2
 """Steps in a row that must be alike before the program is stopped."""
@@ -60,6 +60,10 @@ class StepWatcher:
     parameters: dict[int, torch.nn.Parameter] = field(default_factory=dict)
     """Those that the program's optimizers update."""
     program_length: "ProgramLength | None" = None
+    without_gradient: list[torch.nn.Parameter] = field(default_factory=list)
+    """Parameters that the last step should have updated and that had no gradient."""
+    step_line: str = ""
+    """File and line that stepped the optimizer last."""
     _anchor: int | None = None
     _begin: int = 0
     _depth: int = 0
@@ -132,6 +136,14 @@ class StepWatcher:
         if fresh:
             self.parameters.update({id(parameter): parameter for parameter in fresh})
             self.recorder.own(fresh, Category.PARAMETER)
+        if id(optimizer) == self._anchor:
+            self.without_gradient, self.step_line = [], calling_line()
+        self.without_gradient += [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad and parameter.grad is None
+        ]
         gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
         self.recorder.own((gradient for gradient in gradients if gradient is not None), Category.GRADIENT)
 
