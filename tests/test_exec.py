@@ -162,7 +162,7 @@ def test_products_with_a_dtype_of_their_own_count():
 
 @pytest.mark.parametrize(("fault", "unit"), [("grows", "bytes"), ("no-gradient", "bytes"), ("fp32-product", "seconds")])
 def test_faults_are_found_with_their_line(fault, unit):
-    (forecast,), result = run("faulty.py", fault, gpus=("a10",), most_steps=6)
+    (forecast,), result = run("faulty.py", fault, gpus=("a10",))
     assert result.error == ""
     assert [finding.kind for finding in forecast.findings] == [fault]
     (finding,) = forecast.findings
@@ -175,8 +175,18 @@ def test_faults_are_found_with_their_line(fault, unit):
 
 
 def test_a_clean_script_has_no_finding():
-    (forecast,), _ = run("faulty.py", "none", gpus=("a10",), most_steps=6)
+    (forecast,), _ = run("faulty.py", "none", gpus=("a10",))
     assert forecast.findings == []
+
+
+def test_an_optimizer_made_before_the_model_moves_updates_what_moved():
+    with forerun.virtual_cuda("a10") as gpu:
+        net = nn.Linear(1024, 1024, bias=False)  # large enough to have no values on the host
+        optimizer = torch.optim.AdamW(net.parameters())
+        net.to("cuda")
+        net(torch.zeros(4, 1024, device="cuda")).sum().backward()
+        optimizer.step()
+    assert gpu.memory.breakdown.optimizer_state_bytes == pytest.approx(2 * 1024**2 * FLOAT_BYTES, rel=0.01)
 
 
 def test_events_tell_the_virtual_time():

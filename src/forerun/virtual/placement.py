@@ -1,6 +1,7 @@
 """Give a model fake storage on a device, keeping tied weights tied."""
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -37,28 +38,47 @@ def _empty_twin(old: Tensor, device: torch.device) -> Tensor:
 
 @contextlib.contextmanager
 def moving_fake_modules() -> Iterator[None]:
-    """Let `module.to(...)` replace fake parameters, where PyTorch would swap them in place and cannot."""
-    # torch/nn/modules/module.py:930 (2.13), _apply: fake parameters are swapped (`torch.utils.swap_tensors`),
-    # which is refused for tensors that have weak references
-    original: Callable[..., nn.Module] = nn.Module._apply
+    """Let `module.to(...)` replace fake parameters, where PyTorch would change them in place and cannot.
+
+    Optimizers that were made before get the new parameters, as they would see the moved data.
+    """
+    apply_in_place: Callable[..., nn.Module] = nn.Module._apply
+    make_optimizer: Callable[..., None] = torch.optim.Optimizer.__init__
+    optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        make_optimizer(self, *args, **kwargs)
+        optimizers.add(self)
 
     def apply(self: nn.Module, function: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> nn.Module:
         if not any(isinstance(p, FakeTensor) for p in self.parameters()):
-            return original(self, function, *args, **kwargs)
-        moved: dict[int, Tensor] = {}
+            return apply_in_place(self, function, *args, **kwargs)
+        moved: dict[int, tuple[Tensor, Tensor]] = {}  # with the old one: its id must stay taken
         for module in self.modules():
             for table in (module._parameters, module._buffers):
                 for name, old in table.items():
                     if old is not None and id(old) not in moved:
-                        moved[id(old)] = _moved(old, function)
-                    table[name] = None if old is None else moved[id(old)]  # type: ignore[assignment]
+                        moved[id(old)] = old, _moved(old, function)
+                    table[name] = None if old is None else moved[id(old)][1]  # type: ignore[assignment]
+        for optimizer in list(optimizers):
+            _replace_parameters(optimizer, moved)
         return self
 
     nn.Module._apply = apply  # type: ignore[method-assign]
+    torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
     try:
         yield
     finally:
-        nn.Module._apply = original  # type: ignore[method-assign]
+        nn.Module._apply = apply_in_place  # type: ignore[method-assign]
+        torch.optim.Optimizer.__init__ = make_optimizer  # type: ignore[method-assign]
+
+
+def _replace_parameters(optimizer: torch.optim.Optimizer, moved: dict[int, tuple[Tensor, Tensor]]) -> None:
+    for group in optimizer.param_groups:
+        group["params"] = [moved[id(each)][1] if id(each) in moved else each for each in group["params"]]
+    for old, new in moved.values():
+        if old is not new and old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)
 
 
 def _moved(old: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:

@@ -20,6 +20,8 @@ from forerun.virtual.recorder import Recorder, calling_line
 
 ALIKE = 2
 """Steps in a row that must be alike before the program is stopped."""
+STEPS_OF_GROWTH = 5
+"""Steps that are seen of a program whose memory grows: enough to tell that it goes on."""
 SAME_WORK = 1e-3
 """Relative difference of work between steps that are alike."""
 MOST_STEPS = 12
@@ -176,7 +178,8 @@ class StepWatcher:
             return len(self.spans) >= self.most_steps
         last = self.spans[-ALIKE - 1 :]  # the first step prepares: it makes the optimizer's state
         if len(last) > ALIKE and all(span.is_like(last[-1]) for span in last[1:]):
-            return True
+            is_growing = last[-1].allocated_bytes > last[-2].allocated_bytes
+            return not is_growing or len(self.spans) >= STEPS_OF_GROWTH
         return len(self.spans) >= MOST_STEPS
 
 
