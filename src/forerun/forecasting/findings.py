@@ -21,7 +21,7 @@ FP32_SHARE = 0.5
 """Of the arithmetic of a step: a loss or a norm in fp32 is no fault."""
 
 
-class Finding(Record):
+class ProgramFinding(Record):
     """One thing about a program that its author may want to change."""
 
     kind: Literal["grows", "no-gradient", "fp32-product"]
@@ -31,13 +31,13 @@ class Finding(Record):
     text: str
 
 
-def find_faults(trace: Trace, watcher: StepWatcher, device: Device) -> list[Finding]:
+def find_faults(trace: Trace, watcher: StepWatcher, device: Device) -> list[ProgramFinding]:
     """Findings of a program that made at least two optimizer steps."""
-    found = [_growth(trace, watcher.spans), _without_gradient(watcher), _fp32_products(trace, watcher, device)]
-    return [finding for finding in found if finding is not None]
+    checks = [_growth(trace, watcher.spans), _without_gradient(watcher), _fp32_products(trace, watcher, device)]
+    return [finding for finding in checks if finding is not None]
 
 
-def _growth(trace: Trace, spans: Sequence[StepSpan]) -> Finding | None:
+def _growth(trace: Trace, spans: Sequence[StepSpan]) -> ProgramFinding | None:
     """Memory that each step leaves behind, with the line that made most of it."""
     ends = [span.allocated_bytes for span in spans[1:]]
     growths = [after - before for before, after in zip(ends, ends[1:], strict=False)]
@@ -58,19 +58,19 @@ def _growth(trace: Trace, spans: Sequence[StepSpan]) -> Finding | None:
     text = (
         f"Memory grows by {format_bytes(growths[-1])} a step; most of what stays was made at {line or 'no known line'}."
     )
-    return Finding(kind="grows", line=line, bytes=growths[-1], text=text)
+    return ProgramFinding(kind="grows", line=line, bytes=growths[-1], text=text)
 
 
-def _without_gradient(watcher: StepWatcher) -> Finding | None:
+def _without_gradient(watcher: StepWatcher) -> ProgramFinding | None:
     missing = watcher.without_gradient
     if not missing:
         return None
     size = sum(parameter.numel() * parameter.element_size() for parameter in missing)
     text = f"{len(missing)} parameters ({format_bytes(size)}) are given to an optimizer and get no gradient."
-    return Finding(kind="no-gradient", line=watcher.step_line, bytes=size, text=text)
+    return ProgramFinding(kind="no-gradient", line=watcher.step_line, bytes=size, text=text)
 
 
-def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> Finding | None:
+def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
     """Products in fp32 on a card whose tensor cores could take them."""
     cores = "tfloat32" if "tfloat32" in device.peak_flops_per_second else "float16"
     if trace.tf32 or cores not in device.peak_flops_per_second or len(watcher.spans) < 2:
@@ -94,4 +94,4 @@ def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> Findin
         f"{format_percent(fp32 / flops)} of the arithmetic is in fp32 without tensor cores: {format_seconds(total)} "
         f"a step; {remedy} would use them. Most of it at {line or 'no known line'}."
     )
-    return Finding(kind="fp32-product", line=line, seconds=total, text=text)
+    return ProgramFinding(kind="fp32-product", line=line, seconds=total, text=text)

@@ -12,7 +12,7 @@ from typing import Any
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
-from forerun.forecasting.findings import Finding, find_faults
+from forerun.forecasting.findings import ProgramFinding, find_faults
 from forerun.forecasting.ranges import shares, spread
 from forerun.forecasting.virtual_cuda import clock_of
 from forerun.forecasting.virtual_gpu import CardMemory
@@ -75,7 +75,7 @@ class ProgramForecast(Forecast):
 
     script: ScriptReport
     assumed: list[AssumedValue] = []
-    findings: list[Finding] = []
+    findings: list[ProgramFinding] = []
     out_of_memory: OutOfMemoryPoint | None = None
 
 
