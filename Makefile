@@ -3,7 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-medium test-slow scoreboard clean
+# Packages that ask for another PyTorch than the one that is here, or for one built for CUDA. They have a folder of their
+# own: transformers imports a torchvision that it finds, and one that was built for another PyTorch fails.
+SCRIPT_PACKAGES := "timm>=1.0.20" "torchvision==0.28.*" "torchtitan==0.2.2"
+
+.PHONY: demo test test-medium test-scripts test-slow scoreboard clean
 
 demo: .venv/.installed
 	$(BIN)/forerun run code-detector
@@ -12,16 +16,22 @@ test: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not medium"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not medium and not scripts"
 
 test-medium: .venv/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "medium and not slow"
 
+test-scripts: .venv/.installed-scripts
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv/script-packages $(BIN)/python -m pytest -n 2 -m scripts tests/test_scripts.py
+
 test-slow: .venv/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
-scoreboard: .venv/.installed-dev
-	$(BIN)/python -m benchmarks.scoreboard
+# DATA: a folder of published figures whose licence forbids copies here; without it those sources are left out.
+scoreboard: .venv/.installed-scripts
+	PYTHONPATH=$(CURDIR)/.venv/script-packages $(BIN)/python -m benchmarks.vision --note "make scoreboard"
+	$(BIN)/python -m benchmarks.scoreboard $(if $(DATA),--data $(DATA)) --note "make scoreboard"
+	$(BIN)/python -m benchmarks.accuracy_page
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -33,6 +43,14 @@ scoreboard: .venv/.installed-dev
 .venv/.installed-dev: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch .venv/.installed $@
+
+# Constraint and comparison: whatever these packages ask for, PyTorch stays as it is.
+.venv/.installed-scripts: pyproject.toml | .venv/.installed-dev
+	$(BIN)/python -c "import torch; print('torch==' + torch.__version__)" > .venv/torch.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .venv/torch.txt -e ".[dev,scripts]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .venv/script-packages $(SCRIPT_PACKAGES)
+	$(BIN)/python -c "import torch; print('torch==' + torch.__version__)" | diff - .venv/torch.txt
+	touch $@
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache

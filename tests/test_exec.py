@@ -1,5 +1,6 @@
 """Unmodified scripts on a virtual GPU: what they believe, what is forecast, and that nothing they write stays."""
 
+import copy
 import json
 import os
 import subprocess
@@ -11,9 +12,11 @@ import torch
 from torch import nn
 
 import forerun
-from forerun.errors import InvalidSettings
+from forerun.errors import InvalidSettings, MissingPeak
+from forerun.forecasting.held_tensors import find_held_tensors
 from forerun.forecasting.program import forecast_program
 from forerun.hardware.catalogue import device
+from forerun.report.program import program_tables
 from forerun.virtual.cuda.launchers import parse_command
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -82,6 +85,27 @@ def test_out_of_memory_names_the_line_and_what_is_alive():
     assert forecast.out_of_memory.line == "dies_of_oom.py:6"
     assert forecast.out_of_memory.tried_bytes == 2**32
     assert forecast.out_of_memory.alive[0]["bytes"] == 2**32
+    assert {each["line"] for each in forecast.out_of_memory.alive} == {"dies_of_oom.py:5", "dies_of_oom.py:6"}
+
+
+def test_a_card_that_is_too_small_does_not_end_the_others():
+    """The largest is run again, as what the first did ends where it was full."""
+    small, large, other = run("needs_much.py", gpus=("t4", "h100-80gb", "a100-80gb"))[0]
+    assert (small.fits, large.fits, other.fits) == (False, True, True)
+    assert small.out_of_memory.line == "needs_much.py:5"
+    assert (small.script.steps_seen, large.script.steps_seen) == (0, 3)
+    held = [forecast.memory.breakdown.temporary_bytes for forecast in (large, other)]
+    assert held[0] == held[1] > 20 * 2**30
+    assert large.step.seconds.expected < other.step.seconds.expected
+
+
+def test_a_card_without_a_peak_is_left_out_and_said():
+    """An fp8 product has no dense peak on an A100."""
+    (forecast,), _ = run("fp8_product.py", gpus=("h100-80gb", "a100-40gb"))
+    assert forecast.gpu == "h100-80gb"
+    assert any("a100-40gb" in warning and "float8" in warning for warning in forecast.warnings)
+    with pytest.raises(MissingPeak):
+        run("fp8_product.py", gpus=("a100-40gb",))
 
 
 def test_one_rank_of_a_sharded_job():
@@ -152,6 +176,31 @@ def test_values_that_are_known_are_right_and_others_are_told():
         assert torch.isfinite(unknown)
 
 
+class MakesTensorsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.tensor(2.0, device=ctx.saved_tensors[0].device) * torch.ones(64, device="cuda")
+
+
+@pytest.mark.parametrize("is_reentrant", [True, False])
+def test_backward_passes_make_tensors_on_the_device(is_reentrant):
+    def block(x):
+        return x + torch.arange(64, device=x.device) * torch.tensor([1.0], device="cuda")
+
+    with forerun.virtual_cuda("t4"):
+        x = torch.randn(8, 64, device="cuda", requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=is_reentrant)
+        MakesTensorsInBackward.apply(y).sum().backward()
+        (gradient,) = torch.autograd.grad(MakesTensorsInBackward.apply(x).sum(), x)
+        assert x.grad.is_cuda
+        assert gradient.device == x.device
+
+
 def test_products_with_a_dtype_of_their_own_count():
     with forerun.virtual_cuda("a10") as gpu:
         a, b = torch.zeros(64, 32, device="cuda", dtype=torch.bfloat16), torch.zeros(32, 16, device="cuda").bfloat16()
@@ -179,14 +228,50 @@ def test_a_clean_script_has_no_finding():
     assert forecast.findings == []
 
 
-def test_an_optimizer_made_before_the_model_moves_updates_what_moved():
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("fault", "ranks", "line"),
+    [
+        ("host-sync", None, 44), ("waits-for-data", None, 61), ("attention-held", None, 40), ("logits-held", None, 68),
+        ("accumulation-not-divided", None, 68), ("missing-sampler", 4, 61),
+    ],
+)  # fmt: skip
+def test_waste_is_found_with_its_line(fault, ranks, line):
+    command = ["python", str(SCRIPTS / "wasteful.py"), fault]
+    (forecast,), result = forecast_program(parse_command(command, ranks), command, [device("a100-40gb")])
+    assert result.error == ""
+    assert [finding.kind for finding in forecast.findings] == [fault]
+    assert forecast.findings[0].line.startswith(f"wasteful.py:{line}")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("clean", "ranks"), [("none", None), ("accumulation", None), ("sampler", 4)])
+def test_a_clean_language_model_has_no_finding(clean, ranks):
+    command = ["python", str(SCRIPTS / "wasteful.py"), clean]
+    (forecast,), result = forecast_program(parse_command(command, ranks), command, [device("a100-40gb")])
+    assert result.error == ""
+    assert forecast.findings == []
+    steps = {"none": 160, "accumulation": 40, "sampler": 40}[clean]
+    assert (forecast.run.total_steps, forecast.run.steps_per_epoch) == (steps, steps // 2)
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+@pytest.mark.parametrize("width", [64, 1024])
+def test_an_optimizer_made_before_the_model_moves_updates_what_moved(width, is_earlier):
+    """With values on the host (64) or none (1024: too large), and made inside the virtual GPU or before it."""
+
+    def build():
+        net = nn.Linear(width, width, bias=False)
+        return net, torch.optim.AdamW(net.parameters())
+
+    net, optimizer = build() if is_earlier else (None, None)
     with forerun.virtual_cuda("a10") as gpu:
-        net = nn.Linear(1024, 1024, bias=False)  # large enough to have no values on the host
-        optimizer = torch.optim.AdamW(net.parameters())
+        net, optimizer = (net, optimizer) if is_earlier else build()
         net.to("cuda")
-        net(torch.zeros(4, 1024, device="cuda")).sum().backward()
+        net(torch.zeros(4, width, device="cuda")).sum().backward()
+        assert net.weight.grad is not None
         optimizer.step()
-    assert gpu.memory.breakdown.optimizer_state_bytes == pytest.approx(2 * 1024**2 * FLOAT_BYTES, rel=0.01)
+    assert gpu.memory.breakdown.optimizer_state_bytes == pytest.approx(2 * width**2 * FLOAT_BYTES, rel=0.05)
 
 
 def test_events_tell_the_virtual_time():
@@ -209,11 +294,53 @@ def test_events_tell_the_virtual_time():
     [
         ([], "a command is needed"), (["bash", "x.sh"], "Python program"), (["python", "nowhere.py"], "no script"),
         (["python"], "script or -m"), (["torchrun", "--nproc_per_node"], "torchrun does not take"),
+        (["accelerate", "launch", "--use_deepspeed", "--num_processes", "2", "x.py"], "deepspeed is not installed"),
+        (["accelerate", "launch", "--multi_gpu", "--use_fsdp", "x.py"], "only use one of"), (["A=1"], "is needed"),
     ],
 )  # fmt: skip
 def test_commands_that_cannot_run_say_why(command, message):
     with pytest.raises(InvalidSettings, match=message):
         parse_command(command)
+
+
+def test_accelerate_starts_what_its_own_launcher_would(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    settings = {
+        "compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "mixed_precision": "bf16",
+        "num_machines": 1, "num_processes": 8, "machine_rank": 0, "main_training_function": "main",
+        "fsdp_config": {"fsdp_version": 2, "fsdp_offload_params": True, "fsdp_reshard_after_forward": True},
+        "parallelism_config": {"parallelism_config_tp_size": 2, "parallelism_config_dp_shard_size": 4},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    launch = ["accelerate", "launch", "--config-file", str(tmp_path / "config.json"), str(tmp_path / "train.py"), "--a"]
+    program = parse_command(launch)
+    assert (program.ranks_per_node, program.nodes, program.arguments) == (8, 1, ("--a",))
+    expected = {
+        "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true",
+        "ACCELERATE_MIXED_PRECISION": "bf16", "PARALLELISM_CONFIG_TP_SIZE": "2", "PARALLELISM_CONFIG_DP_SHARD_SIZE": "4",
+    }  # fmt: skip
+    assert expected.items() <= program.variables().items()
+    assert parse_command(launch, 4, 2).world_size == 8
+
+
+def test_the_number_of_ranks_that_a_machine_decides_is_told(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    launch = ["torchrun", "--standalone", "--nproc_per_node=gpu", str(tmp_path / "train.py")]
+    assert parse_command(launch).unknown_ranks
+    assert parse_command(launch, 4).ranks_per_node == 4
+    assert not parse_command(launch, 4).unknown_ranks
+    forecasts, _ = forecast_program(parse_command(launch), launch, [device("t4")])
+    assert any("taken as 1" in warning for warning in forecasts[0].warnings)
+
+
+def test_a_command_that_a_package_installed_is_a_program(tmp_path, monkeypatch):
+    command = tmp_path / "trainer"
+    command.write_text("#!/usr/bin/env python3\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    program = parse_command(["SEED=3", "trainer", "full", "--steps", "3"])
+    assert (program.target, program.arguments) == (str(command), ("full", "--steps", "3"))
+    assert program.variables() == {"SEED": "3"}
 
 
 @pytest.mark.medium
@@ -248,3 +375,109 @@ def test_the_command_prints_one_document_and_the_scripts_own_code(tmp_path):
     (tmp_path / "fails.py").write_text("import sys; sys.exit(5)")
     assert forerun_exec("python", "fails.py").returncode == 5
     assert list(tmp_path.iterdir()) == [tmp_path / "fails.py"]
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_fully_sharded_layers_keep_a_quarter(which):
+    command = ["python", str(SCRIPTS / "fully_sharded.py"), which]
+    (forecast,), result = forecast_program(parse_command(command, 4), command, [device("h100-80gb")])
+    assert result.error == ""
+    shard = 4 * 1024**2 * FLOAT_BYTES // 4
+    assert forecast.memory.breakdown.optimizer_state_bytes == pytest.approx(2 * shard, rel=0.01)
+    assert forecast.step.samples_per_second == pytest.approx(4 * 8 / forecast.step.seconds.expected)
+    scattered = [each for each in forecast.collectives if "reduce_scatter" in each.name]
+    assert sum(each.count for each in scattered) == 4
+    assert {(each.ranks, each.machines) for each in forecast.collectives} == {(4, 1)}
+    assert forecast.findings == []
+
+
+def test_a_program_that_fails_before_its_first_step_has_no_forecast_table(tmp_path):
+    (tmp_path / "broken.py").write_text("import torch\ntorch.zeros(4, device='cuda')\nraise ValueError('mine')\n")
+    command = ["python", str(tmp_path / "broken.py")]
+    forecasts, result = forecast_program(parse_command(command), command, [device("t4")])
+    assert (result.exit_code, forecasts[0].script.steps_seen) == (1, 0)
+    assert "ValueError: mine" in result.error
+    first, second, *_ = (str(view) for view in program_tables(forecasts, "broken"))
+    assert "before its first optimizer step, so nothing is forecast" in first
+    assert "exit code 1" in second
+
+
+def test_old_programs_name_types_of_tensors():
+    with forerun.virtual_cuda("t4"):
+        weight = torch.cuda.FloatTensor([1, 2, 3])
+        assert (weight.dtype, weight.shape, weight.device.type) == (torch.float32, (3,), "cuda")
+        assert torch.cuda.LongTensor(4, 5).shape == (4, 5)
+        assert weight.sum().item() == 6
+        assert isinstance(weight, torch.cuda.FloatTensor)
+        assert not isinstance(weight.cpu(), torch.cuda.FloatTensor)
+        assert not isinstance(weight.long(), torch.cuda.FloatTensor)
+        assert torch.ones(2).type(torch.cuda.HalfTensor).dtype is torch.float16
+        assert weight.new([4.0, 5.0]).tolist() == [4, 5]
+        assert weight.new(4, 5).shape == (4, 5)
+
+
+def test_tensors_from_values_of_the_device():
+    with forerun.virtual_cuda("t4"):
+        weight = torch.ones(3, device="cuda", dtype=torch.float64)
+        fresh = weight.new_tensor([[1, 2]])
+        assert (fresh.dtype, fresh.shape, fresh.is_cuda) == (torch.float64, (1, 2), True)
+        assert (fresh + 1).tolist() == [[2, 3]]
+        together = torch.tensor([weight.sum(), weight.sum() + 1])
+        assert (together.tolist(), together.dtype, together.is_cuda) == ([3, 4], torch.float64, False)
+        assert torch.ones(2).new_tensor(1, device="cuda").is_cuda
+
+
+def test_attention_is_fused_in_inference_mode_too():
+    with forerun.virtual_cuda("a10") as gpu, torch.inference_mode():
+        query = torch.ones(2, 8, 512, 64, device="cuda", dtype=torch.float16)
+        nn.functional.scaled_dot_product_attention(query, query, query).sum().item()
+        assert not torch.is_grad_enabled()
+    assert any("flash" in call.name for call in gpu.trace.calls)
+    assert torch.is_grad_enabled()
+
+
+def test_the_accelerator_has_no_index_of_its_own():
+    with forerun.virtual_cuda("t4"):
+        assert torch.device(f"{torch.accelerator.current_accelerator()}:0") == torch.device("cuda", 0)
+
+
+def test_copies_of_models_on_the_device():
+    with forerun.virtual_cuda("t4"):
+        net = nn.Linear(64, 64).cuda()
+        twin = copy.deepcopy(net)
+        assert twin.weight.is_cuda
+        assert twin.weight.data_ptr() != net.weight.data_ptr()
+        assert net.weight[:].data_ptr() == net.weight.data_ptr()
+
+
+def test_the_default_device_is_the_virtual_one():
+    with forerun.virtual_cuda("t4"):
+        torch.set_default_device("cuda")
+        try:
+            assert torch.tensor(2.0).is_cuda
+            assert torch.zeros(2).is_cuda
+            assert not torch.tensor(2.0, device="cpu").is_cuda
+        finally:
+            torch.set_default_device(None)
+
+
+def test_random_lengths_are_drawn_from_their_range_and_the_hosts_generator_is_left_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    with forerun.virtual_cuda("t4") as gpu:
+        lengths = torch.randint(300, 800, (16,), device="cuda")
+        places = torch.randperm(16, device="cuda")
+        assert all(300 <= length < 800 for length in lengths.tolist())
+        assert sorted(places.tolist()) == list(range(16))
+        assert 0 <= torch.rand(1, device="cuda").item() < 1
+    assert gpu.assumed
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_class_maps_of_square_images_are_no_attention_matrices():
+    net = nn.Conv2d(3, 5, 3, padding=1)
+    with forerun.virtual_cuda("t4") as gpu:
+        net.cuda()
+        torch.softmax(net(torch.zeros(16, 3, 128, 128, device="cuda")), 1).sum().backward()
+    assert find_held_tensors(gpu.trace, gpu.memory) == []

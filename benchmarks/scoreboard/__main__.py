@@ -1,257 +1,182 @@
-"""Forecasts against published measurements, without a GPU: `python -m benchmarks.scoreboard [--only TEXT]`.
+"""Forecasts against published measurements, without a GPU: `python -m benchmarks.scoreboard [--only TEXT] [--note …]`.
 
-Prints errors for each source and overall, for the rows that were looked at and the third that was held out; writes
-every row to `benchmarks/scoreboard/latest.csv`; the last line is one JSON object. Relative error is
-(forecast − measured) ÷ measured; `bias` is its mean with sign, the rest is of its absolute value. `--installed` skips
-rows whose run used other library versions, which pip has to fetch once; `--only` makes the rows anew whose id contains
-TEXT, and leaves the others in the file as they are.
+Prints both boards by source (as a user asks, the exact program), the ladders and the coverage of the time ranges, for
+the fitted and the test half; writes them to `board.json`, rows of the fitted half to `latest.csv`, and the last line is
+one JSON object. A scoring of all rows appends a dated line with the commit to `history.csv`. Rows of the test half
+appear in sums only.
+
+`--only` makes the rows anew whose id, program or source contains TEXT (several: commas), and takes the others from the
+last run; `--forecast-none` only sums up; `--data FOLDER` adds sources whose numbers may not be copied here;
+`--installed` leaves out rows whose run used other library versions, which pip has to fetch once; `--processes N` (2).
+The image models of `benchmarks.vision` are a source of their own: its last scoring is read from there.
 """
 
+import argparse
 import csv
+import datetime
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from benchmarks.scoreboard.libraries import INSTALLED, SETS, search_path
+from benchmarks.scoreboard.boards import BOARDS, QUANTITIES, Pair, baselines, board, coverage, ladders
+from benchmarks.scoreboard.collect import outside_rows
+from benchmarks.scoreboard.collect_user import OUTSIDE_SOURCES
+from benchmarks.scoreboard.libraries import INSTALLED
+from benchmarks.scoreboard.results import ROOT, forecast_all, stored
 from benchmarks.scoreboard.rows import Row, load_rows
 
-from forerun.forecasting.ranges import TIME_SPREAD
+from forerun.forecasting.ranges import IMAGES
 
-ROOT = Path(__file__).resolve().parents[2]
-LATEST = Path(__file__).parent / "latest.csv"
+FOLDER = Path(__file__).parent
+LATEST, BOARD, HISTORY = FOLDER / "latest.csv", FOLDER / "board.json", FOLDER / "history.csv"
 CPU_STEPS = ROOT / "benchmarks" / "cpu_steps.json"
-PROCESSES = 2
-Pair = tuple[Row, dict[str, Any]]
+VISION = ROOT / "benchmarks" / "vision" / "board.json"
+TITLES = {"user": "as a user asks", "exact": "exact program"}
+COLUMNS = [
+    "id", "board", "source", "program", "gpu", "specified", "seen", "group", "outcome", "fits", "measured_allocated",
+    "forecast_allocated", "error_allocated", "measured_reserved", "forecast_reserved", "error_reserved",
+    "measured_device", "forecast_device", "conservative_device", "error_device", "measured_step", "forecast_step",
+    "error_step", "note",
+]  # fmt: skip
 
 
 def main() -> None:
-    """Forecast every row, print the tables and the JSON line."""
-    rows = load_rows()
-    if "--only" in sys.argv:
-        rows = [row for row in rows if sys.argv[sys.argv.index("--only") + 1] in row.id]
-    sets = [INSTALLED] if "--installed" in sys.argv else list(SETS)
-    forecasts = forecast_all([r for r in rows if r.library in sets])
-    failed = [(r, forecasts[r.id]["error"]) for r in rows if "error" in forecasts.get(r.id, {})]
-    pairs = [(r, forecasts[r.id]) for r in rows if r.id in forecasts and "error" not in forecasts[r.id]]
-    for row, error in failed:
-        print(f"not forecast: {row.id}: {error}", file=sys.stderr)
-    print_tables(pairs)
-    print_times(pairs)
-    write_rows(pairs, keep="--only" in sys.argv)
-    print(json.dumps(scores(pairs) | {"rows_not_forecast": len(rows) - len(pairs)}))
+    """Forecast, print the tables and the JSON line."""
+    options = _options()
+    rows = load_rows() + (outside_rows(options.data) if options.data else [])
+    if options.installed:
+        rows = [row for row in rows if row.library == INSTALLED]
+    wanted = [row for row in rows if _is_wanted(row, options.only)]
+    forecasts = stored() if options.forecast_none else forecast_all(wanted, options.processes)
+    missing = [row for row in rows if "error" in forecasts.get(row.id, {"error": ""})]
+    for row in missing:
+        print(f"not forecast: {row.id}: {forecasts.get(row.id, {}).get('error', 'never run')}", file=sys.stderr)
+    pairs = [(row, forecasts[row.id]) for row in rows if row not in missing]
+    scores = summed(pairs) | {"rows": len(rows), "rows_not_forecast": [row.id for row in missing]}
+    print_boards(scores)
+    write_rows(pairs)
+    BOARD.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    if not options.installed and not options.only:
+        append_history(scores, options.note)
+    print(json.dumps(scores))
 
 
-def forecast_all(rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """Results by row id, from worker processes that each see one set of libraries."""
-    chunks = []
-    for name in SETS:
-        of_set = [r for r in rows if r.library == name]
-        chunks += [(name, of_set[k::PROCESSES]) for k in range(PROCESSES) if of_set[k::PROCESSES]]
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        return {forecast["id"]: forecast for batch in pool.map(lambda c: run_worker(*c), chunks) for forecast in batch}
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scoreboard")
+    parser.add_argument("--only", default="", help="make anew the rows whose id, program or source contains this")
+    parser.add_argument("--forecast-none", action="store_true", help="sum up what was forecast last")
+    parser.add_argument("--installed", action="store_true", help="only rows of the installed libraries")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--data", type=Path, help="folder of published data whose licence forbids copies here")
+    parser.add_argument("--note", default="", help="what changed since the last scoring")
+    return parser.parse_args()
 
 
-def run_worker(library: str, rows: list[Row]) -> list[dict[str, Any]]:
-    """Forecasts of `rows` in a process that sees `library`; errors for all where it cannot be installed."""
-    try:
-        folder = search_path(library)
-    except RuntimeError as error:
-        return [{"id": row.id, "error": str(error)} for row in rows]
-    paths = [*([str(folder)] if folder else []), str(ROOT / "src"), str(ROOT)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
-    lines = "\n".join(json.dumps(asdict(row)) for row in rows)
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scoreboard.worker"]
-    process = subprocess.run(command, input=lines, capture_output=True, text=True, env=environment, check=False)
-    results = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
-    if len(results) < len(rows):
-        raise RuntimeError(f"{library}: {len(results)} of {len(rows)} rows came back. {process.stderr[-800:]}")
-    return results
+def _is_wanted(row: Row, only: str) -> bool:
+    return any(text in name for text in only.split(",") for name in (row.id, row.program, row.source))
 
 
-def errors(pairs: list[Pair], measured: str, name: str) -> np.ndarray:
-    """Relative errors of the rows that have the measurement."""
-    both = [(getattr(row, measured), forecast[name]) for row, forecast in pairs if getattr(row, measured) is not None]
-    return np.array([predicted / actual - 1 for actual, predicted in both])
-
-
-def summary(errors: np.ndarray) -> dict[str, float]:
-    """Rows, median, mean and 95th percentile of the absolute error, and the signed mean."""
-    if not len(errors):
-        return {"rows": 0}
-    size = np.abs(errors)
+def summed(pairs: list[Pair]) -> dict[str, Any]:
+    """Everything that is printed and written, without single rows."""
+    vision = json.loads(VISION.read_text(encoding="utf-8")) if VISION.exists() else {}
     return {
-        "rows": len(errors),
-        "median": float(np.median(size)),
-        "mean": float(size.mean()),
-        "p95": float(np.quantile(size, 0.95)),
-        "bias": float(errors.mean()),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": _commit(),
+        **{name: board(pairs, name) for name in BOARDS},
+        "vision": vision,
+        "ladders": ladders(pairs),
+        "coverage": coverage(pairs) | _coverage_of_images(vision),
+        "baselines": baselines(pairs),
+        **_cpu(),
     }
 
 
-TIMES = ("step_seconds", "step")
-QUANTITIES: dict[str, tuple[str, str, Callable[[Row], bool]]] = {
-    "memory.allocated": ("allocated_bytes", "allocated", lambda row: True),
-    "memory.reserved": ("reserved_bytes", "reserved", lambda row: True),
-    "memory.device": ("device_bytes", "device", lambda row: not row.quantized),
-    "memory.qlora_device": ("device_bytes", "device", lambda row: row.quantized),
-}
+def _coverage_of_images(vision: dict[str, Any]) -> dict[str, Any]:
+    halves = {
+        half: {"rows": figures["rows"], "blind": figures["rows"] * (half == "test"), "inside": figures["in_range"]}
+        for half, figures in vision.items()
+    }
+    return {IMAGES: halves} if halves else {}
 
 
-def scores(pairs: list[Pair]) -> dict[str, Any]:
-    """Errors for the JSON line, of fully specified rows; those of the held-out third and of other rows apart."""
-    specified = [p for p in pairs if p[0].is_specified]
-    table: dict[str, Any] = {}
-    for name, (measured, forecast, selects) in QUANTITIES.items():
-        mine = [p for p in specified if selects(p[0])]
-        table[name] = summary(errors(mine, measured, forecast))
-        table[f"{name}.held_out"] = summary(errors([p for p in mine if p[0].is_held_out], measured, forecast))
-    table["memory.unspecified_allocated"] = summary(
-        errors([p for p in pairs if not p[0].is_specified], "allocated_bytes", "allocated")
-    )
-    return table | conservative(pairs) | time_scores(pairs) | {"time.coverage": coverage(pairs)} | cpu_scores()
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def cpu_scores() -> dict[str, Any]:
+def _cpu() -> dict[str, Any]:
     """Errors of the last run of `benchmarks/cpu_steps.py`: a forecast for one machine cannot be scored on another."""
     if not CPU_STEPS.exists():
         return {}
     last = json.loads(CPU_STEPS.read_text(encoding="utf-8"))
-    return {"time.calibrated_cpu": last["calibrated"], "time.cpu_after_one_run": last["after_one_run"]}
+    return {"cpu": {"calibrated": last["calibrated"], "after_one_run": last["after_one_run"]}}
 
 
-def time_scores(pairs: list[Pair]) -> dict[str, Any]:
-    """Step time of fully specified rows, by whether products of that GPU were measured, beside two baselines."""
-    timed = [p for p in pairs if p[0].is_specified and p[0].step_seconds is not None]
-    groups = {
-        "time.known_gpu": [p for p in timed if p[1]["evidence"] == "measured"],
-        "time.unseen_gpu": [p for p in timed if p[1]["evidence"] != "measured"],
-    }
-    table: dict[str, Any] = {name: spread(errors(mine, "step_seconds", "step")) for name, mine in groups.items()}
-    table["time.held_out"] = spread(errors([p for p in timed if p[0].is_held_out], *TIMES))
-    table["time.all"] = spread(errors(timed, "step_seconds", "step"))
-    table["time.constant_mfu"] = spread(errors(timed, "step_seconds", "constant_mfu"))
-    table["time.torch_roofline"] = spread(errors(timed, "step_seconds", "roofline"))
-    return table
+def print_boards(scores: dict[str, Any]) -> None:
+    """The tables of both boards, ladders, coverage."""
+    for name in BOARDS:
+        for quantity in QUANTITIES:
+            table = scores[name][quantity]
+            print(f"\n{TITLES[name] + ': ' + quantity:<60} half  rows  median     p90    bias")
+            for line in table["by_source"]:
+                print(f"{line['source']:<60} {line['half']:<5}{_figures(line)}")
+            for half in ("fit", "test"):
+                if table[half]["rows"]:
+                    print(f"{'all of ' + str(table['sources']) + ' sources':<60} {half:<5}{_figures(table[half])}")
+    print(f"\n{'does it fit?':<60} half   ran  right  failed  right")
+    for line in scores["ladders"]:
+        counts = f"{line['ran']:>5}{line['ran_right']:>7}{line['failed']:>8}{line['failed_right']:>7}"
+        print(f"{line['source'] + ' (' + TITLES[line['board']] + ')':<60} {line['half']:<5}{counts}")
+    print(f"\n{'steps inside their 80 % range':<60} half   rows  blind  inside")
+    for group, halves in scores["coverage"].items():
+        for half, figures in halves.items():
+            print(f"{group:<60} {half:<5}{figures['rows']:>6}{figures['blind']:>7}{figures['inside']:>8.0%}")
 
 
-def coverage(pairs: list[Pair]) -> float | None:
-    """Share of the held-out steps on GPUs in the priors that took a time inside their range, which others gave."""
-    inside = []
+def _figures(figures: dict[str, Any]) -> str:
+    return f"{figures['rows']:>5}" + "".join(f"{figures[key]:>8.1%}" for key in ("median", "p90", "bias"))
+
+
+def write_rows(pairs: list[Pair]) -> None:
+    """Rows that may be looked at, with their forecasts and errors, in the order of their ids."""
+    lines = []
     for row, forecast in pairs:
-        if row.is_specified and row.is_held_out and row.step_seconds is not None and forecast["evidence"] == "measured":
-            low, high = TIME_SPREAD[forecast["evidence"]]
-            inside.append(low <= row.step_seconds / forecast["step"] <= high)
-    return float(np.mean(inside)) if inside else None
-
-
-def spread(errors: np.ndarray) -> dict[str, float]:
-    """Rows, median and 90th percentile of the absolute error, the signed mean, and the 10th to 90th of the error."""
-    if not len(errors):
-        return {"rows": 0}
-    size, low_high = np.abs(errors), np.quantile(errors, [0.1, 0.9])
-    return {
-        "rows": len(errors), "median": float(np.median(size)), "p90": float(np.quantile(size, 0.9)),
-        "bias": float(errors.mean()), "low": float(low_high[0]), "high": float(low_high[1]),
-    }  # fmt: skip
-
-
-def print_times(pairs: list[Pair]) -> None:
-    """Step times by source and GPU, then overall beside the baselines."""
-    timed = [p for p in pairs if p[0].step_seconds is not None]
-    print(f"\n{'step time':<78} rows  median     p90    bias")
-    for key in dict.fromkeys((row.program, row.gpu, row.is_specified) for row, _ in timed):
-        figures = spread(errors([p for p in timed if (p[0].program, p[0].gpu, p[0].is_specified) == key], *TIMES))
-        note = "" if key[2] else " (not fully specified)"
-        print(f"{key[0] + ' on ' + key[1] + note:<78}{figures['rows']:>5}" + _figures(figures))
-    for name, figures in time_scores(pairs).items():
-        if figures["rows"]:
-            print(f"{name:<78}{figures['rows']:>5}" + _figures(figures))
-
-
-def _figures(figures: dict[str, float]) -> str:
-    return "".join(f"{figures[key]:>8.2%}" for key in ("median", "p90", "bias"))
-
-
-def conservative(pairs: list[Pair]) -> dict[str, Any]:
-    """Share of runs at or under the conservative device number, and what that number leaves idle of the card."""
-    with_device = [p for p in pairs if p[0].device_bytes is not None]
-    actual_and_forecast = [(row.device_bytes or 0.0, forecast) for row, forecast in with_device]
-    within = [actual <= forecast["conservative"] for actual, forecast in actual_and_forecast]
-    idle = [
-        max(0.0, forecast["conservative"] - actual) / forecast["capacity"] for actual, forecast in actual_and_forecast
-    ]
-    sure = [w for w, (row, _) in zip(within, with_device, strict=True) if row.is_specified]
-    return {
-        "memory.within_conservative": float(np.mean(sure)) if sure else None,
-        "memory.within_conservative.all": float(np.mean(within)) if within else None,
-        "memory.idle_share": float(np.mean(idle)) if idle else None,
-    }
-
-
-def parts(pairs: list[Pair]) -> Iterator[tuple[str, list[Pair]]]:
-    """Rows by source, then all."""
-    for source in dict.fromkeys(row.source for row, _ in pairs):
-        for specified in (True, False):
-            mine = [p for p in pairs if p[0].source == source and p[0].is_specified is specified]
-            if mine:
-                yield source.partition(",")[0][:52] + ("" if specified else " (not fully specified)"), mine
-    specified_rows = [p for p in pairs if p[0].is_specified]
-    yield "all fully specified", specified_rows
-    yield "  looked at", [p for p in specified_rows if not p[0].is_held_out]
-    yield "  held out", [p for p in specified_rows if p[0].is_held_out]
-
-
-def print_tables(pairs: list[Pair]) -> None:
-    """One table for each quantity."""
-    for name, (measured, forecast, selects) in QUANTITIES.items():
-        print(f"\n{name:<78} rows  median    mean     p95    bias")
-        for label, part in parts([p for p in pairs if selects(p[0])]):
-            figures = summary(errors(part, measured, forecast))
-            if figures["rows"]:
-                columns = "".join(f"{figures[key]:>8.2%}" for key in ("median", "mean", "p95", "bias"))
-                print(f"{label:<78}{figures['rows']:>5}{columns}")
-    share = conservative(pairs)
-    if share["memory.within_conservative"] is not None:
-        print(
-            f"\nat or under the conservative number: {share['memory.within_conservative']:.1%} of the fully specified"
-        )
-        print(f"runs, {share['memory.within_conservative.all']:.1%} of all; ", end="")
-        print(f"it leaves {share['memory.idle_share']:.1%} of the card idle in the mean")
-
-
-def write_rows(pairs: list[Pair], *, keep: bool = False) -> None:
-    """Every row with its forecast and errors, in the order of their ids; `keep` leaves other rows of the file."""
-    current_ids = {row.id for row, _ in pairs}
-    others = list(csv.reader(LATEST.read_text(encoding="utf-8").splitlines()))[1:] if keep else []
-    lines = [line for line in others if line[0] not in current_ids]
-    for row, forecast in pairs:
-        lines.append(
-            [row.id, row.program, row.gpu, json.dumps(row.settings), row.is_specified, row.is_held_out,
-             row.allocated_bytes, forecast["allocated"], _error(forecast["allocated"], row.allocated_bytes),
-             row.device_bytes, forecast["device"], forecast["conservative"],
-             _error(forecast["device"], row.device_bytes),
-             row.reserved_bytes, forecast["reserved"],
-             row.step_seconds, f"{forecast['step']:.6g}", _error(forecast["step"], row.step_seconds), row.note]
-        )  # fmt: skip
+        if row.is_test or row.source in OUTSIDE_SOURCES:
+            continue
+        cells: dict[str, Any] = {
+            "id": row.id, "board": row.board, "source": row.source, "program": row.program, "gpu": row.gpu,
+            "specified": row.is_specified, "seen": row.is_seen, "group": forecast["group"], "outcome": row.outcome,
+            "fits": forecast["fits"] if row.outcome else "", "conservative_device": forecast["conservative"],
+            "note": row.note,
+        }  # fmt: skip
+        for quantity, field in QUANTITIES.items():
+            measured, predicted = getattr(row, field), forecast[quantity]
+            cells[f"measured_{quantity}"] = measured
+            cells[f"forecast_{quantity}"] = f"{predicted:.6g}" if quantity == "step" else predicted
+            cells[f"error_{quantity}"] = "" if measured is None else f"{predicted / measured - 1:+.4f}"
+        lines.append(cells)
     with LATEST.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["id", "program", "gpu", "settings", "specified", "held_out", "measured_allocated", "forecast_allocated",
-             "error_allocated", "measured_device", "forecast_device", "conservative_device", "error_device",
-             "measured_reserved", "forecast_reserved", "measured_step", "forecast_step", "error_step", "note"]
-        )  # fmt: skip
-        writer.writerows(sorted(lines, key=lambda line: line[0]))
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(lines, key=lambda line: line["id"]))
 
 
-def _error(forecast: float, measured: float | None) -> str:
-    return "" if measured is None else f"{forecast / measured - 1:+.4f}"
+def append_history(scores: dict[str, Any], note: str) -> None:
+    """A dated line: the user board's test half, and the exact board."""
+    line: dict[str, Any] = {"date": scores["date"], "commit": scores["commit"], "rows": scores["rows"]}
+    for name, half in (("user", "test"), ("user", "fit"), ("exact", "fit")):
+        for quantity in QUANTITIES:
+            figures = scores[name][quantity][half]
+            line |= {f"{name}_{half}_{quantity}_{key}": figures.get(key, "") for key in ("rows", "median", "p90")}
+    line["note"] = note
+    is_new = not HISTORY.exists()
+    with HISTORY.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(line), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(line)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Write `rows/*.csv` from the published data: `python -m benchmarks.scoreboard.collect FOLDER_OF_DATA`.
 
+Here the rows of the exact program; those as a user asks: `collect_user.py`.
+
 Only facts and their citations are taken. Needed when a source grows; the files are kept in the repository.
 """
 
@@ -9,11 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scoreboard.rows import FOLDER
+from benchmarks.scoreboard.collect_user import OUTSIDE, lines, user_rows
+from benchmarks.scoreboard.rows import FOLDER, Row, row_from
 
-COLUMNS = ["id", "source", "program", "library", "gpu", "settings", "allocated_bytes", "reserved_bytes", "device_bytes",
-           "step_seconds", "specified", "note"]  # fmt: skip
+COLUMNS = ["id", "source", "family", "program", "library", "gpu", "card_gib", "settings", "outcome", "allocated_bytes",
+           "reserved_bytes", "device_bytes", "step_seconds", "specified", "seen", "note"]  # fmt: skip
 MIB = 1024**2
+LIBRARIES = {"image-training": "timm"}
+"""Libraries of programs that need others than those installed."""
 DOCS = "huggingface/transformers model documentation of 2024 (Apache-2.0), torch max_memory_allocated"
 ATTENTION_LIBRARIES = {
     "openai-community/gpt2-large": ("gpt2-large", "transformers-4.42"),
@@ -26,6 +31,10 @@ ATTENTION_LIBRARIES = {
 """The first releases in which each model has both kinds of attention."""
 TIMED_GPUS = {"A100": "a100-80gb", "L40S": "l40s"}
 """GPUs of the attention benchmarks that the catalogue has; times on other GPUs are not scored."""
+USABLE_SHARE = 0.985
+"""Of the nominal memory of a card, what CUDA gives: 23.7 of 24 GiB (RTX 3090), 15.8 of 16 (V100)."""
+CARDS = {"3080 Ti": 16 * USABLE_SHARE, "2060": 8 * USABLE_SHARE}
+"""GiB of the cards of the attention benchmarks that the catalogue does not have."""
 FMS = "foundation-model-stack/fms-acceleration 876e2ed, scripts/benchmarks (Apache-2.0)"
 FMS_MODELS = {
     "mistralai/Mistral-7B-v0.1": ("mistral-7b", 4096),
@@ -88,22 +97,25 @@ PEFT = "huggingface/peft 5d602fdb, method_comparison/MetaMathQA (Apache-2.0), to
 def attention_rows(path: Path) -> list[dict[str, Any]]:
     """transformers' attention benchmarks: GPU types without a twin in the catalogue take one of the same capability."""
     rows = []
-    seconds = {r["run_id"]: float(r["value"]) for r in _lines(path) if r["measure"] == "step_time" and r["unit"] == "s"}
-    for line in _lines(path):
-        if not (line["run_id"].startswith("hfsdpa") and line["measure"] == "peak_memory"):
+    seconds = {r["run_id"]: float(r["value"]) for r in lines(path) if r["measure"] == "step_time" and r["unit"] == "s"}
+    for line in lines(path):
+        is_failure = line["measure"] == "oom"
+        if not (line["run_id"].startswith("hfsdpa") and (is_failure or line["measure"] == "peak_memory")):
             continue
-        if line["confidence"] != "high" or line["model"] not in ATTENTION_LIBRARIES:
+        if (line["confidence"] != "high" and not is_failure) or line["model"] not in ATTENTION_LIBRARIES:
             continue
         model, library = ATTENTION_LIBRARIES[line["model"]]
         gpu = next((name for text, name in TIMED_GPUS.items() if text in line["gpu"]), None)
         rows.append(
-            _row(
-                line["run_id"], DOCS, "attention-benchmark", library,
-                gpu or "rtx-3090",
-                {"model": model, "attention": line["attn_impl"], "batch": int(line["per_device_batch"]),
-                 "length": int(line["seq_len"])},
-                allocated=float(line["value"]) * 1e6, note=line["gpu"],
-                seconds=seconds.get(line["run_id"]) if gpu else None,
+            row(
+                id=line["run_id"], source=DOCS, family=f"attention/{model}", program="attention-benchmark",
+                library=library, gpu=gpu or "rtx-3090",
+                settings={"model": model, "attention": line["attn_impl"], "batch": int(line["per_device_batch"]),
+                          "length": int(line["seq_len"])},
+                card_gib=next((size for text, size in CARDS.items() if text in line["gpu"]), None),
+                outcome="oom" if is_failure else "ran", note=line["gpu"],
+                allocated=None if is_failure else float(line["value"]) * 1e6,
+                seconds=seconds.get(line["run_id"]) if gpu and not is_failure else None,
             )
         )  # fmt: skip
     return rows
@@ -112,7 +124,7 @@ def attention_rows(path: Path) -> list[dict[str, Any]]:
 def fms_rows(path: Path) -> list[dict[str, Any]]:
     """Single-GPU runs without custom kernels, and full fine-tuning with them where the update is the peak."""
     rows = []
-    for number, line in enumerate(_lines(path)):
+    for number, line in enumerate(lines(path)):
         kind, measured = line["framework_config"], line["mem_peak_torch_mem_alloc_in_bytes"]
         full = not line["peft_method"]
         if line["num_gpus"] != "1" or not measured or line["model_name_or_path"] not in FMS_MODELS:
@@ -127,8 +139,9 @@ def fms_rows(path: Path) -> list[dict[str, Any]]:
         note = "custom kernels in the forward pass" if kind.startswith("foak") else DOUBTFUL.get(model, "")
         library = FMS_LIBRARIES.get(line["source_file"], "transformers-4.45")
         rows.append(
-            _row(
-                f"fms-{number:03}", FMS, "supervised-tuning", library, "a100-80gb", settings,
+            row(
+                id=f"fms-{number:03}", family=f"fms/{line['model_name_or_path']}",
+                source=FMS, program="supervised-tuning", library=library, gpu="a100-80gb", settings=settings,
                 allocated=float(measured), device=float(line["mem_nvidia_mem_reserved"]) * MIB,
                 specified=not note, note=note,
                 seconds=settings["batch"] / float(line["train_samples_per_second"]),
@@ -140,7 +153,7 @@ def fms_rows(path: Path) -> list[dict[str, Any]]:
 def peft_rows(path: Path) -> list[dict[str, Any]]:
     """peft's comparison: only LoRA and full fine-tuning; lengths vary up to 768, taken as the longest."""
     rows = []
-    for line in _lines(path):
+    for line in lines(path):
         if not line["run_id"].startswith("peft-") or line["confidence"] != "high" or line["measure"] != "peak_memory":
             continue
         if line["method"] not in ("lora", "full"):
@@ -148,8 +161,9 @@ def peft_rows(path: Path) -> list[dict[str, Any]]:
         settings = {"model": "llama-3.2-3b", "batch": 4, "length": 768, "rank": int(line["lora_r"] or 0),
                     "targets": [t for t in line["lora_targets"].split(",") if t]}  # fmt: skip
         rows.append(
-            _row(
-                line["run_id"], PEFT, "peft-comparison", "installed", "l40s", settings,
+            row(
+                id=line["run_id"], family=f"peft/{line['method']}",
+                source=PEFT, program="peft-comparison", library="installed", gpu="l40s", settings=settings,
                 reserved=float(line["value"]), specified=False, note="the longest batch is not stated",
             )
         )  # fmt: skip
@@ -159,15 +173,16 @@ def peft_rows(path: Path) -> list[dict[str, Any]]:
 def litgpt_rows(path: Path) -> list[dict[str, Any]]:
     """litgpt's single-GPU LoRA runs that ended; its own model code, and the longest of Alpaca's samples not stated."""
     rows = []
-    for number, line in enumerate(_lines(path)):
+    for number, line in enumerate(lines(path)):
         is_complete, name = line["Max GPU RAM"].endswith(" GB"), (line["Model"], line["Size"])
         if line["section"] != "Finetuning with LoRA on 1 GPU" or not is_complete or name not in LITGPT_MODELS:
             continue
         settings = {"model": LITGPT_MODELS[name], "batch": int(line["Microbatch size"]),
                     "length": LITGPT_LENGTH, "quantization": LITGPT_KINDS[line["Quantization"]]}  # fmt: skip
         rows.append(
-            _row(
-                f"litgpt-{number:03}", LITGPT, "litgpt-lora", "installed", "a100-40gb", settings,
+            row(
+                id=f"litgpt-{number:03}", family=f"litgpt/{line['Model']}",
+                source=LITGPT, program="litgpt-lora", library="installed", gpu="a100-40gb", settings=settings,
                 reserved=float(line["Max GPU RAM"].split()[0]) * 1e9, specified=False,
                 note="litgpt's model is not transformers'; the longest sample is taken as 1,037 tokens",
             )
@@ -178,14 +193,15 @@ def litgpt_rows(path: Path) -> list[dict[str, Any]]:
 def neusight_rows(path: Path) -> list[dict[str, Any]]:
     """NeuSight's FP32 training labels on one GPU of the catalogue: forward and backward, no update."""
     rows = []
-    for number, line in enumerate(_lines(path)):
+    for number, line in enumerate(lines(path)):
         gpu, model = NEUSIGHT_GPUS.get(line["device"]), NEUSIGHT_MODELS.get(line["model"])
         if line["mode"] != "train" or line["variant"] or gpu is None or model is None:
             continue
         settings = {"model": model, "batch": int(line["batch"]), "length": int(line["seqlen"])}
         rows.append(
-            _row(
-                f"neusight-{number:03}", NEUSIGHT, "forward-backward", "installed", gpu, settings,
+            row(
+                id=f"neusight-{number:03}", family=f"neusight/{model}",
+                source=NEUSIGHT, program="forward-backward", library="installed", gpu=gpu, settings=settings,
                 seconds=float(line["e2e_latency"]) / 1e3, note="torch 2.1 and transformers of its time",
             )
         )  # fmt: skip
@@ -196,14 +212,14 @@ def foundry_rows(path: Path) -> list[dict[str, Any]]:
     """llm-foundry's runs on one machine of eight GPUs, up to 13 billion parameters and 8,192 tokens: of each model and
     GPU the shortest and the longest. Its own model code, played by GPT-2 of the same sizes under FSDP2."""
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for line in _lines(path):
+    for line in lines(path):
         fits = line["Model"] in FOUNDRY_MODELS and int(line["SeqLen (T)"]) <= 8192 and "fp8" not in line["Precision"]
         if int(line["# GPUs"]) == 8 and fits and line["GPU"] in FOUNDRY_GPUS:
             groups.setdefault((line["GPU"], line["Model"]), []).append(line)
     rows = []
-    for (gpu, name), lines in groups.items():
-        lines.sort(key=lambda line: int(line["SeqLen (T)"]))
-        for line in dict.fromkeys(map(tuple_of, (lines[0], lines[-1]))):
+    for (gpu, name), of_model in groups.items():
+        of_model.sort(key=lambda line: int(line["SeqLen (T)"]))
+        for line in dict.fromkeys(map(tuple_of, (of_model[0], of_model[-1]))):
             length, size, steps, speed, checkpointing, parameters = line
             width, layers, heads = FOUNDRY_MODELS[name]
             parameter_count = 12 * layers * width**2 + (FOUNDRY_VOCABULARY + length) * width
@@ -221,9 +237,10 @@ def foundry_rows(path: Path) -> list[dict[str, Any]]:
                 "batch": {"micro_batch_size": size, "gradient_accumulation_steps": steps, "sequence_length": length},
             }  # fmt: skip
             rows.append(
-                _row(
-                    f"foundry-{gpu}-{name}-{length}", FOUNDRY, "settings", "installed", FOUNDRY_GPUS[gpu],
-                    {"settings": settings}, seconds=size * steps * length / speed, specified=False,
+                row(
+                    id=f"foundry-{gpu}-{name}-{length}", family=f"foundry/{name}", source=FOUNDRY,
+                    gpu=FOUNDRY_GPUS[gpu],
+                    settings={"settings": settings}, seconds=size * steps * length / speed, specified=False,
                     note="llm-foundry's model and FSDP1, played by GPT-2 of the same sizes under FSDP2",
                 )
             )  # fmt: skip
@@ -249,34 +266,43 @@ def origin_rows() -> list[dict[str, Any]]:
             "quantization": quantization, "optimizer": {"max_gradient_norm": 1.0}, "data": {"examples": 16750},
             "batch": {"micro_batch_size": 4, "gradient_accumulation_steps": 4, "sequence_length": ORIGIN_LENGTH},
         }  # fmt: skip
+        note = f"lengths are not stated: the longest of four is taken as {ORIGIN_LENGTH} tokens"
+        if quantization != "none":
+            settings["activation_checkpointing"] = "blocks"
+            note += "; its output warns that checkpointing is on (peft's preparation for k-bit training)"
         rows.append(
-            _row(
-                f"origin-{name}", ORIGIN, "settings", "installed", "a100-40gb", {"settings": settings},
+            row(
+                id=f"origin-{name}", family="origins", source=ORIGIN, gpu="a100-40gb",
+                settings={"settings": settings},
                 seconds=minutes * 60 / 3141, specified=False,
-                note=f"lengths are not stated: the longest of four is taken as {ORIGIN_LENGTH} tokens",
+                note=note,
             )
         )  # fmt: skip
     return rows
 
 
-def _row(
-    id: str, source: str, program: str, library: str, gpu: str, settings: dict[str, Any], *,
-    allocated: float | None = None, reserved: float | None = None, device: float | None = None,
-    seconds: float | None = None,
-    specified: bool = True, note: str = "",
+def row(
+    *, id: str, source: str, gpu: str, settings: dict[str, Any], program: str = "settings", library: str = "",
+    family: str = "", card_gib: float | None = None, outcome: str = "", allocated: float | None = None,
+    reserved: float | None = None, device: float | None = None, seconds: float | None = None, specified: bool = True,
+    seen: bool = False, note: str = "",
 ) -> dict[str, Any]:  # fmt: skip
+    """A line of a file of rows; sizes in bytes."""
+
     def text(value: float | None) -> str:
         return "" if value is None else f"{value:.0f}"
 
-    values = [id, source, program, library, gpu, json.dumps(settings), text(allocated), text(reserved), text(device),
-              "" if seconds is None else f"{seconds:.6g}",
-              "yes" if specified else "no", note]  # fmt: skip
+    values = [id, source, family, program, library or LIBRARIES.get(program, "installed"), gpu,
+              "" if card_gib is None else f"{card_gib:g}", json.dumps(settings), outcome, text(allocated),
+              text(reserved), text(device), "" if seconds is None else f"{seconds:.6g}", "yes" if specified else "no",
+              "yes" if seen else "no", note]  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def _lines(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def outside_rows(data: Path) -> list[Row]:
+    """Rows of sources that may not be copied here, from the folder of data."""
+    tables = user_rows(data)
+    return [row_from(row(**fields)) for name in OUTSIDE for fields in tables[name]]
 
 
 def main() -> None:
@@ -292,6 +318,9 @@ def main() -> None:
         "origins": origin_rows(),
         "litgpt": litgpt_rows(data / "opbench" / "e2e" / "litgpt_a100_40gb.csv"),
     }
+    tables = {name: [line | {"seen": "yes"} for line in rows] for name, rows in tables.items()}
+    as_asked = user_rows(data)
+    tables |= {name: [row(**fields) for fields in rows] for name, rows in as_asked.items() if name not in OUTSIDE}
     for name, rows in tables.items():
         with (FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

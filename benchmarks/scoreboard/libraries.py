@@ -27,6 +27,7 @@ SETS: dict[str, list[str]] = {
         "transformers==4.48.3", "tokenizers==0.21.0", "huggingface-hub==0.26.2", "peft==0.14.0", "accelerate==1.0.1",
         *COMMON,
     ],
+    "timm": ["timm==1.0.31", "torchvision==0.28.0"],
     "transformers-4.47": ["transformers==4.47.1", "tokenizers==0.21.0", "huggingface-hub==0.26.2", *COMMON],
 }  # fmt: skip
 

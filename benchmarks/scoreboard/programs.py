@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from benchmarks.vision.timm_import import import_timm
 from torch import Tensor, nn
 
 from forerun.step.quantization import lora_layers, quantize
@@ -235,6 +236,28 @@ def litgpt_lora(*, model: str, batch: int, length: int, quantization: str = "non
     return network, step
 
 
+def image_training(*, model: str, batch: int, optimizer: str) -> Program:
+    """A plain fp32 training step of a timm model at the image size of its weights, as `forerun.forecast_step` takes it.
+
+    SGD with momentum is the default of timm's training script (`train.py`, `--opt sgd`).
+    """
+    timm = import_timm()
+    network = timm.create_model(model, num_classes=1000).train()
+    size = timm.get_pretrained_cfg(model).input_size[-1]
+    parameters = network.parameters()
+    update = torch.optim.SGD(parameters, lr=0.05, momentum=0.9) if optimizer == "sgd" else torch.optim.Adam(parameters)
+    images, labels = torch.randn(batch, 3, size, size), torch.zeros(batch, dtype=torch.long)
+
+    def step() -> None:
+        outputs = network(images)
+        loss = nn.functional.cross_entropy(outputs[0] if isinstance(outputs, tuple) else outputs, labels)
+        update.zero_grad()
+        loss.backward()
+        update.step()
+
+    return network, step
+
+
 def build(name: str, attention: str, dtype: torch.dtype) -> nn.Module:
     """A model of `ARCHITECTURES` without weights, with an attention implementation of the installed transformers."""
     import transformers
@@ -307,4 +330,5 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
     "peft-comparison": peft_comparison,
     "litgpt-lora": litgpt_lora,
     "forward-backward": forward_backward,
+    "image-training": image_training,
 }

@@ -1,15 +1,25 @@
-"""Measured runs: one row each, with its source, the program that makes its step, and what was measured."""
+"""Measured runs: one row each, with its source, the program that makes its step, and what was measured.
+
+Two boards. *User*: the forecast goes through a user's door, a settings file or `forerun.forecast_step`, and knows what
+the source's documentation states. *Exact*: the program that the source ran, with its libraries (`programs.py`).
+
+A row is *seen* once anybody looked at its error; it stays so for ever and counts to the half that is fitted. The rest
+is split by family, before the first forecast: the test half is scored in aggregate only.
+"""
 
 import csv
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.split import in_test_half
+
+from forerun.units import GIB
+
 FOLDER = Path(__file__).parent / "rows"
-HELD_OUT_SHARE = 3
-"""One row in three, fixed by the hash of its id, was not looked at while the model was changed."""
+DOORS = ("settings", "image-training")
+"""Programs that are a user's door; the others are the exact program."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +29,20 @@ class Row:
     id: str
     source: str
     """Where it was published, with the commit or version."""
+    family: str
+    """Group of configurations that stays in one half."""
     program: str
-    """Which function of `programs` makes its step."""
+    """`settings`, or which function of `programs` makes its step."""
     library: str
     """The set of library versions that the run used, from `libraries`."""
     gpu: str
     """Catalogue name."""
+    card_bytes: float | None
+    """Memory of the card where the catalogue's GPU stands for another one."""
     settings: dict[str, Any]
     """Arguments of the program."""
+    outcome: str
+    """`ran`, `oom`, or empty where the run is no question of memory."""
     allocated_bytes: float | None
     reserved_bytes: float | None
     device_bytes: float | None
@@ -36,10 +52,22 @@ class Row:
     quantized: bool
     note: str
 
+    is_seen: bool
+
     @property
-    def is_held_out(self) -> bool:
-        """Whether the row belongs to the third that is kept for judging."""
-        return int(hashlib.sha256(self.id.encode()).hexdigest(), 16) % HELD_OUT_SHARE == 0
+    def board(self) -> str:
+        """`user` or `exact`."""
+        return "user" if self.program in DOORS else "exact"
+
+    @property
+    def is_test(self) -> bool:
+        """Whether the row belongs to the half that is never fitted and never looked at."""
+        return not self.is_seen and self.judges_ranges
+
+    @property
+    def judges_ranges(self) -> bool:
+        """Whether the widths of time ranges are judged by the row, seen or not, and so not fitted to it."""
+        return in_test_half(self.family)
 
 
 def load_rows() -> list[Row]:
@@ -47,26 +75,32 @@ def load_rows() -> list[Row]:
     rows = []
     for path in sorted(FOLDER.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
-            rows += [_row(line) for line in csv.DictReader(file)]
+            rows += [row_from(line) for line in csv.DictReader(file)]
     return rows
 
 
-def _row(line: dict[str, str]) -> Row:
+def row_from(line: dict[str, str]) -> Row:
+    """A row of a line of a file."""
     settings = json.loads(line["settings"])
+    is_quantized = settings.get("settings", settings).get("quantization", "none") != "none"
     return Row(
         id=line["id"],
         source=line["source"],
+        family=line["family"],
         program=line["program"],
         library=line["library"],
         gpu=line["gpu"],
+        card_bytes=float(line["card_gib"]) * GIB if line["card_gib"] else None,
         settings=settings,
+        outcome=line["outcome"],
         allocated_bytes=_number(line["allocated_bytes"]),
         reserved_bytes=_number(line["reserved_bytes"]),
         device_bytes=_number(line["device_bytes"]),
         step_seconds=_number(line["step_seconds"]),
         is_specified=line["specified"] == "yes",
-        quantized=settings.get("quantization", "none") != "none",
+        quantized=is_quantized,
         note=line["note"],
+        is_seen=line["seen"] == "yes",
     )
 
 

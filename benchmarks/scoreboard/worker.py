@@ -9,18 +9,18 @@ from typing import Any
 
 from benchmarks.scoreboard.programs import PROGRAMS, TRUTH
 
+from forerun.api import request_of
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
-from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError
 from forerun.forecasting.any_step import trace_program
+from forerun.forecasting.forecast import make_forecast
+from forerun.forecasting.ranges import PROGRAM, SETTINGS, group_of
+from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device, device
 from forerun.memory.card import replay_on_card
 from forerun.settings.load import settings_from
-from forerun.step.heads import generic_workload
-from forerun.trace import Call, Trace
-from forerun.virtual.session import VirtualSession
-from forerun.virtual.trace_step import trace_step
+from forerun.trace import Call
 
 CONSTANT_MFU = 0.4
 """Fraction of peak FLOP per second that calculators of training time take for every run."""
@@ -48,41 +48,53 @@ class Roofline:
         return max(moving, call.flops / self.gpu.peak(floating[0]) if call.flops else 0.0)
 
 
-def trace_row(row: dict[str, Any], gpu: Device) -> Trace:
-    """The step of a row: a program of its source, or our own step from settings."""
-    if row["program"] == "settings":
-        settings = settings_from(row["settings"]["settings"])
-        shape = BatchShape(settings.batch.micro_batch_size, settings.batch.sequence_length)
-        return trace_step(settings, generic_workload(settings.workload), gpu, shape)
+def as_asked(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
+    """What a settings file is answered."""
+    request = request_of(settings_from(row["settings"]["settings"]), gpu, None)
+    model = model_steps(request)
+    answer = make_forecast(request, model)
+    return {
+        "allocated": answer.memory.peak_allocated_bytes,
+        "reserved": answer.memory.peak_reserved_bytes,
+        "device": answer.memory.device_bytes.expected,
+        "conservative": answer.memory.device_bytes.conservative,
+        "fits": answer.fits,
+        "step": answer.step.seconds.expected,
+        "group": group_of(model.longest.trace, model.costs, SETTINGS),
+    }
+
+
+def as_run(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
+    """What the step of a program takes, with two simple estimates beside it."""
     build = partial(PROGRAMS[row["program"]], **row["settings"])
-    return trace_program(build, VirtualSession(gpu), TRUTH.get(row["program"]))
+    trace = trace_program(build, gpu, TRUTH.get(row["program"]))
+    costs = PriorCosts(gpu, tf32=trace.tf32, world_size=trace.world_size)
+    card, clock = replay_on_card(trace, gpu), replay_clock(trace, costs)
+    dtypes = [s.dtype for call in trace.calls if call.flops for s in call.inputs if "float" in s.dtype]
+    peak = gpu.peak(max(set(dtypes), key=dtypes.count))
+    return {
+        "allocated": card.memory.peak_allocated_bytes,
+        "reserved": card.memory.peak_reserved_bytes,
+        "device": card.device_bytes.expected,
+        "conservative": card.device_bytes.conservative,
+        "fits": card.fits,
+        "step": clock.seconds,
+        "group": group_of(trace, costs, PROGRAM),
+        "constant_mfu": clock.model_flops / (peak * CONSTANT_MFU),
+        "roofline": replay_clock(trace, Roofline(gpu)).seconds,
+    }
 
 
 def forecast(row: dict[str, Any]) -> dict[str, Any]:
     """Peaks in bytes and seconds of a step, or what went wrong."""
     start, gpu = time.perf_counter(), device(row["gpu"])
+    if row["card_bytes"] is not None:
+        gpu = gpu.model_copy(update={"memory_bytes": int(row["card_bytes"])})
     try:
-        trace = trace_row(row, gpu)
-        costs = PriorCosts(gpu, tf32=trace.tf32, world_size=trace.world_size)
-        card, clock = replay_on_card(trace, gpu), replay_clock(trace, costs)
-        dtypes = [s.dtype for call in trace.calls if call.flops for s in call.inputs if "float" in s.dtype]
-        peak = gpu.peak(max(set(dtypes), key=dtypes.count))
-    except (ForerunError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+        result = (as_asked if row["program"] == "settings" else as_run)(row, gpu)
+    except (ForerunError, RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
         return {"id": row["id"], "error": f"{type(error).__name__}: {str(error)[:300]}"}
-    return {
-        "id": row["id"],
-        "allocated": card.memory.peak_allocated_bytes,
-        "reserved": card.memory.peak_reserved_bytes,
-        "device": card.device_bytes.expected,
-        "conservative": card.device_bytes.conservative,
-        "capacity": gpu.memory_bytes,
-        "step": clock.seconds,
-        "host": clock.phases.host_seconds,
-        "constant_mfu": clock.model_flops / (peak * CONSTANT_MFU),
-        "roofline": replay_clock(trace, Roofline(gpu)).seconds,
-        "evidence": costs.evidence,
-        "seconds": time.perf_counter() - start,
-    }
+    return {"id": row["id"], "capacity": gpu.memory_bytes, **result, "seconds": time.perf_counter() - start}
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ def __getattr__(name: str) -> Any:
     """Public names are imported on first use, so that the command line starts quickly."""
     import importlib
 
+    if name == "load_ipython_extension":  # IPython looks for it here: `%load_ext forerun`
+        return importlib.import_module("forerun.notebook").load_ipython_extension
     if name == "hf":  # forerun.hf needs no import of its own
         return importlib.import_module("forerun.hf")
     if name not in _HOMES:

@@ -3,11 +3,13 @@
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forerun.data.plan import plan_from_settings
 from forerun.errors import InvalidSettings, nearest
+from forerun.experience import StepObservation
 from forerun.forecasting.explain import explain_memory
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, MeasuredTimes
@@ -24,7 +26,10 @@ from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
 from forerun.trace import Call
+from forerun.verify.alternatives import Alternative, OlderCausalLoss
 from forerun.verify.confirm import confirm
+from forerun.verify.explain_miss import explain_miss
+from forerun.verify.miss import MissExplanation
 from forerun.verify.recalibrate import with_experience
 
 if TYPE_CHECKING:
@@ -115,6 +120,28 @@ def explain_settings(
     """Tensors alive at the memory peak of checked settings on a device, and the bytes that each setting would save."""
     with _no_cycle_collection():
         return explain_memory(request_of(settings, device, None), on_progress)
+
+
+def explain_step(
+    settings: Settings,
+    device: Device,
+    observation: StepObservation,
+    ledger: "Ledger | None" = None,
+    on_progress: Callable[[str], None] = lambda cause: None,
+) -> tuple[Forecast, MissExplanation]:
+    """The forecast of checked settings, and what would explain that a user's step was measured otherwise."""
+    request = _request_maker(ledger)(settings, device)
+
+    def again(alternative: Alternative) -> Forecast:
+        changed = settings_from(settings.model_dump(), alternative.overrides)
+        question = replace(request_of(changed, alternative.device or device, None), correction=request.correction)
+        if alternative.has_older_loss:
+            question = replace(question, workload=OlderCausalLoss())
+        return make_forecast(question, model_steps(question))
+
+    with _no_cycle_collection():
+        forecast = make_forecast(request, model_steps(request))
+        return forecast, explain_miss(forecast, observation, settings, device, again, on_progress)
 
 
 def plan_settings(

@@ -106,3 +106,13 @@ class Correction(Record):
             return fitted.factor
         # a geometric mean: errors of forecasts multiply
         return fitted.factor ** (1 - fitted.trust) * (fitted.measured_seconds / expected) ** fitted.trust
+
+
+class StepObservation(Record):
+    """A step as a user's own log has it, outside any run of the ledger."""
+
+    seconds: float | None = None
+    """Seconds of one optimizer step, waiting for data included; null where the log has none."""
+    memory: dict[str, int] = {}
+    """Bytes by what they count: `allocated` (`torch.cuda.max_memory_allocated`), `reserved` (`max_memory_reserved`),
+    `device` (nvidia-smi), or `peak` where the log does not say which; at least one number of either kind is there."""

@@ -32,8 +32,16 @@ class Category(StrEnum):
 
 RANDOM_ELEMENTS = "random_elements"
 """Keyword of a fused kernel: how many random numbers it draws."""
-BETWEEN_RANKS = "c10d."
-"""Prefix of the names of operators that other ranks take part in."""
+BETWEEN_RANKS = ("c10d.", "_c10d_functional.")
+"""Prefixes of the names of operators that other ranks take part in."""
+AWAITED = "_c10d_functional."
+"""Prefix of those that the device waits for at once: what follows reads their results (tensor parallelism)."""
+GROUP_SIZE, MACHINES = "group_size", "machines"
+"""Keywords of such an operator: how many ranks take part, and in how many machines they are."""
+HOST_BYTES = "host_bytes"
+"""Keyword of an operator: bytes that it carries between host and device."""
+BESIDE_HOST = ("forerun.copy_to_host", "forerun.update_on_host_")
+"""Operators that move or update what lives on the host, beside the device's own work."""
 ALLOCATE, FREE, OP = "allocate", "free", "op"
 
 
@@ -122,6 +130,10 @@ class Trace:
     """How packed documents are kept apart, in words; empty where nothing is packed."""
     paged_bytes: int = 0
     """Optimizer state in managed memory, outside PyTorch's allocator."""
+    unpacked_expert_bytes: int = 0
+    """Weights of experts that quantization left as they are: they are no linear layers."""
+    narrow_bytes: int = 0
+    """16-bit weights of a quantised model that are not packed."""
     micro_batch_size: int = 0
     sequence_length: int = 0
     micro_steps: int = 1
@@ -135,5 +147,9 @@ class Trace:
     """Index into `events` where the warm step begins; what is before only prepares it."""
     lines: dict[int, str] = field(default_factory=dict)
     """Index into `ops` → file and line of the program that called it; only where it was asked for."""
+    math_attention: list[str] = field(default_factory=list)
+    """Why attention fell back to plain arithmetic, each reason once."""
     assumed_values: list[str] = field(default_factory=list)
     """Reads of tensor values that the trace had to answer itself."""
+    failures: list[tuple[int, int]] = field(default_factory=list)
+    """Requests that the card could not serve: index into `events` where each was made, and its bytes."""

@@ -22,7 +22,14 @@ LOGIT_BYTES = 2 + 4 + 4
 FORMULA_SHARE = 0.35
 """Share by which a claim may differ from the formula for activations, which knows neither gated layers nor models
 without dropout."""
-OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-8bit": 2.0, "paged-adamw-8bit": 2.0, "lion": 4.0, "sgd": 0.0}
+OPTIMIZER_BYTES = {
+    "adamw": 8.0,
+    "paged-adamw": 8.0,
+    "adamw-8bit": 2.0,
+    "paged-adamw-8bit": 2.0,
+    "lion": 4.0,
+    "sgd": 0.0,
+}
 """Bytes of optimizer state for each trained fp32 parameter."""
 
 

@@ -6,6 +6,7 @@ import typer
 
 from forerun.cli.options import (
     EXIT_DOES_NOT_FIT,
+    NOT_IN_DOCUMENT,
     GpuOption,
     JsonOption,
     SetOption,
@@ -54,7 +55,7 @@ def forecast(
     if explain:
         explanations = [explain_settings(settings, d, lambda change: log(f"trying {change}")) for d in devices]
     if as_json:
-        documents = [f.model_dump(mode="json", by_alias=True, exclude={"detail"}) for f in forecasts]
+        documents = [f.model_dump(mode="json", by_alias=True, exclude=NOT_IN_DOCUMENT) for f in forecasts]
         for document, explanation in zip(documents, explanations, strict=False):
             document["explanation"] = explanation.model_dump(mode="json")
         for document, effects in zip(documents, what_ifs, strict=False):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from forerun.plan.choose import PlanLimits
 
 EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 2, 3, 4, 130
+NOT_IN_DOCUMENT: Any = {"detail": {"timeline", "operators"}}
+"""Parts of a forecast that are long and for drawing; the rest of `detail` says what the forecast was made with."""
 TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="A recipe's name or a YAML file of settings.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a setting by its dotted path; repeat.")

@@ -1,4 +1,4 @@
-"""Commands that train and look back: `train`, `run`, `runs`, `verify`, `report`, `evaluate`."""
+"""Commands that train and look back: `train`, `run`, `runs`, `report`, `evaluate`, `export`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +32,7 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a u
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (train, run, evaluate, verify, runs, report, export):
+    for command in (train, run, evaluate, runs, report, export):
         app.command()(command)
 
 
@@ -124,34 +124,6 @@ def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
     else:
         for table in judgement.tables:
             Console().print(result_table(table))
-
-
-def verify(run_id: RunArgument, as_json: JsonOption = False) -> None:
-    """Compare forecast and measurement of a finished run. Exit code 4: a criterion failed."""
-    from rich.console import Console
-
-    from forerun.ledger.store import open_ledger
-    from forerun.report.terminal import verdict_table
-    from forerun.runs.registry import criteria_of
-    from forerun.settings.load import settings_from
-    from forerun.verify.compare import verify as compare
-
-    with open_ledger(ledger_url()) as ledger:
-        row = ledger.run(run_id)
-        forecast, measurement = ledger.forecast(row.id), ledger.measurement(row.id)
-        if forecast is None or measurement is None:
-            missing = "forecast" if forecast is None else "measurement"
-            raise InvalidSettings(
-                f"Run {row.id} is {row.state} and has no {missing}. Finish it with --resume {row.id}."
-            )
-        verdict = compare(row.id, forecast, measurement, criteria_of(row.workload, settings_from(row.settings)))
-        ledger.record_verdict(row.id, verdict)
-    if as_json:
-        print_json(verdict)
-    else:
-        Console().print(verdict_table(verdict))
-    if not verdict.passed:
-        raise typer.Exit(EXIT_CRITERION_FAILED)
 
 
 def runs(

@@ -25,6 +25,17 @@ ATTENTION = (
 """Parts of the names of fused attention kernels."""
 HALF_CAUSAL = ("flash", "cudnn")
 """Those that skip the masked half of causal attention."""
+CAUSAL_ARGUMENT = {
+    "_scaled_dot_product_flash_attention": 4, "_scaled_dot_product_flash_attention_backward": 11,
+    "_scaled_dot_product_flash_attention_for_cpu": 4, "_scaled_dot_product_flash_attention_for_cpu_backward": 7,
+    "_scaled_dot_product_cudnn_attention": 6, "_scaled_dot_product_cudnn_attention_backward": 14,
+    "_flash_attention_forward": 8, "_flash_attention_backward": 11,
+    "_flash_attention_2_forward": 9, "_flash_attention_2_backward": 13,
+    "_flash_attention_3_forward": 9, "_flash_attention_3_backward": 13,
+}  # fmt: skip
+"""Place of `is_causal` among the arguments, by the operator's schema; a test asks PyTorch for them."""
+WINDOWED = "forerun._flash_attention_"
+"""Operators whose two arguments after `is_causal` bound a sliding window; their FLOP count only what is inside it."""
 
 
 class Costs(Protocol):

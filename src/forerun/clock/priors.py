@@ -18,19 +18,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.clock import recurrent
+from forerun.clock.convolutions import CONVOLUTIONS, DENSE, ConvolutionModel, Parts
 from forerun.clock.costs import (
     ATTENTION,
+    CAUSAL_ARGUMENT,
     COMPILED_HOST_SECONDS,
     EFFICIENT_SHARE_OF_FLASH,
     HALF_CAUSAL,
     KERNEL_SECONDS,
     OPERATOR_HOST_SECONDS,
     VIEW_HOST_SECONDS,
+    WINDOWED,
 )
+from forerun.clock.image_layers import image_layer_parts
 from forerun.clock.products import Chip, ProductPrior, Products
 from forerun.experience import DeviceCalibration
 from forerun.hardware.catalogue import Device, devices
-from forerun.trace import BETWEEN_RANKS, Call, TensorSpec
+from forerun.trace import BESIDE_HOST, BETWEEN_RANKS, GROUP_SIZE, HOST_BYTES, MACHINES, Call, TensorSpec
 from forerun.units import GIGA, MICRO
 
 OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1)}
@@ -39,12 +44,18 @@ BACKWARD_SHARE = 0.86
 """Backward over forward share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
 HOPPER_SHARE = 0.35 / 0.7
 """FlashAttention-2 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
-COLLECTIVES = {"allgather": "all_gather", "reduce_scatter": "reduce_scatter", "allreduce": "all_reduce"}
+THIRD_SHARE = 0.75 / 0.7
+"""FlashAttention-3 reaches 75 % of an H100's peak (ibid.)."""
+COLLECTIVES = {
+    "allgather": "all_gather", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "allreduce": "all_reduce", "all_reduce": "all_reduce",
+}  # fmt: skip
 """Parts of operator names, and what the coefficient file calls them."""
-CONVOLUTION_SHARE = {"simt": (0.56, 0.46), "tensor": (0.29, 0.2)}
-"""Share of peak, forward and backward: middle of 14,714 FP32 convolutions forward (NeuSight: A100 0.56, V100 0.60, T4
-0.51), and of DeepBench's on V100 and T4, FP32 backward (0.32 to 0.61) and FP16 (0.27 to 0.31; backward 0.15 to 0.23).
-Single ones are 40 to 50 % off: cuDNN chooses among algorithms that need different work."""
+HOST_LINK_SHARE = 0.78
+"""Share of the link's stated rate that copies from pinned memory reach: 5.8 and 6.5 of PCIe 2.0's 8 GB/s, bandwidthTest
+on a GTX TITAN Black (github.com/ComputationalRadiationPhysics/jungfrau-photoncounter, issue 18). Pageable: less."""
+HOST_MEMORY_BYTES_PER_SECOND = 100 * GIGA
+"""Memory of the host under an optimizer's update; stated, and told in the forecast where it counts."""
 ROWS = 128
 """Query rows of one block of FlashAttention."""
 OTHER_PRODUCT_SHARE = 0.6
@@ -132,46 +143,71 @@ class PriorCosts:
     @property
     def knows_ranks(self) -> bool:
         """Whether collectives among so many ranks were measured on such a GPU."""
-        return self.world_size == 1 or self._links("all_reduce") is not None
+        return self.world_size == 1 or self._links("all_reduce", self.world_size) is not None
 
-    def _links(self, operator: str) -> list[float] | None:
+    def _links(self, operator: str, ranks: int) -> list[float] | None:
         """Start (microseconds) and GB/s of a collective; measured for two, four and eight ranks in one machine."""
         if "pcie" in self.device.name:  # the measured ones of its architecture have NVLink
             return None
         measured = table()["collectives"].get(measured_like(self.device, list(table()["collectives"])) or "", {})
         sizes = sorted(int(n) for n in measured.get(operator, {}))
-        fitting = next((n for n in sizes if n >= self.world_size), None)
+        fitting = next((n for n in sizes if n >= ranks), None)
         return None if fitting is None else measured[operator][str(fitting)]
 
     def _collective(self, call: Call) -> float:
         operator = next((name for part, name in COLLECTIVES.items() if part in call.name), "all_reduce")
-        links = self._links(operator)
-        if links is None:
+        group = dict(call.keywords)
+        ranks = group.get(GROUP_SIZE, self.world_size)
+        links = self._links(operator, ranks) if group.get(MACHINES, 1) == 1 else None
+        if links is None or ranks == 1:
             return 0.0
         message = max(spec.bytes for spec in (*call.inputs, *call.outputs))
         # A ring passes (n - 1) / n of the message through each link, twice to reduce it and spread the result.
         times = 2 if operator == "all_reduce" else 1
-        moved_bytes = times * message * (self.world_size - 1) / self.world_size
+        moved_bytes = times * message * (ranks - 1) / ranks
         return links[0] * MICRO + moved_bytes / (links[1] * GIGA)
 
     def _seconds(self, call: Call) -> float:
         if call.name.startswith(BETWEEN_RANKS):
             return self._collective(call)
-        moving = KERNEL_SECONDS + self._from_memory(call) / (self._bandwidth() * self._share())
+        if call.name.startswith(BESIDE_HOST) or HOST_BYTES in dict(call.keywords):
+            return self._beside_host(call)
+        operator = call.name.split(".")[1]
+        if operator in CONVOLUTIONS and call.flops:
+            return self._weighted(self.convolutions(self._convolution_dtype(call)).parts(call))
+        parts = image_layer_parts(call, self._bandwidth())
+        if parts is not None:
+            return self._weighted(parts)
+        moving = self._moving(call)
         if not call.flops:
             return moving
-        operator = call.name.split(".")[1]
         if operator in OPERANDS:
             return self._product(call, operator)
+        if call.name.startswith(recurrent.OPERATOR):
+            dtype = self._dtype(call)
+            return recurrent.recurrent_seconds(
+                call, lambda *shape: self._products(shape, dtype), self._bandwidth() * self._share()
+            )
         if any(kernel in call.name for kernel in ATTENTION):
             return max(moving, self._attention(call))
         dtype = self._dtype(call)
         if dtype == "int8" and dtype not in self.device.peak_flops_per_second:  # before Turing: no such tensor cores
             dtype = "float16"
-        share = OTHER_PRODUCT_SHARE
-        if "convolution" in operator:
-            share = CONVOLUTION_SHARE["simt" if dtype == "float32" else "tensor"]["backward" in operator]
-        return max(moving, KERNEL_SECONDS + call.flops / (self.device.peak(dtype) * share))
+        return max(moving, KERNEL_SECONDS + call.flops / (self.device.peak(dtype) * OTHER_PRODUCT_SHARE))
+
+    def _beside_host(self, call: Call) -> float:
+        """Seconds of a copy over the link to the host, or of an update on the host whose result comes back over it."""
+        link = (self.device.host_link_bytes_per_second or self._bandwidth()) * HOST_LINK_SHARE
+        if call.name == "forerun.update_on_host_.default":  # of one parameter, while another's result is copied
+            parameter, bytes_per_element = call.arguments
+            updating = _elements(parameter) * bytes_per_element / HOST_MEMORY_BYTES_PER_SECOND
+            return max(updating, parameter.bytes / link)
+        carried = dict(call.keywords).get(HOST_BYTES) or sum(spec.bytes for spec in call.inputs)
+        return KERNEL_SECONDS + carried / link
+
+    def _moving(self, call: Call) -> float:
+        """Seconds of one pass over what a call reads and writes."""
+        return KERNEL_SECONDS + self._from_memory(call) / (self._bandwidth() * self._share())
 
     def _from_memory(self, call: Call) -> float:
         """Bytes that pass through memory: what a kernel reads was written shortly before, and is in L2 if small."""
@@ -202,13 +238,42 @@ class PriorCosts:
 
     def _product(self, call: Call, operator: str) -> float:
         left, right = (call.arguments[i] for i in OPERANDS[operator])
-        dtype = self._dtype(call)
-        kind = "simt" if dtype == "float32" else "tensor"
         width = left.bytes / max(1, _elements(left))
         batch = left.shape[0] if len(left.shape) == 3 else 1
-        shape = [np.array([float(v)]) for v in (batch, left.shape[-2], right.shape[-1], left.shape[-1])]
-        prior, chip = _products(kind), self._chip(dtype)
-        return float(prior.seconds(chip, Products(*shape, width=width), self._lean(prior, dtype))[0])
+        dtype = (
+            "tfloat32" if left.dtype == "float32" and self.tf32 else left.dtype
+        )  # a sum may be wider than its factors
+        return self._products((batch, left.shape[-2], right.shape[-1], left.shape[-1]), dtype, width)
+
+    def _products(self, shape: tuple[int, ...], dtype: str, width: float | None = None) -> float:
+        """Seconds of a batch of m × k by k × n; `width` is the bytes of a value where they are not those of `dtype`."""
+        prior, chip = _products("simt" if dtype == "float32" else "tensor"), self._chip(dtype)
+        columns = [np.array([float(v)]) for v in shape]
+        width = (4.0 if dtype in ("float32", "tfloat32") else 2.0) if width is None else width
+        return float(prior.seconds(chip, Products(*columns, width=width), self._lean(prior, dtype))[0])
+
+    def _convolution_dtype(self, call: Call) -> str:
+        """TF32 in place of fp32 where the GPU has it: `torch.backends.cudnn.allow_tf32` is on unless it is set."""
+        dtype = self._dtype(call)
+        has_tf32 = "tfloat32" in self.device.peak_flops_per_second
+        return "tfloat32" if dtype == "float32" and has_tf32 else dtype
+
+    def convolutions(self, dtype: str) -> ConvolutionModel:
+        """The model of convolutions in `dtype` on this GPU."""
+        on_tensor_cores = dtype != "float32"
+        prior, chip = _products("tensor" if on_tensor_cores else "simt"), self._chip(dtype)
+        lean = self._lean(prior, dtype)
+        return ConvolutionModel(
+            product_seconds=lambda products: prior.seconds(chip, products, lean),
+            bytes_per_second=self._bandwidth(),
+            plain_flops_per_second=self.device.peak("float32"),
+            on_tensor_cores=on_tensor_cores,
+        )
+
+    def _weighted(self, parts: Parts) -> float:
+        """Seconds of the parts of a call, each times its coefficient; dense products have those of the nearest GPU."""
+        coefficients = table()["images"] | dict(zip(DENSE, self._coefficients("dense_convolutions"), strict=True))
+        return sum(coefficients[name] * seconds for name, seconds in parts.items())
 
     def _chip(self, dtype: str) -> Chip:
         gpu = self.device
@@ -238,17 +303,22 @@ class PriorCosts:
         waves = blocks / (self.device.sm_count or 1)
         share = most * length / (length + half_length) * waves / (waves + half_wave)
         if (self.device.compute_capability or (0, 0))[0] == 9:
-            share *= HOPPER_SHARE
+            share *= THIRD_SHARE if "_attention_3_" in call.name else HOPPER_SHARE
         if "backward" in call.name:
             share *= BACKWARD_SHARE
         if "efficient" in call.name:
             share *= EFFICIENT_SHARE_OF_FLASH
-        # The first truth value is `is_causal` in flash's schemas, but `compute_log_sumexp` in that of cuDNN's forward
-        # pass (ATen/ops/_scaled_dot_product_cudnn_attention_ops.h, 2.13): in training that counts as causal.
-        is_causal = True in [a for a in call.arguments if isinstance(a, bool)][:1]
-        skips_half = is_causal and any(kernel in call.name for kernel in HALF_CAUSAL)
+        skips_half = _is_causal(call) and any(kernel in call.name for kernel in HALF_CAUSAL)
         flops = call.flops / 2 if skips_half else call.flops
         return start * MICRO + flops / (self.device.peak(self._dtype(call)) * share)
+
+
+def _is_causal(call: Call) -> bool:
+    """Whether a kernel may skip half: causal by its schema, and no sliding window has left the rest out already."""
+    place = CAUSAL_ARGUMENT.get(call.name.split(".")[1], len(call.arguments))
+    if place >= len(call.arguments) or call.arguments[place] is not True:
+        return False
+    return not call.name.startswith(WINDOWED) or call.arguments[place + 1] < 0
 
 
 def _length_and_blocks(call: Call) -> tuple[float, float]:
@@ -256,6 +326,8 @@ def _length_and_blocks(call: Call) -> tuple[float, float]:
     query = next(a for a in call.arguments if isinstance(a, TensorSpec) and len(a.shape) in (3, 4))
     if len(query.shape) == 4:
         batch, heads, length, _ = query.shape
+        if call.name.startswith(WINDOWED):  # FlashAttention's own package has the tokens before the heads
+            heads, length = length, heads
         return length, batch * heads * -(-length // ROWS)
     tokens, heads, size = query.shape  # documents laid end to end, with the offset of each
     offsets = next(a for a in call.arguments if isinstance(a, TensorSpec) and a.dtype == "int32")

@@ -69,6 +69,8 @@ class Products:
     width: float = 2.0
     is_cached: bool = False
     """The weights may be found in L2, as in the source's measurements."""
+    moved_bytes: Array | None = None
+    """Bytes of operands and result where that is not the matrices: a convolution's image stands in several rows."""
 
     @property
     def flops(self) -> Array:
@@ -78,6 +80,8 @@ class Products:
     @property
     def bytes(self) -> Array:
         """Bytes of operands and result."""
+        if self.moved_bytes is not None:
+            return self.moved_bytes
         return self.width * self.batch * (self.m * self.k + self.n * self.k + self.m * self.n)
 
 

@@ -215,19 +215,6 @@ def test_int8_products_take_their_peak_or_that_of_fp16_where_there_is_none():
         assert 0.5 < share < 0.6
 
 
-def test_convolutions_reach_a_smaller_share_of_tensor_cores_and_going_back_a_smaller_one_still():
-    def seconds(name, dtype):
-        spec = TensorSpec((64, 256, 56, 56), (), dtype, 64 * 256 * 56 * 56 * (4 if dtype == "float32" else 2))
-        call = Call(f"aten.{name}.default", (spec, spec), (), (spec, spec), (spec,), 10**12, 0, 0)
-        return PriorCosts(device("t4")).device_seconds(call) - KERNEL_SECONDS
-
-    for dtype in ("float32", "float16"):
-        forward, backward = seconds("convolution", dtype), seconds("convolution_backward", dtype)
-        assert forward < backward
-        assert 10**12 / forward < 0.6 * device("t4").peak(dtype)
-    assert seconds("convolution", "float16") < seconds("convolution", "float32")
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_rows_of_one_document_each_take_what_plain_attention_takes(causal):
     costs = PriorCosts(A100)

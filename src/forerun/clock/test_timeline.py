@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.clock.timeline import replay_clock
+from forerun.clock.timeline import operator_spans, replay_clock
 from forerun.trace import OP, Call, Op, Phase, Trace
 
 
@@ -132,3 +132,24 @@ def test_operators_are_ranked_and_each_op_has_an_end():
     ]
     assert len(time.ends) == 4
     assert list(time.ends) == sorted(time.ends)
+
+
+def test_spans_are_the_same_clocks_operator_by_operator():
+    trace = trace_of((*FORWARD, 0), (*FORWARD, 1), (*BACKWARD, 0), (*BACKWARD, 3), (*OPTIMIZER, 0))
+    costs = FixedCosts()
+    spans, time = operator_spans(trace, costs), replay_clock(trace, costs)
+    assert [span.op for span in spans] == [0, 1, 2, 3, 4]
+    assert [span.is_collective for span in spans] == [False, False, False, True, False]
+    kernels = sum(span.end - span.begin for span in spans if not span.is_collective)
+    phases = time.phases
+    assert kernels == pytest.approx(phases.forward_seconds + phases.backward_seconds + phases.optimizer_seconds)
+    assert spans[-1].end == pytest.approx(time.seconds)
+    assert spans[-1].begin == pytest.approx(spans[3].end), "the update waits for the collective"
+    assert [span.issue_begin for span in spans] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+
+
+def test_spans_of_a_host_follow_each_other():
+    spans = operator_spans(trace_of((*FORWARD, 0), (*BACKWARD, 0)), FixedCosts(is_host=True))
+    assert [(s.issue_begin, s.begin, s.end) for s in spans] == [
+        pytest.approx((0, 0.1, 1.1)), pytest.approx((1.1, 1.2, 2.2)),
+    ]  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from forerun.clock.costs import Costs
 from forerun.records import OperatorTime, StepPhases
-from forerun.trace import BETWEEN_RANKS, OP, Op, Phase, Trace
+from forerun.trace import AWAITED, BESIDE_HOST, BETWEEN_RANKS, OP, Op, Phase, Trace
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,34 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
         operators=clocks.operators(),
         ends=tuple(clocks.ends),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSpan:
+    """When one operator ran, in seconds from the start of the trace."""
+
+    op: int
+    """Index into `Trace.ops`."""
+    issue_begin: float
+    issue_end: float
+    """The host issues it between these."""
+    begin: float
+    end: float
+    """It runs between these; both are alike where it launches nothing."""
+    is_collective: bool
+    """Whether it runs beside the device, on the stream of the collectives."""
+
+
+def operator_spans(trace: Trace, costs: Costs) -> list[OperatorSpan]:
+    """Every operator of `trace`, in order, on the same two clocks as `replay_clock`; each as often as it was traced."""
+    clocks, spans, phase = _Clocks(trace, costs), [], None
+    for index in (index for kind, index in trace.events if kind == OP):
+        op = trace.ops[index]
+        if op.phase is Phase.OPTIMIZER and phase is not Phase.OPTIMIZER:
+            clocks.join_ranks()
+        phase = op.phase
+        spans.append(clocks.span(index, op))
+    return spans
 
 
 def _warm_ops(trace: Trace) -> Iterable[Op]:
@@ -117,6 +145,17 @@ class _Clocks:
             self.link += skipped
             self.gathered += skipped
 
+    def span(self, index: int, op: Op) -> OperatorSpan:
+        """Play one operator; when it was issued and when it ran."""
+        issue_begin, seconds = self.host, self.device_seconds[op.call]
+        issue_end = issue_begin + self.host_seconds[op.call]
+        self._play(op, 1)
+        is_collective = not self.costs.is_host and self.trace.calls[op.call].name.startswith(BETWEEN_RANKS)
+        end = self.link if is_collective else self.device
+        if self.costs.is_host:
+            issue_begin, issue_end = end - seconds - self.host_seconds[op.call], end - seconds
+        return OperatorSpan(index, issue_begin, issue_end, end - seconds, end, is_collective)
+
     def _play(self, op: Op, count: int) -> None:
         seconds, issue = self.device_seconds[op.call], self.host_seconds[op.call]
         call = self.trace.calls[op.call]
@@ -130,6 +169,11 @@ class _Clocks:
             self.link = max(self.link, self.host, 0.0 if gathers else self.device) + seconds
             if gathers:
                 self.gathered = self.link
+            if call.name.startswith(AWAITED):
+                self._wait_for_ranks(self.link)
+        elif call.name.startswith(BESIDE_HOST):
+            self.host += issue
+            self.link = max(self.link, self.host, self.device) + seconds
         else:
             self.host += issue
             # FSDP2 copies gathered weights out of their buffer before a block runs
@@ -157,7 +201,10 @@ class _Clocks:
         self.device = max(self.device, until)
 
     def finish(self) -> None:
-        """The step ends when both clocks have ended."""
+        """The step ends when both clocks have ended, and what lives on the host is back."""
+        if any(call.name.startswith(BESIDE_HOST) for call in self.trace.calls):
+            self.busy["optimizer"] += max(0.0, self.link - self.device)
+            self.device = max(self.device, self.link)
         if not self.costs.is_host and self.host > self.device:
             self.busy["host"] += self.host - self.device
 

@@ -26,6 +26,11 @@ def compiling_seconds(
     once = (op.call for op in trace.ops if op.micro_step <= 0)
     fused = [call for call in once if trace.calls[call].name.startswith("fused.")]
     kernels = len(set(fused)) if settings.compile_unit == "blocks" else len(fused)
+    return seconds_of_kernels(kernels, device, calibration)
+
+
+def seconds_of_kernels(kernels: int, device: Device, calibration: DeviceCalibration | None = None) -> float:
+    """Seconds to capture graphs and compile their kernels."""
     measured = None if calibration is None else calibration.compile_seconds
     pace = 1.0 if measured is None else measured / FIRST_COMPILE_SECONDS
     each = COMPILED_KERNEL_SECONDS if device.kind == "cpu" else GPU_KERNEL_SECONDS

@@ -80,7 +80,7 @@ def candidate_changes(settings: Settings) -> list[tuple[str, list[str], bool]]:
     if settings.optimizer.name == "adamw":
         candidates.append((["optimizer.name=adamw-8bit", "optimizer.implementation=auto"], True))
         candidates.append((["optimizer.name=paged-adamw-8bit", "optimizer.implementation=auto"], True))
-    if settings.model.attention in ("eager", "math"):
+    if settings.model.attention in ("eager", "sdpa:math"):
         candidates.append((["model.attention=auto"], False))
     if settings.precision in ("fp32", "tf32"):
         candidates.append((["precision=bf16-mixed"], True))

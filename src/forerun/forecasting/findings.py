@@ -1,15 +1,19 @@
-"""What only a run can tell of a program: memory that grows, parameters without a gradient, products in fp32.
+"""What only a run can tell of a program: memory that grows, parameters without a gradient, waiting for data, and so on.
 
-Each finding has the line that causes it and its bytes or seconds; a program without such faults has none.
+Each finding has the line that causes it and its bytes or seconds where it has a size; a program without such faults
+has none. What is large at the peak of memory is in `held_tensors.py`.
 """
 
-from collections import defaultdict
+import dataclasses
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Literal
 
 from forerun.clock.priors import PriorCosts
+from forerun.clock.timeline import replay_clock
+from forerun.forecasting.collectives import data_parallel_ranks
+from forerun.forecasting.held_tensors import ProgramFinding, find_held_tensors
 from forerun.hardware.catalogue import Device
-from forerun.records import Record
+from forerun.memory.replay import MemoryReplay
 from forerun.trace import ALLOCATE, FREE, OP, Trace
 from forerun.units import format_bytes, format_percent, format_seconds
 from forerun.virtual.cuda.steps import StepSpan, StepWatcher
@@ -19,21 +23,28 @@ GROWING_STEPS = 3
 LEAST_GROWTH_BYTES = 512
 FP32_SHARE = 0.5
 """Of the arithmetic of a step: a loss or a norm in fp32 is no fault."""
+WAIT_SHARE = 0.25
+"""Of a step: waiting that takes less is not worth a change."""
+SYNC_SHARE = 0.05
+"""Of a step: so little is lost where a loss is read once."""
+LEAST_WAIT_SECONDS = 0.01
+"""Batches are made on a virtual GPU, whose bookkeeping takes some of the time that is measured."""
 
 
-class ProgramFinding(Record):
-    """One thing about a program that its author may want to change."""
-
-    kind: Literal["grows", "no-gradient", "fp32-product"]
-    line: str
-    bytes: int | None = None
-    seconds: float | None = None
-    text: str
-
-
-def find_faults(trace: Trace, watcher: StepWatcher, device: Device) -> list[ProgramFinding]:
-    """Findings of a program that made at least two optimizer steps."""
-    checks = [_growth(trace, watcher.spans), _without_gradient(watcher), _fp32_products(trace, watcher, device)]
+def find_faults(
+    trace: Trace, watcher: StepWatcher, device: Device, memory: MemoryReplay, step_seconds: float
+) -> list[ProgramFinding]:
+    """Findings of a program that made at least two optimizer steps; a warm one takes `step_seconds`."""
+    checks = [
+        _growth(trace, watcher.spans),
+        _without_gradient(watcher),
+        _fp32_products(trace, watcher, device),
+        _host_syncs(trace, watcher, device),
+        _undivided_accumulation(trace, watcher),
+        _missing_sampler(trace, watcher),
+        _waits_for_data(watcher, step_seconds),
+        *find_held_tensors(trace, memory),
+    ]
     return [finding for finding in checks if finding is not None]
 
 
@@ -45,20 +56,28 @@ def _growth(trace: Trace, spans: Sequence[StepSpan]) -> ProgramFinding | None:
         return None
     step, last = spans[-2], spans[-1]
     freed = {index for kind, index in trace.events[step.begin : last.end] if kind == FREE}
+    born = {index for kind, index in trace.events[step.begin : step.end] if kind == ALLOCATE and index not in freed}
     by_line: dict[str, int] = defaultdict(int)
-    waiting: list[int] = []
-    for kind, index in trace.events[step.begin : step.end]:
-        if kind == ALLOCATE and index not in freed:
-            waiting.append(index)
-        elif kind == OP:  # storages are born before their operator is noted
-            for storage in waiting:
-                by_line[trace.lines.get(index, "")] += trace.storages[storage].bytes
-            waiting = []
+    for storage, line in birth_lines(trace, born).items():
+        by_line[line] += trace.storages[storage].bytes
     line = max(by_line, key=lambda name: by_line[name], default="")
     text = (
         f"Memory grows by {format_bytes(growths[-1])} a step; most of what stays was made at {line or 'no known line'}."
     )
     return ProgramFinding(kind="grows", line=line, bytes=growths[-1], text=text)
+
+
+def birth_lines(trace: Trace, storages: set[int]) -> dict[int, str]:
+    """The line of the program that made each of `storages`."""
+    lines: dict[int, str] = {}
+    waiting: list[int] = []
+    for kind, index in trace.events:
+        if kind == ALLOCATE and index in storages:
+            waiting.append(index)
+        elif kind == OP and waiting:  # storages are born before their operator is noted
+            lines.update(dict.fromkeys(waiting, trace.lines.get(index, "")))
+            waiting = []
+    return lines
 
 
 def _without_gradient(watcher: StepWatcher) -> ProgramFinding | None:
@@ -95,3 +114,91 @@ def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> Progra
         f"a step; {remedy} would use them. Most of it at {line or 'no known line'}."
     )
     return ProgramFinding(kind="fp32-product", line=line, seconds=total, text=text)
+
+
+def _host_syncs(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
+    """Reads of device values, after which the device has to wait until the host has launched something again."""
+    if len(watcher.spans) < 2:
+        return None
+    span, costs = watcher.spans[-1], PriorCosts(device, tf32=trace.tf32)
+    step = dataclasses.replace(trace, events=trace.events[span.begin : span.end], warm_from=0)
+    lines = Counter(
+        trace.lines.get(index, "")
+        for kind, index in step.events
+        if kind == OP and trace.calls[trace.ops[index].call].syncs
+    )
+    if not lines:
+        return None
+    seconds = replay_clock(step, costs).seconds
+    free = dataclasses.replace(step, calls=[dataclasses.replace(call, syncs=False) for call in step.calls])
+    lost = seconds - replay_clock(free, costs).seconds
+    if lost < SYNC_SHARE * seconds:
+        return None
+    line, count = lines.most_common(1)[0]
+    text = (
+        f"The host reads values of the device {lines.total()} times a step, {count} of them at "
+        f"{line or 'no known line'}; the device then waits for the next launch: {format_seconds(lost)} of "
+        f"{format_seconds(seconds)} a step. "
+        "Keep such values on the device, or read them every so many steps."
+    )
+    return ProgramFinding(kind="host-sync", line=line, seconds=lost, text=text)
+
+
+def _undivided_accumulation(trace: Trace, watcher: StepWatcher) -> ProgramFinding | None:
+    """Several backward passes from one line before an update, whose losses nothing divides by their number."""
+    if len(watcher.spans) < 2 or not watcher.spans[-1].backward_lines:
+        return None
+    span = watcher.spans[-1]
+    line, count = Counter(span.backward_lines).most_common(1)[0]
+    if count < 2:
+        return None
+    for kind, index in trace.events[span.begin : span.end]:
+        call = trace.calls[trace.ops[index].call] if kind == OP else None
+        if call is None or not any(part in call.name for part in (".div", "_div", ".mul", "_mul")):
+            continue
+        factors = [value for value in call.arguments if isinstance(value, int | float)]
+        is_mean = any(abs(factor - count) < 1e-6 or abs(factor * count - 1) < 1e-6 for factor in factors)
+        is_scalar = "div" in call.name and bool(call.outputs) and all(spec.shape in ((), (1,)) for spec in call.outputs)
+        if is_mean or is_scalar:
+            return None
+    text = (
+        f"{count} backward passes add up before each update, and nothing divides by {count}: the gradient is that of a "
+        f"sum. With a learning rate for the mean, write (loss / {count}).backward()."
+    )
+    return ProgramFinding(kind="accumulation-not-divided", line=line, text=text)
+
+
+def _missing_sampler(trace: Trace, watcher: StepWatcher) -> ProgramFinding | None:
+    """Data-parallel ranks that are all given the same rows."""
+    same = [loader for span in watcher.spans for loader in span.fetched if loader.sees_all_rows]
+    if not same:
+        return None
+    span = watcher.spans[-1]
+    ranks = data_parallel_ranks(dataclasses.replace(trace, events=trace.events[span.begin : span.end], warm_from=0))
+    if ranks == 1:
+        return None
+    text = (
+        f"{ranks} data-parallel ranks train on the same rows: give the DataLoader a DistributedSampler "
+        "(and call its set_epoch), or prepare it with accelerate."
+    )
+    return ProgramFinding(kind="missing-sampler", line=same[-1].line, text=text)
+
+
+def _waits_for_data(watcher: StepWatcher, step_seconds: float) -> ProgramFinding | None:
+    """Batches that take longer to make than the device needs for them, as timed on this machine."""
+    fetched = watcher.spans[-1].fetched if watcher.spans else ()
+    if not fetched or not step_seconds:
+        return None
+    slowest = max(fetched, key=lambda loader: loader.batch_seconds)
+    making = sum(loader.batch_seconds for loader in fetched)
+    # Without workers the host makes a batch while it should launch kernels; with them it waits for what is not ready.
+    wait = max(0.0, making - step_seconds) if slowest.worker_count else making
+    if wait < max(WAIT_SHARE * step_seconds, LEAST_WAIT_SECONDS):
+        return None
+    whose = f"by {slowest.worker_count} workers" if slowest.worker_count else "without workers (num_workers=0)"
+    text = (
+        f"The {len(fetched)} batches of a step take {format_seconds(making)} to make on this machine {whose}, and the "
+        f"device needs {format_seconds(step_seconds)} for them: it waits about {format_seconds(wait)}, which is not in "
+        "the forecast."
+    )
+    return ProgramFinding(kind="waits-for-data", line=slowest.line, seconds=wait, text=text)

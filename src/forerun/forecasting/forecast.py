@@ -9,8 +9,11 @@ from dataclasses import replace
 import psutil
 
 from forerun.experience import Correction
+from forerun.forecasting.host_warnings import host_warnings
+from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with
-from forerun.forecasting.ranges import run_range, shares, spread
+from forerun.forecasting.quantization_warnings import quantization_warnings
+from forerun.forecasting.ranges import SETTINGS, group_of, run_range, shares, spread
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.memory.overhead import outside_bytes
@@ -103,7 +106,7 @@ def _step(request: ForecastRequest, model: StepModel) -> StepForecast:
     seconds = model.mean_step_seconds()
     model_flops = model.mean_flops("model_flops")
     return StepForecast(
-        seconds=spread(seconds, *shares(model.costs.evidence, request.correction)),
+        seconds=spread(seconds, *shares(group_of(model.longest.trace, model.costs, SETTINGS), request.correction)),
         phases=StepPhases(**model.mean_phases()),
         model_flops=model_flops,
         hardware_flops=model.mean_flops("hardware_flops"),
@@ -152,7 +155,7 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
         total_steps=total,
         checkpoints_written=checkpoint_count,
         checkpoint_bytes=checkpoint_bytes,
-        seconds=run_range(phases, model.costs.evidence, request.correction),
+        seconds=run_range(phases, group_of(model.longest.trace, model.costs, SETTINGS), request.correction),
         phases=phases,
         cost=None if price is None else price * expected / HOUR * settings.parallel.world_size,
     )
@@ -221,6 +224,9 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         figures = "by its kernels, at the pace of PyTorch's published figures"
         warnings.append(f"Compiling is taken as {duration}: {figures}.")
     warnings.extend(note for note in (model.longest.trace.documents, model.disk_note) if note)
+    warnings.extend(kernel_warnings(model.longest.trace, model.costs))
+    warnings.extend(host_warnings(model.longest.trace, model.costs))
+    warnings.extend(quantization_warnings(request.settings, model.longest.trace))
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
         warnings.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")

@@ -7,34 +7,44 @@ of the steps that are like the last one; time between them that only the host ta
 import dataclasses
 import hashlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
-from forerun.forecasting.findings import ProgramFinding, find_faults
-from forerun.forecasting.ranges import shares, spread
-from forerun.forecasting.virtual_cuda import clock_of
-from forerun.forecasting.virtual_gpu import CardMemory
+from forerun.errors import MissingPeak
+from forerun.experience import DeviceCalibration
+from forerun.forecasting.collectives import CollectiveCount, count_collectives, data_parallel_ranks
+from forerun.forecasting.compiling import seconds_of_kernels
+from forerun.forecasting.findings import birth_lines, find_faults
+from forerun.forecasting.held_tensors import ProgramFinding
+from forerun.forecasting.kernel_warnings import kernel_warnings
+from forerun.forecasting.live_card import CardMemory, clock_of
+from forerun.forecasting.made_with import made_with
+from forerun.forecasting.program_run import mean_seconds, whole_run
+from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.overhead import outside_bytes
 from forerun.memory.replay import category
 from forerun.records import (
     Forecast,
+    ForecastDetail,
     MemoryForecast,
     ParameterCounts,
     Record,
-    RunForecast,
-    RunPhases,
     StepForecast,
     StepPhases,
 )
 from forerun.trace import Trace
+from forerun.units import format_seconds
 from forerun.virtual.cuda.launchers import Program
+from forerun.virtual.cuda.length import ProgramLength
+from forerun.virtual.cuda.peers import peers_of
 from forerun.virtual.cuda.run import ProgramRun, run_program
+from forerun.virtual.cuda.steps import StepWatcher
 
-HOUR = 3600.0
 MOST_ASSUMED = 50
 """Assumptions that are listed; the rest are counted."""
 
@@ -70,13 +80,44 @@ class OutOfMemoryPoint(Record):
     alive: list[dict[str, Any]] = []
 
 
+class RankForecast(Record):
+    """One of several ranks that were run."""
+
+    rank: int
+    fits: bool
+    peak_allocated_bytes: int
+    device_bytes: int
+    """Expected."""
+    step_seconds: float
+    """Expected."""
+
+
 class ProgramForecast(Forecast):
     """A forecast with what was seen of the program."""
 
     script: ScriptReport
     assumed: list[AssumedValue] = []
     findings: list[ProgramFinding] = []
+    collectives: list[CollectiveCount] = []
+    """What this rank exchanges with others in the last step."""
+    rank: int = 0
+    """The rank that was run."""
+    ranks: list[RankForecast] = []
+    """Where several were run: each of them; the forecast is that of the one that needs most memory."""
     out_of_memory: OutOfMemoryPoint | None = None
+
+
+def deciding(forecasts: Sequence[ProgramForecast]) -> ProgramForecast:
+    """Of the forecasts of several ranks of one program that which needs most memory, with a row for each of them."""
+    rows = [
+        RankForecast(
+            rank=each.rank, fits=each.fits, peak_allocated_bytes=each.memory.peak_allocated_bytes,
+            device_bytes=int(each.memory.device_bytes.expected), step_seconds=each.step.seconds.expected,
+        )
+        for each in forecasts
+    ]  # fmt: skip
+    largest = max(forecasts, key=lambda each: each.memory.device_bytes.expected)
+    return largest.model_copy(update={"ranks": rows, "fits": all(row.fits for row in rows)})
 
 
 def forecast_program(
@@ -88,30 +129,81 @@ def forecast_program(
     total_steps: int | None = None,
     price_per_hour: float | None = None,
     keep_files: bool = False,
+    rank: int = 0,
 ) -> tuple[list[ProgramForecast], ProgramRun]:
-    """Run `program` on the first of `devices` and forecast it on each, from what it did on the first.
+    """Run `program` as `rank` on the first of `devices` and forecast it on each, from what it did on the first.
 
-    `total_steps` is the length of the whole run where the program does not say it.
+    Where it runs out of memory there, larger cards are forecast from a second run, on the largest. A card without a
+    peak for a dtype of the program is left out, and the first forecast says so. `total_steps` is the length of the
+    whole run where the program does not say it.
+
+    Raises:
+        MissingPeak: no card has the peaks that the program needs.
     """
-    card = CardMemory(devices[0])
-    run = run_program(
-        program, devices[0], card, most_steps=most_steps, keep_files=keep_files, clock=clock_of(devices[0])
-    )
-    forecasts = [_forecast(run, device, command, program.world_size, total_steps, price_per_hour) for device in devices]
+
+    def run_on(device: Device) -> ProgramRun:
+        with peers_of(program, command, device.name, rank) as peers:
+            return run_program(
+                program, device, CardMemory(device), most_steps=most_steps, keep_files=keep_files,
+                clock=clock_of(device), rank=rank, peers=peers,
+            )  # fmt: skip
+
+    run = run_on(devices[0])
+    runs = {device.name: run for device in devices}
+    larger = [device for device in devices if device.memory_bytes > devices[0].memory_bytes]
+    if run.out_of_memory is not None and larger:
+        second = run_on(max(larger, key=lambda device: device.memory_bytes))
+        runs |= {device.name: second for device in larger}
+    forecasts: list[ProgramForecast] = []
+    refusals: list[MissingPeak] = []
+    for device in devices:
+        try:
+            forecasts.append(
+                forecast_run(runs[device.name], device, command, program.world_size, total_steps, price_per_hour)
+            )
+        except MissingPeak as error:
+            refusals.append(error)
+    if not forecasts:
+        raise refusals[0]
+    forecasts[0].warnings.extend(f"A card is left out. {error}" for error in refusals)
+    forecasts = [each.model_copy(update={"rank": rank}) for each in forecasts]
+    if program.unknown_ranks:
+        text = f"{program.unknown_ranks} leaves the number of GPUs to the machine: taken as 1. Give --nproc-per-node."
+        forecasts = [each.model_copy(update={"warnings": [*each.warnings, text]}) for each in forecasts]
     return forecasts, run
 
 
-def _forecast(
+def replay_whole(trace: Trace, device: Device) -> CardReplay:
+    """Everything that a program did, on the card."""
+    return replay_on_card(dataclasses.replace(trace, warm_from=0), device, passes=1)
+
+
+@dataclass(frozen=True)
+class RunReading:
+    """What of a run is forecast, and at which speeds."""
+
+    replay: Callable[[Trace, Device], CardReplay] = replay_whole
+    """What of the trace memory is that of."""
+    calibration: DeviceCalibration | None = None
+    """Measured speeds of the device; stated ones stand in for them."""
+    step_weights: Sequence[float] | None = None
+    """What each step after the first counts for in the mean step; None: those like the last one count alike."""
+
+
+def forecast_run(
     run: ProgramRun, device: Device, command: Sequence[str], world_size: int, total_steps: int | None,
-    price_per_hour: float | None,
+    price_per_hour: float | None, *, reading: RunReading = RunReading(),
 ) -> ProgramForecast:  # fmt: skip
+    """The forecast of a program that ran, on one device; `command` is how it was started."""
     trace, watcher = run.session.recorder.trace, run.watcher
     trace.world_size = world_size
-    memory = replay_on_card(dataclasses.replace(trace, warm_from=0), device, passes=1)
-    costs = PriorCosts(device, tf32=trace.tf32, world_size=world_size)
-    steps = [replay_clock(part, costs) for part in _warm_steps(trace, watcher)]
-    length = total_steps or (watcher.program_length.steps if watcher.program_length else None)
-    source = "--total-steps" if total_steps else watcher.program_length.source if watcher.program_length else None
+    memory = reading.replay(trace, device)
+    costs = PriorCosts(device, tf32=trace.tf32, world_size=world_size, calibration=reading.calibration)
+    steps = _step_times(trace, watcher, costs, reading.step_weights)
+    length = watcher.program_length
+    if total_steps is not None:
+        stated = ProgramLength(total_steps, "--total-steps")
+        length = stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source)
     text = " ".join(command)
     return ProgramForecast(
         settings_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
@@ -122,10 +214,15 @@ def _forecast(
             total=trace.total_parameters, trainable=trace.trainable_parameters
         ),
         memory=_memory(memory, device, world_size),
-        step=_step(steps, watcher.samples_per_step, watcher.tokens_per_step, costs, trace, device),
-        run=_run(steps, length, costs, device, world_size, price_per_hour, run.saved_bytes),
-        warnings=_warnings(run, costs, length, bool(steps)),
+        step=_step(steps, watcher, costs, trace, device),
+        run=whole_run(
+            steps, length, watcher, trace, device,
+            costs=costs, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
+            compile_seconds=_compile_seconds(run, device), price_per_hour=price_per_hour,
+        ),
+        warnings=_warnings(run, device, costs, length, bool(steps)),
         not_modelled=_not_modelled(run, world_size),
+        detail=ForecastDetail(device_name=device.name, versions=made_with()),
         script=ScriptReport(
             command=text,
             exit_code=run.exit_code,
@@ -133,13 +230,14 @@ def _forecast(
             warm_from_step=watcher.warm_from + 1 if watcher.spans else None,
             wall_seconds=run.wall_seconds,
             host_peak_bytes=run.host_peak_bytes,
-            length_known_from=source,
+            length_known_from=None if length is None else length.source,
         ),
         assumed=[
             AssumedValue(line=each.line, what=each.what, value=each.value[:80])
             for each in run.assumptions[:MOST_ASSUMED]
         ],
-        findings=find_faults(trace, watcher, device),
+        findings=find_faults(trace, watcher, device, memory.memory, mean_seconds(steps)),
+        collectives=count_collectives(_last_step(trace, watcher)),
         out_of_memory=None if run.out_of_memory is None else OutOfMemoryPoint(
             line=run.out_of_memory.line,
             tried_bytes=run.out_of_memory.tried_bytes,
@@ -149,10 +247,32 @@ def _forecast(
     )  # fmt: skip
 
 
-def _warm_steps(trace: Trace, watcher: Any) -> list[Trace]:
-    """The warm steps, each as a trace of its own."""
-    spans = watcher.spans[watcher.warm_from :] if watcher.spans else []
+def _step_times(
+    trace: Trace, watcher: StepWatcher, costs: PriorCosts, weights: Sequence[float] | None
+) -> list[StepTime]:
+    """Times of the warm steps; with `weights` one, the mean of those after the first."""
+    if weights is None:
+        return [replay_clock(part, costs) for part in _warm_steps(trace, watcher)]
+    times = [replay_clock(part, costs) for part in _warm_steps(trace, watcher, 1)]
+
+    def mean(values: Iterable[float]) -> float:
+        return max(0.0, sum(weight * value for weight, value in zip(weights, values, strict=True)))
+
+    phases = {name: mean(getattr(time.phases, name) for time in times) for name in StepPhases.model_fields}
+    flops = [mean(getattr(time, name) for time in times) for name in ("model_flops", "hardware_flops")]
+    return [dataclasses.replace(times[-1], phases=StepPhases(**phases), model_flops=flops[0], hardware_flops=flops[1])]
+
+
+def _warm_steps(trace: Trace, watcher: StepWatcher, first: int | None = None) -> list[Trace]:
+    """The warm steps, or those from `first` on, each as a trace of its own."""
+    spans = watcher.spans[watcher.warm_from if first is None else first :] if watcher.spans else []
     return [dataclasses.replace(trace, events=trace.events[span.begin : span.end], warm_from=0) for span in spans]
+
+
+def _last_step(trace: Trace, watcher: StepWatcher) -> Trace:
+    """The last step as a trace of its own; an empty one where there was none."""
+    span = watcher.spans[-1] if watcher.spans else None
+    return dataclasses.replace(trace, events=trace.events[span.begin : span.end] if span else [], warm_from=0)
 
 
 def _memory(card: CardReplay, device: Device, world_size: int) -> MemoryForecast:
@@ -166,50 +286,37 @@ def _memory(card: CardReplay, device: Device, world_size: int) -> MemoryForecast
     )
 
 
-def _step(
-    steps: list[StepTime], samples: float, tokens: float, costs: PriorCosts, trace: Trace, device: Device
-) -> StepForecast:
+def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace: Trace, device: Device) -> StepForecast:
     if not steps:
         return StepForecast(
             seconds=spread(0.0, 1.0, 1.0), phases=StepPhases(), model_flops=0, hardware_flops=0, mfu=0,
             tokens_per_second=0, samples_per_second=0,
         )  # fmt: skip
-    seconds = statistics.fmean(step.seconds for step in steps)
+    seconds, ranks = mean_seconds(steps), data_parallel_ranks(_last_step(trace, watcher))
     model_flops = statistics.fmean(step.model_flops for step in steps)
     phases = {name: statistics.fmean(getattr(step.phases, name) for step in steps) for name in StepPhases.model_fields}
     dtypes = [spec.dtype for call in trace.calls if call.flops for spec in call.inputs if "float" in spec.dtype]
     dtype = max(set(dtypes), key=dtypes.count) if dtypes else "float32"
     dtype = "tfloat32" if dtype == "float32" and trace.tf32 else dtype
     return StepForecast(
-        seconds=spread(seconds, *shares(costs.evidence)),
+        seconds=spread(seconds, *shares(group_of(trace, costs, PROGRAM))),
         phases=StepPhases(**phases),
         model_flops=model_flops,
         hardware_flops=statistics.fmean(step.hardware_flops for step in steps),
         mfu=model_flops / (seconds * device.peak(dtype)),
-        tokens_per_second=tokens / seconds,
-        samples_per_second=samples / seconds,
+        tokens_per_second=ranks * watcher.tokens_per_step / seconds,
+        samples_per_second=ranks * watcher.samples_per_step / seconds,
     )
 
 
-def _run(
-    steps: list[StepTime], length: int | None, costs: PriorCosts, device: Device, world_size: int,
-    price_per_hour: float | None, saved_bytes: int,
-) -> RunForecast:  # fmt: skip
-    total = length or len(steps)
-    seconds = total * statistics.fmean(step.seconds for step in steps) if steps else 0.0
-    price = device.price_per_hour if price_per_hour is None else price_per_hour
-    return RunForecast(
-        steps_per_epoch=total,
-        total_steps=total,
-        checkpoints_written=int(saved_bytes > 0),
-        checkpoint_bytes=saved_bytes,
-        seconds=spread(seconds, *shares(costs.evidence)),
-        phases=RunPhases(training_seconds=seconds),
-        cost=None if price is None else price * seconds / HOUR * world_size,
-    )
+def _compile_seconds(run: ProgramRun, device: Device) -> float:
+    calls = run.session.compiling
+    return seconds_of_kernels(calls.kernels, device) if calls.graphs else 0.0
 
 
-def _warnings(run: ProgramRun, costs: PriorCosts, length: int | None, has_steps: bool) -> list[str]:
+def _warnings(
+    run: ProgramRun, device: Device, costs: PriorCosts, length: ProgramLength | None, has_steps: bool
+) -> list[str]:
     warnings = [f"Time: {costs.description}."]
     if not has_steps:
         warnings.append("No optimizer step was seen, so no time is forecast: the program ended before its first one.")
@@ -217,27 +324,47 @@ def _warnings(run: ProgramRun, costs: PriorCosts, length: int | None, has_steps:
         warnings.append(
             "The length of the whole run is not known, so run and cost are of the steps seen. Give --total-steps."
         )
-    if run.session.compiled_eagerly:
-        names = ", ".join(dict.fromkeys(run.session.compiled_eagerly))
-        warnings.append(f"torch.compile of {names} is forecast as eager code: memory and time of compiled code differ.")
+    warnings += _of_compiling(run, device)
+    steps = _warm_steps(run.session.recorder.trace, run.watcher)
+    warnings += kernel_warnings(steps[-1] if steps else run.session.recorder.trace, costs)
     if run.assumptions:
         first = run.assumptions[0]
+        count = "One line reads" if len(run.assumptions) == 1 else f"{len(run.assumptions)} lines read"
         warnings.append(
-            f"{len(run.assumptions)} lines read device values that nobody can know; {first.line}: {first.what}, "
-            f"answered with {first.value[:40]}."
+            f"{count} what nobody can know here; {first.line}: {first.what}, answered with {first.value[:40]}."
         )
     return warnings
 
 
+def _of_compiling(run: ProgramRun, device: Device) -> list[str]:
+    calls = run.session.compiling
+    warnings = [f"torch.compile of {name} is forecast as eager code: {reason}." for name, reason in calls.eager.items()]
+    warnings += [f"A graph breaks, and what follows is issued anew: {reason}." for reason in calls.breaks]
+    if calls.graphs:
+        duration = format_seconds(_compile_seconds(run, device))
+        figures = f"{len(calls.graphs)} graphs of {calls.kernels} kernels, at the pace of PyTorch's published figures"
+        warnings.append(f"Compiling is taken as {duration}: {figures}.")
+    return warnings
+
+
 def _not_modelled(run: ProgramRun, world_size: int) -> list[str]:
-    listed = ["time that the GPU waits for data", "evaluation, generation and checkpoints between steps"]
+    listed = ["time that the GPU waits for data"]
+    if run.watcher.program_length is None or not run.watcher.program_length.evaluation_batches:
+        listed.append("evaluation and generation between steps")
     if world_size > 1:
         listed.append("time of communication between machines")
+    step = _last_step(run.session.recorder.trace, run.watcher)
+    if any(row.name in ("send", "recv_") for row in count_collectives(step)):
+        listed.append("time that a pipeline stage waits for others")
     return listed
 
 
 def _alive(run: ProgramRun) -> list[dict[str, Any]]:
-    """The largest storages that were alive when an allocation failed, with their category."""
-    storages = run.session.recorder.trace.storages
-    alive = [storages[index] for index in run.session.card.largest_at_failure if 0 <= index < len(storages)]
-    return [{"bytes": storage.bytes, "category": category(storage).value} for storage in alive]
+    """The largest storages that were alive when an allocation failed, with their category and the line of each."""
+    trace = run.session.recorder.trace
+    indices = [index for index in run.session.card.largest_at_failure if 0 <= index < len(trace.storages)]
+    lines = birth_lines(trace, set(indices))
+    return [
+        {"bytes": trace.storages[i].bytes, "category": category(trace.storages[i]).value, "line": lines.get(i, "")}
+        for i in indices
+    ]

@@ -1,25 +1,24 @@
 """How sure a forecast of time is: three scenarios from what it rests on, narrower with every run that is known.
 
-Optimistic and conservative are the 10 and 90 % quantiles: of errors on published or measured steps by class of
-evidence, or of the log-normal that past runs leave.
+Optimistic and conservative are the 10 and 90 % quantiles of measured over forecast. Before any run is known they are
+those of published or measured steps of the same group; then those of the log-normal that past runs leave.
 """
 
+import json
 import math
+from functools import cache
+from importlib.resources import files
 
+from forerun.clock.costs import Costs
 from forerun.experience import Correction
+from forerun.memory.overhead import uses_cudnn
 from forerun.records import Range, RunPhases
+from forerun.trace import Trace
 
-TIME_SPREAD = {
-    "measured": (0.91, 1.09),
-    "architecture": (0.82, 1.25),
-    "unseen": (0.82, 1.25),
-    "timed": (0.97, 1.23),
-    "calibrated": (0.97, 1.23),
-}
-"""Optimistic and conservative share of the expected time, by what the rates rest on. Products measured on this GPU: the
-10 and 90 % quantiles of 50 published steps; 13 of 14 held out lie inside. Other GPUs: wider than the extremes of seven
-steps (0.85 to 1.18), which are few.
-Operators timed here: the same quantiles of the 30 steps in `benchmarks/cpu_steps.json`."""
+PROGRAM, SETTINGS = "program", "settings"
+"""What a forecast was told: the program itself (a script, a Trainer, a step function), or a settings file, which says
+less: kernels, library versions and lengths of real batches are left to defaults."""
+SEVERAL, COMPILED, IMAGES, OTHER_GPU = "several-gpus", "compiled", "images", "other-gpu"
 TERM_SPREAD = {"data": 0.5, "evaluation": 0.4, "checkpoint": 0.5, "startup": 0.5, "compile": 0.4}
 """Standard deviation of the logarithm of measured over forecast before any run is known; stated."""
 NINTH_DECILE = 1.2816
@@ -27,13 +26,35 @@ NINTH_DECILE = 1.2816
 PHASE_TERMS = {f"{name}_seconds": name for name in ("startup", "compile", "evaluation", "checkpoint")}
 
 
-def shares(evidence: str, correction: Correction | None = None, term: str = "step") -> tuple[float, float]:
+@cache
+def table() -> dict[str, list[float]]:
+    """Group → optimistic and conservative share of the expected step, from `time_ranges.json`."""
+    content = json.loads(files("forerun.forecasting").joinpath("time_ranges.json").read_text(encoding="utf-8"))
+    return {name: entry["shares"] for name, entry in content["groups"].items()}
+
+
+def group_of(trace: Trace, costs: Costs, stated: str) -> str:
+    """The group of steps that a step is judged with, by what misses most: several ranks, then compiled code, then image
+    layers, then products of a GPU that were not measured, then what the forecast was told (PROGRAM or SETTINGS)."""
+    if costs.is_host:  # operators of this CPU
+        return costs.evidence
+    if trace.world_size > 1:
+        return SEVERAL
+    if any(call.issuer != "eager" for call in trace.calls):
+        return COMPILED
+    if uses_cudnn(trace):
+        return IMAGES
+    return stated if costs.evidence == "measured" else OTHER_GPU
+
+
+def shares(group: str, correction: Correction | None = None, term: str = "step") -> tuple[float, float]:
     """Optimistic and conservative share of an expected time."""
     fitted = None if correction is None else correction.terms.get(term)
     if fitted is not None and fitted.runs:
         return math.exp(-NINTH_DECILE * fitted.spread), math.exp(NINTH_DECILE * fitted.spread)
     if term == "step":
-        return TIME_SPREAD[evidence]
+        low, high = table()[group]
+        return low, high
     return math.exp(-NINTH_DECILE * TERM_SPREAD[term]), math.exp(NINTH_DECILE * TERM_SPREAD[term])
 
 
@@ -42,12 +63,12 @@ def spread(expected: float, low: float, high: float) -> Range:
     return Range(optimistic=expected * low, expected=expected, conservative=expected * high)
 
 
-def run_range(phases: RunPhases, evidence: str, correction: Correction | None) -> Range:
+def run_range(phases: RunPhases, group: str, correction: Correction | None) -> Range:
     """Range of a whole run: its phases miss independently of each other, so their widths add as squares."""
     seconds = phases.model_dump()
     expected, below, above = sum(seconds.values()), 0.0, 0.0
     for name, value in seconds.items():
-        low, high = shares(evidence, correction, PHASE_TERMS.get(name, "step"))
+        low, high = shares(group, correction, PHASE_TERMS.get(name, "step"))
         below += (value * (1 - low)) ** 2
         above += (value * (high - 1)) ** 2
     return Range(optimistic=expected - math.sqrt(below), expected=expected, conservative=expected + math.sqrt(above))

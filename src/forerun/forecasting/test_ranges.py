@@ -1,26 +1,66 @@
-"""Scenarios in order, narrower with experience, and of a run narrower than the sum of its phases'."""
+"""Scenarios in order, by what is known of the step, narrower with experience; a run's narrower than its phases' sum."""
+
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.clock.priors import PriorCosts
 from forerun.experience import Correction, CorrectionTerm
-from forerun.forecasting.ranges import TIME_SPREAD, run_range, shares, spread
+from forerun.forecasting.ranges import PROGRAM, SETTINGS, group_of, run_range, shares, spread, table
+from forerun.hardware.catalogue import device
 from forerun.records import RunPhases
+from forerun.trace import Call, Trace
 
 KNOWN = Correction(terms={"step": CorrectionTerm(factor=1.1, spread=0.05, runs=3)})
 SECONDS = st.floats(0, 1e6)
 
 
-@pytest.mark.parametrize("evidence", TIME_SPREAD)
-def test_a_step_is_inside_its_range(evidence):
-    band = spread(2.0, *shares(evidence))
+@dataclass
+class HostCosts:
+    """Operators timed on a CPU."""
+
+    description: str = "timed"
+    evidence: str = "calibrated"
+    is_host: bool = True
+
+    def device_seconds(self, call: Call) -> float:
+        """Nothing."""
+        return 0.0
+
+    host_seconds = device_seconds
+
+
+@pytest.mark.parametrize("group", table())
+def test_a_step_is_inside_its_range(group):
+    band = spread(2.0, *shares(group))
     assert band.optimistic < band.expected == 2.0 < band.conservative
 
 
 def test_known_runs_narrow_a_step():
-    low, high = shares("unseen", KNOWN)
-    assert TIME_SPREAD["unseen"][0] < low < 1 < high < TIME_SPREAD["unseen"][1]
+    low, high = shares("other-gpu", KNOWN)
+    assert shares("other-gpu")[0] < low < 1 < high < shares("other-gpu")[1]
+
+
+def trace_with(name: str, issuer: str = "eager", world_size: int = 1) -> Trace:
+    call = Call(name, (), (), (), (), 0, 0, 0, issuer=issuer)
+    return Trace(calls=[call], world_size=world_size)
+
+
+def test_what_misses_most_decides_the_group():
+    known, other = PriorCosts(device("a100-80gb")), PriorCosts(device("rtx-3090"))
+    assert group_of(trace_with("aten.mm.default"), known, PROGRAM) == "program"
+    assert group_of(trace_with("aten.mm.default"), known, SETTINGS) == "settings"
+    assert group_of(trace_with("aten.mm.default"), other, PROGRAM) == "other-gpu"
+    assert group_of(trace_with("aten.convolution.default"), other, PROGRAM) == "images"
+    assert group_of(trace_with("aten.convolution.default", "compiled"), known, PROGRAM) == "compiled"
+    assert group_of(trace_with("aten.mm.default", "compiled", 8), known, SETTINGS) == "several-gpus"
+    assert group_of(trace_with("aten.mm.default"), HostCosts(), SETTINGS) == "calibrated"
+
+
+def test_a_settings_file_says_less_than_the_program():
+    assert shares(SETTINGS)[1] - shares(SETTINGS)[0] >= shares(PROGRAM)[1] - shares(PROGRAM)[0]
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS)

@@ -51,3 +51,53 @@ def test_peak_is_below_the_card_when_nothing_failed():
     with forerun.virtual_gpu("t4") as gpu:
         nn.Linear(1024, 1024).to(gpu.device)(torch.zeros(8, 1024, device=gpu.device)).sum().backward()
     assert gpu.memory.peak_reserved_bytes < 64 * MIB
+
+
+def test_plain_host_tensors_land_where_they_are_moved():
+    with forerun.virtual_gpu("t4") as gpu:
+        layer = nn.Linear(1024, 1024)
+        batch = torch.arange(8 * 1024).reshape(8, 1024).to(gpu.device)
+        layer.to(gpu.device)(batch.float()).sum().backward()
+        assert batch[0, :3].tolist() == [0, 1, 2], "values that are known stay known"
+        assert batch.device == gpu.device == torch.device("cuda", 0)
+    breakdown = gpu.memory.breakdown
+    assert breakdown.parameter_bytes == 4 * 1024 * 1025
+    assert breakdown.gradient_bytes == 4 * 1024 * 1024, "at the peak, before that of the bias"
+
+
+def test_attention_is_the_one_asked_for():
+    def kernels(attention):
+        with forerun.virtual_gpu("a100-40gb", attention=attention) as gpu:
+            x = torch.zeros(2, 8, 128, 64, dtype=torch.bfloat16, device=gpu.device)
+            nn.functional.scaled_dot_product_attention(x, x, x)
+        return {call.name for call in gpu.trace.calls if "attention" in call.name or "softmax" in call.name}
+
+    assert kernels("auto") == {"aten._scaled_dot_product_flash_attention.default"}
+    assert kernels("sdpa:efficient") == {"aten._scaled_dot_product_efficient_attention.default"}
+    assert kernels("sdpa:math") == {"aten._safe_softmax.default"}
+
+
+def test_what_ran_is_forecast_as_a_program_is():
+    with forerun.virtual_gpu("t4") as gpu:
+        layer = nn.Linear(512, 512).to(gpu.device)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = layer(torch.zeros(64, 512, device=gpu.device)).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+    forecast = gpu.forecast
+    assert forecast.script.steps_seen == 3
+    assert forecast.memory.peak_allocated_bytes == gpu.memory.peak_allocated_bytes
+    assert forecast.step.samples_per_second == pytest.approx(64 / forecast.step.seconds.expected)
+    assert [entry.line.startswith("test_virtual_gpu.py:") for entry in forecast.assumed] == [True]
+    assert gpu.assumed
+
+
+def test_a_card_without_limit_tells_its_own_size():
+    with forerun.virtual_gpu("t4", limited=False) as gpu:
+        free, total = torch.cuda.mem_get_info()
+        torch.zeros(64 * GIB, dtype=torch.uint8, device=gpu.device)
+        assert 14 * GIB < free <= total < 16 * GIB
+        assert torch.cuda.mem_get_info()[0] == 0

@@ -26,6 +26,8 @@ MEMORY_TOLERANCE_FRACTION = 0.1
 
 BF16_CAPABILITY = (8, 0)
 """First compute capability with bfloat16 tensor cores (CUDA C++ Programming Guide 12.8, table of arithmetic)."""
+LAZY_SINCE = (11, 7)
+"""First version of CUDA whose kernels are loaded when they are needed (pytorch/pytorch#86509)."""
 
 BF16_ISA_FLAGS = ("avx512_bf16", "amx_bf16")
 """CPU instruction sets that multiply bfloat16 natively, as /proc/cpuinfo spells them."""
@@ -45,6 +47,8 @@ class Device(Record):
     memory_bytes: int
     """The most bytes that one process can see: CUDA's total (below the datasheet's size), or the CPU memory limit."""
     bandwidth_bytes_per_second: float | None = None
+    host_link_bytes_per_second: float | None = None
+    """Between host and device in one direction, as the link's generation states it; null for the CPU."""
     peak_flops_per_second: Mapping[str, float] = {}
     """Dense peak by torch dtype name; "float16" and below accumulate in float32. A missing key: not in hardware."""
     sm_count: int | None = None
@@ -69,6 +73,8 @@ class Device(Record):
         Raises:
             MissingPeak: the hardware has no such arithmetic, or the device is a CPU that was not yet measured.
         """
+        if dtype.startswith("float8_"):  # datasheets have one rate for both of its formats
+            dtype = "float8"
         if dtype in self.peak_flops_per_second:
             return self.peak_flops_per_second[dtype]
         if self.kind == "cpu":
@@ -93,25 +99,38 @@ class Device(Record):
 
 
 @cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(files("forerun.hardware").joinpath("gpus.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def _rows() -> dict[str, Device]:
-    table = tomllib.loads(files("forerun.hardware").joinpath("gpus.toml").read_text(encoding="utf-8"))
-    return {row["name"]: _device_of_row(row, table["context"], table["source"]) for row in table["gpu"]}
+    table = _table()
+    link = table["host_link"]
+    return {row["name"]: _device_of_row(row, table["context"], link, table["source"]) for row in table["gpu"]}
 
 
-def _device_of_row(row: dict[str, Any], contexts: dict[str, Any], texts: dict[str, str]) -> Device:
+def _device_of_row(
+    row: dict[str, Any], contexts: dict[str, Any], link: dict[str, Any], texts: dict[str, str]
+) -> Device:
     row = dict(row)
     major, minor = row["compute_capability"]
     context = contexts[row.pop("context", f"{major}.{minor}")]
-    sources = {**row.pop("sources"), "context_bytes": context["source"]}
+    sources = {**row.pop("sources"), "context_bytes": context["source"], "host_link_bytes_per_second": link["source"]}
     return Device(
         memory_bytes=round(row.pop("memory_mib") * MIB),
         bandwidth_bytes_per_second=row.pop("bandwidth_gb_per_second") * GIGA,
+        host_link_bytes_per_second=link["gb_per_second"][row["architecture"]] * GIGA,
         peak_flops_per_second={dtype: tera * TERA for dtype, tera in row.pop("peak_tera").items()},
         l2_bytes=round(row.pop("l2_mib") * MIB),
-        context_bytes=Range(**{scenario: mib * MIB for scenario, mib in context["mib"].items()}),
+        context_bytes=_range(context["mib"]),
         sources={field: _expand(text, texts) for field, text in sources.items()},
         **row,
     )
+
+
+def _range(mib: dict[str, float]) -> Range:
+    return Range(**{scenario: value * MIB for scenario, value in mib.items()})
 
 
 def _expand(text: str, texts: dict[str, str]) -> str:
@@ -125,11 +144,14 @@ def devices() -> list[Device]:
     return list(_rows().values())
 
 
-def device(name: str) -> Device:
-    """The GPU of that catalogue name, without regard to case.
+def device(name: str, cuda: str = "") -> Device:
+    """The GPU of that catalogue name, without regard to case; `cuda` is the version that PyTorch was built for.
+
+    Before CUDA 11.7 the context holds every kernel, about 1 GiB more; without a version it is today's.
 
     Raises:
         UnknownDevice: no such row; the message lists the nearest names.
+        ValueError: `cuda` is no version such as "11.3".
     """
     rows = _rows()
     if name.lower() not in rows:
@@ -137,7 +159,14 @@ def device(name: str) -> Device:
             f"No GPU named {name!r} in the catalogue. Nearest: {nearest(name, list(rows))}. "
             f"`forerun gpus` lists all {len(rows)}; `cpu` means this machine."
         )
-    return rows[name.lower()]
+    row = rows[name.lower()]
+    if not cuda or tuple(int(part) for part in cuda.split(".")[:2]) >= LAZY_SINCE:
+        return row
+    contexts = [
+        c for c in _table()["eager_context"].values() if tuple(c["capability"]) <= (row.compute_capability or (0, 0))
+    ]
+    context = max(contexts, key=lambda c: c["capability"])
+    return row.model_copy(update={"context_bytes": _range(context["mib"])})
 
 
 def device_of_name_string(reported: str, memory_bytes: int | None = None) -> Device | None:

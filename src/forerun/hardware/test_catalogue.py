@@ -9,6 +9,7 @@ from forerun.units import GIB, GIGA, MIB, TERA
 NUMBERS = (
     "memory_bytes",
     "bandwidth_bytes_per_second",
+    "host_link_bytes_per_second",
     "peak_flops_per_second",
     "sm_count",
     "l2_bytes",

@@ -19,7 +19,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
 
 from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, nearest
-from forerun.experience import DeviceCalibration
+from forerun.experience import DeviceCalibration, StepObservation
 from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
 
 SCHEMA_VERSION = 1
@@ -80,6 +80,16 @@ CALIBRATIONS = sa.Table(
     sa.Column("at", sa.String(32), nullable=False),
     sa.Column("document", sa.JSON, nullable=False),
 )
+OBSERVATIONS = sa.Table(
+    "observations",
+    METADATA,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("gpu", sa.String(100), nullable=False, index=True),
+    sa.Column("at", sa.String(32), nullable=False),
+    sa.Column("settings", sa.JSON, nullable=False),
+    sa.Column("forecast", sa.JSON, nullable=False),
+    sa.Column("observation", sa.JSON, nullable=False),
+)
 
 
 class RunRow(Record):
@@ -99,12 +109,12 @@ class RunRow(Record):
 
 @dataclass(frozen=True)
 class OutcomeRow:
-    """Forecast and measurement of a finished run."""
+    """Forecast and measurement of a finished run, or of a step that a user measured elsewhere (no `run_id`)."""
 
     run_id: str
     settings: dict[str, Any]
     forecast: Forecast
-    measurement: Measurement
+    measurement: Measurement | StepObservation
 
 
 def default_url() -> str:
@@ -248,6 +258,14 @@ class Ledger:
         document = calibration.model_dump(mode="json", by_alias=True)
         self._write(CALIBRATIONS, [{"gpu": calibration.gpu, "at": at, "document": document}], "calibration")
 
+    def record_observation(self, settings: dict[str, Any], forecast: Forecast, observation: StepObservation) -> None:
+        """Keep a step that a user measured elsewhere, beside its forecast; `settings` are its settings or command."""
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        row: dict[str, Any] = {"gpu": forecast.gpu, "at": at, "settings": settings}
+        row["forecast"] = forecast.model_dump(mode="json", by_alias=True, include=set(Forecast.model_fields))
+        row["observation"] = observation.model_dump()
+        self._write(OBSERVATIONS, [row], "observation")
+
     def record_step(self, run_id: str, report: StepReport) -> None:
         """Keep one step. Steps replayed after a resume belong to a new attempt, begun by this object's first call.
 
@@ -318,13 +336,17 @@ class Ledger:
         return DeviceCalibration.model_validate(rows[0].document) if rows else None
 
     def outcomes(self, gpu: str, limit: int = 50) -> list[OutcomeRow]:
-        """Forecast and measurement of the latest finished runs on a device, newest first."""
+        """Forecast and measurement of the latest finished runs and observations on a device, each newest first."""
         query = sa.select(RUNS).where(RUNS.c.gpu == gpu).order_by(RUNS.c.started_at.desc(), RUNS.c.id.desc())
         pairs = []
         for row in self._read(query.limit(limit)):
             forecast, measurement = self.forecast(row.id), self.measurement(row.id)
             if forecast is not None and measurement is not None:
                 pairs.append(OutcomeRow(row.id, row.settings, forecast, measurement))
+        latest = sa.select(OBSERVATIONS).where(OBSERVATIONS.c.gpu == gpu).order_by(OBSERVATIONS.c.number.desc())
+        for row in self._read(latest.limit(limit)):
+            observation = StepObservation.model_validate(row.observation)
+            pairs.append(OutcomeRow("", row.settings, Forecast.model_validate(row.forecast), observation))
         return pairs
 
     def results(self, run_id: str) -> dict[str, dict[str, Any]]:

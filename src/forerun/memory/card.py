@@ -37,7 +37,7 @@ def replay_on_card(
     trace: Trace, device: Device, *, options: AllocatorOptions | None = None, passes: int = 8
 ) -> CardReplay:
     """Replay `trace` on the GPU `device`."""
-    context, total = outside_bytes(device, trace.world_size), device.memory_bytes
+    context, total = _outside(trace, device), device.memory_bytes
     blocks = workspace_bytes(device)
 
     def replay(limit: float | None) -> MemoryReplay:
@@ -58,8 +58,12 @@ def replay_on_card(
     return CardReplay(cramped, True, _range(cramped, device, trace, trace.paged_bytes, total), True)
 
 
+def _outside(trace: Trace, device: Device) -> Range:
+    return outside_bytes(device, trace.world_size)
+
+
 def _range(memory: MemoryReplay, device: Device, trace: Trace, paged_bytes: int, conservative: float) -> Range:
-    context = outside_bytes(device, trace.world_size)
+    context = _outside(trace, device)
     room = device.memory_bytes - conservative
     resident = max(0.0, min(paged_bytes, room))
     expected = memory.peak_reserved_bytes + context.expected + resident

@@ -8,6 +8,7 @@ default `:4096:2:16:8` KiB, and 32 MiB on compute capability 9.0 and above; pyto
 
 from forerun.hardware.catalogue import Device
 from forerun.records import Range
+from forerun.trace import Trace
 from forerun.units import KIB, MIB
 
 CUBLAS_WORKSPACE_BYTES = (4096 * 2 + 16 * 8) * KIB
@@ -17,6 +18,11 @@ HANDLES = 2
 NCCL_PAIR_BYTES, NCCL_BYTES, NCCL_MOST_BYTES = 544 * MIB, 688 * MIB, 1638 * MIB
 """Bytes that the first all-reduce of a communicator takes outside PyTorch's allocator: of two and of more A100s with
 NVLink (NVIDIA/nccl#964), and the most that a communicator's user reports (1.6 GB, NVIDIA/nccl#864)."""
+
+
+def uses_cudnn(trace: Trace) -> bool:
+    """Whether the step runs convolutions, and so loads cuDNN's kernels besides PyTorch's."""
+    return any("convolution" in call.name for call in trace.calls)
 
 
 def outside_bytes(device: Device, world_size: int) -> Range:

@@ -47,3 +47,9 @@ def test_managed_memory_counts_only_while_there_is_room():
     full = replay_on_card(trace, T4)
     assert full.fits
     assert full.device_bytes.conservative <= T4.memory_bytes + MIB
+
+
+def test_an_old_cuda_leaves_less_of_the_card():
+    assert replay_on_card(growing([22.3]), device("rtx-3090")).fits
+    assert not replay_on_card(growing([22.3]), device("rtx-3090", "11.3")).fits
+    assert replay_on_card(growing([21.0]), device("rtx-3090", "11.3")).fits

@@ -103,11 +103,29 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
                 f"model.config.{field}: no field of {type(config).__name__}. "
                 f"Nearest: {nearest(field, sorted(field_names))}."
             )
-    config.update(dict(overrides))
+    if overrides:
+        config = _changed(config, name if row is None else row, overrides)
     # transformers refuses "sdpa" for classes without it when the model is built, so it is decided here
     eager = attention == "eager" or config.model_type in NO_SDPA
     config._attn_implementation = "eager" if eager else "sdpa"
     return config
+
+
+def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, Any]) -> Any:
+    """The configuration made anew with `overrides`, so that what follows from a field (a head's size) follows it."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    if isinstance(origin, Architecture):
+        stated = {"model_type": origin.model_type, **origin.config}
+    else:
+        stated, _ = type(config).get_config_dict(origin, local_files_only=True)  # it was read a moment ago
+    try:
+        return type(config).from_dict({**stated, **overrides})
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise InvalidSettings(
+            f"model.config: fields of {type(config).__name__} that agree; found {dict(overrides)}: {reason}"
+        ) from error
 
 
 @cache
@@ -118,8 +136,9 @@ def hub_is_reachable() -> bool:
     if constants.HF_HUB_OFFLINE:
         return False
     host = urlsplit(constants.ENDPOINT)
+    port = host.port or (80 if host.scheme == "http" else 443)
     try:
-        socket.create_connection((host.hostname, host.port or 443), timeout=HUB_SECONDS).close()
+        socket.create_connection((host.hostname, port), timeout=HUB_SECONDS).close()
     except OSError:
         return False
     return True

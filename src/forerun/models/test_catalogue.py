@@ -1,5 +1,6 @@
 """Every row builds to its parameter count; names, overrides and errors."""
 
+import json
 import re
 
 import pytest
@@ -98,3 +99,15 @@ def test_overrides_are_checked():
 )
 def test_attention(name, attention, implementation):
     assert model_config(name, {}, attention)._attn_implementation == implementation
+
+
+def test_what_follows_from_a_changed_field_follows_it(tmp_path):
+    sizes = {"hidden_size": 2304, "num_attention_heads": 36, "num_key_value_heads": 36}
+    assert model_config("llama-7b", {}, "auto").head_dim == 128
+    assert model_config("llama-7b", sizes, "auto").head_dim == 64
+    assert len(model_config("gemma-2-2b", {"num_hidden_layers": 4}, "auto").layer_types) == 4
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 4096}))
+    assert model_config(str(tmp_path), sizes, "auto").head_dim == 64
+    assert model_config("llama-3.2-3b", {"hidden_size": 1536}, "auto").head_dim == 128, "stated, not derived"
+    with pytest.raises(InvalidSettings, match=r"model\.config: .*2048.* heads \(24\)"):
+        model_config("llama-3.2-3b", {"hidden_size": 2048}, "auto")

@@ -65,10 +65,10 @@ def attention(original: Settings, device: Device) -> Reason:
     """Why a named attention kernel is replaced."""
     kernel = original.model.attention
     text = f"model.attention {kernel} → auto: the quickest kernel that {device.name} has for this model"
-    if kernel in ("eager", "math"):
+    if kernel in ("eager", "sdpa:math"):
         length = original.batch.sequence_length
         text += f"; {kernel} stores {length} × {length} scores for each head"
-    if kernel == "efficient":
+    if kernel == "sdpa:efficient":
         text += f"; the efficient kernel has about {EFFICIENT_SHARE_OF_FLASH:g} of flash's speed"
     return Reason(about="model.attention", said=text)
 

@@ -11,7 +11,7 @@ from typing import Any
 from forerun.plan.space import changed
 from forerun.settings.schema import Settings
 
-ADAM_LIKE = ("adamw", "adamw-8bit", "paged-adamw-8bit")
+ADAM_LIKE = ("adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit")
 
 
 def rate_factor(optimizer: str, batch_factor: float) -> float:

@@ -28,6 +28,7 @@ from forerun.plan.space import (
     strategies,
 )
 from forerun.settings.schema import Settings
+from forerun.step.attention import runs_package
 from forerun.step.heads import GENERIC
 
 NEGLIGIBLE = 0.01
@@ -76,7 +77,8 @@ def search(original: Settings, device: Device, bench: Workbench, *, change_globa
 def _simplify(original: Settings, device: Device, bench: Workbench, pool: CandidatePool) -> Settings:
     """The settings without what only slows them down, padded as little as the workload allows."""
     start = changed(original, {"compile": "none", "compile_unit": "model"})
-    if original.model.attention != "auto":
+    # a package is no choice of the planner's, which cannot know whether it is installed; its user does
+    if original.model.attention != "auto" and not runs_package(original, device.compute_capability):
         start = changed(start, {"model.attention": "auto"})
         pool.reasons.append(reasons.attention(original, device))
     if original.optimizer.implementation != "auto":

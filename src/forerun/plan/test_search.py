@@ -152,3 +152,12 @@ def test_an_estimate_is_the_forecast_of_its_candidate():
         assert estimate.step_seconds == pytest.approx(forecast.step.seconds.expected, rel=1e-9)
         assert estimate.training_seconds == pytest.approx(forecast.run.phases.training_seconds, rel=1e-9)
         assert estimate.device_bytes == forecast.memory.device_bytes.conservative
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("gpu", "attention"), [("a100-40gb", "flash_attention_2"), ("t4", "auto")])
+def test_a_package_that_the_user_names_is_kept_where_the_card_has_it(gpu, attention):
+    model = {"name": "tiny-llama", "attention": "flash_attention_2"}
+    settings = settings_from({**target("llama").model_dump(), "model": model, "precision": "fp16-mixed"})
+    plan = make_plan(settings, [device(gpu)], ask)
+    assert settings_from(plan.settings).model.attention == attention

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from forerun.records import Record
+from forerun.units import GIB, KIB, MIB
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 92, 12, 14, 28
 TICKS = 4
 MARKED = 12
 """Most points that a line marks with dots, so that a reader sees where nothing was measured."""
+MOMENT_ROOM = 90
+"""Least pixels between two moments that both have their names."""
 NICE_STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -81,6 +84,8 @@ class StackView(Record):
     x: list[float]
     layers: list[Layer]
     marks: list[tuple[str, float]] = []
+    moments: list[tuple[str, float]] = []
+    """Names of places on the horizontal axis, in their order."""
 
 
 def nice_ticks(low: float, high: float, count: int = TICKS) -> list[float]:
@@ -104,9 +109,10 @@ def across_axis(low: float, high: float) -> Axis:
     return Axis(low=low, high=high, first_pixel=LEFT, last_pixel=WIDTH - RIGHT, ticks=ticks)
 
 
-def up_axis(low: float, high: float) -> Axis:
-    """A vertical axis rounded out to its ticks."""
-    ticks = nice_ticks(low, high if high > low else low + 1)
+def up_axis(low: float, high: float, unit: float = 1) -> Axis:
+    """A vertical axis rounded out to its ticks, which are round numbers of `unit`."""
+    high = high if high > low else low + unit
+    ticks = [tick * unit for tick in nice_ticks(low / unit, high / unit)]
     return Axis(low=ticks[0], high=ticks[-1], first_pixel=HEIGHT - BOTTOM, last_pixel=TOP, ticks=ticks)
 
 
@@ -128,8 +134,9 @@ def stack_view(
     x: Sequence[float],
     series: Sequence[tuple[str, str, Sequence[float]]],
     marks: Sequence[tuple[str, float]] = (),
+    moments: Sequence[tuple[str, float]] = (),
 ) -> StackView:
-    """Series (name, style, heights) stacked in order; marks above the plot are left out unless near its top."""
+    """Series (name, style, heights in bytes) stacked in order; marks are left out unless they are near the top."""
     base = [0.0] * len(x)
     layers = []
     for name, style, heights in series:
@@ -138,10 +145,11 @@ def stack_view(
         base = upper
     top = max(base)
     visible_marks = [(name, value) for name, value in marks if value <= 1.3 * top]
-    up = up_axis(0.0, max([top, *(value for _, value in visible_marks)]))
+    highest = max([top, *(value for _, value in visible_marks)])
+    up = up_axis(0.0, highest, next((unit for unit in (GIB, MIB, KIB) if highest >= unit), 1))
     return StackView(
         title=title, description=description, across=across_axis(min(x), max(x)), up=up, x=list(x), layers=layers,
-        marks=visible_marks,
+        marks=visible_marks, moments=list(moments),
     )  # fmt: skip
 
 
@@ -179,11 +187,28 @@ def draw_stack(view: StackView, show_x: Callable[[float], str], show_y: Callable
         upper_edge = [f"{x},{view.up.pixel(y)}" for x, y in zip(xs, layer.upper, strict=True)]
         lower_edge = [f"{x},{view.up.pixel(y)}" for x, y in zip(reversed(xs), reversed(layer.lower), strict=True)]
         parts.append(f'<polygon class="{layer.style}" points="{" ".join([*upper_edge, *lower_edge])}"/>')
+    parts += _moments(view)
     for name, value in view.marks:
         y = view.up.pixel(value)
         parts.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text class="note" x="{WIDTH - RIGHT}" y="{y - 4}" text-anchor="end">{escape(name)}</text>')
     return _svg(view.title, view.description, parts)
+
+
+def _moments(view: StackView) -> list[str]:
+    """Dashed lines with names behind them, the last ones before them; names that would touch are left out."""
+    parts: list[str] = []
+    last_x = -math.inf
+    for name, value in view.moments:
+        x = view.across.pixel(value)
+        is_left = x > WIDTH - RIGHT - MOMENT_ROOM
+        parts.append(f'<line class="moment" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+        if x - last_x >= MOMENT_ROOM * (2 if is_left else 1):
+            edge, anchor = (x - 4, "end") if is_left else (x + 4, "start")
+            place = f'x="{edge:.1f}" y="{TOP - 4}" text-anchor="{anchor}"'
+            parts.append(f'<text class="note" {place}>{escape(name)}</text>')
+            last_x = x
+    return parts
 
 
 def _frame(across: Axis, up: Axis, show_x: Callable[[float], str], show_y: Callable[[float], str]) -> str:

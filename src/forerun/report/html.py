@@ -49,7 +49,7 @@ class Bar(Record):
 def render_page(content: PageContent) -> str:
     """One self-contained HTML document."""
     forecast, measured = content.forecast, content.measurement
-    return _template("page.html.j2").render(
+    return page_template("page.html.j2").render(
         content=content,
         tables=content.tables,
         forecast=forecast,
@@ -73,14 +73,15 @@ def render_page(content: PageContent) -> str:
 
 def render_results(title: str, note: str, tables: Sequence[ResultTable], curves: Sequence[ResultCurve]) -> str:
     """One self-contained HTML document of tables and curves."""
-    return _template("sweep.html.j2").render(
+    return page_template("sweep.html.j2").render(
         title=title, note=note, tables=tables, curves=[Markup(curve_chart(curve)) for curve in curves],
         cell_text=cell_text,
     )  # fmt: skip
 
 
 @cache
-def _template(name: str) -> jinja2.Template:
+def page_template(name: str) -> jinja2.Template:
+    """A template of this folder; what it is given is escaped unless it is `Markup`."""
     loader = jinja2.PackageLoader("forerun.report", "")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.get_template(name)

@@ -19,8 +19,13 @@ def program_tables(forecasts: Sequence[Any], title: str) -> list[RenderableType]
     """Tables of the `ProgramForecast`s of one program, one for each card."""
     first = forecasts[0]
     plain: list[Forecast] = list(forecasts)
+    if first.script.exit_code and not first.script.steps_seen and first.out_of_memory is None:
+        text = "The program failed by itself before its first optimizer step, so nothing is forecast."
+        main: RenderableType = Text(text, style="red")
+    else:
+        main = forecast_table(first, title) if len(plain) == 1 else forecast_comparison(plain)
     views: list[RenderableType] = [
-        forecast_table(first, title) if len(plain) == 1 else forecast_comparison(plain),
+        main,
         Text(
             f"{first.script.command}: {first.script.steps_seen} optimizer steps in "
             f"{format_seconds(first.script.wall_seconds)}, host memory {format_bytes(first.script.host_peak_bytes)}, "
@@ -38,6 +43,12 @@ def program_tables(forecasts: Sequence[Any], title: str) -> list[RenderableType]
     views += [
         Text(f"Finding ({finding.kind}, {finding.line}): {finding.text}", style="yellow") for finding in first.findings
     ]
+    if first.ranks:
+        table = Table("rank", "allocated", "device", "step", title="Ranks", title_justify="left")
+        for each in first.ranks:
+            device, step = format_bytes(each.device_bytes), format_seconds(each.step_seconds)
+            table.add_row(str(each.rank), format_bytes(each.peak_allocated_bytes), device, step)
+        views += [table, Text(f"The forecast is that of rank {first.rank}, which needs most memory.")]
     if first.assumed:
         table = Table("line", "value that nobody can know", "answered with", title="Assumed", title_justify="left")
         for each in first.assumed[:MOST_LINES]:

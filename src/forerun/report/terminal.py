@@ -38,6 +38,9 @@ def _fit_line(forecast: Forecast) -> Text:
     needs, has = format_bytes(memory.device_bytes.conservative), format_bytes(memory.capacity_bytes)
     if forecast.fits:
         return Text(f"Fits: {needs} of {has} at most", style=f"bold {GOOD}")
+    full = getattr(forecast, "out_of_memory", None)  # of a program: it stopped before it reached its peak
+    if full is not None:
+        needs = f"{format_bytes(full.tried_bytes)} beside {format_bytes(full.allocated_bytes)}"
     return Text(f"Does not fit: needs {needs}, {forecast.gpu} has {has}", style=f"bold {BAD}")
 
 

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from forerun.errors import InvalidSettings, nearest
+from forerun.settings.refused_words import reason_of_key, reason_of_value
 from forerun.settings.schema import Section, Settings
 
 Options = TypeVar("Options", bound=Section)
@@ -97,11 +98,13 @@ def _explain(error: ValidationError, section: type[BaseModel] = Settings, prefix
         field = (prefix + ".".join(str(part) for part in problem["loc"])).removesuffix(".")
         if problem["type"] == "extra_forbidden":
             close = nearest(str(problem["loc"][-1]), known_keys(problem["loc"][:-1], section))
-            parts.append(f"{field}: no such setting. Nearest: {close}.")
+            reason = reason_of_key(str(problem["loc"][-1]))
+            parts.append(f"{field}: no such setting. {reason or f'Nearest: {close}'}.")
         elif problem["type"] == "missing":
             parts.append(f"{field}: required, but not given. Add it to the settings.")
         else:
-            message = problem["msg"].removeprefix("Value error, ")
+            reason = reason_of_value(field, problem["input"])
+            message = problem["msg"].removeprefix("Value error, ") + (f" ({reason})" if reason else "")
             actual = (
                 "" if isinstance(problem["input"], dict | Section) or not field else f"; found {problem['input']!r}"
             )

@@ -8,12 +8,18 @@ required; the length of a run must be given by `data.examples` or `schedule.max_
 import hashlib
 import json
 import math
+import warnings
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
-Attention = Literal["auto", "eager", "sdpa", "flash", "efficient", "math"]
+Attention = Literal[
+    "auto", "eager", "sdpa", "sdpa:flash", "sdpa:efficient", "sdpa:cudnn", "sdpa:math", "flash_attention_2",
+    "flash_attention_3", "flex_attention",
+]  # fmt: skip
+OLD_ATTENTION = {kernel: f"sdpa:{kernel}" for kernel in ("flash", "efficient", "math")}
+"""Words of settings files of before 2026-11-22, and what they mean."""
 Count = Annotated[int, Field(ge=1)]
 CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""
@@ -33,14 +39,37 @@ class ModelSettings(Section):
     config: dict[str, Any] = {}
     """Overrides of the architecture's Hugging Face configuration fields."""
     attention: Attention = "auto"
-    """Attention kernel; `auto` takes what PyTorch would choose on the device."""
+    """Attention: `auto` and `sdpa` take what PyTorch would choose on the device, `sdpa:…` one of its kernels, and the
+    rest is what transformers calls so: `flash_attention_2` needs the package `flash_attn`."""
+    kernels: Literal["none", "liger"] = "none"
+    """Fused kernels in place of the model's own: `liger` (linkedin/Liger-Kernel) for normalisations, gated layers,
+    rotary positions, and a loss that never has all logits."""
+    freeze: list[str] = []
+    """Parameters that are not trained, by name; `*` stands for any part of a name (`model.layers.0.*`)."""
+
+    @field_validator("attention", mode="before")
+    @classmethod
+    def _new_words(cls, value: Any) -> Any:
+        if isinstance(value, str) and value in OLD_ATTENTION:
+            warnings.warn(
+                f"model.attention: {value!r} is now written {OLD_ATTENTION[value]!r} (PyTorch's own kernel)"
+                f"{'; the package flash_attn is flash_attention_2' if value == 'flash' else ''}.",
+                FutureWarning,
+                stacklevel=2,
+            )
+            return OLD_ATTENTION[value]
+        return value
 
 
 class AdapterSettings(Section):
-    """Low-rank adapters (LoRA, Hu et al. 2021)."""
+    """Low-rank adapters (LoRA, Hu et al. 2021), and peft's others."""
 
-    kind: Literal["none", "lora"] = "none"
+    kind: Literal["none", "lora", "prompt", "prefix", "llama-adapter", "ia3"] = "none"
     """`none` trains all parameters."""
+    virtual_tokens: Count = 20
+    """Length of what `prompt`, `prefix` and `llama-adapter` learn."""
+    layers: Count = 30
+    """Last blocks that `llama-adapter` changes."""
     rank: Count = 8
     """Inner dimension of the adapter."""
     alpha: Annotated[float, Field(gt=0)] = 16
@@ -60,8 +89,10 @@ class AdapterSettings(Section):
 class OptimizerSettings(Section):
     """The update rule."""
 
-    name: Literal["adamw", "adamw-8bit", "paged-adamw-8bit", "sgd", "adafactor", "lion", "muon"] = "adamw"
-    """Update rule."""
+    name: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "adafactor", "lion", "muon"] = (
+        "adamw"
+    )
+    """Update rule; `paged-…` keeps its state in memory that the driver moves to the host when the card is full."""
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
     """Peak learning rate, after warm-up."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
@@ -70,6 +101,8 @@ class OptimizerSettings(Section):
     """How the update is issued; `auto` is fused where the optimizer has it."""
     max_gradient_norm: Annotated[float, Field(gt=0)] | None = None
     """Clip the global gradient norm to this; `null` does not clip."""
+    in_backward: bool = False
+    """Update each parameter as soon as its gradient is there, and drop that: the whole set never exists."""
 
 
 class BatchSettings(Section):
@@ -137,6 +170,10 @@ class ParallelSettings(Section):
     """Strategy."""
     world_size: Count = 1
     """Devices."""
+    zero: Literal[0, 1, 2, 3] = 0
+    """Stage of DeepSpeed's ZeRO with `kind: ddp`: 1 splits optimizer state and fp32 weights over ranks, 2 gradients."""
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload."""
 
 
 class CheckpointSettings(Section):
@@ -176,6 +213,8 @@ class Settings(Section):
     """Low-rank adapter, if any."""
     quantization: Literal["none", "int8", "nf4", "nf4-double"] = "none"
     """Storage of frozen base weights."""
+    kbit_preparation: bool = False
+    """What peft's `prepare_model_for_kbit_training` does to a quantised model: all that is not packed becomes fp32."""
     precision: Precision = "fp32"
     """Number formats: `…-mixed` keeps fp32 weights under autocast, `…-true` stores the weights in it."""
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -190,6 +229,8 @@ class Settings(Section):
     """Length and learning rate."""
     activation_checkpointing: Literal["none", "blocks", "selective"] = "none"
     """Which activations are recomputed in the backward pass."""
+    activation_offload: bool = False
+    """Keep what the backward pass needs in pinned host memory (`torch.autograd.graph.save_on_cpu`)."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     """`torch.compile` mode."""
     compile_unit: Literal["model", "blocks"] = "model"
@@ -279,6 +320,12 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
         (
             isinstance(s.adapter.targets, list) and not s.adapter.targets,
             "adapter.targets: names at least one module; found an empty list. Use all-linear or a list of names.",
+        ),
+        (
+            s.adapter.kind not in ("none", "lora")
+            and bool(s.adapter.dora or s.adapter.rslora or s.adapter.modules_to_save),
+            f"adapter.kind: dora, rslora and modules_to_save belong to lora; found them with {s.adapter.kind!r}. Leave "
+            f"them out, or set adapter.kind to lora.",
         ),
         (
             s.adapter.dora and s.quantization != "none",

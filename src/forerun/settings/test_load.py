@@ -122,3 +122,11 @@ def test_a_recipe_checks_its_own_options():
         recipe_options(settings_from(MINIMAL, ["recipe.dept=3"]), _Options)
     with pytest.raises(InvalidSettings, match=r"recipe\.rule: .*'three'"):
         recipe_options(settings_from(MINIMAL, ["recipe.rule=three"]), _Options)
+
+
+@pytest.mark.parametrize("word", ["flash", "efficient", "math"])
+def test_old_words_for_attention_are_read_with_a_warning(word):
+    content = {"name": "a", "workload": "causal-lm", "model": {"name": "gpt2", "attention": word}}
+    with pytest.warns(FutureWarning, match=f"now written 'sdpa:{word}'"):
+        settings = settings_from(content)
+    assert settings.model.attention == f"sdpa:{word}"

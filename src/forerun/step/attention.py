@@ -17,9 +17,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 
+from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
-from forerun.step.precision import POLICIES
+from forerun.step.precision import policy_of
 
 NAME = "documents"
 """Name under which transformers finds this attention."""
@@ -31,9 +33,16 @@ HEAD_MULTIPLE, LARGEST_HEAD, LARGEST_ON_SMALL_CHIPS = 8, 256, 192
 """Limits of FlashAttention (`sdp_utils.cpp`, 2.13); on small chips larger heads have no backward pass with dropout."""
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 FORCED: dict[str, tuple[str, ...]] = {
-    "flash": ("FLASH_ATTENTION", "MATH"), "efficient": ("EFFICIENT_ATTENTION", "MATH"), "math": ("MATH",),
+    "sdpa:flash": ("FLASH_ATTENTION", "MATH"), "sdpa:efficient": ("EFFICIENT_ATTENTION", "MATH"),
+    "sdpa:cudnn": ("CUDNN_ATTENTION", "MATH"), "sdpa:math": ("MATH",),
 }  # fmt: skip
 """Names of `torch.nn.attention.SDPBackend`; math takes what the kernel asked for does not."""
+
+
+WITH_OFFSETS = ("auto", "sdpa:flash", "flash_attention_2")
+"""Settings under which packed documents take FlashAttention-2, which PyTorch carries."""
+PACKAGES = {"flash_attention_2": ((8, 0), (99, 9)), "flash_attention_3": ((9, 0), (9, 9))}
+"""Least and most compute capability (README of github.com/Dao-AILab/flash-attention)."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +61,11 @@ class DocumentKernel:
 
 def kernel_of_documents(settings: Settings, config: Any, capability: tuple[int, int] | None) -> DocumentKernel:
     """How a model of `config` keeps packed documents apart on a GPU of that compute capability; None is a CPU."""
-    dtype = POLICIES[settings.precision].compute_dtype
+    dtype = policy_of(settings).compute_dtype
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     most = LARGEST_ON_SMALL_CHIPS if capability in SMALL_CHIPS else LARGEST_HEAD
     obstacles = [
-        (settings.model.attention not in ("auto", "flash"), f"model.attention is {settings.model.attention}"),
+        (settings.model.attention not in WITH_OFFSETS, f"model.attention is {settings.model.attention}"),
         (capability is None, "only GPUs have the kernel"),
         (capability is not None and capability < OLDEST, "the kernel needs compute capability 8.0"),
         (dtype not in HALF, f"the kernel computes in 16 bits, and precision is {settings.precision}"),
@@ -67,6 +76,75 @@ def kernel_of_documents(settings: Settings, config: Any, capability: tuple[int, 
     if reason is not None:
         return DocumentKernel("masks", reason)
     return DocumentKernel("offsets", "FlashAttention takes where each begins")
+
+
+def take_package(model: nn.Module, settings: Settings, capability: tuple[int, int] | None) -> None:
+    """Let `model` use the attention of transformers that the settings name, on a GPU of that compute capability.
+
+    Raises:
+        InvalidSettings: the GPU or the precision has no such kernel.
+        NotSupported: the model has none, or the package is not installed.
+    """
+    name = settings.model.attention
+    if name == "flex_attention" and not _has_values(model):
+        raise NotSupported(
+            "model.attention: flex_attention is compiled for each mask, and its cost is not modelled; found "
+            "'flex_attention'. Set it to sdpa or flash_attention_2 for a forecast."
+        )
+    if name not in (*PACKAGES, "flex_attention"):
+        return
+    if name in PACKAGES:
+        _refuse(settings, capability)
+    if not getattr(model, "_supports_flash_attn", True) and name in PACKAGES:
+        raise NotSupported(f"model.attention: {type(model).__name__} has no {name} in transformers. Set it to sdpa.")
+    if _has_values(model):
+        base: Any = getattr(model, "get_base_model", lambda: model)()
+        try:
+            base.set_attn_implementation(name)
+        except (ImportError, ValueError) as error:  # transformers says what is missing
+            raise NotSupported(f"model.attention: {name} cannot be used here: {error} Set it to sdpa.") from error
+    else:
+        for module in model.modules():
+            config: Any = getattr(module, "config", None)
+            if hasattr(config, "_attn_implementation"):
+                config._attn_implementation = name
+
+
+def runs_package(settings: Settings, capability: tuple[int, int] | None) -> bool:
+    """Whether the settings name a package's attention and the GPU and the precision have it."""
+    if settings.model.attention not in PACKAGES:
+        return False
+    try:
+        _refuse(settings, capability)
+    except InvalidSettings:
+        return False
+    return True
+
+
+def _has_values(model: nn.Module) -> bool:
+    return not any(is_fake(each) or each.device.type == "meta" for each in model.parameters())
+
+
+def _refuse(settings: Settings, capability: tuple[int, int] | None) -> None:
+    """Refuse a package's kernel by name where the GPU or the precision has none."""
+    name = settings.model.attention
+    least, most = PACKAGES[name]
+    if capability is None or not least <= capability <= most:
+        found_on = "a device that is no CUDA GPU" if capability is None else f"{capability[0]}.{capability[1]}"
+        rule = "compute capability 9.0 (Hopper)" if most[0] == least[0] else f"compute capability {least[0]}.{least[1]}"
+        raise InvalidSettings(
+            f"model.attention: {name} needs {rule}; found {found_on}. Set it to sdpa, which has a kernel for every GPU."
+        )
+    if policy_of(settings).compute_dtype not in HALF:
+        raise InvalidSettings(
+            f"model.attention: {name} computes in 16 bits; found precision={settings.precision!r}. Set precision to "
+            f"bf16-mixed, or model.attention to sdpa."
+        )
+    if settings.batch.padding == "packed" and name == "flash_attention_3":
+        raise InvalidSettings(
+            "model.attention: packed documents take FlashAttention-2's kernel; found flash_attention_3 with "
+            "batch.padding=packed. Set model.attention to flash_attention_2 or auto."
+        )
 
 
 def capability_of(device_type: str) -> tuple[int, int] | None:

@@ -5,6 +5,8 @@ trainable.
 Training calls `build_step`; tracing prepares the model on `meta`, gives it fake storage, then binds it.
 """
 
+import fnmatch
+import functools
 import logging
 import warnings
 from typing import Any, cast
@@ -14,15 +16,21 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from forerun.errors import InvalidSettings, NotSupported
+from forerun.errors import InvalidSettings, NotSupported, nearest
 from forerun.settings.schema import Settings
 from forerun.step import parallel
-from forerun.step.attention import capability_of, take_offsets
-from forerun.step.optimizer import build_optimizer
-from forerun.step.precision import POLICIES
+from forerun.step.attention import capability_of, take_offsets, take_package
+from forerun.step.fused_kernels import take_kernels
+from forerun.step.offload import OffloadedOptimizer, require_offload
+from forerun.step.optimizer import Wrap, build_optimizer
+from forerun.step.optimizer_in_backward import require_alone
+from forerun.step.parallel import unwrapped
+from forerun.step.precision import policy_of
+from forerun.step.prompt_adapters import KINDS, add_prompt_adapter, require_place
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
+from forerun.step.zero import ZeroOptimizer, require_zero
 
 CLASSIFICATIONS = ("sequence-classification", "token-classification")
 CLASSIFICATION_HEADS = ("score", "classifier", "pre_classifier")
@@ -42,6 +50,7 @@ def build_step(settings: Settings, workload: Workload, device: str, *, pretraine
         NotSupported: a setting that this version cannot honour.
         InvalidSettings: the adapter names no module of this model.
     """
+    require_trainable(settings)
     parallel.require_group(settings)
     with torch.device(device):
         model = prepare_model(settings, workload, pretrained=pretrained).to(device)
@@ -60,17 +69,54 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
     model = workload.build_model(settings, pretrained=pretrained)
     is_ready = getattr(workload, "is_ready", False)
     if not is_ready:
-        model = model.to(POLICIES[settings.precision].parameter_dtype)
+        model = model.to(policy_of(settings).parameter_dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", PEFT_PATTERN_WARNING, RuntimeWarning)
         warnings.filterwarnings("ignore", PEFT_OLD_NAME_WARNING, FutureWarning)
         if settings.quantization != "none":
-            quantize(model, settings.quantization, POLICIES[settings.precision].compute_dtype)
+            quantize(model, settings.quantization, policy_of(settings).compute_dtype)
+        if settings.kbit_preparation:
+            prepare_for_kbit_training(model)
         if settings.adapter.kind == "lora" and not is_ready:
             model = add_adapter(model, settings)
+        elif settings.adapter.kind in KINDS and not is_ready:
+            require_place(settings, getattr(workload, "head", workload.name))
+            model = add_prompt_adapter(model, settings)
+        freeze(model, settings)
         if settings.activation_checkpointing != "none":
             checkpoint_blocks(model, recomputation(settings))
     return model.train()
+
+
+def prepare_for_kbit_training(model: nn.Module) -> None:
+    """Cast what is not packed to fp32, as peft's function of that name does; recomputation is a setting of its own."""
+    from peft import prepare_model_for_kbit_training
+
+    prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+
+
+def freeze(model: nn.Module, settings: Settings) -> None:
+    """Take the parameters that `model.freeze` names out of training.
+
+    Raises:
+        InvalidSettings: a pattern names no parameter, or nothing is left to train.
+    """
+    patterns = settings.model.freeze
+    names = {name: parameter for name, parameter in unwrapped(model).named_parameters()}
+    for pattern in patterns:
+        parameters = [parameter for name, parameter in names.items() if fnmatch.fnmatchcase(name, pattern)]
+        if not parameters:
+            raise InvalidSettings(
+                f"model.freeze: names parameters of {settings.model.name}; found {pattern!r}, which none has. "
+                f"Nearest: {nearest(pattern, list(names))}."
+            )
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+    if patterns and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InvalidSettings(
+            f"model.freeze: leaves something to train; found {', '.join(patterns)}, which freeze all of it. "
+            f"Take a pattern out."
+        )
 
 
 def bind_step(
@@ -86,11 +132,15 @@ def bind_step(
     `compiler` is the backend of `torch.compile`, for settings that compile. `capability` is the compute capability of a
     virtual GPU; a real one is asked.
     """
-    optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale)
+    capability = capability or capability_of(device)
+    take_package(model, settings, capability)
+    if not any(is_fake(p) for p in model.parameters()):
+        take_kernels(model, settings, capability)
+    optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale, _wrap(settings))
     step = TrainingStep(settings, workload, model, optimizer, device)
-    step.documents = take_offsets(model, settings, capability or capability_of(device))
+    step.documents = take_offsets(model, settings, capability)
     # DDP registers its hooks on the parameters, so it comes after the adapter and before `torch.compile`
-    if settings.parallel.kind == "ddp":
+    if settings.parallel.kind == "ddp" and not settings.parallel.zero:
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
     if settings.compile != "none":
         warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
@@ -100,6 +150,13 @@ def bind_step(
         else:
             step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
     return step
+
+
+def _wrap(settings: Settings) -> Wrap | None:
+    """What decides over which tensors the optimizer's rule works; None where it is the parameters themselves."""
+    if settings.parallel.zero:
+        return functools.partial(ZeroOptimizer, settings=settings)
+    return OffloadedOptimizer if settings.parallel.offload == "optimizer" else None
 
 
 def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
@@ -120,6 +177,44 @@ def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
 def refuse_unsupported(settings: Settings) -> None:
     """Refuse what the contract allows but this version does not do."""
     parallel.refuse_unsupported(settings)
+    require_alone(settings)
+    require_offload(settings)
+    require_zero(settings)
+    if settings.activation_offload and (settings.compile != "none" or settings.parallel.kind == "fsdp"):
+        raise NotSupported(
+            f"activation_offload: hooks on saved tensors are not modelled inside compiled graphs or around gathered "
+            f"weights; found compile={settings.compile!r}, parallel.kind={settings.parallel.kind!r}. Set it to false."
+        )
+    if settings.kbit_preparation and settings.quantization == "none":
+        raise NotSupported(
+            "kbit_preparation: prepares quantised models; found quantization='none'. Set it to false, or quantize."
+        )
+
+
+def require_trainable(settings: Settings) -> None:
+    """Refuse to run what this version only forecasts.
+
+    Raises:
+        NotSupported: naming the setting and the reason.
+    """
+    if settings.optimizer.in_backward:
+        raise NotSupported(
+            "optimizer.in_backward: is forecast here, not trained: a step that updates in its backward pass cannot be "
+            "replayed when it runs out of memory, nor skipped when it is not finite. Set it to false to train."
+        )
+    if settings.adapter.kind in KINDS:
+        raise NotSupported(
+            f"adapter.kind: {settings.adapter.kind} is forecast here, not trained: checkpoints and exports of this "
+            f"version know LoRA. Set adapter.kind to lora to train."
+        )
+    for name in ("zero", "offload"):
+        value = getattr(settings.parallel, name)
+        if value not in (0, "none"):
+            engine = "DeepSpeed" if settings.parallel.zero else "torchao"
+            raise NotSupported(
+                f"parallel.{name}: is forecast here, not trained: {engine}'s optimizer is not part of this trainer; "
+                f"found {value!r}. Train with {engine} itself, or set parallel.kind to fsdp."
+            )
 
 
 def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
@@ -142,7 +237,7 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     if settings.quantization != "none" and any(isinstance(m, QuantizedLinear) for m in model.modules()):
         config._register_custom_module(lora_layers())
     try:
-        return get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
+        return get_peft_model(model, config, autocast_adapter_dtype=settings.kbit_preparation)  # type: ignore[arg-type]
     except ValueError as error:
         linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
         raise InvalidSettings(

@@ -80,7 +80,8 @@ class TracedOptimizer(torch.optim.Optimizer):
                 state[f"absmax{n + 1}"] = torch.zeros(-(-size // SCALE_BLOCK), device=device)
         return state
 
-    def paged_bytes(self) -> int:
-        """Bytes of state in managed memory."""
-        managed = (v for state in self.state.values() for v in state.values() if v.device.type == "meta")
-        return sum(v.numel() * v.element_size() for v in managed)
+
+def paged_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of state in managed memory, of an optimizer that is only traced."""
+    values = (v for state in optimizer.state.values() for v in state.values() if isinstance(v, Tensor))
+    return sum(v.numel() * v.element_size() for v in values if v.device.type == "meta")

@@ -30,8 +30,10 @@ from forerun.step.documents import (
     position_offset,
     require_packable,
 )
+from forerun.step.fused_kernels import FUSED_LOSS, FusedLoss, require_kernels
 from forerun.step.pairs import Pairs
 from forerun.step.parallel import unwrapped
+from forerun.step.prompt_adapters import PROMPT_TOKENS
 from forerun.step.workload import Batch, LossSum
 
 NOT_INPUTS = ("labels", "count", DOCUMENTS, FIRSTS, BOUNDARIES, LONGEST)
@@ -56,6 +58,7 @@ class HeadWorkload:
         model = build_model(config_of(settings), self.head, pretrained_from=source)
         if settings.batch.padding == "packed":
             require_packable(model, self.head, settings.batch.sequence_length)
+        require_kernels(settings, model, self.head)
         if settings.cross_entropy == "chunked":
             require_chunkable(model, self.head)
             setattr(model, IN_CHUNKS, True)
@@ -85,15 +88,23 @@ class HeadWorkload:
         """Cross-entropy summed over valid labels."""
         inputs: dict[str, Any] = {key: value for key, value in batch.items() if key not in NOT_INPUTS}
         bare = unwrapped(model)
+        prompt = getattr(bare, PROMPT_TOKENS, 0)
+        labels = F.pad(batch["labels"], (prompt, 0), value=IGNORED) if prompt else batch["labels"]
         with contextlib.ExitStack() as stack:
             if DOCUMENTS in batch:
                 self._keep_apart(bare, batch, inputs, stack)
+            fused: FusedLoss | None = getattr(bare, FUSED_LOSS, None)
+            if fused is not None:
+                head, cap, _ = stack.enter_context(hidden_for_logits(bare))
+                hidden, labels = self.align(model(**inputs).logits, labels)
+                flat = hidden.reshape(-1, hidden.shape[-1])
+                return LossSum(fused(flat, head.weight, labels.reshape(-1), head.bias, cap))
             if getattr(bare, IN_CHUNKS, False):
                 head, cap, factor = stack.enter_context(hidden_for_logits(bare))
-                hidden, labels = self.align(model(**inputs).logits, batch["labels"])
+                hidden, labels = self.align(model(**inputs).logits, labels)
                 flat = hidden.reshape(-1, hidden.shape[-1])
                 return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap, factor=factor))
-            logits, labels = self.align(model(**inputs).logits, batch["labels"])
+            logits, labels = self.align(model(**inputs).logits, labels)
         flat = logits.reshape(-1, logits.shape[-1]).float()
         return LossSum(F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum"))
 

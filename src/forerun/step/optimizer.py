@@ -4,6 +4,7 @@ PyTorch has AdamW, SGD, Adafactor and Muon (for matrices; the rest is updated by
 has the 8-bit and paged AdamW and Lion. A step that is only traced gets stand-ins for bitsandbytes'.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +15,23 @@ from torch._subclasses.fake_tensor import is_fake
 from forerun.errors import NotSupported
 from forerun.settings.schema import OptimizerSettings
 from forerun.step.eight_bit import TracedOptimizer
+from forerun.step.optimizer_in_backward import Make, OptimizerInBackward
 from forerun.step.quantization import import_bitsandbytes
 
+Wrap = Callable[[list[dict[str, Any]], Make], torch.optim.Optimizer]
+"""Makes an optimizer of parameter groups and of what makes a rule over groups."""
 ISSUE = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 HAS_FUSED = {"adamw", "sgd"}
 ONE_KERNEL_EACH: dict[str, dict[str, Any]] = {
     "adamw-8bit": {"moments": 2, "bits": 8},
+    "paged-adamw": {"moments": 2, "bits": 32, "paged": True},
     "paged-adamw-8bit": {"moments": 2, "bits": 8, "paged": True},
     "lion": {"moments": 1, "bits": 32},
 }
 """Rules of bitsandbytes, which launches one kernel for each parameter and offers no other way."""
-BITSANDBYTES = {"adamw-8bit": "AdamW8bit", "paged-adamw-8bit": "PagedAdamW8bit", "lion": "Lion"}
+BITSANDBYTES = {
+    "adamw-8bit": "AdamW8bit", "paged-adamw": "PagedAdamW32bit", "paged-adamw-8bit": "PagedAdamW8bit", "lion": "Lion",
+}  # fmt: skip
 
 
 def parameter_groups(
@@ -85,9 +92,12 @@ def muon_groups(model: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str
 
 
 def build_optimizer(
-    model: nn.Module, settings: OptimizerSettings, scale: Callable[[str], float] = lambda name: 1.0
+    model: nn.Module,
+    settings: OptimizerSettings,
+    scale: Callable[[str], float] = lambda name: 1.0,
+    wrap: Wrap | None = None,
 ) -> torch.optim.Optimizer:
-    """The optimizer over the trainable parameters of `model`.
+    """The optimizer over the trainable parameters of `model`; `wrap` decides over which tensors its rule works.
 
     Raises:
         NotSupported: the rule has no such implementation.
@@ -107,7 +117,14 @@ def build_optimizer(
         )
     if implementation == "auto":
         implementation = "fused" if settings.name in HAS_FUSED else "foreach"
-    issue: dict[str, Any] = ISSUE[implementation]
+    make = functools.partial(_make, model, settings, ISSUE[implementation])
+    wrap = OptimizerInBackward if settings.in_backward else wrap
+    return make(groups) if wrap is None else wrap(groups, make)
+
+
+def _make(
+    model: nn.Module, settings: OptimizerSettings, issue: dict[str, Any], groups: list[dict[str, Any]]
+) -> torch.optim.Optimizer:
     rate = settings.learning_rate
     match settings.name:
         case "adamw":

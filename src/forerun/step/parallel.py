@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from forerun.errors import NotSupported
 from forerun.settings.schema import Settings
-from forerun.step.precision import POLICIES
+from forerun.step.precision import policy_of
 
 SHARDED_OPTIMIZERS = ("adamw", "sgd")
 """Rules that work on shards: element by element."""
@@ -78,7 +78,7 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     """Shard parameters in place, block by block and then the rest; on `meta` nothing is ever held whole."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = POLICIES[settings.precision]
+    policy = policy_of(settings)
     mixed = MixedPrecisionPolicy()
     if policy.autocast_dtype is not None:
         mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from forerun.settings.schema import Precision
+from forerun.settings.schema import Precision, Settings
 
 
 @dataclass(frozen=True)
@@ -40,3 +40,14 @@ POLICIES: dict[Precision, PrecisionPolicy] = {
     "fp16-true": PrecisionPolicy(torch.float16, None, scales_loss=False, tf32=False),
     "bf16-true": PrecisionPolicy(torch.bfloat16, None, scales_loss=False, tf32=False),
 }
+
+
+def policy_of(settings: Settings) -> PrecisionPolicy:
+    """The policy of a run: DeepSpeed keeps the model in 16 bits and the fp32 weights in its optimizer, no autocast.
+
+    Its loss scale of fp16 is one factor on the loss and one check of the gradients, which are left out.
+    """
+    policy = POLICIES[settings.precision]
+    if not settings.parallel.zero or policy.autocast_dtype is None:
+        return policy
+    return PrecisionPolicy(policy.autocast_dtype, None, scales_loss=False, tf32=False)

@@ -198,6 +198,18 @@ def quantization_scales(model: nn.Module) -> list[Tensor]:
     return [b for m in model.modules() if isinstance(m, QuantizedLinear) for b in m.buffers(recurse=False)]
 
 
+def unpacked_expert_bytes(model: nn.Module) -> int:
+    """Bytes of frozen weights of three dimensions: experts, which transformers 5 holds as one tensor, not as layers."""
+    return sum(p.nbytes for p in model.parameters() if p.ndim >= 3 and p.is_floating_point() and not p.requires_grad)
+
+
+def narrow_bytes(model: nn.Module) -> int:
+    """Bytes of 16-bit weights that are not packed and not trained."""
+    return sum(
+        p.nbytes for p in model.parameters() if p.dtype in (torch.float16, torch.bfloat16) and not p.requires_grad
+    )
+
+
 def lora_layers() -> dict[type[nn.Module], type[nn.Module]]:
     """Adapter layer for each kind of stand-in, as peft wants them (`LoraConfig._register_custom_module`)."""
     from peft.tuners.lora import Linear as LoraLinear

@@ -12,12 +12,24 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import forerun
+from forerun.errors import InvalidSettings, NotSupported
 from forerun.models.build import config_of
 from forerun.settings.load import settings_from
 from forerun.step import test_chunked_loss as helper
-from forerun.step.attention import FORCED, NAME, kernel_of_documents, kernels_of, take_offsets, takes_offsets
+from forerun.step.attention import (
+    FORCED,
+    NAME,
+    kernel_of_documents,
+    kernels_of,
+    runs_package,
+    take_offsets,
+    take_package,
+    takes_offsets,
+)
 from forerun.step.test_chunked_loss import TINY, batch_of, step_of
 from forerun.step.test_documents import CASES, gradients_of
 from forerun.step.training_step import StepObserver
@@ -180,12 +192,12 @@ def test_what_is_saved_does_not_name_this_attention(tmp_path):
     [
         ({}, AMPERE, ""),
         ({"precision": "fp16-true"}, (9, 0), ""),
-        ({"model": {"name": "bert-base-uncased", "attention": "flash"}}, (8, 9), ""),
+        ({"model": {"name": "bert-base-uncased", "attention": "sdpa:flash"}}, (8, 9), ""),
         ({"compile": "default"}, AMPERE, ""),
         ({}, None, "only GPUs"),
         ({}, (7, 5), "8.0"),
         ({"precision": "tf32"}, AMPERE, "16 bits"),
-        ({"model": {"name": "bert-base-uncased", "attention": "efficient"}}, AMPERE, "efficient"),
+        ({"model": {"name": "bert-base-uncased", "attention": "sdpa:efficient"}}, AMPERE, "efficient"),
         ({"model": {"name": "bert-base-uncased", "config": {"hidden_size": 780}}}, AMPERE, "heads of 65"),
         ({"model": {"name": "bert-base-uncased", "config": {"num_attention_heads": 3}}}, AMPERE, ""),
         ({"model": {"name": "bert-base-uncased", "config": {"num_attention_heads": 3}}}, (8, 6), "heads of 256"),
@@ -221,7 +233,7 @@ class Attentions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("kernel", "is_fused"), [("auto", True), ("flash", True), ("math", False)])
+@pytest.mark.parametrize(("kernel", "is_fused"), [("auto", True), ("sdpa:flash", True), ("sdpa:math", False)])
 def test_the_kernel_that_the_settings_name_is_run(kernel, is_fused):
     """A forecast counts on it; until 2026-11-22 training took PyTorch's choice whatever they said."""
     step = step_of("llama", "full", model={"name": "tiny-llama", "attention": kernel})
@@ -239,3 +251,52 @@ def test_every_kernel_that_settings_can_force_is_known_to_pytorch():
         with kernels_of(settings):
             query = torch.ones(1, 1, 2, 4)
             assert F.scaled_dot_product_attention(query, query, query).shape == query.shape
+
+
+PACKAGE = {"name": "a", "workload": "causal-lm", "precision": "bf16-true", "model": {"name": "tiny-llama"}}
+
+
+@pytest.mark.parametrize(
+    ("attention", "capability", "changes", "words"),
+    [
+        ("flash_attention_2", (7, 5), {}, "compute capability 8.0; found 7.5"),
+        ("flash_attention_2", None, {}, "no CUDA GPU"),
+        ("flash_attention_2", (8, 0), {"precision": "fp32"}, "16 bits; found precision='fp32'"),
+        ("flash_attention_3", (8, 0), {}, "compute capability 9.0 .Hopper.; found 8.0"),
+        ("flash_attention_3", (10, 0), {}, "found 10.0"),
+        ("flash_attention_3", (9, 0), {"batch": {"padding": "packed"}}, "flash_attention_2 or auto"),
+    ],
+)
+def test_a_package_is_refused_by_name_where_it_has_no_kernel(attention, capability, changes, words):
+    settings = settings_from({**PACKAGE, **changes, "model": {"name": "tiny-llama", "attention": attention}})
+    with pytest.raises(InvalidSettings, match=words):
+        take_package(nn.Module(), settings, capability)
+
+
+def test_training_needs_the_package_itself():
+    step = step_of("llama", "full")
+    settings = settings_from({**PACKAGE, "model": {"name": "tiny-llama", "attention": "flash_attention_2"}})
+    with pytest.raises(NotSupported, match=r"flash_attention_2 cannot be used here: .*Set it to sdpa"):
+        take_package(step.model, settings, AMPERE)
+
+
+def test_a_forecast_does_not():
+    settings = {**PACKAGE, "model": {"name": "tiny-llama", "attention": "flash_attention_2"}, "data": {"examples": 8}}
+    seconds = forerun.forecast(settings, gpu="a100-40gb").step.seconds.expected
+    other = forerun.forecast({**settings, "model": {"name": "tiny-llama"}}, gpu="a100-40gb").step.seconds.expected
+    assert seconds == pytest.approx(other, rel=0.3)
+
+
+def test_flex_attention_is_not_forecast():
+    settings = {**PACKAGE, "model": {"name": "tiny-llama", "attention": "flex_attention"}, "data": {"examples": 8}}
+    with pytest.raises(NotSupported, match="flex_attention"):
+        forerun.forecast(settings, gpu="a100-40gb")
+
+
+@pytest.mark.parametrize(
+    ("attention", "capability", "runs"),
+    [("flash_attention_2", (8, 0), True), ("flash_attention_2", (7, 5), False), ("sdpa", (8, 0), False)],
+)
+def test_which_cards_run_the_package_of_the_settings(attention, capability, runs):
+    settings = settings_from({**PACKAGE, "model": {"name": "tiny-llama", "attention": attention}})
+    assert runs_package(settings, capability) is runs

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from forerun.step.eight_bit import TracedOptimizer
+from forerun.step.eight_bit import TracedOptimizer, paged_bytes
 from forerun.step.optimizer import BITSANDBYTES, ONE_KERNEL_EACH
 from forerun.virtual.session import VirtualSession
 
@@ -53,7 +53,7 @@ def test_paged_state_is_outside_the_allocator_from_100_000_elements_on():
         for parameter in layer.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        assert optimizer.paged_bytes() == 2 * 400 * 300
+        assert paged_bytes(optimizer) == 2 * 400 * 300
 
 
 def _nothing():

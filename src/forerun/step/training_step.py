@@ -12,13 +12,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
+from torch.autograd.graph import save_on_cpu
 
 from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.attention import DocumentKernel, kernels_of
 from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
-from forerun.step.precision import POLICIES, PrecisionPolicy
+from forerun.step.precision import PrecisionPolicy, policy_of
 from forerun.step.workload import Batch, SpansStep, Workload
+from forerun.step.zero import ZeroOptimizer
 from forerun.trace import Phase
 
 BLANK = "blank"
@@ -67,7 +69,7 @@ class TrainingStep:
         """Module that the loss calls: the model, or what wraps it on one of several ranks."""
         self.optimizer = optimizer
         self.device_type = device
-        self.policy: PrecisionPolicy = POLICIES[settings.precision]
+        self.policy: PrecisionPolicy = policy_of(settings)
         self.scaler = torch.amp.GradScaler(device) if self.policy.scales_loss else None
         self.documents: DocumentKernel | None = None
         """How packed documents are kept apart; None where nothing is packed."""
@@ -111,6 +113,9 @@ class TrainingStep:
         for index, batch in enumerate(micro_batches):
             with holding_gradients(self.called, is_last=index == len(micro_batches) - 1):
                 loss, parts = self.micro_step(batch, count, index, observer)
+            if isinstance(self.optimizer, ZeroOptimizer):  # stage 1 sends once a step, beside the last micro-step
+                with observer.phase(Phase.BACKWARD, index if self.optimizer.stage == 2 else -1):
+                    self.optimizer.end_micro_step(is_last=index == len(micro_batches) - 1)
             total = loss if total is None else total + loss
             for name, part in parts.items():
                 share = part / len(micro_batches)
@@ -142,7 +147,7 @@ class TrainingStep:
         for index, (batch, state, leaf) in enumerate(zip(micro_batches, states, leaves, strict=True)):
             restore_generators(self.device_type, state)
             with holding_gradients(self.called, is_last=index == len(micro_batches) - 1):
-                with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type):
+                with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type), self._offloading():
                     again = workload.outputs(self.called, without_blank(batch))
                 with observer.phase(Phase.BACKWARD, index):
                     slopes = [torch.zeros_like(v) if v.grad is None else v.grad for v in leaf]
@@ -178,15 +183,21 @@ class TrainingStep:
         self, batch: Batch, count: float | Tensor, index: int, observer: StepObserver
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Forward and backward of one micro-batch, its loss divided by `count`; returns loss and details, detached."""
-        with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type):
+        with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type), self._offloading():
             result = self.workload.loss(self.called, without_blank(batch))
             loss = result.sum / (torch.inf if BLANK in batch else count)
         with observer.phase(Phase.BACKWARD, index):
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return loss.detach(), result.details
 
+    def _offloading(self) -> contextlib.AbstractContextManager[object]:
+        """Around a forward pass whose saved tensors may live in pinned host memory."""
+        return save_on_cpu(pin_memory=True) if self.settings.activation_offload else contextlib.nullcontext()
+
     def _gradient_norm(self) -> Tensor | None:
         """Norm of the whole gradient, clipped where the settings say so; None where only loss scaling guards it."""
+        if self.settings.optimizer.in_backward or self.settings.parallel.zero:
+            return None
         limit = self.settings.optimizer.max_gradient_norm
         if self.scaler is not None:
             if limit is None:

@@ -47,29 +47,31 @@ def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: 
 def compare(forecast: Forecast, measurement: Measurement) -> list[VerdictRow]:
     """Rows of everything that was both forecast and measured, memory first."""
     memory, measured_memory = forecast.memory, measurement.memory
+    row = quantity_row
     rows = [
-        _row("peak_allocated_bytes", "bytes", memory.peak_allocated_bytes, measured_memory.peak_allocated_bytes),
-        _row("peak_reserved_bytes", "bytes", memory.peak_reserved_bytes, measured_memory.peak_reserved_bytes),
-        _row("device_bytes", "bytes", memory.device_bytes, measured_memory.device_bytes),
-        _row("step.seconds", "seconds", forecast.step.seconds, measurement.step.seconds),
+        row("peak_allocated_bytes", "bytes", memory.peak_allocated_bytes, measured_memory.peak_allocated_bytes),
+        row("peak_reserved_bytes", "bytes", memory.peak_reserved_bytes, measured_memory.peak_reserved_bytes),
+        row("device_bytes", "bytes", memory.device_bytes, measured_memory.device_bytes),
+        row("step.seconds", "seconds", forecast.step.seconds, measurement.step.seconds),
         *_phases("step", forecast.step.phases, measurement.step.phases),
-        _row("run.seconds", "seconds", forecast.run.seconds, measurement.run.seconds),
+        row("run.seconds", "seconds", forecast.run.seconds, measurement.run.seconds),
         *_phases("run", forecast.run.phases, measurement.run.phases),
     ]
     counts = ("total_steps", "checkpoints_written")
-    rows += [_row(name, "count", getattr(forecast.run, name), getattr(measurement.run, name)) for name in counts]
-    rows.append(_row("checkpoint_bytes", "bytes", forecast.run.checkpoint_bytes, measurement.run.checkpoint_bytes))
+    rows += [row(name, "count", getattr(forecast.run, name), getattr(measurement.run, name)) for name in counts]
+    rows.append(row("checkpoint_bytes", "bytes", forecast.run.checkpoint_bytes, measurement.run.checkpoint_bytes))
     rates = ("tokens_per_second", "samples_per_second")
-    rows += [_row(name, "per second", getattr(forecast.step, name), getattr(measurement.step, name)) for name in rates]
-    return [row for row in rows if row is not None]
+    rows += [row(name, "per second", getattr(forecast.step, name), getattr(measurement.step, name)) for name in rates]
+    return [each for each in rows if each is not None]
 
 
 def _phases(prefix: str, forecast: Record, measured: Record) -> list[VerdictRow | None]:
     pairs = [(name, getattr(forecast, name), getattr(measured, name)) for name in type(forecast).model_fields]
-    return [_row(f"{prefix}.{name}", "seconds", f, m) for name, f, m in pairs if f and m]
+    return [quantity_row(f"{prefix}.{name}", "seconds", f, m) for name, f, m in pairs if f and m]
 
 
-def _row(field: str, unit: Unit, forecast: Range | float, measured: float | None) -> VerdictRow | None:
+def quantity_row(field: str, unit: Unit, forecast: Range | float, measured: float | None) -> VerdictRow | None:
+    """Row of one quantity; None where it was not measured."""
     if measured is None:
         return None
     expected = forecast.expected if isinstance(forecast, Range) else forecast

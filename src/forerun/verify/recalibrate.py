@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from forerun.experience import Correction, CorrectionTerm
+from forerun.experience import Correction, CorrectionTerm, StepObservation
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.ranges import TERM_SPREAD
 from forerun.forecasting.request import ForecastRequest
 from forerun.records import Forecast, Measurement
-from forerun.settings.schema import Settings
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger, OutcomeRow
@@ -74,16 +73,15 @@ class _PastTerm:
 def with_experience(request: ForecastRequest, ledger: "Ledger") -> ForecastRequest:
     """The request with what the ledger knows of its device, and of runs like it there."""
     gpu = request.device.name
-    correction = recalibrate(request.settings, ledger.outcomes(gpu))
+    correction = recalibrate(request.settings.model_dump(mode="json"), request.settings.hash, ledger.outcomes(gpu))
     return replace(request, calibration=ledger.calibration(gpu), correction=correction if correction.terms else None)
 
 
-def recalibrate(settings: Settings, history: "Sequence[OutcomeRow]") -> Correction:
-    """The correction of the next forecast for `settings`, from runs on the same device."""
-    target = settings.model_dump(mode="json")
+def recalibrate(target: Mapping[str, Any], digest: str, history: "Sequence[OutcomeRow]") -> Correction:
+    """The correction of the next forecast for the settings `target`, of hash `digest`, from runs on its device."""
     terms, same = {}, 0
     for name in PRIOR_SPREAD:
-        records = [_past_term(name, target, settings.hash, outcome) for outcome in history]
+        records = [_past_term(name, target, digest, outcome) for outcome in history]
         usable = [run for run in records if min(run.expected, run.measured) > LEAST_SECONDS]
         if usable:
             terms[name] = _term(name, usable)
@@ -143,7 +141,7 @@ def _distance(target: Mapping[str, Any], digest: str, outcome: "OutcomeRow", *, 
     if of_a_step and _step_part(target) == _step_part(outcome.settings):
         return 0.0
     for sections, distance, _ in LIKENESS:
-        if all(target.get(name) == outcome.settings.get(name) for name in sections):
+        if "workload" in target and all(target.get(name) == outcome.settings.get(name) for name in sections):
             return distance
     return FARTHEST
 
@@ -166,8 +164,14 @@ def _step_part(settings: Mapping[str, Any]) -> dict[str, Any]:
     return relevant
 
 
-def _seconds(term: str, forecast: Forecast, measurement: Measurement) -> tuple[float, float]:
-    """Seconds of a term: forecast before any correction, and measured."""
+def _seconds(term: str, forecast: Forecast, measurement: Measurement | StepObservation) -> tuple[float, float]:
+    """Seconds of a term: forecast before any correction, and measured; zero where it was not measured."""
+    if isinstance(measurement, StepObservation):
+        if term != "step" or measurement.seconds is None:
+            return 0.0, 0.0
+        data = forecast.step.phases.data_seconds  # a log does not tell it apart
+        expected = (forecast.step.seconds.expected - data) / forecast.detail.corrected_by.get(term, 1.0)
+        return expected, measurement.seconds - data
     if term == "step":  # data apart: it has a term of its own
         expected = forecast.step.seconds.expected - forecast.step.phases.data_seconds
         measured = measurement.step.seconds - measurement.step.phases.data_seconds

@@ -10,12 +10,18 @@ from forerun.forecasting.made_with import made_with
 from forerun.ledger.store import OutcomeRow
 from forerun.records import RunPhases
 from forerun.settings.load import settings_from
-from forerun.verify.recalibrate import PRIOR_SPREAD, RUN_SPREAD, recalibrate
+from forerun.verify.recalibrate import PRIOR_SPREAD, RUN_SPREAD
+from forerun.verify.recalibrate import recalibrate as recalibrate_target
 from forerun.verify.test_compare import forecast, measurement
 
 SETTINGS = settings_from(
     {"name": "r", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 100}}
 )
+
+
+def recalibrate(settings, history):
+    return recalibrate_target(settings.model_dump(mode="json"), settings.hash, history)
+
 
 EXPECTED = 3.0
 """Seconds of a step that the made-up forecasts say."""

@@ -8,12 +8,10 @@ shapes: what counts is which tensors they keep for the backward pass.
 Not covered: head sizes that the kernels pad, nested tensors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-
-from forerun.virtual.backend import DEVICE
 
 HALF = (torch.float16, torch.bfloat16)
 _LIBRARIES: list[torch.library.Library] = []  # a collected `Library` withdraws its kernels (torch/library.py:257, 2.13)
@@ -21,11 +19,18 @@ _LIBRARIES: list[torch.library.Library] = []  # a collected `Library` withdraws 
 
 @dataclass(frozen=True)
 class AttentionTarget:
-    """What decides the kernel: the device kind, its compute capability, and a kernel forced by the user."""
+    """What decides the kernel: the device kind, its compute capability, and a kernel forced by the user.
+
+    `forced` is `model.attention` of the settings; `sdpa:…` forces a kernel.
+    """
 
     kind: str = "cuda"
     capability: tuple[int, int] = (8, 0)
     forced: str = "auto"
+    reasons: list[str] = field(default_factory=list, compare=False)
+    """Filled with why calls fell back to math."""
+    processors: int = 1
+    """Multiprocessors of the device."""
 
 
 @dataclass
@@ -40,6 +45,11 @@ def set_target(target: AttentionTarget) -> AttentionTarget:
     """Make `target` decide from now on; returns the one before."""
     before, _current.target = _current.target, target
     return before
+
+
+def current_target() -> AttentionTarget:
+    """What decides now."""
+    return _current.target
 
 
 def register() -> None:
@@ -68,13 +78,47 @@ class AttentionCall:
     """Several query heads share a key head by request (`enable_gqa`); else head counts that differ are broadcast."""
 
 
-def choose(call: AttentionCall, target: AttentionTarget) -> str:
-    """`cudnn`, `flash`, `efficient` or `math`."""
+FUSED = ("cudnn", "flash", "efficient")
+"""Kernels in the order of PyTorch's preference (sdp_utils.cpp, 2.13, priority_order)."""
+
+
+def _enabled() -> tuple[str, ...]:
+    """Kernels that the program has not ruled out (`torch.nn.attention.sdpa_kernel`, `torch.backends.cuda`)."""
+    flags = torch.backends.cuda
+    are_on = (flags.cudnn_sdp_enabled(), flags.flash_sdp_enabled(), flags.mem_efficient_sdp_enabled())
+    return tuple(kernel for kernel, is_on in zip(FUSED, are_on, strict=True) if is_on)
+
+
+def why_math(call: AttentionCall, target: AttentionTarget) -> str:
+    """Why no fused kernel takes a call, in words."""
+    kernel = target.forced.removeprefix("sdpa:")
+    alignment = 8 if call.dtype in HALF else 4
+    reasons = [
+        (kernel == "math", "model.attention asks for math"),
+        (kernel == "flash" and call.has_mask, "PyTorch's flash kernel takes no attention mask"),
+        (kernel == "flash" and call.dtype not in HALF, "the flash kernel computes in 16 bits only"),
+        (
+            call.dtype == torch.bfloat16 and target.kind == "cuda" and target.capability < (8, 0),
+            "no fused kernel computes in bf16 before compute capability 8.0",
+        ),
+        (call.head_size % alignment != 0, f"heads of {call.head_size} are no multiple of {alignment}"),
+        (
+            call.query_heads != call.key_heads and call.has_mask,
+            f"{call.query_heads} query heads share {call.key_heads} key heads and there is a mask",
+        ),
+        (call.query_heads != call.key_heads, "query and key have different numbers of heads"),
+    ]
+    return next((text for applies, text in reasons if applies), "no fused kernel takes these inputs")
+
+
+def choose(call: AttentionCall, target: AttentionTarget, enabled: tuple[str, ...] = FUSED) -> str:
+    """`cudnn`, `flash`, `efficient` or `math`; only from kernels that are `enabled`."""
     # sdp_utils.cpp (2.13), priority_order: cuDNN comes first only on the capabilities that `_takes` checks
     order = ["cudnn", "flash", "efficient"] if target.kind == "cuda" else ["flash"]
-    if target.forced in ("flash", "efficient", "math"):
-        order = [target.forced]
-    return next((kernel for kernel in order if _takes(kernel, call, target)), "math")
+    kernel = target.forced.removeprefix("sdpa:")
+    if kernel in (*order, "efficient", "cudnn", "math"):
+        order = [kernel]
+    return next((kernel for kernel in order if kernel in enabled and _takes(kernel, call, target)), "math")
 
 
 def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
@@ -90,7 +134,12 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     match kernel:
         case "cudnn":
             fits = same_size and call.head_size <= 128 and call.head_size % 8 == 0  # larger heads: flash
-            return target.capability in ((9, 0), (10, 0)) and call.dtype in HALF and fits
+            # by itself PyTorch takes it first on two architectures only; by request from Ampere on
+            # (sdp_utils.cpp, priority_order and check_cudnn_hardware_support)
+            is_on = target.capability in ((9, 0), (10, 0)) or (
+                target.forced == "sdpa:cudnn" and target.capability >= (8, 0)
+            )
+            return is_on and call.dtype in HALF and fits
         case "flash":
             # sdp_utils.cpp, check_flash_causal_non_square_seqlens; a mask: sdp_utils_cpp.h:282, check_for_attn_mask
             square = not call.is_causal or call.query_length == call.key_length
@@ -137,12 +186,25 @@ def attend(
         groups_heads=enable_gqa,
     )
     attn_mask = _as_bias(attn_mask, query)
-    kernel = choose(call, _current.target)
+    target = _current.target
+    # on the CPU, Dynamo traces what is here: it may ask for nothing
+    kernel = choose(call, target, _enabled() if target.kind == "cuda" else FUSED)
     if kernel == "math":
+        if target.kind == "cuda":
+            _note_math(call, target)
         return torch.ops.aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )[0]
     return _fused(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale, call)
+
+
+def _note_math(call: AttentionCall, target: AttentionTarget) -> None:
+    """Say why a call takes plain arithmetic, or that the program has ruled that out too."""
+    reason = why_math(call, target)
+    if not torch.backends.cuda.math_sdp_enabled():
+        raise RuntimeError(f"No available kernel. Aborting execution. ({reason})")
+    if reason not in target.reasons:
+        target.reasons.append(reason)
 
 
 def _as_bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
@@ -165,7 +227,7 @@ def _fused(
     call: AttentionCall,
 ) -> Tensor:
     aten = torch.ops.aten
-    if query.device.type != DEVICE:
+    if _current.target.kind != "cuda":  # a program's tensors say `cuda`, so their device cannot be asked
         return aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, dropout, is_causal, attn_mask=bias, scale=scale
         )[0]

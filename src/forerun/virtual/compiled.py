@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from forerun.virtual.backend import DEVICE, Stream
+from forerun.virtual.describe import bytes_of
 from forerun.virtual.fusion import Kernel, is_random, plan_kernels, resolve, stored_base
 from forerun.virtual.recorder import Recorder
 
@@ -24,14 +25,22 @@ GRAPH_MODES = {"reduce-overhead", "max-autotune"}
 """Modes that record CUDA graphs, whose memory comes from a pool of its own."""
 
 
-def virtual_backend(recorder: Recorder, mode: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
-    """A backend for `torch.compile` that plays graphs on the virtual device and has them recorded."""
+def virtual_backend(
+    recorder: Recorder, mode: str, prepared: Callable[["CompiledGraph"], Any] = lambda graph: graph
+) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+    """A backend for `torch.compile` that plays graphs on the virtual device and has them recorded.
+
+    `prepared` gets each graph and returns what is called in its place.
+    """
     pool = Stream() if mode in GRAPH_MODES else None
 
     # torch/_inductor/compile_fx.py (2.13) calls this in place of `compile_fx_inner`, once for each graph that it cut
     def compile_inside(graph: fx.GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
-        _post_grad_passes(graph, inputs, is_inference=bool(how.get("is_inference")))
-        return CompiledGraph(graph, recorder, pool, static=how.get("static_input_idxs") or ())
+        is_inference = bool(how.get("is_inference"))
+        _post_grad_passes(graph, inputs, is_inference=is_inference)
+        last = takes_channels_last(graph, is_inference=is_inference)
+        static = how.get("static_input_idxs") or ()
+        return prepared(CompiledGraph(graph, recorder, pool, static=static, channels_last=last))
 
     def backend(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         from torch._inductor.compile_fx import compile_fx
@@ -44,8 +53,8 @@ def virtual_backend(recorder: Recorder, mode: str) -> Callable[[fx.GraphModule, 
 
 
 @contextlib.contextmanager
-def compiling_afresh() -> Iterator[None]:
-    """Begin without graphs of other programs, and fail where PyTorch would give up compiling."""
+def compiling_afresh(*, fails_at_limit: bool = True) -> Iterator[None]:
+    """Begin without graphs of other programs; `fails_at_limit` is for steps that PyTorch must not give up compiling."""
     import torch._dynamo
     import torch._functorch.config as functorch_config
 
@@ -59,7 +68,7 @@ def compiling_afresh() -> Iterator[None]:
     # torch/_functorch/config.py:378 (2.13): compiled later, a backward graph is copied first, and constants cannot be
     at_once = functorch_config.patch(force_non_lazy_backward_lowering=True)
     try:
-        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True), at_once:
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=fails_at_limit), at_once:
             yield
     finally:
         torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
@@ -68,11 +77,19 @@ def compiling_afresh() -> Iterator[None]:
 
 def _post_grad_passes(graph: fx.GraphModule, inputs: Sequence[Any], *, is_inference: bool) -> None:
     from torch._guards import detect_fake_mode
-    from torch._inductor.fx_passes.post_grad import post_grad_passes
+    from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
     from torch._inductor.virtualized import V
 
     with V.set_fake_mode(detect_fake_mode(inputs)):
+        view_to_reshape(graph)
         post_grad_passes(graph, is_inference)
+
+
+def takes_channels_last(graph: fx.GraphModule, *, is_inference: bool) -> bool:
+    """Whether Inductor lays out a graph's images with channels last, whatever the program does."""
+    from torch._inductor.graph import GraphLowering
+
+    return GraphLowering.decide_layout_opt(graph, is_inference=is_inference)
 
 
 AT_RANDOM_STATE = {"run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"}
@@ -84,7 +101,15 @@ BORROWED = ("primals", "tangents", "arg")
 class CompiledGraph:
     """One captured graph; called with a list of inputs that it empties, as Inductor's wrappers are."""
 
-    def __init__(self, graph: fx.GraphModule, recorder: Recorder, pool: Stream | None, static: Sequence[int]):
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        recorder: Recorder,
+        pool: Stream | None,
+        static: Sequence[int],
+        *,
+        channels_last: bool = False,
+    ):
         # torch/_functorch/_aot_autograd/utils.py:125 (2.13) looks for it on the instance: inputs arrive in one list,
         # which is emptied so that they can die while the graph runs
         self._boxed_call = True
@@ -98,6 +123,7 @@ class CompiledGraph:
         self.ending = self._ending()
         self.copied = [i for i in range(len(self.inputs)) if i not in set(static)] if pool else []
         self.buffers: dict[int, torch.Tensor] = {}
+        self.channels_last = channels_last
 
     def __call__(self, arguments: list[Any]) -> Any:
         """Play the graph."""
@@ -136,15 +162,23 @@ class CompiledGraph:
             for node in kernel.nodes:
                 # a kernel of its own is recorded as the operator that it is; views and parts of fused ones are not
                 with contextlib.nullcontext() if node is kernel.alone else recorder.muted():
+                    if self.channels_last and node.target is torch.ops.aten.convolution.default:
+                        self._lay_out(node, values)
                     values[node] = run(node, values)
             if kernel.alone is None and kernel.outputs:
                 recorder.fused(
                     kernel.name,
-                    [(values[node], rows) for node, rows in kernel.reads],
+                    [(values[node], None if rows is None else bytes_of(values[rows])) for node, rows in kernel.reads],
                     [part for node in kernel.outputs for part in pytree.tree_leaves(values[node])],
                     [values[node] for node in self.ending.get(number, ())],
                     sum(values[node].numel() for node in kernel.nodes if is_random(node)),
                 )
+
+    def _lay_out(self, convolution: fx.Node, values: dict[fx.Node, Any]) -> None:
+        """Copy what is not laid out with channels last: images that come from outside, and weights."""
+        for node in convolution.all_input_nodes[:2]:
+            if values[node].dim() == 4:  # torch/_inductor/kernel/conv.py (2.13): no layout is asked for in 3 dimensions
+                values[node] = values[node].contiguous(memory_format=torch.channels_last)
 
     def _last_uses(self) -> dict[int, list[fx.Node]]:
         """Values to drop after each kernel, by the kernel's number."""
@@ -153,8 +187,10 @@ class CompiledGraph:
             for node in kernel.nodes:
                 for used in (node, *node.all_input_nodes):
                     last[used] = number
-            for read, _ in kernel.reads:
+            for read, rows in kernel.reads:
                 last[read] = number
+                if rows is not None:
+                    last[rows] = number
         returned = set(self.output.all_input_nodes)
         nodes_by_kernel: dict[int, list[fx.Node]] = {}
         for node, number in last.items():

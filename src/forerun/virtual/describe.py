@@ -1,17 +1,23 @@
 """An aten call as plain data: shapes, FLOP, bytes read and written, whether it launches a kernel."""
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.utils.flop_counter import flop_registry
 
-from forerun.trace import Call, Named, TensorSpec
+from forerun.trace import GROUP_SIZE, HOST_BYTES, MACHINES, Call, Named, TensorSpec
 
 aten = torch.ops.aten
 GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
 """Operators that read only the rows that they return, not the whole table."""
+COPIES = {aten.copy_, aten._to_copy}
+"""Operators that may carry data between host and device."""
 WAITS = {aten._local_scalar_dense, aten.nonzero}
 """Operators after which the host must wait for the device before it can go on."""
 NO_KERNEL = {
@@ -26,6 +32,8 @@ NO_KERNEL = {
 NO_KERNEL |= {aten.new_empty, aten.new_empty_strided, aten.sym_size, aten.sym_stride, aten.is_same_size}
 
 
+AFTER_COLLECTIVES = {"_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"}
+"""By name: they are there once torch.distributed is imported, the second from PyTorch 2.13 on."""
 PRODUCTS_FORWARD, PRODUCTS_BACKWARD = 2, 5
 """Matrix products of attention; the backward pass computes the weights anew."""
 
@@ -51,9 +59,17 @@ def describe(
     packet = func._overloadpacket
     inputs = tuple(spec_of(t) for t in flat((*args, *kwargs.values())) if device_type(t) == device)
     outputs = tuple(spec_of(t) for t in flat((out,)) if device_type(t) == device)
-    mutated = _mutated_arguments(func, args)
-    is_view = packet in NO_KERNEL or (not creates_storage and not mutated)
-    is_view = is_view and func.namespace != "c10d"  # collectives write in place without saying so
+    mutated = _mutated_arguments(func, args, kwargs)
+    after_collective = packet._qualified_op_name in AFTER_COLLECTIVES
+    is_view = packet in NO_KERNEL or after_collective or (not creates_storage and not mutated)
+    keywords = tuple((name, plain(value)) for name, value in kwargs.items())
+    if func.namespace in ("c10d", "_c10d_functional") and not after_collective:
+        is_view = False  # collectives write in place without saying so
+        ranks, machines = _group(args)
+        keywords += ((GROUP_SIZE, ranks), (MACHINES, machines))
+    carried = _carried_bytes(packet, args, out, device)
+    if carried:
+        keywords += ((HOST_BYTES, carried),)
     bytes_written = sum(bytes_of(t) for t in mutated) or sum(s.bytes for s in outputs)
     bytes_read = sum(s.bytes for s in inputs)
     if packet in GATHERS:
@@ -61,16 +77,36 @@ def describe(
     return Call(
         name=str(func),
         arguments=plain(args),
-        keywords=tuple((name, plain(value)) for name, value in kwargs.items()),
+        keywords=keywords,
         inputs=inputs,
         outputs=outputs,
         flops=_flops(packet, args, kwargs, out),
         bytes_read=0 if is_view else bytes_read,
         bytes_written=0 if is_view else bytes_written,
         is_view=is_view,
-        syncs=packet in WAITS,
+        syncs=packet in WAITS or _is_awaited_copy(packet, args, kwargs, device),
         issuer=issuer,
     )
+
+
+def _carried_bytes(packet: Any, args: Any, out: Any, device: str) -> int:
+    """Bytes that a copy carries between the host and a GPU."""
+    if packet not in COPIES or device == "cpu":
+        return 0
+    target, source = (args[0], args[1]) if packet is aten.copy_ else (out, args[0])
+    return bytes_of(source) if (device_type(target) == device) != (device_type(source) == device) else 0
+
+
+def _is_awaited_copy(packet: Any, args: Any, kwargs: Any, device: str) -> bool:
+    """Whether a copy leaves the device and the host waits for it (aten/src/ATen/native/cuda/Copy.cu, 2.13)."""
+    if packet is aten._to_copy:
+        target = kwargs.get("device")
+        leaves = target is not None and torch.device(target).type != device and device_type(args[0]) == device
+        return leaves and not kwargs.get("non_blocking")
+    if packet is aten.copy_:
+        leaves = device_type(args[0]) != device and device_type(args[1]) == device
+        return leaves and not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+    return False
 
 
 def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
@@ -99,10 +135,24 @@ def _pairs_of_tokens(query: torch.Tensor, offsets: torch.Tensor, longest: int) -
     return round(tokens * heads * size * min(2 * mean, longest))
 
 
-def _mutated_arguments(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Arguments that the op changes in place."""
-    changed = (a for a, p in zip(args, func._schema.arguments, strict=False) if p.alias_info and p.alias_info.is_write)
+def _mutated_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Arguments that the op changes in place, `out=` among them."""
+    places = [p for p in enumerate(func._schema.arguments) if p[1].alias_info and p[1].alias_info.is_write]
+    changed = [args[place] if place < len(args) else kwargs.get(p.name) for place, p in places]
     return list(flat(changed))
+
+
+def _group(args: tuple[Any, ...]) -> tuple[int, int]:
+    """Ranks and machines of the process group among a collective's arguments: an object, or at the end its name."""
+    objects = [
+        value for value in args if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type())
+    ]
+    if not objects and not isinstance(args[-1], str):
+        return 1, 1
+    group = ProcessGroup.unbox(objects[0]) if objects else _resolve_process_group(args[-1])  # type: ignore[arg-type]
+    per_machine = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) or group.size()
+    ranks = dist.get_process_group_ranks(group)
+    return len(ranks), len({rank // per_machine for rank in ranks})
 
 
 def plain(value: Any) -> Any:

@@ -27,11 +27,14 @@ REDUCTIONS = {
 }  # fmt: skip
 VIEWS = {"_unsafe_view", "reshape", "alias", "lift_fresh"}
 """Views that their schema does not declare."""
+NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 READS_ON_REUSE, READS_AT_MOST, OPERATIONS_AT_MOST = 4, 8, 30
 """`realize_reads_threshold`, `realize_acc_reads_threshold` and `realize_opcount_threshold` of a GPU.
 
 Source: `torch/_inductor/config.py:861-870` (2.13), where a CPU has thresholds of its own.
 """
+UNKNOWN_SIZE = 8192
+"""Of a dimension that depends on values: `unbacked_symint_fallback`, `torch/_inductor/config.py` (2.13)."""
 LOOPS_AT_MOST = 64
 """`max_fusion_size` and `max_fusion_buffer_group_pairwise_attempts` (`torch/_inductor/config.py:964, 971`, 2.13)."""
 
@@ -42,8 +45,8 @@ class Kernel:
 
     nodes: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
-    reads: list[tuple[fx.Node, int | None]] = field(default_factory=list)
-    """Stored values that it reads, each with the bytes it reads of it, or None for all."""
+    reads: list[tuple[fx.Node, fx.Node | None]] = field(default_factory=list)
+    """Stored values that it reads, each with the gathered rows that it reads of it, or None for all."""
     alone: fx.Node | None = None
     name: str = ""
     module: str = ""
@@ -58,7 +61,7 @@ class _Loop:
     elements: int
     reduced: int
     body: list[fx.Node]
-    reads: dict[fx.Node, int | None]
+    reads: dict[fx.Node, fx.Node | None]
     group: "_Group"
 
 
@@ -83,7 +86,9 @@ def plan_kernels(graph: fx.Graph) -> list[Kernel]:
 
 
 def kind(node: fx.Node) -> str:
-    """ "input", "output", "view", "pointwise", "gather", "reduction", "part" (of a tuple) or "alone"."""
+    """ "input", "output", "number", "view", "pointwise", "gather", "reduction", "part" (of a tuple) or "alone"."""
+    if isinstance(node.meta.get("val"), NUMBERS):  # sizes that differ from step to step are computed on the host
+        return "number"
     if node.op in ("placeholder", "get_attr"):
         return "input"
     if node.op == "output":
@@ -138,29 +143,33 @@ class _Planner:
         """Nodes that use a value, looking through views and parts of tuples."""
         consumers: list[fx.Node] = []
         for user in node.users:
+            if self.kinds[user] == "number":  # asks for a size
+                continue
             consumers += self._consumers(user) if self.kinds[user] in ("view", "part") else [user]
         return consumers
 
     def _find_loops(self) -> None:
         """Walk the graph as Inductor lowers it: inline what is cheap, store what is not."""
         # torch/_inductor/graph.py:2028-2130 (2.13), run_node: realize_hint, mark_reuse, has_exceeded_max_reads
-        inlined: dict[fx.Node, tuple[dict[fx.Node, int | None], list[fx.Node]]] = {}
+        inlined: dict[fx.Node, tuple[dict[fx.Node, fx.Node | None], list[fx.Node]]] = {}
         for node in self.nodes:
             node_kind = self.kinds[node]
             if node_kind == "alone":
                 self.group_of[node] = _Group(alone=node, position=self.position[node])
-                self.group_of[node].needs = self._producers(stored_base(n) for n in node.all_input_nodes)
+                self.group_of[node].needs = self._producers(node.all_input_nodes)
             if node_kind not in ("pointwise", "gather", "reduction"):
                 continue
-            reads: dict[fx.Node, int | None] = {}
+            reads: dict[fx.Node, fx.Node | None] = {}
             body: list[fx.Node] = []
             for argument in node.all_input_nodes:
                 base = stored_base(argument)
+                if self.kinds[base] == "number":
+                    continue
                 if base in inlined:
                     reads |= {k: v for k, v in inlined[base][0].items() if k not in reads}
                     body += [n for n in inlined[base][1] if n not in body]
                 elif node_kind == "gather" and argument is node.args[0]:
-                    reads.setdefault(base, size_of(node))
+                    reads.setdefault(base, node)
                 else:
                     reads[base] = None
             body.append(node)
@@ -169,7 +178,7 @@ class _Planner:
             else:
                 inlined[node] = reads, body
 
-    def _is_stored(self, node: fx.Node, reads: dict[fx.Node, int | None], body: list[fx.Node]) -> bool:
+    def _is_stored(self, node: fx.Node, reads: dict[fx.Node, fx.Node | None], body: list[fx.Node]) -> bool:
         users = self.consumers[node]
         # kernels of their own (cuBLAS, attention) take pointers: `needs_realized_inputs`, torch/_inductor/graph.py:2035
         if node in self.returned or any(self.kinds[user] == "alone" for user in users):
@@ -179,18 +188,25 @@ class _Planner:
         # torch/_inductor/ir.py:10093-10115 (2.13), should_realize_on_reuse: few reads are cheaper than one store
         return len(users) > 1 and len(reads) > READS_ON_REUSE
 
-    def _add_loop(self, node: fx.Node, reads: dict[fx.Node, int | None], body: list[fx.Node]) -> None:
+    def _add_loop(self, node: fx.Node, reads: dict[fx.Node, fx.Node | None], body: list[fx.Node]) -> None:
         elements, reduced = count(node), 1
         if self.kinds[node] == "reduction":
             reduced = max(1, count(node.all_input_nodes[0]) // max(1, elements))
-        group = _Group(position=self.position[node], needs=self._producers(reads))
+        group = _Group(position=self.position[node], needs=self._producers([*reads, *node.all_input_nodes]))
         loop = _Loop(node, self.position[node], elements, reduced, body, reads, group)
         group.loops.append(loop)
         self.group_of[node] = group
         self.loops.append(loop)
 
     def _producers(self, values: Iterable[fx.Node]) -> set[_Group]:
-        return {self.group_of[value] for value in values if value in self.group_of}
+        """Kernels of these values, and of those whose size is a number among them."""
+        producers: set[_Group] = set()
+        for value in map(stored_base, values):
+            if value in self.group_of:
+                producers.add(self.group_of[value])
+            elif self.kinds[value] == "number":
+                producers |= self._producers(value.all_input_nodes)
+        return producers
 
     def _fuse(self, loop: _Loop) -> None:
         """Merge a loop into a kernel that produces what it reads, else into one that reads the same."""
@@ -329,17 +345,18 @@ def resolve(node: fx.Node) -> Any:
 
 
 def count(node: fx.Node) -> int:
-    """Elements of a node's value."""
+    """Elements of a node's value; where they differ from step to step, those of the step that was captured."""
     value = node.meta.get("val")
     if isinstance(value, (list, tuple)):
         value = value[0]
-    return math.prod(int(n) for n in value.shape) if isinstance(value, torch.Tensor) else 1
+    return math.prod(map(_as_captured, value.shape)) if isinstance(value, torch.Tensor) else 1
 
 
-def size_of(node: fx.Node) -> int:
-    """Bytes of a node's value."""
-    value = node.meta.get("val")
-    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+def _as_captured(size: int | torch.SymInt) -> int:
+    """A size without a guard on it: `int` of a symbol would fix it for good."""
+    if isinstance(size, int):
+        return size
+    return UNKNOWN_SIZE if size.node.hint is None else int(size.node.hint)
 
 
 def module_of(node: fx.Node) -> str:

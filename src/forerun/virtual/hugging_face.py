@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import torch.nn.modules.module as torch_modules
+
 from forerun.virtual.recorder import Recorder
 
 
@@ -37,3 +39,26 @@ def as_if_real(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         imports.is_fake_tensor, masking.find_packed_sequence_indices = is_fake, find_packed
+
+
+@contextlib.contextmanager
+def without_fakes_for_transformers() -> Iterator[None]:
+    """The same for a program that imports transformers itself: it sees no fakes from its first forward call on.
+
+    Whether a batch is packed or padded is then asked of the values, which are known (`cuda/shadow.py`).
+    """
+    replaced: list[Any] = []
+
+    def replace_once(*_: Any) -> None:
+        imports: Any = sys.modules.get("transformers.utils.import_utils")
+        if imports is not None and not replaced:
+            replaced.append(imports.is_fake_tensor)
+            imports.is_fake_tensor = lambda value: False
+
+    handle = torch_modules.register_module_forward_pre_hook(replace_once)
+    try:
+        yield
+    finally:
+        handle.remove()
+        if replaced:
+            sys.modules["transformers.utils.import_utils"].is_fake_tensor = replaced[0]  # type: ignore[attr-defined]

@@ -4,14 +4,17 @@
   is first copied. Source: `prepare_matrix_for_cublas`, `aten/src/ATen/native/cuda/Blas.cpp`.
 - FlashAttention's backward pass sums dQ in fp32 and, with grouped heads, writes dK and dV per query head first.
   Source: `mha_bwd`, `flash_attn/flash_api.cpp` of FlashAttention 2, which PyTorch carries; with documents in a row,
-  `mha_varlen_bwd` of the same file, which has room for 128 rows more for each.
+  `mha_varlen_bwd` of the same file, which has room for 128 rows more for each. The packages themselves do the same.
 - The memory-efficient backward pass sums dQ in fp32 tiles. Source: `workspace_elements_gq`,
   `mem_eff_attention/kernel_backward.h`; tiles are taken as 64 x 64, which is exact where sizes are multiples of that.
+- cuDNN's tensor-core kernels for 16 bits want channels last: images laid out otherwise, and those with gaps, are copied
+  into its workspace or by PyTorch (`input.contiguous(memory_format)`, `aten/src/ATen/native/cudnn/ConvShared.cpp`);
+  the gradient of the weights is summed in fp32 first.
 - The dense backward pass of an embedding sorts its indices: two int64 copies and as much for the sort.
   Source: `embedding_backward_cuda_kernel`, `EmbeddingBackwardKernel.cu`; the sort's own need is an estimate.
 
-Not covered: cuDNN's and convolutions' workspaces, reductions' semaphores, sorts elsewhere; cuBLAS's own workspace is in
-`memory/overhead.py`.
+Not covered: workspaces of cuDNN's other algorithms (Winograd, FFT), reductions' semaphores, sorts elsewhere; cuBLAS's
+own workspace is in `memory/overhead.py`.
 """
 
 import math
@@ -19,6 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+from forerun.virtual import recurrent
 
 aten = torch.ops.aten
 PRODUCTS = {
@@ -28,13 +34,15 @@ PRODUCTS = {
     aten.baddbmm: (1, 2),
 }
 """Positions of the two matrices among the arguments."""
+FLASH_PACKAGES = "forerun::_flash_attention_"
+"""Operators of `flash_attention.py`."""
 HEAD_ROUNDING, LARGE_HEAD_ROUNDING, LARGE_HEAD = 32, 64, 128
 """Head sizes round up to 32 up to a size of 128, and to 64 above (`head_size_rounded`, flash_api.cpp)."""
 ROW_ROUNDING = 128
 """Sequence lengths round up to this (`seqlen_q_rounded`, flash_api.cpp)."""
 TILE = 64
 """Rows and columns of a tile of the memory-efficient kernel (`kBlockSizeI`, `kBlockSizeJ` of kernel_backward.h)."""
-FLOAT_BYTES, INDEX_BYTES = 4, 8
+FLOAT_BYTES, HALF_BYTES, INDEX_BYTES = 4, 2, 8
 SORT_COPIES = 4
 """Sorted and original indices, and a double buffer of the sort."""
 
@@ -49,9 +57,17 @@ def temporary_bytes(packet: Any, args: tuple[Any, ...]) -> list[int]:
         return _flash_backward_within(args[1], args[2], args[6].numel() - 1)
     if packet is aten._scaled_dot_product_efficient_attention_backward:
         return _efficient_backward(args[1])
+    name = packet._qualified_op_name
+    if name.startswith(FLASH_PACKAGES) and name.endswith("_backward"):
+        return _flash_package_backward(args, is_third="_3_" in name)
+    if packet is aten.convolution:
+        return _convolution(args[0], args[1], [args[0]], args[5])
+    if packet is aten.convolution_backward:
+        sums = [FLOAT_BYTES * args[2].numel()] if args[-1][1] else []
+        return _convolution(args[1], args[2], [args[0], args[1]], args[6]) + sums
     if packet is aten.embedding_dense_backward:
         return [SORT_COPIES * INDEX_BYTES * args[1].numel()]
-    return []
+    return recurrent.temporary_bytes(packet, args)
 
 
 def _is_dense(matrix: Tensor) -> bool:
@@ -61,6 +77,16 @@ def _is_dense(matrix: Tensor) -> bool:
     by_rows = (column_stride == 1 or columns == 1) and row_stride >= max(1, columns)
     by_columns = (row_stride == 1 or rows == 1) and column_stride >= max(1, rows)
     return by_rows or by_columns
+
+
+def _convolution(image: Tensor, weight: Tensor, images: list[Tensor], dilation: list[int]) -> list[int]:
+    layouts = [suggest_memory_format(tensor) for tensor in (image, weight)]
+    layout = next((f for f in layouts if f is not torch.contiguous_format), None)
+    if layout is not None:
+        return [_bytes(x) for x in images if not x.is_contiguous(memory_format=layout)]
+    if image.element_size() != HALF_BYTES or image.shape[1] == 1 or (weight.shape[1] == 1 and max(dilation) == 1):
+        return [_bytes(x) for x in images if not x.is_contiguous()]
+    return [_bytes(x) for x in images]
 
 
 def _flash_backward(query: Tensor, key: Tensor) -> list[int]:
@@ -84,6 +110,20 @@ def _flash_backward_within(query: Tensor, key: Tensor, documents: int) -> list[i
     if key.shape[1] != heads:
         sizes += [key.shape[0] * heads * size * query.element_size()] * 2
     return sizes
+
+
+def _flash_package_backward(args: tuple[Any, ...], *, is_third: bool) -> list[int]:
+    """FlashAttention-2 as above; -3 sums dK and dV of grouped heads in fp32 (`hopper/flash_api.cpp`, `mha_bwd`)."""
+    query, key, offsets = args[1], args[2], args[7]
+    if offsets is not None:
+        sizes = _flash_backward_within(query, key, offsets.numel() - 1)
+    else:  # laid out as (batch, tokens, heads, size)
+        sizes = _flash_backward(query.transpose(1, 2), key.transpose(1, 2))
+    if not is_third:
+        return sizes
+    rows = key.shape[:-2].numel()
+    grouped = [rows * key.shape[-2] * key.shape[-1] * FLOAT_BYTES] * 2 if key.shape[-2] != query.shape[-2] else []
+    return [sizes[0], *sizes[:2], *grouped]  # the logarithms are kept a second time, to base 2
 
 
 def _efficient_backward(query: Tensor) -> list[int]:

@@ -20,7 +20,15 @@ WINDOWS = 12, 6, 3
 """Events that must agree after a repeated part for it to be taken as one; fewer where no part is found so."""
 FEW = 2
 """Results of an operator up to which their sizes may grow with depth; operators on lists have more results instead."""
-GROWING = ("total_parameters", "trainable_parameters", "checkpoint_bytes", "paged_bytes", "warm_from")
+GROWING = (
+    "total_parameters",
+    "trainable_parameters",
+    "checkpoint_bytes",
+    "paged_bytes",
+    "unpacked_expert_bytes",
+    "narrow_bytes",
+    "warm_from",
+)
 NUMBER = re.compile(r"\d+")
 
 

@@ -21,6 +21,7 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
         def call(*args: Any, **kwargs: Any) -> Any:
             with recorder.phase(Phase.BACKWARD, 0):
                 result = original(*args, **kwargs)
+            recorder.own_gradients()
             recorder.raise_postponed()
             return result
 

@@ -1,6 +1,7 @@
 """Give a model fake storage on a device, keeping tied weights tied."""
 
 import contextlib
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -12,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from forerun.step.parallel import local
 
 Module = TypeVar("Module", bound=nn.Module)
+_SUCCESSOR = "_forerun_successor"
+"""Attribute of a parameter that was replaced, where PyTorch would have moved its data in place."""
 
 
 def place(model: Module, device: torch.device) -> Module:
@@ -25,7 +28,15 @@ def place(model: Module, device: torch.device) -> Module:
                 if id(old) not in placed:
                     placed[id(old)] = _empty_twin(old, device)
                 table[name] = placed[id(old)]  # type: ignore[assignment]
+    _flatten_recurrent(model)
     return model
+
+
+def _flatten_recurrent(model: nn.Module) -> None:
+    """Recurrent layers put their weights into one buffer when they move (torch/nn/modules/rnn.py:_apply, 2.13)."""
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module._init_flat_weights()
 
 
 def _empty_twin(old: Tensor, device: torch.device) -> Tensor:
@@ -44,24 +55,36 @@ def moving_fake_modules() -> Iterator[None]:
     """
     apply_in_place: Callable[..., nn.Module] = nn.Module._apply
     make_optimizer: Callable[..., None] = torch.optim.Optimizer.__init__
-    optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+    earlier = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
+    optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(earlier)
+    del earlier
 
     def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         make_optimizer(self, *args, **kwargs)
         optimizers.add(self)
 
-    def apply(self: nn.Module, function: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> nn.Module:
-        if not any(isinstance(p, FakeTensor) for p in self.parameters()):
-            return apply_in_place(self, function, *args, **kwargs)
-        moved: dict[int, tuple[Tensor, Tensor]] = {}  # with the old one: its id must stay taken
-        for module in self.modules():
-            for table in (module._parameters, module._buffers):
+    moved: dict[int, tuple[Tensor, Tensor]] = {}  # with the old one: its id must stay taken
+    depth = [0]
+
+    def apply(self: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        depth[0] += 1
+        try:
+            if recurse:
+                for child in self.children():  # recurrent layers list their weights anew in an `_apply` of their own
+                    child._apply(function)
+            if any(p is not None and local(p) is not p for p in self._parameters.values()):  # sharded
+                return apply_in_place(self, function, recurse=False)
+            for table in (self._parameters, self._buffers):
                 for name, old in table.items():
                     if old is not None and id(old) not in moved:
                         moved[id(old)] = old, _moved(old, function)
                     table[name] = None if old is None else moved[id(old)][1]  # type: ignore[assignment]
-        for optimizer in list(optimizers):
-            _replace_parameters(optimizer, moved)
+        finally:
+            depth[0] -= 1
+            if depth[0] == 0:
+                for optimizer in list(optimizers):
+                    _replace_parameters(optimizer, moved)
+                moved.clear()
         return self
 
     nn.Module._apply = apply  # type: ignore[method-assign]
@@ -73,6 +96,29 @@ def moving_fake_modules() -> Iterator[None]:
         torch.optim.Optimizer.__init__ = make_optimizer  # type: ignore[method-assign]
 
 
+def replace_data(tensor: Tensor, new: Tensor) -> None:
+    """`tensor.data = new`, also where PyTorch refuses: a fake tensor is of another type, or of one device for ever.
+
+    The object stays the same, as `torch.utils.swap_tensors` does it (torch/utils/__init__.py, 2.13).
+    """
+    fakes = [each for each in (tensor, new) if isinstance(each, FakeTensor)]
+    if not fakes or (len(fakes) == 2 and fakes[0].fake_device == fakes[1].fake_device):
+        torch.Tensor.data.__set__(tensor, new)  # type: ignore[attr-defined]
+        return
+    twin: Tensor = new.detach()
+    if isinstance(tensor, nn.Parameter):
+        twin = nn.Parameter(twin, tensor.requires_grad)
+    twin.grad = tensor.grad
+    notes = {name: value for name, value in vars(tensor).items() if not isinstance(tensor, FakeTensor)}
+    for name, value in notes.items():
+        setattr(twin, name, value)
+    torch._C._swap_tensor_impl(tensor, twin)  # type: ignore[attr-defined]
+    for name in ("__class__", "__dict__"):
+        ours, theirs = getattr(tensor, name), getattr(twin, name)
+        setattr(tensor, name, theirs)
+        setattr(twin, name, ours)
+
+
 def _replace_parameters(optimizer: torch.optim.Optimizer, moved: dict[int, tuple[Tensor, Tensor]]) -> None:
     for group in optimizer.param_groups:
         group["params"] = [moved[id(each)][1] if id(each) in moved else each for each in group["params"]]
@@ -82,8 +128,23 @@ def _replace_parameters(optimizer: torch.optim.Optimizer, moved: dict[int, tuple
 
 
 def _moved(old: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """What `function` makes of a parameter or buffer; of one that was replaced before, of its successor."""
+    old = getattr(old, _SUCCESSOR, old)
     with torch.no_grad():
         new = function(old)
+        gradient = None if old.grad is None else function(old.grad)
     if new is old or not isinstance(old, nn.Parameter):
         return new
-    return nn.Parameter(new, old.requires_grad)
+    if not isinstance(old, FakeTensor) and not isinstance(new, FakeTensor):
+        old.data = new  # torch/nn/modules/module.py (2.13), _apply: the parameter stays the same object
+        if gradient is not None:
+            old.grad = gradient
+        return old
+    if not isinstance(new, nn.Parameter):
+        new = nn.Parameter(new, old.requires_grad)
+    new.grad = gradient
+    for name, value in vars(old).items():  # notes of libraries, such as "no weight decay"
+        if name not in vars(new) and not name.startswith("_forerun"):
+            setattr(new, name, value)
+    setattr(old, _SUCCESSOR, new)
+    return new

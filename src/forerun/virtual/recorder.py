@@ -8,7 +8,8 @@ of the real program.
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,11 +22,10 @@ from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Op, Phase, Storage, Trace
 from forerun.virtual.backend import DEVICE, current_stream
 from forerun.virtual.describe import bytes_of, describe, device_type, flat, plain, spec_of
+from forerun.virtual.fake_results import run_fake
 from forerun.virtual.kernel_memory import temporary_bytes
 
 aten = torch.ops.aten
-ONLY_IN_PLACE = {aten._fused_sgd_, aten._fused_adagrad_}
-"""Operators that change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them."""
 INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<")
 """Files that are no part of the program being traced."""
 
@@ -62,6 +62,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.postponed: torch.OutOfMemoryError | None = None
         self.keeps_lines = False
         """Note which line of the program called each operator; slower."""
+        self.followed: list[weakref.ref[torch.Tensor]] = []
+        """Parameters whose gradients are the program's."""
         self.is_closed = False
         """The step is over: storages that die now are not recorded."""
         self.live_bytes = 0
@@ -155,6 +157,19 @@ class Recorder(TorchDispatchMode, StepObserver):
             if entry is not None:
                 self.trace.storages[entry[0]].owner = category
 
+    def follow(self, parameters: Iterable[torch.Tensor]) -> None:
+        """From now on the gradients of `parameters` count as such."""
+        self.followed += [weakref.ref(parameter) for parameter in parameters]
+
+    def own_gradients(self) -> None:
+        """Find the gradients of all parameters that are followed."""
+        parameters = [parameter for parameter in (each() for each in self.followed) if parameter is not None]
+        self.own([p.grad for p in parameters if p.grad is not None], Category.GRADIENT)
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was made while this recorder was active."""
+        return local(tensor).untyped_storage()._cdata in self._storages
+
     def name(self, tensors: dict[str, torch.Tensor]) -> None:
         """Give the storages of `tensors` their names."""
         for name, tensor in tensors.items():
@@ -178,11 +193,16 @@ class Recorder(TorchDispatchMode, StepObserver):
             # torch/_subclasses/fake_tensor.py (2.13) computes constants on their device: BatchNorm's counter would fail
             if isinstance(tensor, FakeTensor) and tensor.constant is not None and tensor.constant.device.type == DEVICE:
                 tensor.constant = None
-        if self.is_muted:
-            return out
+        if not self.is_muted:
+            self.record(func, args, kwargs, out)
+        return out
+
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Write down one aten call with its results."""
+        packet = func._overloadpacket
         outputs = [t for t in flat((out,)) if device_type(t) == self.device]
         if not outputs and not any(device_type(t) == self.device for t in flat((*args, *kwargs.values()))):
-            return out
+            return
         # A list, not a generator: `any` would stop at the first new storage and the others would not be tracked.
         creates_storage = any([self._track(tensor) for tensor in outputs])
         temporaries = temporary_bytes(packet, args) if self.device == DEVICE else ()
@@ -193,7 +213,6 @@ class Recorder(TorchDispatchMode, StepObserver):
             self.trace.events.append((FREE, index))
             if self.card is not None:
                 self.card.free(index)
-        return out
 
     def _new_temporary(self, size: int) -> int:
         """Note memory that a kernel takes for itself; returns the index of its storage."""
@@ -243,6 +262,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         try:
             self.card.allocate(index, size)
         except torch.OutOfMemoryError as error:
+            if self.postponed is None:
+                self.trace.failures.append((len(self.trace.events), size))
             if self.current_phase is not Phase.BACKWARD:
                 raise
             self.postponed = self.postponed or error
@@ -259,6 +280,60 @@ class Recorder(TorchDispatchMode, StepObserver):
             self._emptied.discard(key)
         elif not self.is_closed:
             self._record_free(index)
+
+    def storage_of(self, tensor: torch.Tensor) -> int | None:
+        """Index in the trace of the storage of `tensor`; None for one that is not of this device."""
+        entry = self._storages.get(local(tensor).untyped_storage()._cdata)
+        return None if entry is None else entry[0]
+
+    def alive(self) -> set[int]:
+        """Indices in the trace of all storages that tensors have now."""
+        return {index for index, _ in self._storages.values()}
+
+    def repeat(
+        self,
+        events: list[tuple[str, int]],
+        places: dict[int, int] | None = None,
+        tensors: Mapping[int, torch.Tensor | None] | None = None,
+    ) -> dict[int, int]:
+        """Record events of the trace once more; returns the new storage of each that they allocate.
+
+        `places` are new storages from before for old ones, `tensors` those whose storage ends with that of an old one.
+        The end of any other storage from before is not recorded: it is somebody else's.
+        """
+        places, tensors = places or {}, tensors or {}
+        for kind, index in events:
+            if kind == OP:
+                if self.keeps_lines:
+                    self.trace.lines[len(self.trace.ops)] = self.trace.lines.get(index, "")
+                self.trace.events.append((OP, len(self.trace.ops)))
+                self.trace.ops.append(replace(self.trace.ops[index], phase=self.current_phase))
+            elif kind == ALLOCATE:
+                storage = self.trace.storages[index]
+                places[index] = self._new_storage(storage.bytes, storage.owner)
+                self.live_bytes += storage.bytes
+            elif index in places:
+                self._record_free(places[index])
+            else:
+                self._end_early(tensors.get(index))
+        return places
+
+    def _end_early(self, tensor: torch.Tensor | None) -> None:
+        """Record the end of a tensor's storage although something still refers to it."""
+        key = None if tensor is None else tensor.untyped_storage()._cdata
+        if key is not None and key in self._storages and key not in self._emptied:
+            self._record_free(self._storages[key][0])
+            self._emptied.add(key)
+
+    def adopt(self, index: int, tensor: torch.Tensor) -> None:
+        """Let the storage `index` of the trace, which `repeat` made, be that of a tensor nobody has recorded."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._on_storage_freed(k)))
+
+    def release(self, index: int) -> None:
+        """Record the end of a storage that no tensor has."""
+        self._record_free(index)
 
     def _record_free(self, index: int) -> None:
         if self.card is not None:
@@ -302,21 +377,3 @@ def calling_line() -> str:
             return f"{Path(path).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
-
-
-def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an aten call on fake tensors, where PyTorch's own fake kernel is missing or too strict too."""
-    if packet in ONLY_IN_PLACE:
-        return None
-    return grouped_product(func, args, kwargs) if packet is aten._grouped_mm else func(*args, **kwargs)
-
-
-def grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """Grouped matrix product in the dtype of its inputs.
-
-    CUDA takes fp32 and fp16 by a fallback (`aten/src/ATen/native/cuda/GroupedBlas.cpp`, PyTorch 2.13), but the fake
-    kernel only bf16: work out the shape in bf16, which is not recorded.
-    """
-    dtype = args[0].dtype
-    narrow = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
-    return func(*narrow, **kwargs).to(dtype)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from forerun.virtual import attention, autocast
+from forerun.virtual import attention, autocast, recurrent
 from forerun.virtual.backend import DEVICE, VirtualBackend
+from forerun.virtual.device_guard import device_guard
 
 ONE_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
 """Operators that are one kernel on CUDA but fall apart into many on a device that has none of its own."""
@@ -22,11 +23,14 @@ _LIBRARIES: list[torch.library.Library] = []
 @functools.cache
 def register() -> None:
     """Register the device with PyTorch; the second call does nothing."""
-    backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=VirtualBackend())
+    backend_registration._setup_privateuseone_for_python_backend(
+        DEVICE, backend_module=VirtualBackend(), device_guard=device_guard()
+    )
     _register_real_storage()
     _register_one_kernel_operators()
     autocast.register()
     attention.register()
+    recurrent.register()
 
 
 def _register_one_kernel_operators() -> None:

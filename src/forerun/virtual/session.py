@@ -12,10 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from forerun.hardware.catalogue import Device
+from forerun.step.attention import PACKAGES
 from forerun.trace import Phase
 from forerun.virtual import autocast
 from forerun.virtual.attention import AttentionTarget, attend, set_target
 from forerun.virtual.backend import DEVICE
+from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
 from forerun.virtual.hugging_face import as_if_real
 from forerun.virtual.placement import moving_fake_modules
 from forerun.virtual.recorder import Recorder
@@ -35,7 +37,10 @@ class VirtualSession:
         register()
         self.torch_device = torch.device(DEVICE if device.kind == "cuda" else "cpu")
         self.recorder = Recorder(self.torch_device.type)
-        self._target = AttentionTarget(device.kind, device.compute_capability or (0, 0), attention)
+        self._target = AttentionTarget(
+            device.kind, device.compute_capability or (0, 0), attention, self.recorder.trace.math_attention,
+            device.sm_count or 1,
+        )  # fmt: skip
         self._is_compiled = is_compiled
         self._stack = contextlib.ExitStack()
 
@@ -53,6 +58,8 @@ class VirtualSession:
             self._stack.enter_context(_speaking_for_cuda())
         self._stack.enter_context(moving_fake_modules())
         self._stack.enter_context(as_if_real(self.recorder))
+        if self._target.forced in PACKAGES:
+            self._stack.enter_context(flash_in_transformers(self._target.forced))
         if not self._is_compiled:  # captured graphs know their modules, and hooks would be captured with them
             self._stack.enter_context(_following_modules(self.recorder))
         self._stack.enter_context(_seeing_resizes(self.recorder))

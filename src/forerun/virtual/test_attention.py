@@ -40,5 +40,11 @@ def test_kernel(change, target, kernel):
 
 
 def test_a_forced_kernel_is_taken_when_it_can():
-    assert choose(PLAIN, replace(A100, forced="efficient")) == "efficient"
-    assert choose(replace(PLAIN, has_mask=True), replace(A100, forced="flash")) == "math"
+    assert choose(PLAIN, replace(A100, forced="sdpa:efficient")) == "efficient"
+    assert choose(replace(PLAIN, has_mask=True), replace(A100, forced="sdpa:flash")) == "math"
+
+
+def test_cudnn_is_taken_by_request_from_ampere_on():
+    assert choose(PLAIN, replace(A100, forced="sdpa:cudnn")) == "cudnn"
+    assert choose(PLAIN, replace(A100, forced="sdpa")) == "flash"
+    assert choose(replace(PLAIN, dtype=torch.float16), replace(T4, forced="sdpa:cudnn")) == "math"

@@ -3,6 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from forerun.virtual.describe import bytes_of
 from forerun.virtual.fusion import plan_kernels
 
 aten = torch.ops.aten
@@ -78,4 +79,4 @@ def test_a_tables_rows_are_gathered_within_the_kernel():
 
     graph = make_fx(function, tracing_mode="fake")(torch.zeros(1000, 8))
     (kernel,) = [k for k in plan_kernels(graph.graph) if k.outputs]
-    assert [rows for node, rows in kernel.reads if node.op == "placeholder"] == [4 * 8 * 4]
+    assert [bytes_of(rows.meta["val"]) for node, rows in kernel.reads if node.op == "placeholder"] == [4 * 8 * 4]

@@ -68,3 +68,33 @@ def test_sum_of_logits_costs_one_more_copy_of_them_in_the_backward_pass():
     temporary_sizes = [s.bytes for s in temporary if s.owner is Category.TEMPORARY]
     assert temporary_sizes == [256 * 1024 * 4]
     assert replay_memory(trace, passes=1).breakdown.temporary_bytes >= temporary_sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "last", "groups", "copies"),
+    [
+        (torch.float16, False, 1, 1),
+        (torch.float16, True, 1, 0),
+        (torch.float32, False, 1, 0),
+        (torch.float16, False, 8, 0),
+    ],
+)
+def test_convolutions_in_sixteen_bits_are_brought_into_channels_last(dtype, last, groups, copies):
+    layout = torch.channels_last if last else torch.contiguous_format
+    image = torch.empty(2, 8, 10, 10, dtype=dtype, device="meta").contiguous(memory_format=layout)
+    weight = torch.empty(8, 8 // groups, 3, 3, dtype=dtype, device="meta").contiguous(memory_format=layout)
+    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+    size = image.numel() * image.element_size()
+    assert temporary_bytes(torch.ops.aten.convolution, (image, weight, None, *rest)) == [size] * copies
+    backward = (image, image, weight, None, *rest, [True, True, False])
+    sums = [4 * weight.numel()]
+    assert temporary_bytes(torch.ops.aten.convolution_backward, backward) == [size] * 2 * copies + sums
+    no_weights = (*backward[:-1], [True, False, False])
+    assert temporary_bytes(torch.ops.aten.convolution_backward, no_weights) == [size] * 2 * copies
+
+
+def test_a_slice_of_the_channels_is_copied_before_a_convolution():
+    wide = torch.empty(2, 16, 10, 10, dtype=torch.float16, device="meta").contiguous(memory_format=torch.channels_last)
+    image, weight = wide[:, :8], torch.empty(8, 8, 3, 3, dtype=torch.float16, device="meta")
+    arguments = (image, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    assert temporary_bytes(torch.ops.aten.convolution, arguments) == [2 * 2 * 8 * 100]

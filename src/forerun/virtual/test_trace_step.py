@@ -94,11 +94,11 @@ def test_a_forecast_says_how_documents_are_kept_apart_and_what_that_saves():
     with_offsets, with_masks, old = (
         forerun.forecast({**PACKED, "precision": precision, "model": {"name": "gpt2", "attention": kernel}}, gpu=gpu)
         for gpu, kernel, precision in (
-            ("a100-40gb", "auto", "bf16-mixed"), ("a100-40gb", "efficient", "bf16-mixed"), ("t4", "auto", "fp16-mixed"),
+            ("a100-40gb", "auto", "bf16-mixed"), ("a100-40gb", "sdpa:efficient", "bf16-mixed"), ("t4", "auto", "fp16-mixed"),
         )
     )  # fmt: skip
     assert any("variable-length attention" in warning for warning in with_offsets.warnings)
-    assert any("block masks: model.attention is efficient" in warning for warning in with_masks.warnings)
+    assert any("block masks: model.attention is sdpa:efficient" in warning for warning in with_masks.warnings)
     assert any("block masks: the kernel needs compute capability 8.0" in warning for warning in old.warnings)
     assert with_offsets.memory.peak_allocated_bytes < with_masks.memory.peak_allocated_bytes
     assert with_offsets.step.seconds.expected < with_masks.step.seconds.expected

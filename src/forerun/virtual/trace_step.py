@@ -6,6 +6,7 @@ first, which creates the gradients, and one that adds to them and stands for all
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
@@ -17,14 +18,17 @@ from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
-from forerun.step.eight_bit import TracedOptimizer
+from forerun.step.eight_bit import paged_bytes
+from forerun.step.optimizer_in_backward import OptimizerInBackward
 from forerun.step.parallel import mesh_of_ranks, shard
-from forerun.step.precision import POLICIES
-from forerun.step.quantization import parameter_count, quantization_scales
+from forerun.step.precision import policy_of
+from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
 from forerun.step.training_step import StepObserver, TrainingStep
 from forerun.step.workload import Workload
+from forerun.step.zero import ZeroOptimizer
 from forerun.trace import Category, Phase, Trace
 from forerun.virtual.compiled import compiling_afresh, virtual_backend
+from forerun.virtual.fused_kernels import fused_kernels
 from forerun.virtual.placement import place
 from forerun.virtual.process_group import (
     rank_zero_of,
@@ -68,6 +72,7 @@ def trace_step(
                 stack.enter_context(without_shape_questions(session.recorder))
                 shard(model, settings, mesh)
             place(model, session.torch_device)
+            stack.enter_context(fused_kernels(model, settings, device, session.recorder))
             session.name_modules(model)
             compiler = virtual_backend(session.recorder, settings.compile)
             with steady_buckets():
@@ -126,9 +131,9 @@ def _trace_evaluation(
         model = prepare_model(settings, workload, pretrained=False).eval()
     take_offsets(model, settings, device.compute_capability)
     session = VirtualSession(device, settings.model.attention)
-    with session:
+    with session, fused_kernels(model, settings, device, session.recorder):
         place(model, session.torch_device)
-        policy, recorder = POLICIES[settings.precision], session.recorder
+        policy, recorder = policy_of(settings), session.recorder
         recorder.own(model.parameters(), Category.PARAMETER)
         recorder.own(model.buffers(), Category.OTHER)
         recorder.own(quantization_scales(model), Category.PARAMETER)
@@ -149,8 +154,14 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     recorder.name(dict(step.model.named_parameters()))
     recorder.own(step.model.buffers(), Category.OTHER)
     recorder.own(quantization_scales(step.model), Category.PARAMETER)
-    for parameter in trainable:
-        parameter.register_post_accumulate_grad_hook(lambda p: recorder.own([_gradient(p)], Category.GRADIENT))
+    own_gradient = functools.partial(_own_gradient, recorder)
+    if isinstance(step.optimizer, OptimizerInBackward):
+        step.optimizer.before_update = own_gradient
+    elif isinstance(step.optimizer, ZeroOptimizer):
+        recorder.own(step.optimizer.masters(), Category.OPTIMIZER_STATE)
+    else:
+        for parameter in trainable:
+            parameter.register_post_accumulate_grad_hook(own_gradient)
     if step.settings.compile != "none":
         _compile(step, session, shape)
     if step.settings.parallel.kind == "fsdp":  # makes its buffers in the first step
@@ -174,7 +185,9 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
     trace.world_size = step.settings.parallel.world_size
     trace.micro_steps, trace.accumulation = micro_steps, accumulation
-    trace.paged_bytes = step.optimizer.paged_bytes() if isinstance(step.optimizer, TracedOptimizer) else 0
+    trace.paged_bytes = paged_bytes(step.optimizer)
+    if step.settings.quantization != "none":
+        trace.unpacked_expert_bytes, trace.narrow_bytes = unpacked_expert_bytes(step.model), narrow_bytes(step.model)
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
     trace.tf32 = step.policy.tf32
     trace.documents = "" if step.documents is None else step.documents.description
@@ -206,10 +219,10 @@ def _batch(step: TrainingStep, session: VirtualSession, shape: BatchShape, recor
     return batch
 
 
-def _gradient(parameter: Tensor) -> Tensor:
+def _own_gradient(recorder: Recorder, parameter: Tensor) -> None:
     if parameter.grad is None:
         raise RuntimeError("a parameter has no gradient after its gradient was accumulated")
-    return parameter.grad
+    recorder.own([parameter.grad], Category.GRADIENT)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

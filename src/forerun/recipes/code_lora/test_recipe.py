@@ -97,7 +97,7 @@ def test_the_quantised_variant_really_trains_its_adapter_alone(recipe_data):
     assert {p.dtype for p in packed} == {torch.uint8}
     before = [p.clone() for p in packed]
     batch = recipe_data[2].training.collate(range(8))
-    losses = [float(step.run([batch], StepObserver()).loss) for _ in range(8)]
+    losses = [float(step.run([batch], StepObserver()).loss) for _ in range(12)]
     assert losses[-1] < 0.9 * losses[0]
     assert all(torch.equal(old, new) for old, new in zip(before, packed, strict=True))
 

@@ -7,20 +7,24 @@ parameters needs no memory before it moves to the device.
 
 import math
 import threading
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.names import VIRTUAL, below_dispatcher, is_virtual, to_virtual
+from forerun.virtual.cuda.peers import Peers, exchange
 from forerun.virtual.cuda.shadow import (
     KEEPS_FIRST,
     as_if_alone,
-    assume,
     computed_here,
     forget,
     host_copy,
@@ -29,7 +33,8 @@ from forerun.virtual.cuda.shadow import (
     spread_shadows,
     tensors_in,
 )
-from forerun.virtual.recorder import Recorder, calling_line
+from forerun.virtual.cuda.unknown import Assumptions, assume_values, assumed_results, results_on_host
+from forerun.virtual.recorder import Recorder
 
 aten = torch.ops.aten
 FACTORIES = {aten.empty, aten.zeros, aten.ones, aten.randn, aten.rand, aten.full, aten.empty_strided, aten.normal}
@@ -37,40 +42,14 @@ LARGE_BYTES = 2**20
 """A floating host tensor of this size has no values: its memory would be that of the model's weights."""
 
 
-@dataclass
-class Assumption:
-    """A value of the device that nobody can know, and what was answered."""
-
-    line: str
-    what: str
-    value: str
-    times: int = 1
-
-
-@dataclass
-class Assumptions:
-    """What was answered in place of values that nobody can know, one entry for each line that asks."""
-
-    by_line: dict[tuple[str, str], Assumption] = field(default_factory=dict)
-
-    def note(self, what: str, value: Any) -> None:
-        """Note an answer; the line is that of the nearest caller outside PyTorch."""
-        line = calling_line()
-        entry = self.by_line.get((line, what))
-        if entry is None:
-            self.by_line[line, what] = Assumption(line, what, str(value))
-        else:
-            entry.times += 1
-
-
 class CudaDispatch(TorchDispatchMode):
     """Sends each operator to the host or to the virtual device; one lock, since a fake mode serves one thread."""
 
     lock = threading.RLock()
 
-    def __init__(self, recorder: Recorder, fake: FakeTensorMode, assumptions: Assumptions):
+    def __init__(self, recorder: Recorder, fake: FakeTensorMode, assumptions: Assumptions, peers: Peers | None = None):
         super().__init__()
-        self.recorder, self.fake, self.assumptions = recorder, fake, assumptions
+        self.recorder, self.fake, self.assumptions, self.peers = recorder, fake, assumptions, peers
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -82,17 +61,27 @@ class CudaDispatch(TorchDispatchMode):
         if any(hasattr(kind, "_local_tensor") for kind in types):  # DTensor: its parts come back here
             return NotImplemented
         with self.lock, below_dispatcher():
-            return self._run(func, args, kwargs or {})
+            result = self._run(func, args, kwargs or {})
+            if func.namespace == "c10d":
+                for tensor, values in exchange(self.peers, func, args, _known_values):
+                    if isinstance(tensor, FakeTensor):
+                        set_shadow(tensor, values, is_assumed=False)
+                    else:
+                        tensor.copy_(values)
+            return result
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         kwargs = to_virtual(kwargs)
-        device = kwargs.get("device")
+        # operators of the compiler take the device by position: torch/_inductor/inductor_prims.py:71 (2.13)
+        device = kwargs.get("device", next((each for each in args if isinstance(each, torch.device)), None))
         kind = "" if device is None else torch.device(device).type
         if kind != DEVICE and not any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
             if kind in ("", "cpu") and _is_large(func, args, kwargs):
                 with self.fake:
                     return func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
             return func(*args, **kwargs)
+        if kwargs.get("generator") is not None:  # one of the host, which the device's operators do not take
+            kwargs = {**kwargs, "generator": None}
         special = _SPECIAL.get(func._overloadpacket)
         result = NotImplemented if special is None else special(self, func, args, kwargs)
         return self.on_device(func, args, kwargs) if result is NotImplemented else result
@@ -104,7 +93,9 @@ class CudaDispatch(TorchDispatchMode):
             with self.fake, self.recorder:
                 outputs = func(*args, **kwargs)
         except DynamicOutputShapeException:
-            return self._of_unknown_size(func, args, values)
+            return self._of_unknown_size(func, args, kwargs, values)
+        except (UnsupportedOperatorException, NotImplementedError):  # no fake kernel
+            return self._like_the_host(func, args, kwargs)
         for tensor in tensors_in((outputs,)):
             if isinstance(tensor, FakeTensor) and tensor.constant is not None and is_virtual(tensor):
                 tensor.constant = None  # would be computed on its device, which computes nothing
@@ -118,35 +109,40 @@ class CudaDispatch(TorchDispatchMode):
                     if argument.is_write:
                         for each in tensors_in(tensor):
                             forget(each)
-            assume(outputs)
+            assume_values(func, args, kwargs, outputs)
         return outputs
 
-    def _of_unknown_size(self, func: Any, args: Any, values: tuple[Any, bool] | None) -> Any:
+    def _of_unknown_size(self, func: Any, args: Any, kwargs: dict[str, Any], values: tuple[Any, bool] | None) -> Any:
         """Results whose size depends on values: the right size where these are known, else as many as there can be."""
-        if values is not None:
-            return pytree.tree_map_only(torch.Tensor, self.place, values[0])
-        packet, first = func._overloadpacket, args[0]
-        if packet is aten.index:
-            mask = next(index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8))
-            self.assumptions.note(f"{packet} by a mask of {mask.numel()} values", "all of them")
-            with self.fake, self.recorder:
-                return first.flatten(0, mask.dim() - 1).clone()
-        self.assumptions.note(f"{packet} of {first.numel()} values", "all of them")
-        if packet is aten.nonzero:
-            return self.place(torch.empty(first.numel(), first.dim(), dtype=torch.long), is_known=False)
-        result = torch.empty(first.numel(), dtype=first.dtype)
-        if packet in (aten._unique2, aten.unique_consecutive, aten.unique_dim):
-            count = torch.empty(first.numel(), dtype=torch.long)
-            return tuple(self.place(each, is_known=False) for each in (result, count, count))
-        return self.place(result, is_known=False)
+        results, is_assumed = assumed_results(func, args, kwargs) if values is None else values
+        if is_assumed:
+            self.assumptions.note(f"{func._overloadpacket} of {next(tensors_in(args)).numel()} values", "all of them")
+        outputs = self._recorded(func, args, kwargs, results)
+        if not any(each.is_meta for each in tensors_in((results,))):
+            spread_shadows(outputs, results, is_assumed=is_assumed)
+        return outputs
 
-    def place(self, value: torch.Tensor, *, is_known: bool = True) -> torch.Tensor:
-        """A tensor of the device with the shape, and perhaps the values, of a host tensor."""
-        with self.fake, self.recorder:
-            tensor = torch.empty(value.shape, dtype=value.dtype, device=VIRTUAL)
-        if is_known:
-            set_shadow(tensor, value, is_assumed=False)
-        return tensor
+    def _like_the_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Results of an operator without a fake kernel: what it changes in place, or the shapes that the host finds."""
+        if not func._schema.is_mutable:
+            outputs = self._recorded(func, args, kwargs, results_on_host(func, args, kwargs)[0])
+        else:
+            changed = [a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write]
+            outputs = (changed[0] if len(changed) == 1 else tuple(changed)) if func._schema.returns else None
+            self.recorder.record(func, args, kwargs, outputs)
+            for tensor in tensors_in(changed):
+                forget(tensor)
+        assume_values(func, args, kwargs, outputs)
+        return outputs
+
+    def _recorded(self, func: Any, args: Any, kwargs: dict[str, Any], results: Any) -> Any:
+        """Tensors of the device like `results`, as made by an operator."""
+        with self.fake, self.recorder.muted():
+            outputs = pytree.tree_map_only(
+                torch.Tensor, lambda each: torch.empty(each.shape, dtype=each.dtype, device=VIRTUAL), results
+            )
+        self.recorder.record(func, args, kwargs, outputs)
+        return outputs
 
     def _to_copy(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         device, source = kwargs.get("device"), args[0]
@@ -183,6 +179,10 @@ class CudaDispatch(TorchDispatchMode):
             answer = self.recorder.__torch_dispatch__(func, (), args, kwargs) if is_virtual(tensor) else 0
         if shadow is None or shadow.is_assumed:
             answer = answer if shadow is None else shadow.value.item()
+            if tensor.dtype == torch.bool and self.assumptions.truth is not None:
+                answer = self.assumptions.truth
+                if self.assumptions.truth_is_stated:
+                    return answer
             self.assumptions.note(f"a {str(tensor.dtype).removeprefix('torch.')} read from the device", answer)
             return answer
         return shadow.value.item()
@@ -201,6 +201,11 @@ _SPECIAL: dict[Any, Any] = {
     aten._local_scalar_dense: CudaDispatch._local_scalar,
     aten.equal: CudaDispatch._equal,
 }
+
+
+def _known_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    shadow = shadow_of(tensor)
+    return None if shadow is None else shadow.value
 
 
 def _copied(source: torch.Tensor) -> str:

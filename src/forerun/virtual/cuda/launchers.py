@@ -1,11 +1,22 @@
 """The command of a program as people type it: `python train.py`, `-m module`, `torchrun`, `accelerate launch`."""
 
 import os
+import re
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from forerun.errors import InvalidSettings
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+LAUNCHER_MODULES = {
+    "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate-launch",
+}  # fmt: skip
+READ_BYTES = 256
+"""Of the line that names the interpreter: the most that Linux reads (execve(2), interpreter scripts)."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,8 @@ class Program:
     is_distributed: bool = False
     """Started by a launcher that sets ranks in the environment."""
     environment: dict[str, str] = field(default_factory=dict)
+    unknown_ranks: str = ""
+    """What leaves the number of ranks to the machine, where it was taken as one."""
 
     @property
     def world_size(self) -> int:
@@ -46,33 +59,50 @@ def parse_command(words: Sequence[str], ranks_per_node: int | None = None, nodes
     Raises:
         InvalidSettings: no Python program, or a script that is not there.
     """
-    rest = list(words)
+    rest, environment = list(words), {}
+    while rest and VARIABLE.match(rest[0]):  # NAME=value python train.py, as a shell takes it
+        name, _, environment[name] = rest.pop(0).partition("=")
     if not rest:
         raise InvalidSettings("exec: a command is needed after --; found none. Example: -- python train.py --epochs 3")
     name = Path(rest[0]).name
-    if name.startswith("python") and rest[1:4] == ["-m", "torch.distributed.run"][:3]:
-        name, rest = "torchrun", rest[2:]
+    if name.startswith("python") and rest[1:2] == ["-m"] and rest[2:3] and rest[2] in LAUNCHER_MODULES:
+        name, rest = LAUNCHER_MODULES[rest[2]], rest[2:]
     if name == "torchrun":
         program = _torchrun(rest[1:])
     elif name == "accelerate" and rest[1:2] == ["launch"]:
-        program = _accelerate(rest[2:])
+        program = _accelerate(rest[2:], ranks_per_node, nodes)
+    elif name == "accelerate-launch":
+        program = _accelerate(rest[1:], ranks_per_node, nodes)
     elif name.startswith("python"):
         program = _python(rest[1:])
     elif name == "-m" or name.endswith(".py"):
         program = _python(rest)
     else:
-        raise InvalidSettings(
-            f"exec: a Python program is needed: python, torchrun or accelerate launch, then a script or -m MODULE; "
-            f"found {rest[0]!r}."
-        )
+        program = Program(_python_command(rest[0]), tuple(rest[1:]))
+    program = replace(program, environment=environment | program.environment)
     if ranks_per_node is not None or nodes is not None:
-        program = Program(
-            program.target, program.arguments, program.is_module, ranks_per_node or program.ranks_per_node,
-            nodes or program.nodes, True, program.environment,
+        program = replace(
+            program, ranks_per_node=ranks_per_node or program.ranks_per_node, nodes=nodes or program.nodes,
+            is_distributed=True, unknown_ranks="",
         )  # fmt: skip
     if not program.is_module and not os.path.isfile(program.target):
         raise InvalidSettings(f"exec: no script {program.target!r} in {Path.cwd()}. Check the path after --.")
     return program
+
+
+def _python_command(word: str) -> str:
+    """The file of a command that a package installed, such as `litgpt` or `tune`, if it is written in Python."""
+    path = shutil.which(word)
+    if path is not None:
+        with open(path, "rb") as file:
+            first = file.readline(READ_BYTES)
+        if first.startswith(b"#!") and b"python" in first:
+            return path
+    problem = "there is no such command" if path is None else f"{path} is not one"
+    raise InvalidSettings(
+        "exec: a Python program is needed: python, torchrun or accelerate launch, then a script or -m MODULE; or a "
+        f"command that is written in Python. Found {word!r}: {problem}."
+    )
 
 
 def _python(words: list[str]) -> Program:
@@ -89,28 +119,51 @@ def _torchrun(words: list[str]) -> Program:
     from torch.distributed.run import get_args_parser
 
     options = _parsed(get_args_parser(), words, "torchrun")
-    per_node = 1 if not str(options.nproc_per_node).isdigit() else int(options.nproc_per_node)
+    is_number = str(options.nproc_per_node).isdigit()
+    unknown = "" if is_number else f"torchrun --nproc-per-node {options.nproc_per_node}"
     nodes = int(str(options.nnodes).split(":")[-1])
     return Program(
-        options.training_script, tuple(options.training_script_args), bool(options.module), per_node, nodes, True
+        options.training_script, tuple(options.training_script_args), bool(options.module),
+        int(options.nproc_per_node) if is_number else 1, nodes, True, unknown_ranks=unknown,
     )  # fmt: skip
 
 
-def _accelerate(words: list[str]) -> Program:
+def _accelerate(words: list[str], ranks_per_node: int | None, nodes: int | None) -> Program:
+    """What accelerate's own launcher would start: its configuration file, its options, its environment."""
     try:
-        from accelerate.commands.launch import launch_command_parser
+        from accelerate.commands import launch
+        from accelerate.utils import launch as environments
     except ImportError as error:
         raise InvalidSettings(
             "exec: accelerate launch needs the package accelerate, which is not installed."
         ) from error
-    options = _parsed(launch_command_parser(), words, "accelerate launch")
-    environment = {"ACCELERATE_MIXED_PRECISION": options.mixed_precision} if options.mixed_precision else {}
+    options = _parsed(launch.launch_command_parser(), words, "accelerate launch")
+    if ranks_per_node is not None or nodes is not None:
+        options.num_machines = nodes or options.num_machines or 1
+        options.num_processes = (ranks_per_node or 1) * options.num_machines
+    try:
+        options, *_ = launch._validate_launch_command(options)
+        is_sharded = options.use_fsdp or options.use_megatron_lm or options.use_deepspeed
+        ranks, nodes = options.num_processes or 1, options.num_machines or 1
+        if options.use_deepspeed and find_spec("deepspeed") is None:
+            raise InvalidSettings(
+                "exec: this accelerate launch asks for DeepSpeed, and the package deepspeed is not installed. Install "
+                "it where the command runs, or shard with PyTorch: --use_fsdp --fsdp_version 2 (as ZeRO stage 3)."
+            )
+        if options.use_deepspeed:
+            environment = environments.prepare_deepspeed_cmd_env(options)[1]
+        elif is_sharded or options.multi_gpu or ranks > 1:
+            environment = environments.prepare_multi_gpu_env(options)
+        else:
+            environment = environments.prepare_simple_launcher_cmd_env(options)[1]
+    except (ValueError, RuntimeError, AssertionError, ConnectionError) as error:
+        raise InvalidSettings(f"exec: accelerate launch cannot start this: {error}") from error
     if options.gradient_accumulation_steps not in (None, 1):
         environment["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(options.gradient_accumulation_steps)
-    ranks, nodes = options.num_processes or 1, options.num_machines or 1
     return Program(
         options.training_script, tuple(options.training_script_args), bool(options.module), ranks // nodes, nodes,
-        ranks > 1, environment,
+        is_sharded or ranks > 1, {name: value for name, value in environment.items() if os.environ.get(name) != value},
+        "" if options.num_processes else "accelerate launch without --num_processes",
     )  # fmt: skip
 
 

@@ -12,16 +12,24 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._pytree import tree_map_only
 
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.shadow import host_copy
+from forerun.virtual.placement import replace_data
 
 VIRTUAL = torch.device("privateuseone")  # the slot: its name `virtual` is there once it is registered
-CUDA = torch.device("cuda", 0)
+_CARD = [torch.device("cuda", 0)]
+"""The card of this rank, by the name that the program calls it."""
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
 READS_ARRAY = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__reversed__)
 _BELOW = threading.local()
+
+
+def this_card() -> torch.device:
+    """What tensors of the virtual device say that they are on."""
+    return _CARD[0]
 
 
 def is_virtual(value: Any) -> bool:
@@ -53,19 +61,29 @@ def below_dispatcher() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def answering_cuda() -> Iterator[None]:
-    """Tensors of the virtual device say that they are on `cuda:0`."""
+def answering_cuda(local_rank: int = 0) -> Iterator[None]:
+    """Tensors of the virtual device say that they are on `cuda:0`, or on the card of another rank of the machine."""
+    before, _CARD[0] = _CARD[0], torch.device("cuda", local_rank)
     original: Any = FakeTensor.device
 
     def device(tensor: FakeTensor) -> torch.device:
         real = original.fget(tensor)
-        return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else CUDA
+        return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else _CARD[0]
+
+    wrap: Any = torch._C.TensorBase._make_wrapper_subclass  # type: ignore[attr-defined]
+
+    def make_wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
+        """A tensor that wraps others and says their device: to autograd one of CUDA would be nothing."""
+        return wrap(*args, **to_virtual(kwargs))
 
     FakeTensor.device = property(device)  # type: ignore[assignment]
+    torch.Tensor._make_wrapper_subclass = staticmethod(make_wrapper)  # type: ignore[attr-defined]
     try:
         yield
     finally:
+        _CARD[0] = before
         FakeTensor.device = original
+        del torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
 
 
 class CudaNames(TorchFunctionMode):
@@ -74,8 +92,9 @@ class CudaNames(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One call of the program to torch."""
         kwargs = kwargs or {}
-        if func is torch.device:  # an object that the program compares and prints
-            return func(*args, **kwargs)
+        if func is torch.device:  # an object that the program compares and prints; of a bare number, the accelerator's
+            device = func(*args, **kwargs)
+            return torch.device("cuda", device.index) if _is_number(args) else device
         answer = _ANSWERS.get(func)
         if answer is not None and args and isinstance(args[0], torch.Tensor):
             return answer(func, *args, **kwargs)
@@ -86,12 +105,42 @@ class CudaNames(TorchFunctionMode):
         return func(*to_virtual(args), **to_virtual(kwargs))
 
 
+def _is_number(args: Any) -> bool:
+    return bool(args) and isinstance(args[0], int)
+
+
+@contextlib.contextmanager
+def naming_in_backward() -> Iterator[None]:
+    """Keep the mode during backward passes: `Tensor.backward` is a call of torch, inside which its mode is off."""
+    engine: Any = torch.autograd
+    original = engine._engine_run_backward  # of torch/autograd/graph.py (2.13)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(mode, CudaNames) for mode in _get_current_function_mode_stack()):
+            return original(*args, **kwargs)
+        with CudaNames():
+            return original(*args, **kwargs)
+
+    engine._engine_run_backward = run
+    try:
+        yield
+    finally:
+        engine._engine_run_backward = original
+
+
+def _default_device() -> torch.device | None:
+    """What `torch.set_default_device` was given; to ask PyTorch for it would make a tensor there."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
 def _from_python(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     """A tensor from Python values: made on the host and copied.
 
     Below the fake mode `torch.tensor(…, device=…)` would reach the real storage of the device slot, without values.
     """
-    device = to_virtual(kwargs.get("device"))
+    args = tree_map_only(FakeTensor, host_copy, args) if args and isinstance(args[0], list | tuple) else args
+    device = to_virtual(kwargs.get("device") or _default_device())
     if device is None or torch.device(device).type != DEVICE:
         return func(*args, **kwargs)
     if args and isinstance(args[0], torch.Tensor):
@@ -102,10 +151,23 @@ def _from_python(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     return tensor.to(VIRTUAL).requires_grad_(bool(kwargs.get("requires_grad", False)))
 
 
+def _new_tensor(func: Any, tensor: torch.Tensor, data: Any, **options: Any) -> torch.Tensor:
+    """A tensor from Python values, with the dtype and device of another where none is stated."""
+    options = {"dtype": tensor.dtype, "device": tensor.device, **{k: v for k, v in options.items() if v is not None}}
+    return _from_python(torch.tensor, (data,), options)
+
+
+def _new(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Of data a copy, else what PyTorch makes of sizes (torch/csrc/utils/tensor_new.cpp, legacy_tensor_new, 2.13)."""
+    if args and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
+        return _new_tensor(func, tensor, args[0], **kwargs)
+    return func(tensor, *args, **to_virtual(kwargs))
+
+
 def _device(func: Any, tensor: torch.Tensor) -> torch.device:
     """Device of a wrapper such as DTensor, which has no Python property of its own."""
     real = func(tensor)
-    return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else CUDA
+    return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else _CARD[0]
 
 
 def _is_cuda(func: Any, tensor: torch.Tensor) -> bool:
@@ -121,7 +183,7 @@ def _itself(func: Any, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor
 
 
 def _get_device(func: Any, tensor: torch.Tensor) -> int:
-    return 0 if tensor.device.type == "cuda" else -1
+    return _CARD[0].index if tensor.device.type == "cuda" else -1
 
 
 def _type(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -129,6 +191,8 @@ def _type(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         kind = func(host_copy(tensor)) if isinstance(tensor, FakeTensor) else func(tensor)
         return kind.replace("torch.", "torch.cuda.") if tensor.device.type == "cuda" else kind
     name = args[0] if args else kwargs.get("dtype")
+    if isinstance(name, type) and getattr(name, "is_cuda", False):  # torch.cuda.FloatTensor
+        return tensor.to(VIRTUAL, name.dtype)
     if isinstance(name, str) and name.startswith("torch.cuda."):
         return tensor.to(VIRTUAL).type(name.replace("torch.cuda.", "torch."))
     return func(tensor, *args, **kwargs)
@@ -143,19 +207,21 @@ def _format(func: Any, tensor: torch.Tensor, spec: str) -> str:
 def _text(func: Any, tensor: torch.Tensor, **kwargs: Any) -> str:
     if not isinstance(tensor, FakeTensor):
         return func(tensor, **kwargs)
-    where = ", device='cuda:0'" if tensor.device.type == "cuda" else ""
+    where = f", device='{_CARD[0]}'" if tensor.device.type == "cuda" else ""
     return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype}{where})"
 
 
 _ANSWERS: dict[Any, Any] = {
     torch.Tensor.device.__get__: _device,  # type: ignore[attr-defined]
+    torch.Tensor.data.__set__: lambda func, tensor, new: replace_data(tensor, new),  # type: ignore[attr-defined]
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
     torch.Tensor.cuda: _cuda,
+    torch.Tensor.new_tensor: _new_tensor,
+    torch.Tensor.new: _new,
     torch.Tensor.pin_memory: _itself,
     torch.Tensor.is_pinned: lambda func, tensor, *_: False,
     torch.Tensor.get_device: _get_device,
     torch.Tensor.type: _type,
     torch.Tensor.__format__: _format,
     torch.Tensor.__repr__: _text,
-    torch.Tensor.record_stream: lambda func, tensor, *_: None,
 }

@@ -17,12 +17,15 @@ import torch
 
 from forerun.hardware.catalogue import Device
 from forerun.trace import Phase, Trace
-from forerun.virtual.cuda.dispatch import Assumption
-from forerun.virtual.cuda.files import TRACKERS_OFF, FileLayer, datasets_cache, writing_to
+from forerun.virtual.cuda.file_layer import FileLayer
+from forerun.virtual.cuda.files import TRACKERS_OFF, hub_caches, writing_to
 from forerun.virtual.cuda.launchers import Program
+from forerun.virtual.cuda.peers import Peers
+from forerun.virtual.cuda.put_back import put_back_everywhere
 from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
+from forerun.virtual.cuda.unknown import Assumption
 from forerun.virtual.phases import recognising_phases
 
 RSS_UNIT = 1024
@@ -51,8 +54,17 @@ class ProgramRun:
     saved_bytes: int
     assumptions: list[Assumption]
     out_of_memory: OutOfMemoryReport | None
+    failure: BaseException | None = None
+    """What the program failed with."""
     error: str = ""
     """The program's own traceback, where it failed by itself."""
+
+
+def _execute(program: Program, _: StepWatcher) -> None:
+    if program.is_module:
+        runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(program.target, run_name="__main__")
 
 
 def run_program(
@@ -62,51 +74,81 @@ def run_program(
     *,
     most_steps: int | None = None,
     rank: int = 0,
+    peers: Peers | None = None,
     keep_files: bool = False,
     clock: Callable[[Trace, int, int], float] | None = None,
+    execute: Callable[[Program, StepWatcher], None] = _execute,
 ) -> ProgramRun:
     """Run `program` as one rank on `device`, whose memory is `card`; files that it writes are thrown away."""
-    session = CudaSession(device, card, ranks=program.ranks_per_node, clock=clock)
-    session.recorder.keeps_lines = True
-    watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, most_steps)
+    local_rank = rank % program.ranks_per_node
+    session = CudaSession(device, card, ranks=program.ranks_per_node, clock=clock, local_rank=local_rank, peers=peers)
+    watcher = watcher_of(session, most_steps=most_steps)
+    return run_in_session(program, session, watcher, rank=rank, keep_files=keep_files, execute=execute)
+
+
+def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announced: bool = False) -> StepWatcher:
+    """What follows the steps of the program in a session."""
+    card = session.card
+    return StepWatcher(session.recorder, lambda: card.allocated_bytes, session.loaders, most_steps, is_announced)
+
+
+@contextlib.contextmanager
+def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
+    """A session whose operators are recorded with their lines, phases and steps: the one way in of every door."""
+    recorder = session.recorder
+    recorder.keeps_lines = True
+    try:
+        with put_back_everywhere(), session, recognising_phases(recorder), recorder.phase(Phase.FORWARD, 0), watcher:
+            yield
+    finally:
+        if not watcher.spans:
+            watcher.own_parameters()
+        # the older `allow_tf32` refuses to answer once both ways of setting it were used, as Dynamo's restoring does
+        recorder.trace.tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def run_in_session(
+    program: Program,
+    session: CudaSession,
+    watcher: StepWatcher,
+    *,
+    rank: int = 0,
+    keep_files: bool = False,
+    execute: Callable[[Program, StepWatcher], None] = _execute,
+) -> ProgramRun:
+    """Run `program` as one rank in a session; files that it writes are thrown away."""
+    card = session.card
     start, code, error, full = time.perf_counter(), 0, "", None
+    failed_with: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         layer = FileLayer(Path(folder).resolve())
         layering = contextlib.nullcontext() if keep_files else writing_to(layer)
-        variables = {} if keep_files else TRACKERS_OFF | datasets_cache(layer)
+        variables = {} if keep_files else TRACKERS_OFF | hub_caches(layer)
         with (
             _started_as(program, program.variables(rank) | variables),
-            session,
-            recognising_phases(session.recorder),
-            session.recorder.phase(Phase.FORWARD, 0),
-            watcher,
+            in_use(session, watcher),
             layering,
         ):
             try:
-                _execute(program)
+                execute(program, watcher)
             except ProgramStopped:
                 pass
             except SystemExit as stop:
                 code = _exit_code(stop)
             except torch.OutOfMemoryError as failure:
-                code, full = 1, _out_of_memory(failure, card)
+                code, full, failed_with = 1, _out_of_memory(failure, card), failure
             except Exception as failure:
                 full = _out_of_memory(failure.__cause__, card) if _is_full(failure.__cause__) else None
-                code, error = 1, "".join(traceback.format_exception(_without_our_frames(failure)))
-    if not watcher.spans:
-        watcher.own_parameters()
-    session.recorder.trace.tf32 = bool(torch.backends.cuda.matmul.allow_tf32)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
-    seconds = time.perf_counter() - start
+                code, failed_with = 1, failure
+                error = "".join(traceback.format_exception(_without_our_frames(failure)))
+    seconds, peak = time.perf_counter() - start, host_peak_bytes()
     assumptions = list(session.assumptions.by_line.values())
-    return ProgramRun(session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, error)
+    return ProgramRun(session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, failed_with, error)
 
 
-def _execute(program: Program) -> None:
-    if program.is_module:
-        runpy.run_module(program.target, run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(program.target, run_name="__main__")
+def host_peak_bytes() -> int:
+    """The most memory that this process has had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
 
 
 @contextlib.contextmanager
@@ -138,7 +180,8 @@ def _is_full(error: BaseException | None) -> bool:
 def _out_of_memory(error: Any, card: LiveCard) -> OutOfMemoryReport:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return OutOfMemoryReport(line, str(error), getattr(error, "tried_bytes", 0), card.allocated_bytes)
+    allocated_bytes = getattr(error, "allocated_bytes", card.allocated_bytes)  # at the failure: some is free by now
+    return OutOfMemoryReport(line, str(error), getattr(error, "tried_bytes", 0), allocated_bytes)
 
 
 def _is_ours(file: str) -> bool:

@@ -3,9 +3,11 @@
 import contextlib
 import importlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,13 +17,25 @@ from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from forerun.hardware.catalogue import Device
+from forerun.step.attention import PACKAGES
 from forerun.trace import Trace
 from forerun.virtual import session as virtual_session
 from forerun.virtual.attention import AttentionTarget, set_target
 from forerun.virtual.backend import DEVICE, VirtualBackend
-from forerun.virtual.cuda.dispatch import Assumptions, CudaDispatch
-from forerun.virtual.cuda.names import CudaNames, answering_cuda
+from forerun.virtual.cuda.compile_calls import CompileCalls
+from forerun.virtual.cuda.dispatch import CudaDispatch
+from forerun.virtual.cuda.loaders import LoaderWatch, making_batches_here
+from forerun.virtual.cuda.module_names import naming_modules
+from forerun.virtual.cuda.names import CudaNames, answering_cuda, naming_in_backward
+from forerun.virtual.cuda.peers import Peers
+from forerun.virtual.cuda.put_back import replaced
+from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
+from forerun.virtual.cuda.stand_ins.kernels import standing_in
 from forerun.virtual.cuda.torch_cuda import CudaEvent, LiveCard, answering
+from forerun.virtual.cuda.unknown import Assumptions
+from forerun.virtual.cuda.weights import without_reading_weights
+from forerun.virtual.device_guard import raising_lost_errors
+from forerun.virtual.hugging_face import without_fakes_for_transformers
 from forerun.virtual.placement import moving_fake_modules
 from forerun.virtual.process_group import record_reductions, steady_buckets, without_shape_questions
 from forerun.virtual.recorder import Recorder
@@ -35,28 +49,41 @@ OPENS_GROUPS = (dist, distributed_c10d, device_mesh)
 class CudaSession:
     """What says `cuda` between entering and leaving runs on the virtual twin of `device`.
 
-    `clock` gives the seconds from one event of the trace to another, for `torch.cuda.Event.elapsed_time`.
+    `ranks` cards are in the machine, and this is number `local_rank` of them; `peers` are the ranks beside this one.
+    `clock` gives the seconds from one event of the trace to another, for `torch.cuda.Event.elapsed_time`. `attention`
+    is as `model.attention` of the settings.
     """
 
     def __init__(
-        self, device: Device, card: LiveCard, *, ranks: int = 1, clock: Callable[[Trace, int, int], float] | None = None
+        self,
+        device: Device,
+        card: LiveCard,
+        *,
+        ranks: int = 1,
+        clock: Callable[[Trace, int, int], float] | None = None,
+        attention: str = "auto",
+        local_rank: int = 0,
+        peers: Peers | None = None,
     ):
         register()
         self.device = device
         self.recorder = Recorder(DEVICE)
         self.recorder.card = card
         self.assumptions = Assumptions()
-        self.compiled_eagerly: list[str] = []
-        """What the program compiles and this session runs as it is written."""
-        self.card, self._ranks = card, ranks
+        self.loaders = LoaderWatch()
+        self.card, self._ranks, self._attention = card, ranks, attention
+        self._local_rank, self._peers = local_rank, peers
         self._clock = clock
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.compiling = CompileCalls(self.recorder, self._fake)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "CudaSession":
         enter = self._stack.enter_context
         _import_before_cuda()
-        before = set_target(AttentionTarget("cuda", self.device.compute_capability or (0, 0), "auto"))
+        capability = self.device.compute_capability or (0, 0)
+        reasons, processors = self.recorder.trace.math_attention, self.device.sm_count or 1
+        before = set_target(AttentionTarget("cuda", capability, self._attention, reasons, processors))
         self._stack.callback(set_target, before)
         CudaEvent.recorder, CudaEvent.clock = self.recorder, self._clock
         enter(virtual_session._quiet_fake_tensors())
@@ -65,18 +92,27 @@ class CudaSession:
         enter(virtual_session._clearing_autocast_cache())
         enter(virtual_session._speaking_for_cuda())
         enter(moving_fake_modules())
+        enter(naming_modules(self.recorder))  # before what follows them: hooks run in the order of registration
+        enter(without_fakes_for_transformers())
         enter(virtual_session._following_modules(self.recorder))
         enter(virtual_session._seeing_resizes(self.recorder))
         enter(without_shape_questions(self.recorder))
         enter(answering(self.device, self.card, self._ranks))
-        enter(answering_cuda())
+        enter(answering_cuda(self._local_rank))
+        enter(raising_lost_errors())
+        enter(naming_in_backward())
         enter(_fake_process_groups(self._ranks))
         enter(steady_buckets())
         enter(_recording_reductions(self.recorder))
-        enter(_in_one_process())
-        enter(self._uncompiled())
+        enter(making_batches_here(self.loaders))
+        folder = Path(enter(tempfile.TemporaryDirectory(prefix="forerun-weights-")))
+        enter(without_reading_weights(folder, self.assumptions))
+        enter(self.compiling)
+        enter(standing_in(capability, self.recorder.trace))
+        if self._attention in PACKAGES:
+            enter(flash_in_transformers(self._attention))
         enter(self._in_every_thread())
-        enter(CudaDispatch(self.recorder, self._fake, self.assumptions))
+        enter(CudaDispatch(self.recorder, self._fake, self.assumptions, self._peers))
         enter(CudaNames())
         return self
 
@@ -91,7 +127,7 @@ class CudaSession:
         original = threading.Thread.run
 
         def run(thread: threading.Thread) -> None:
-            with CudaDispatch(self.recorder, self._fake, self.assumptions), CudaNames():
+            with CudaDispatch(self.recorder, self._fake, self.assumptions, self._peers), CudaNames():
                 original(thread)
 
         threading.Thread.run = run  # type: ignore[method-assign, assignment]
@@ -99,29 +135,6 @@ class CudaSession:
             yield
         finally:
             threading.Thread.run = original
-
-    @contextlib.contextmanager
-    def _uncompiled(self) -> Iterator[None]:
-        """`torch.compile` returns what it was given: Dynamo aborts the process on fake tensors of another device."""
-        original = torch.compile
-
-        def compile_nothing(model: Any = None, **options: Any) -> Any:
-            if model is None:
-                return lambda function: compile_nothing(function, **options)
-            self.compiled_eagerly.append(getattr(model, "__name__", type(model).__name__))
-            return model
-
-        def compile_module(module: torch.nn.Module, *_: Any, **__: Any) -> None:
-            self.compiled_eagerly.append(type(module).__name__)
-
-        compile_of_modules = torch.nn.Module.compile
-        torch.compile = compile_nothing  # type: ignore[assignment]
-        torch.nn.Module.compile = compile_module  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            torch.compile = original
-            torch.nn.Module.compile = compile_of_modules  # type: ignore[method-assign]
 
 
 def _import_before_cuda() -> None:
@@ -146,15 +159,14 @@ def _fake_process_groups(ranks: int) -> Iterator[None]:
         size = size if size > 0 else int(os.environ.get("WORLD_SIZE", 1))
         original("fake", rank=rank, world_size=size, store=FakeStore())
 
-    for module in OPENS_GROUPS:
-        module.init_process_group = init_process_group  # type: ignore[attr-defined]
     before, VirtualBackend.ranks = VirtualBackend.ranks, ranks
     try:
-        yield
+        with contextlib.ExitStack() as stack:
+            for module in OPENS_GROUPS:
+                stack.enter_context(replaced(module, "init_process_group", init_process_group))
+            yield
     finally:
         VirtualBackend.ranks = before
-        for module in OPENS_GROUPS:
-            module.init_process_group = original  # type: ignore[attr-defined]
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -173,23 +185,3 @@ def _recording_reductions(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         DistributedDataParallel.__init__ = original  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def _in_one_process() -> Iterator[None]:
-    """Data loaders make their batches in the program's process: fake tensors cannot be sent to another."""
-    original = torch.utils.data.DataLoader.__init__
-    alone = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None,
-             "pin_memory": False, "timeout": 0}  # fmt: skip
-
-    def init(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
-        names = ("batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory",
-                 "drop_last", "timeout", "worker_init_fn", "multiprocessing_context")  # fmt: skip
-        kwargs = dict(zip(names, args, strict=False)) | kwargs
-        original(loader, dataset, **(kwargs | {name: value for name, value in alone.items() if name in kwargs}))
-
-    torch.utils.data.DataLoader.__init__ = init  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.utils.data.DataLoader.__init__ = original  # type: ignore[method-assign]

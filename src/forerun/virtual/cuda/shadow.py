@@ -2,7 +2,7 @@
 
 Masks, lengths, gathers and counters decide which way a program goes, so they must be right. A shadow is a real tensor
 on the host beside the fake one; a view's shadow is a view of its base's shadow, so that all see writes in place.
-A single number that nobody can know gets a plausible value, 1 for floating numbers and 0 otherwise, marked as assumed.
+Values that nobody can know and that were assumed (`unknown.py`) are followed in the same way, marked as assumed.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 aten = torch.ops.aten
-MOST_ELEMENTS = 65_536
+MOST_ELEMENTS = 2**20
 """Of the integers and truth values of one operator; larger ones are not followed."""
-FLOAT_WEIGHT = 64
+FLOAT_WEIGHT = 128
 """Floating numbers count so many times: they seldom decide anything."""
 KEEPS_FIRST = {aten._amp_foreach_non_finite_check_and_unscale_, aten._amp_update_scale_}
 """Of loss scaling: gradients are taken to be finite, so the scale and `found_inf` stay as they were."""
@@ -38,6 +38,12 @@ def shadow_of(tensor: torch.Tensor) -> Shadow | None:
     if value is None or value.untyped_storage()._cdata in _FORGOTTEN:
         return None
     return Shadow(value, bool(getattr(tensor, _ASSUMED, False)))
+
+
+def is_assumed(tensor: torch.Tensor) -> bool:
+    """Whether a value of a tensor is known, but rests on one that nobody can know."""
+    shadow = shadow_of(tensor)
+    return shadow is not None and shadow.is_assumed
 
 
 def set_shadow(tensor: torch.Tensor, value: torch.Tensor, *, is_assumed: bool) -> None:
@@ -83,7 +89,8 @@ def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
     if any(shadow is None for shadow in shadows.values()) or _elements(func, args, shadows) > MOST_ELEMENTS:
         return None
     if (
-        func.namespace != "aten"
+        func.namespace not in ("aten", "prims")
+        or func._schema.name.startswith("prims::inductor_")  # random numbers of compiled graphs
         or torch.Tag.nondeterministic_seeded in func.tags
         or func._overloadpacket is aten._local_scalar_dense
     ):
@@ -137,13 +144,3 @@ def as_if_alone(func: Any, args: Any) -> None:
     for tensor in tensors[0]:
         if isinstance(tensor, FakeTensor) and shadow is not None and tensor.shape == shadow.value.shape:
             set_shadow(tensor, shadow.value.clone(), is_assumed=shadow.is_assumed)
-
-
-def assume(outputs: Any) -> None:
-    """Give single numbers of unknown value a plausible one."""
-    for tensor in tensors_in((outputs,)):
-        if isinstance(tensor, FakeTensor) and tensor.dim() <= 1 and tensor.numel() == 1:
-            with torch._C._DisableTorchDispatch():
-                one = tensor.dtype.is_floating_point
-                value = torch.full(tensor.shape, 1 if one else 0, dtype=tensor.dtype)
-            set_shadow(tensor, value, is_assumed=True)

@@ -5,7 +5,6 @@ or a loss scaler need no hook. Two steps are alike when they issue the same oper
 """
 
 import gc
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +14,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from forerun.step.parallel import local
 from forerun.trace import OP, Category
+from forerun.virtual.cuda.length import ProgramLength, find_length
+from forerun.virtual.cuda.lines import program_line
+from forerun.virtual.cuda.loaders import LoaderWatch, WatchedLoader
 from forerun.virtual.cuda.names import is_virtual
-from forerun.virtual.recorder import Recorder, calling_line
+from forerun.virtual.cuda.repeated_calls import RepeatedCalls
+from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
+from forerun.virtual.recorder import Recorder
 
 ALIKE = 2
 """Steps in a row that must be alike before the program is stopped."""
@@ -44,6 +48,10 @@ class StepSpan:
     """What the allocator has given out when it ends."""
     samples: int
     tokens: int
+    fetched: tuple[WatchedLoader, ...] = ()
+    """The data loader of each batch that was made in it."""
+    backward_lines: tuple[str, ...] = ()
+    """The line of the program of each of its backward passes."""
 
     def is_like(self, other: "StepSpan") -> bool:
         """Whether both do the same work: a step that logs reads a number more."""
@@ -56,12 +64,17 @@ class StepWatcher:
 
     recorder: Recorder
     allocated_bytes: Callable[[], int]
+    loaders: LoaderWatch
     most_steps: int | None = None
     """Stop after so many steps; None: when they repeat."""
+    is_announced: bool = False
+    """The caller says where a step ends, by `end_step`; optimizers end none, and the last step is the warm one."""
+    plays_repeats: bool = True
+    """Play calls that repeat instead of running them; a program that is not stopped may count them."""
     spans: list[StepSpan] = field(default_factory=list)
     parameters: dict[int, torch.nn.Parameter] = field(default_factory=dict)
     """Those that the program's optimizers update."""
-    program_length: "ProgramLength | None" = None
+    program_length: ProgramLength | None = None
     without_gradient: list[torch.nn.Parameter] = field(default_factory=list)
     """Parameters that the last step should have updated and that had no gradient."""
     step_line: str = ""
@@ -71,15 +84,21 @@ class StepWatcher:
     _depth: int = 0
     _calls: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """Calls, samples and tokens of each outermost module in the step so far."""
+    _backward_lines: list[str] = field(default_factory=list)
+    _backward_depth: int = 0
 
     def __enter__(self) -> "StepWatcher":
+        self._repeats, self._micro_batches = RepeatedCalls(self.recorder), RepeatedMicroBatches(self.recorder)
         self._call = torch.nn.Module.__call__
         torch.nn.Module.__call__ = self._counting(self._call)  # type: ignore[method-assign]
+        self._backward = torch.autograd.backward
+        torch.autograd.backward = self._noting_line(self._backward)
         self._hooks = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
         return self
 
     def __exit__(self, *exception: object) -> None:
         torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        torch.autograd.backward = self._backward
         for hook in self._hooks:
             hook.remove()
 
@@ -87,17 +106,36 @@ class StepWatcher:
         """Counts samples and tokens of the outermost calls that train: the first dimensions of what they are given."""
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._depth == 0 and module.training and torch.is_grad_enabled():
+            if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 self._count(
                     id(module), [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
                 )
             self._depth += 1
             try:
+                if self._depth == 1 and self._backward_depth == 0 and self.plays_repeats:
+                    play = self._micro_batches if torch.is_grad_enabled() else self._repeats
+                    return play(original, module, args, kwargs)
                 return original(module, *args, **kwargs)
             finally:
                 self._depth -= 1
 
         return call
+
+    def _noting_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._backward_depth == 0:  # reentrant checkpointing makes backward passes within one
+                self._backward_lines.append(program_line())
+                roots = args[0] if args else kwargs["tensors"]
+                self._micro_batches.backward_begins([roots] if isinstance(roots, torch.Tensor) else roots)
+            self._backward_depth += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._backward_depth -= 1
+                if self._backward_depth == 0:
+                    self._micro_batches.backward_is_over()
+
+        return backward
 
     def _count(self, module: int, inputs: list[torch.Tensor]) -> None:
         rows = [tensor for tensor in inputs if tensor.dim() > 0]
@@ -121,6 +159,8 @@ class StepWatcher:
     @property
     def warm_from(self) -> int:
         """Number of the first step that is like the last one: what is before warms up."""
+        if self.is_announced:
+            return max(0, len(self.spans) - 1)
         alike = [number for number, span in enumerate(self.spans) if span.is_like(self.spans[-1])]
         return alike[0] if len(alike) > 1 else min(1, len(self.spans) - 1)
 
@@ -139,7 +179,7 @@ class StepWatcher:
             self.parameters.update({id(parameter): parameter for parameter in fresh})
             self.recorder.own(fresh, Category.PARAMETER)
         if id(optimizer) == self._anchor:
-            self.without_gradient, self.step_line = [], calling_line()
+            self.without_gradient, self.step_line = [], program_line()
         self.without_gradient += [
             parameter
             for group in optimizer.param_groups
@@ -153,25 +193,32 @@ class StepWatcher:
         """Find every parameter on the device, those that nothing updates included."""
         tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
         every = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
-        placed = [parameter for parameter in every if is_virtual(local(parameter))]
+        # what an earlier session left uncollected in this process is not the program's
+        placed = [each for each in every if is_virtual(local(each)) and self.recorder.knows(each)]
         self.recorder.own(placed, Category.PARAMETER)
         trace = self.recorder.trace
         trace.total_parameters = sum(parameter.numel() for parameter in placed)
         trace.trainable_parameters = sum(parameter.numel() for parameter in placed if parameter.requires_grad)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if id(optimizer) != self._anchor:
-            return
+        if id(optimizer) == self._anchor and not self.is_announced:
+            self.end_step()
+            if self._is_enough():
+                raise ProgramStopped
+
+    def end_step(self) -> None:
+        """End a step here."""
+        if self.is_announced and not self.spans:
+            self.own_parameters()
         trace, end = self.recorder.trace, len(self.recorder.trace.events)
         calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[self._begin : end] if kind == OP]
         work = sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
         _calls, samples, tokens = min(self._calls.values(), default=(0, 0, 0))  # a discriminator is called more often
-        self.spans.append(StepSpan(self._begin, end, work, self.allocated_bytes(), samples, tokens))
-        self._begin, self._calls = end, {}
-        if self.program_length is None or len(self.spans) == 1:
-            self.program_length = find_length()
-        if self._is_enough():
-            raise ProgramStopped
+        fetched, lines = tuple(self.loaders.take()), tuple(self._backward_lines)
+        self.spans.append(StepSpan(self._begin, end, work, self.allocated_bytes(), samples, tokens, fetched, lines))
+        self._begin, self._calls, self._backward_lines = end, {}, []
+        if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):
+            self.program_length = find_length(len(fetched), lines)
 
     def _is_enough(self) -> bool:
         if self.most_steps is not None:
@@ -181,29 +228,3 @@ class StepWatcher:
             is_growing = last[-1].allocated_bytes > last[-2].allocated_bytes
             return not is_growing or len(self.spans) >= STEPS_OF_GROWTH
         return len(self.spans) >= MOST_STEPS
-
-
-@dataclass(frozen=True)
-class ProgramLength:
-    """How many optimizer steps the program will make in all, and who says so."""
-
-    steps: int
-    source: str
-
-
-def find_length() -> ProgramLength | None:
-    """Ask the trainer whose loop is running; None where there is none that knows."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        state = getattr(owner, "state", None) if type(owner).__module__.startswith(("transformers.", "trl.")) else None
-        steps = getattr(state, "max_steps", 0)
-        if isinstance(steps, int) and steps > 0:
-            return ProgramLength(steps, "the Trainer's max_steps")
-        trainer = getattr(owner, "trainer", None) if "lightning" in type(owner).__module__ else None
-        if trainer is not None and hasattr(trainer, "estimated_stepping_batches"):
-            batches = trainer.estimated_stepping_batches
-            if isinstance(batches, int) and batches > 0:
-                return ProgramLength(batches, "Lightning's estimated_stepping_batches")
-        frame = frame.f_back
-    return None

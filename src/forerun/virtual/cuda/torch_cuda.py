@@ -10,15 +10,22 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import _foreach_supported_types as foreach_types_of_optimizers
+from torch.utils import _foreach_utils
 
 from forerun.hardware.catalogue import Device
 from forerun.trace import Trace
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.backend import Stream as VirtualStream
-from forerun.virtual.cuda.names import CUDA
+from forerun.virtual.cuda.generators import CudaGenerator
+from forerun.virtual.cuda.names import this_card
+from forerun.virtual.cuda.old_types import old_types
+from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.recorder import Card, Recorder
 
 MILLI = 1e-3
+RANDOM_STATE = frozenset(torch.cuda.random.__all__)
 WARP_THREADS, REGISTERS_PER_SM, CUDA_VERSION = 32, 65_536, "12.8"
 """The same on every NVIDIA GPU since Kepler (CUDA C++ Programming Guide, table of technical specifications)."""
 
@@ -138,41 +145,50 @@ def answering(device: Device, card: LiveCard, ranks: int = 1) -> Iterator[None]:
     """Let PyTorch's CUDA interface answer for `device`; `ranks` cards are in the machine."""
     with contextlib.ExitStack() as stack:
         for target, answers in (
-            (torch.cuda, _device_answers(device, ranks) | _memory_answers(card)),
+            (torch.cuda, _device_answers(device, ranks) | _memory_answers(card) | old_types()),
             (torch.cuda.memory, _memory_answers(card)),
+            (torch.cuda.random, {n: v for n, v in _device_answers(device, ranks).items() if n in RANDOM_STATE}),
             (torch.accelerator, _accelerator_answers(card, ranks)),
             (torch.version, {"cuda": CUDA_VERSION}),
+            (torch, {"Generator": CudaGenerator}),
             (
                 torch._C,
                 {
                     "_cuda_getCurrentRawStream": lambda *_, **__: 0,
                     "_cuda_getDeviceCount": lambda: ranks,
+                    "_get_accelerator": lambda: torch.device("cuda"),  # FSDP moves parameters there
+                    "_cuda_CUDAAllocator_AllocatorState": object,  # imported by torch/_inductor/cudagraph_trees.py:117
+                    # inference tensors would pass by the autograd key, where attention is routed and products are split
+                    "_InferenceMode": lambda is_on: torch.set_grad_enabled(not is_on),
                     "_scatter": lambda tensor, *_: [tensor.to("cuda")],  # DataParallel on one device
                 },
             ),
+            (torch.Tensor, {"record_stream": _nothing, "data_ptr": _address}),
+            (torch.UntypedStorage, {"data_ptr": _storage_address}),
             (torch.backends.cuda, {"is_built": lambda: True}),
             (torch.backends.cudnn, {"is_available": lambda: True, "version": lambda: 90_800}),
         ):
             for name, answer in answers.items():
-                stack.enter_context(_replaced(target, name, answer))
-        stack.enter_context(_replaced(torch.autocast, "__init__", _autocast_init(torch.autocast.__init__)))
+                stack.enter_context(replaced(target, name, answer))
+        stack.enter_context(replaced(torch.autocast, "__init__", _autocast_init(torch.autocast.__init__)))
+        stack.enter_context(_foreach_of_fake_tensors())
         yield
-
-
-_MISSING = object()
 
 
 @contextlib.contextmanager
-def _replaced(target: Any, name: str, value: Any) -> Iterator[None]:
-    before = target.__dict__.get(name, _MISSING)
-    setattr(target, name, value)
+def _foreach_of_fake_tensors() -> Iterator[None]:
+    """Optimizers and gradient norms take their foreach path, as on the card, for types that they list (2.13).
+
+    The lists themselves are changed: `torch.distributed.tensor` adds DTensor to them when it is imported.
+    """
+    lists: tuple[list[Any], ...] = (foreach_types_of_optimizers, _foreach_utils._foreach_supported_types)
+    for types in lists:
+        types.append(FakeTensor)
     try:
         yield
     finally:
-        if before is _MISSING:
-            delattr(target, name)
-        else:
-            setattr(target, name, before)
+        for types in lists:
+            types.remove(FakeTensor)
 
 
 def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -180,6 +196,18 @@ def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
         original(self, DEVICE if str(device_type).split(":")[0] == "cuda" else device_type, *args, **kwargs)
 
     return init
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """A number that tensors share where they share memory, as programs compare it; a fake one has no address."""
+    if not isinstance(tensor, FakeTensor):
+        return torch._C.TensorBase.data_ptr(tensor)
+    return tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size()
+
+
+def _storage_address(storage: torch.UntypedStorage) -> int:
+    """The same of a storage: saving looks for weights that share one."""
+    return storage._cdata if storage.device.type in (DEVICE, "meta") else torch._C.StorageBase.data_ptr(storage)  # type: ignore[attr-defined]
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -197,7 +225,7 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
     state = [torch.zeros(16, dtype=torch.uint8, device="cpu")]
     default = CudaStream(number=0)
     return {
-        "is_available": lambda: True, "device_count": lambda: ranks, "current_device": lambda: 0,
+        "is_available": lambda: True, "device_count": lambda: ranks, "current_device": lambda: this_card().index,
         "is_initialized": lambda: True, "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing,
         "set_device": _nothing, "synchronize": _nothing, "ipc_collect": _nothing,
         "get_device_name": lambda *_, **__: name, "get_device_capability": lambda *_, **__: (major, minor),
@@ -244,10 +272,12 @@ def _memory_answers(card: LiveCard) -> dict[str, Any]:
 
 
 def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
+    cuda = torch.device("cuda")  # without an index (torch/accelerator/__init__.py, 2.13): programs add theirs
     answers = {
-        "is_available": lambda: True, "device_count": lambda: ranks, "current_accelerator": lambda *_, **__: CUDA,
-        "current_device_index": lambda: 0, "current_device_idx": lambda: 0, "set_device_index": _nothing,
-        "set_device_idx": _nothing, "synchronize": _nothing, "current_stream": lambda *_, **__: CudaStream(number=0),
+        "is_available": lambda: True, "device_count": lambda: ranks, "current_accelerator": lambda *_, **__: cuda,
+        "current_device_index": lambda: this_card().index, "current_device_idx": lambda: this_card().index,
+        "set_device_index": _nothing, "set_device_idx": _nothing, "synchronize": _nothing,
+        "current_stream": lambda *_, **__: CudaStream(number=0),
         "device_index": _Using, "set_stream": _nothing, "get_memory_info": lambda *_, **__: (card.free_bytes, 0),
     }  # fmt: skip
     memory = _memory_answers(card)

@@ -1,12 +1,7 @@
-"""The forecast for people who train with the Hugging Face `Trainer`, without changing their trainer.
+"""The settings of a Trainer, for a forecast of its steps on the CPU at hand by our own loop.
 
-    forecast = forerun.hf.forecast_trainer(trainer, gpu="l4")          # before training; nothing is trained
-    trainer.add_callback(forerun.hf.ForerunCallback(forecast))         # measures the run and compares it
-    trainer.train()
-
-The trainer's own model (copied without its weights), loss, collator and data are traced on the virtual GPU; batch
-shapes are those of the first batches that its data loader gives. The callback enters the run in the ledger, from which
-the next forecast learns.
+The trainer's own model (copied without its weights), loss, collator and data are traced; batch shapes are those of the
+first batches that its data loader gives.
 
 Not covered: models already quantised by bitsandbytes, optimizers that this project does not have, several devices, and
 the `Trainer`'s own evaluation loop beyond scoring.
@@ -14,38 +9,19 @@ the `Trainer`'s own evaluation loop beyond scoring.
 
 import copy
 import math
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
-from forerun.api import find_device
 from forerun.data.plan import BatchPlan, BatchShape
 from forerun.errors import InvalidSettings, NotSupported
-from forerun.forecasting.forecast import make_forecast
-from forerun.forecasting.request import ForecastRequest
-from forerun.ledger.store import Ledger, default_url, open_ledger
-from forerun.records import (
-    Forecast,
-    MeasuredRun,
-    MeasuredStep,
-    Measurement,
-    ParameterCounts,
-    RunPhases,
-    StepPhases,
-    Verdict,
-)
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch, LossSum
-from forerun.train import measure
-from forerun.train.evidence import Witness
-from forerun.verify.compare import verify
-from forerun.verify.recalibrate import with_experience
 
 WORKLOAD = "hugging-face-trainer"
 SAMPLED_BATCHES = 64
@@ -53,30 +29,12 @@ SAMPLED_BATCHES = 64
 OPTIMIZERS = {
     "adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"),
     "adamw_bnb_8bit": ("adamw-8bit", "auto"), "adamw_8bit": ("adamw-8bit", "auto"),
+    "paged_adamw": ("paged-adamw", "auto"), "paged_adamw_32bit": ("paged-adamw", "auto"),
     "paged_adamw_8bit": ("paged-adamw-8bit", "auto"), "lion_32bit": ("lion", "auto"),
 }  # fmt: skip
 """The Trainer's name → ours and its implementation (`OptimizerNames`, transformers/training_args.py, 5.23)."""
-COLD_STEPS = 2
-"""Steps at the start of a run that do not count as warm."""
 NEVER = 10**9
 """Steps between checkpoints of a Trainer that saves none."""
-
-
-def forecast_trainer(trainer: Trainer, gpu: str = "a100-40gb", ledger: str | None = None) -> Forecast:
-    """Memory, time and cost of `trainer.train()` on `gpu` (a catalogue name, or `cpu` for here), before it starts.
-
-    `ledger` is the SQLAlchemy URL of one whose calibration and past runs count; without it nothing is read.
-
-    Raises:
-        ForerunError: the trainer has no data, or uses what cannot be forecast; see `forerun.errors`.
-    """
-    plan, sample = plan_of(trainer)
-    settings = settings_of(trainer, plan)
-    request = ForecastRequest(settings, TrainerWorkload(trainer, sample), plan, find_device(gpu))
-    if ledger is None:
-        return make_forecast(request)
-    with open_ledger(ledger) as store:
-        return make_forecast(with_experience(request, store))
 
 
 class TrainerWorkload:
@@ -91,7 +49,7 @@ class TrainerWorkload:
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """A copy of the trainer's model without weights."""
-        return without_weights(_model_of(self.trainer))
+        return without_weights(self.trainer.model)  # type: ignore[arg-type]
 
     def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Zeros in the shapes of a real batch, with `size` samples of `length` tokens."""
@@ -147,8 +105,6 @@ def plan_of(trainer: Trainer) -> tuple[BatchPlan, Batch]:
     Raises:
         InvalidSettings: there is no training data, or its batches have no token ids.
     """
-    if trainer.train_dataset is None:
-        raise InvalidSettings("trainer.train_dataset: a forecast needs the data; found none. Give the Trainer one.")
     arguments = trainer.args
     shapes: list[BatchShape] = []
     largest: Batch | None = None
@@ -212,7 +168,7 @@ def settings_of(trainer: Trainer, plan: BatchPlan) -> Settings:
     saving = str(getattr(a.save_strategy, "value", a.save_strategy))
     evaluating = str(getattr(a.eval_strategy, "value", a.eval_strategy)) != "no" and trainer.eval_dataset is not None
     rows = len(trainer.eval_dataset) if evaluating and hasattr(trainer.eval_dataset, "__len__") else 0  # type: ignore[arg-type]
-    model = _model_of(trainer)
+    model: Any = trainer.model
     return settings_from({
         "name": a.run_name or WORKLOAD, "workload": WORKLOAD,
         "model": {"name": getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__},
@@ -239,109 +195,3 @@ def _precision(model: nn.Module, arguments: Any) -> str:
     if arguments.bf16:
         return "bf16-mixed"
     return "fp16-mixed" if arguments.fp16 else "tf32" if arguments.tf32 else "fp32"
-
-
-def _model_of(trainer: Trainer) -> nn.Module:
-    if trainer.model is None:
-        raise NotSupported(
-            "trainer.model: a forecast needs the model; found model_init alone. Give the Trainer a model."
-        )
-    return trainer.model  # type: ignore[return-value]
-
-
-class ForerunCallback(TrainerCallback):
-    """Measures a `Trainer` run, enters it with its forecast in the ledger, and compares the two."""
-
-    def __init__(self, forecast: Forecast, ledger: str | None = None):
-        """`ledger` is a SQLAlchemy URL; without one it is the user's own."""
-        self.forecast = forecast
-        self.url = ledger or default_url()
-        self.verdict: Verdict | None = None
-        """The verdict, once training has ended."""
-        self._step_seconds: list[float] = []
-        self._since = 0.0
-        self._phases: Counter[str] = Counter()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the clock and reset the memory peaks."""
-        device = args.device.type
-        measure.reset_peaks(device)
-        self._device, self._witness, self._started = device, Witness(device), time.perf_counter()
-        self._mark()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Record the time of an optimizer step."""
-        self._step_seconds.append(self._mark())
-        self._witness.step_done()
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add the time of an evaluation."""
-        self._phases["evaluation_seconds"] += self._mark()  # type: ignore[assignment]
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add the time of a checkpoint."""
-        self._phases["checkpoint_seconds"] += self._mark()  # type: ignore[assignment]
-        self._phases["written"] += 1
-
-    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Enter the run in the ledger and compare it with its forecast."""
-        measured = self._measurement(model)
-        with open_ledger(self.url) as ledger:
-            run_id = self._enter(ledger, args, measured)
-            self.verdict = verify(run_id, self.forecast, measured)
-            ledger.record_verdict(run_id, self.verdict)
-            ledger.record_event(run_id, "verified")
-
-    def _enter(self, ledger: Ledger, args: Any, measured: Measurement) -> str:
-        run_id = ledger.start_run(
-            name=args.run_name or WORKLOAD, workload=WORKLOAD, settings={"workload": WORKLOAD},
-            settings_hash=self.forecast.settings_hash, gpu=self.forecast.gpu, folder=args.output_dir or "",
-            versions=measure.versions(),
-        )  # fmt: skip
-        ledger.record_forecast(run_id, self.forecast)
-        ledger.record_measurement(run_id, measured)
-        ledger.record_event(run_id, "finished")
-        return run_id
-
-    def _measurement(self, model: nn.Module) -> Measurement:
-        warm = self._step_seconds[COLD_STEPS:] or self._step_seconds
-        if not warm:
-            raise InvalidSettings("The Trainer made no steps, so there is nothing to compare. Train at least one.")
-        seconds, expected = sum(warm) / len(warm), self.forecast.step
-        phases = RunPhases(
-            training_seconds=sum(self._step_seconds), evaluation_seconds=self._phases["evaluation_seconds"],
-            checkpoint_seconds=self._phases["checkpoint_seconds"],
-        )  # fmt: skip
-        own = list(model.parameters())
-        return Measurement(
-            settings_hash=self.forecast.settings_hash,
-            gpu=self.forecast.gpu,
-            parameters=ParameterCounts(
-                total=sum(p.numel() for p in own), trainable=sum(p.numel() for p in own if p.requires_grad)
-            ),
-            memory=measure.measured_memory(self._device, None),
-            step=MeasuredStep(
-                seconds=seconds,
-                phases=StepPhases(host_seconds=seconds),
-                tokens_per_second=expected.tokens_per_second * expected.seconds.expected / seconds,
-                samples_per_second=expected.samples_per_second * expected.seconds.expected / seconds,
-            ),
-            run=MeasuredRun(
-                steps_per_epoch=self.forecast.run.steps_per_epoch, total_steps=len(self._step_seconds),
-                checkpoints_written=int(self._phases["written"]), checkpoint_bytes=self.forecast.run.checkpoint_bytes,
-                seconds=time.perf_counter() - self._started, phases=phases,
-            ),
-            versions=measure.versions(),
-            evidence=self._witness.evidence(len(self._step_seconds), 0),
-        )  # fmt: skip
-
-    def _mark(self) -> float:
-        """Seconds since the last mark, once the device has finished its queued work."""
-        if self._device == "cuda":
-            torch.cuda.synchronize()
-        now = time.perf_counter()
-        elapsed, self._since = now - self._since, now
-        return elapsed
-
-
-__all__: Sequence[str] = ["ForerunCallback", "forecast_trainer"]

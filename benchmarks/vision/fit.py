@@ -1,0 +1,182 @@
+"""Fit the coefficients of image layers: `python -m benchmarks.vision.fit FOLDER_OF_OPERATOR_DATA`.
+
+Two fits. Whole training steps on an RTX 3090 (fit half of the families, `split.py`): a step that keeps the GPU busy is
+the sum of its operators, and each operator the sum of its parts times their coefficients, so all coefficients follow
+from all steps at once, by least logarithmic error that far-off rows bend little. Each coefficient starts at what its
+mechanism says and leaves it only as far as the rows demand (`STARTS`). Convolutions without tensor cores: timed ones of
+NeuSight and DeepBench, the half of the shapes that is fitted. Writes the entry `images` of
+`src/forerun/clock/priors.json`; figures are fitted, no row is copied. Takes 5 minutes once the traces are there.
+"""
+
+import json
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.vision.operators import deepbench, neusight
+from benchmarks.vision.split import VisionRow, load_rows, subset
+from benchmarks.vision.tracing import CACHE, GPU, trace_of
+from scipy.optimize import least_squares
+
+import forerun.clock
+from forerun.clock.convolutions import DENSE, Parts
+from forerun.clock.image_layers import image_layer_parts
+from forerun.clock.priors import PriorCosts
+from forerun.hardware.catalogue import device
+from forerun.trace import OP, Call, Phase, Trace
+
+TARGET = Path(forerun.clock.__file__).with_name("priors.json")
+SOURCE = (
+    "huggingface/pytorch-image-models results/ aa4b5850 (Apache-2.0); NeuSight 6945927 (MIT); "
+    "DeepBench da81ba7 (Apache-2.0); benchmarks/vision/fit.py"
+)
+NOISE = 0.1
+"""Standard deviation of the logarithm of a step's time that the model leaves."""
+STARTS = {
+    "dense": (0.85, 0.2), "grouped_plain": (5.0, 1.0), "grouped": (1.3, 0.6), "depthwise": (2.0, 0.8),
+    "conversion": (1.2, 0.4), "batch_norm": (1.7, 0.3), "pooling": (1.5, 0.2), "bias": (1.2, 0.4),
+    "transposition": (3.0, 0.4), "concatenation": (3.0, 0.7), "fixed": (1.0, 0.05),
+}  # fmt: skip
+"""Beginning of a coefficient's name → where it starts, and the standard deviation of its logarithm. `fixed` is all
+that has coefficients already; its freedom only keeps their errors out of the others."""
+HOST_SECONDS = 12e-6
+"""Steps of less than this for each operator may wait for the host, and are left out."""
+ROWS_PER_GPU = 60
+"""Timed convolutions of a source and a GPU, so that no source outweighs the others."""
+
+
+def parts_of(call: Call, costs: PriorCosts) -> Parts:
+    """Seconds of a call by coefficient."""
+    if call.is_view:
+        return {}
+    if "convolution" in call.name:
+        return costs.convolutions(costs._convolution_dtype(call)).parts(call)
+    parts = image_layer_parts(call, costs._bandwidth())
+    return {"fixed": costs.device_seconds(call)} if parts is None else parts
+
+
+def step_parts(trace: Trace, costs: PriorCosts) -> tuple[Parts, int]:
+    """Seconds of the warm step by coefficient, and its operators."""
+    runs: Counter[int] = Counter()
+    for kind, index in trace.events[trace.warm_from :]:
+        if kind == OP and trace.ops[index].phase is not Phase.PREPARE:
+            runs[trace.ops[index].call] += 1
+    totals: Parts = defaultdict(float)
+    for call, count in runs.items():
+        for name, seconds in parts_of(trace.calls[call], costs).items():
+            totals[name] += count * seconds
+    return dict(totals), sum(runs.values())
+
+
+def traced_rows(is_test: bool) -> list[VisionRow]:
+    """Rows of one half whose traces are in the cache."""
+    rows = [row for row in subset(load_rows()) if row.is_test == is_test]
+    return [row for row in rows if (CACHE / f"{row.id}-{row.micro_batch_size}.pickle.gz").exists()]
+
+
+def fit_steps(steps: list[tuple[Parts, float]]) -> tuple[Parts, Any]:
+    """Coefficients, and each step's forecast over measured."""
+    names = sorted({name for parts, _ in steps for name in parts})
+    parts = np.array([[step.get(name, 0.0) for name in names] for step, _ in steps])
+    measured = np.array([seconds for _, seconds in steps])
+    starts = [next(value for key, value in STARTS.items() if name.startswith(key)) for name in names]
+    middle, spread = np.log([s for s, _ in starts]), np.array([s for _, s in starts])
+
+    def misses(x: Any) -> Any:
+        return np.concatenate([np.log(parts @ np.exp(x) / measured) / NOISE, (x - middle) / spread])
+
+    x = least_squares(misses, middle, loss="cauchy").x
+    return dict(zip(names, np.exp(x).tolist(), strict=True)), parts @ np.exp(x) / measured
+
+
+def left_out_ratios(rows: list[VisionRow]) -> list[float]:
+    """Measured over forecast of each row with coefficients that its family took no part in, for the width of ranges.
+
+    What coefficients were fitted to they miss by less than what comes next. Rows that may wait for the host are not in.
+    """
+    costs, timed = PriorCosts(device(GPU)), []
+    for row in rows:
+        parts, operators = step_parts(trace_of(row, row.micro_batch_size), costs)
+        if row.step_seconds > operators * HOST_SECONDS:
+            timed.append((row, parts))
+    ratios = []
+    for family in sorted({row.family for row, _ in timed}):
+        coefficients, _ = fit_steps([(parts, row.step_seconds) for row, parts in timed if row.family != family])
+        for row, parts in timed:
+            if row.family == family:
+                forecast = sum(seconds * coefficients.get(name, _start(name)) for name, seconds in parts.items())
+                ratios.append(row.step_seconds / forecast)
+    return ratios
+
+
+def _start(name: str) -> float:
+    return next(value for key, (value, _) in STARTS.items() if name.startswith(key))
+
+
+def fit_operators(folder: Path) -> tuple[Parts, dict[str, list[float]]]:
+    """Middle of measured over forecast of timed convolutions: without tensor cores of all GPUs, with them of each."""
+    plain: dict[str, list[float]] = defaultdict(list)
+    dense: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in [*neusight(folder), *deepbench(folder)]:
+        counts[row.source, row.gpu] += not row.is_test
+        if row.is_test or counts[row.source, row.gpu] > ROWS_PER_GPU:
+            continue
+        dtype = row.call.inputs[0].dtype
+        parts = PriorCosts(device(row.gpu)).convolutions(dtype).parts(row.call)
+        if len(parts) == 1:  # nothing is copied: channels are what the kernels take
+            name = next(iter(parts))
+            ratios = dense[row.gpu] if name in DENSE else plain
+            ratios[name].append(row.seconds / parts[name])
+    by_gpu = {gpu: [float(np.median(ratios[name])) for name in DENSE] for gpu, ratios in dense.items()}
+    return {name: float(np.median(ratios)) for name, ratios in plain.items()}, by_gpu
+
+
+def main() -> None:
+    """Fit, print, write."""
+    costs, table = PriorCosts(device(GPU)), json.loads(TARGET.read_text(encoding="utf-8"))
+    rows, steps = [], []
+    for row in traced_rows(is_test=False):
+        parts, operators = step_parts(trace_of(row, row.micro_batch_size), costs)
+        if row.step_seconds > operators * HOST_SECONDS:
+            rows.append(row)
+            steps.append((parts, row.step_seconds))
+    coefficients, ratios = fit_steps(steps)
+    shares = {n: np.mean([p.get(n, 0.0) * c / sum(p[m] * coefficients[m] for m in p) for p, _ in steps])
+              for n, c in coefficients.items()}  # fmt: skip
+    for name, value in coefficients.items():
+        print(f"{name:36} {value:6.2f}, {shares[name]:6.1%} of a step")
+    errors = np.abs(ratios - 1)
+    print(f"{len(rows)} steps fitted: median {np.median(errors):.1%}, P90 {np.quantile(errors, 0.9):.1%}")
+    print_families(rows, ratios)
+    plain, dense = fit_operators(Path(sys.argv[1]))
+    dense[GPU] = [coefficients.pop(name) for name in DENSE]
+    coefficients.pop("fixed")
+    middle = np.exp(np.mean(np.log(list(dense.values())), axis=0))
+    print(dense, "unseen", middle, plain)
+    table["images"] = {name: round(value, 3) for name, value in sorted((coefficients | plain).items())}
+    table["dense_convolutions"] = {
+        "devices": {gpu: np.round(values, 3).tolist() for gpu, values in dense.items()},
+        "unseen": np.round(middle, 3).tolist(),
+    }
+    table["errors"]["images"] = {"steps": len(rows), "fitted": round(float(np.median(errors)), 3)}
+    table["images_source"] = SOURCE
+    TARGET.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+def print_families(rows: list[VisionRow], ratios: Any) -> None:
+    """Forecast over measured of the fitted families, with the two rows farthest off."""
+    families: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    for row, ratio in zip(rows, ratios, strict=True):
+        families[row.family, row.layout].append((float(ratio), row.model))
+    for (family, layout), listed in sorted(families.items()):
+        far = sorted(listed, key=lambda pair: -abs(np.log(pair[0])))[:2]
+        middle = np.median([ratio for ratio, _ in listed])
+        farthest = ", ".join(f"{model} {ratio:.2f}" for ratio, model in far)
+        print(f"{family:24} {layout} {len(listed):3} rows, middle {middle:.2f}; {farthest}")
+
+
+if __name__ == "__main__":
+    main()

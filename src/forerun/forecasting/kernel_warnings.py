@@ -1,0 +1,57 @@
+"""Warnings about kernels: those whose cost is uncertain, and fall-backs that cost more than the kernel asked for."""
+
+import math
+
+from forerun.clock.costs import Costs
+from forerun.clock.recurrent import CAUTION, has_recurrent
+from forerun.trace import OP, Call, Trace
+from forerun.units import format_bytes, format_seconds
+
+MATH = "aten._safe_softmax"
+"""Operator that only PyTorch's plain attention has (`attention.cpp`, `_scaled_dot_product_attention_math`, 2.13)."""
+
+
+def kernel_warnings(trace: Trace, costs: Costs) -> list[str]:
+    """Sentences for the reader of a forecast; none where every kernel is the one asked for, priced by measurements."""
+    cautions = [CAUTION] if has_recurrent(trace.calls) else []
+    fall_back = _math_attention(trace, costs)
+    return cautions + ([fall_back] if fall_back else [])
+
+
+def _math_attention(trace: Trace, costs: Costs) -> str:
+    """What attention by plain arithmetic costs a step, why it is, and which setting avoids it."""
+    ops = [trace.ops[index].call for kind, index in trace.events[trace.warm_from :] if kind == OP]
+    scores = {_elements(call): call for call in trace.calls if call.name.startswith(MATH)}
+    attended = [trace.calls[index] for index in ops if trace.calls[index].name.startswith(MATH)]
+    if not attended:
+        return ""
+    seconds = sum(costs.device_seconds(trace.calls[index]) for index in ops if _touches(trace.calls[index], scores))
+    most = max(call.bytes_written for call in attended)
+    reasons = list(dict.fromkeys(trace.math_attention)) or ["no fused kernel takes these inputs"]
+    return (
+        f"Attention falls back to plain arithmetic (math) in {len(attended)} calls a step: {'; '.join(reasons)}. "
+        f"Its scores take {format_bytes(most)} a call and {format_seconds(seconds)} a step. {_remedy(reasons[0])}"
+    )
+
+
+def _remedy(reason: str) -> str:
+    if "asks for math" in reason or "takes no attention mask" in reason or "16 bits only" in reason:
+        return "Set model.attention to auto, or to flash_attention_2 where the GPU and the model have it."
+    if "bf16" in reason:
+        return "Set precision to fp16-mixed."
+    if "multiple of" in reason:
+        return "Set model.attention to flash_attention_2, which pads heads, or choose heads of a multiple of 8."
+    return "flash_attention_2, which groups heads by itself, avoids it: in 16 bits, from compute capability 8.0 on."
+
+
+def _elements(call: Call) -> int:
+    return math.prod(call.outputs[0].shape) if call.outputs else 0
+
+
+def _touches(call: Call, scores: dict[int, Call]) -> bool:
+    """Whether an operator reads or writes scores: as many elements, between the same tokens."""
+    for spec in (*call.inputs, *call.outputs):
+        softmax = scores.get(math.prod(spec.shape))
+        if softmax is not None and spec.shape[-2:] in (softmax.outputs[0].shape[-2:], softmax.outputs[0].shape[:-3:-1]):
+            return True
+    return False

@@ -1,0 +1,45 @@
+"""Collectives of a step, counted, and the ranks that they say have rows of their own."""
+
+from forerun.forecasting.collectives import count_collectives, data_parallel_ranks
+from forerun.trace import GROUP_SIZE, MACHINES, OP, Call, Op, Phase, TensorSpec, Trace
+
+
+def step(*collectives):
+    """A step of `(name, phase, ranks, machines, bytes)`."""
+    trace = Trace()
+    for name, phase, ranks, machines, size in collectives:
+        spec = TensorSpec((size // 2,), (1,), "bfloat16", size)
+        group = ((GROUP_SIZE, ranks), (MACHINES, machines))
+        trace.events.append((OP, len(trace.ops)))
+        trace.ops.append(Op(len(trace.calls), phase, 0, ""))
+        trace.calls.append(Call(name, (), group, (spec,), (), 0, size, size))
+    return trace
+
+
+REDUCE, SCATTER = "c10d.allreduce_.default", "c10d._reduce_scatter_base_.default"
+TENSOR = "_c10d_functional.all_reduce.default"
+
+
+def test_equal_collectives_are_counted_and_the_largest_come_first():
+    rows = count_collectives(
+        step(
+            (REDUCE, Phase.BACKWARD, 8, 1, 64), (TENSOR, Phase.FORWARD, 4, 1, 6000), (REDUCE, Phase.BACKWARD, 8, 1, 64)
+        )
+    )
+    assert [(row.name, row.phase, row.ranks, row.bytes, row.count) for row in rows] == [
+        ("all_reduce", "forward", 4, 6000, 1), ("allreduce_", "backward", 8, 64, 2),
+    ]  # fmt: skip
+
+
+def test_gradients_say_how_many_ranks_have_rows_of_their_own():
+    assert data_parallel_ranks(step()) == 1
+    assert data_parallel_ranks(step((REDUCE, Phase.BACKWARD, 8, 1, 64))) == 8
+    hybrid = step((SCATTER, Phase.BACKWARD, 8, 1, 64), (REDUCE, Phase.BACKWARD, 4, 4, 64))
+    assert data_parallel_ranks(hybrid) == 32
+    assert data_parallel_ranks(step((SCATTER, Phase.BACKWARD, 2, 1, 64), (TENSOR, Phase.BACKWARD, 4, 1, 64))) == 2
+    megatron = step(
+        (REDUCE, Phase.FORWARD, 4, 1, 64), (REDUCE, Phase.BACKWARD, 4, 1, 64), (REDUCE, Phase.BACKWARD, 2, 1, 64)
+    )
+    assert data_parallel_ranks(megatron) == 2
+    logged = step((REDUCE, Phase.BACKWARD, 8, 1, 6400), (REDUCE, Phase.FORWARD, 8, 1, 4))
+    assert data_parallel_ranks(logged) == 8

@@ -1,0 +1,65 @@
+"""Warnings about kernels reach the reader on every door."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import forerun
+
+
+def build_lstm():
+    model = nn.LSTM(8, 16)
+
+    def step():
+        model(torch.zeros(4, 2, 8))[0].sum().backward()
+
+    return model, step
+
+
+def test_recurrent_layers_are_uncertain():
+    forecast = forerun.forecast_step(build_lstm, gpu="t4")
+    assert sum("cuDNN" in warning for warning in forecast.warnings) == 1
+
+
+TINY = {"name": "a", "workload": "causal-lm", "precision": "bf16-mixed", "data": {"examples": 8},
+        "batch": {"micro_batch_size": 2, "sequence_length": 64}}  # fmt: skip
+
+
+def fall_backs(forecast):
+    return [warning for warning in forecast.warnings if "falls back to plain arithmetic" in warning]
+
+
+@pytest.mark.parametrize(
+    ("attention", "gpu", "precision", "why", "remedy"),
+    [
+        ("sdpa:math", "a100-40gb", "bf16-mixed", "asks for math", "Set model.attention to auto"),
+        ("auto", "t4", "fp16-mixed", "different numbers of heads", "flash_attention_2"),
+        ("auto", "a100-40gb", "bf16-mixed", None, None),
+    ],
+)
+def test_a_fall_back_to_math_is_said_with_its_cost_and_its_remedy(attention, gpu, precision, why, remedy):
+    settings = {**TINY, "precision": precision, "model": {"name": "tiny-llama", "attention": attention}}
+    warnings = fall_backs(forerun.forecast(settings, gpu=gpu))
+    assert len(warnings) == (why is not None)
+    for warning in warnings:
+        assert why in warning
+        assert remedy in warning
+        assert "a call and" in warning
+
+
+def build_attention():
+    model = nn.Linear(60, 60)
+
+    def step():
+        x = model(torch.zeros(2, 8, 128, 60, dtype=torch.float32)).to(torch.bfloat16)
+        nn.functional.scaled_dot_product_attention(x, x, x).float().sum().backward()
+
+    return model, step
+
+
+def test_a_step_function_gets_the_warning_too():
+    (warning,) = fall_backs(forerun.forecast_step(build_attention, gpu="a100-40gb"))
+    assert "heads of 60 are no multiple of 8" in warning
+    assert re.search(r"Its scores take 1(\.0+)? MiB a call", warning)

@@ -1,0 +1,88 @@
+"""Optimizer state in host memory, updated there: torchao's `CPUOffloadOptimizer`, as the virtual GPU sees it.
+
+Each gradient is copied to the host as soon as it is there, beside the backward pass; the host updates one parameter
+after the other and copies it back. Weights and gradients stay on the device (`offload_gradients=False`), parameters
+below 4,096 elements are updated there. Source: torchao 0.18, `optim/cpu_offload.py`.
+
+Not covered: what the host's memory holds, which is not the device's; a step that runs.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forerun.errors import NotSupported
+from forerun.settings.schema import Settings
+from forerun.step.optimizer_in_backward import Make
+from forerun.step.quantization import library
+
+MINIMAL_ELEMENTS = 4096
+PASSES = 7
+"""Tensors that an update of Adam reads or writes: gradient, and weight and two moments both ways."""
+
+library.define("copy_to_host(Tensor source) -> ()")
+library.define("update_on_host_(Tensor(a!) parameter, int bytes_per_element) -> ()")
+
+
+@torch.library.register_fake("forerun::copy_to_host", lib=library)
+def _(source: Tensor) -> None:
+    return None
+
+
+@torch.library.register_fake("forerun::update_on_host_", lib=library)
+def _(parameter: Tensor, bytes_per_element: int) -> None:
+    return None
+
+
+def require_offload(settings: Settings) -> None:
+    """Refuse what is not offloaded here.
+
+    Raises:
+        NotSupported: naming the setting and the reason.
+    """
+    parallel = settings.parallel
+    if parallel.offload == "none":
+        return
+    text = f"found offload={parallel.offload!r} with kind={parallel.kind!r} and zero={parallel.zero}"
+    if parallel.offload == "parameters":
+        raise NotSupported(
+            f"parallel.offload: parameters in host memory come with ZeRO-3, whose gathering is not modelled; {text}. "
+            f"Set it to optimizer."
+        )
+    if parallel.kind != "none" and not parallel.zero:
+        raise NotSupported(
+            f"parallel.offload: of several devices DeepSpeed offloads; {text}. Set parallel.zero to 1 or 2."
+        )
+    if settings.optimizer.name not in ("adamw",) or settings.optimizer.in_backward:
+        raise NotSupported(
+            f"parallel.offload: the host's update is Adam's; found optimizer.name={settings.optimizer.name!r}. "
+            f"Set it to adamw, in_backward to false."
+        )
+
+
+class OffloadedOptimizer(torch.optim.Optimizer):
+    """State and update on the host for all large parameters of `groups`; `make` makes the optimizer of the small."""
+
+    def __init__(self, groups: list[dict[str, Any]], make: Make):
+        super().__init__(groups, {})
+        small = [
+            {**group, "params": [p for p in group["params"] if p.numel() < MINIMAL_ELEMENTS]} for group in groups
+        ]  # fmt: skip
+        small = [group for group in small if group["params"]]
+        self._on_device = make(small) if small else None
+        if self._on_device is not None:
+            self._on_device.state = self.state
+        self._large = [p for group in groups for p in group["params"] if p.numel() >= MINIMAL_ELEMENTS]
+        for parameter in self._large:
+            parameter.register_post_accumulate_grad_hook(lambda p: torch.ops.forerun.copy_to_host(p.grad))
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update the small parameters here and the large ones on the host."""
+        if self._on_device is not None:
+            self._on_device.step()
+        for parameter in self._large:
+            if parameter.grad is not None:
+                torch.ops.forerun.update_on_host_(parameter, PASSES * parameter.element_size())

@@ -1,0 +1,119 @@
+"""ZeRO by its own arithmetic: what a rank keeps, what it sends, and that the update is the same as without it."""
+
+import pytest
+import torch
+
+from forerun.api import forecast
+from forerun.data.plan import BatchShape
+from forerun.errors import NotSupported
+from forerun.hardware.catalogue import device
+from forerun.settings.load import settings_from
+from forerun.step.build import build_step
+from forerun.step.heads import generic_workload
+from forerun.step.zero import ALIGNMENT, BUCKET_ELEMENTS
+from forerun.virtual.trace_step import trace_step
+
+RANKS = 4
+CONTENT = {
+    "name": "z", "workload": "causal-lm", "precision": "bf16-mixed", "model": {"name": "tiny-llama", "config": {
+        "vocab_size": 256, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 4,
+    }},
+    "batch": {"micro_batch_size": 1, "sequence_length": 32}, "data": {"examples": 64},
+}  # fmt: skip
+
+
+def settings(zero, offload="none", steps=1, **changes):
+    parallel = {"kind": "ddp", "world_size": RANKS, "zero": zero, "offload": offload}
+    batch = {**CONTENT["batch"], "gradient_accumulation_steps": steps}
+    return settings_from({**CONTENT, "parallel": parallel, "batch": batch, **changes})
+
+
+def trace_of(given):
+    shape = BatchShape(given.batch.micro_batch_size, given.batch.sequence_length)
+    return trace_step(given, generic_workload("causal-lm"), device("a100-80gb"), shape)
+
+
+def collectives(trace, part):
+    calls = [trace.calls[op.call] for op in trace.ops if op.phase != "prepare"]
+    return [max(spec.bytes for spec in call.inputs) for call in calls if part in call.name]
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_rank_keeps_sixteen_bit_weights_and_its_part_of_the_rest(stage):
+    result = forecast(settings(stage), "a100-80gb")
+    count = result.parameters.trainable
+    breakdown = result.memory.breakdown
+    rounding = 4 * 512 + 2 * ALIGNMENT * RANKS * 12
+    assert 0 <= breakdown.parameter_bytes - 2 * count < rounding
+    assert 0 <= breakdown.optimizer_state_bytes - 12 * count / RANKS < rounding, "fp32 weights and two moments"
+
+
+def test_offloaded_state_is_not_on_the_device():
+    kept, offloaded = (forecast(settings(2, offload), "a100-80gb") for offload in ("none", "optimizer"))
+    assert kept.memory.breakdown.optimizer_state_bytes > 0
+    assert offloaded.memory.breakdown.optimizer_state_bytes == 0
+    assert any("host's update" in warning for warning in offloaded.warnings)
+    trace = trace_of(settings(2, "optimizer"))
+    out = collectives(trace, "copy_to_host")
+    # gradients of the rank's part leave in fp32; a parameter on its edge is counted whole, as DeepSpeed copies it
+    assert (
+        kept.parameters.trainable / RANKS * 4 <= sum(out) <= kept.parameters.trainable / RANKS * 4 + 2 * 256 * 1024 * 4
+    )
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_gradients_are_reduced_once_a_step_or_once_a_micro_step(stage):
+    trace = trace_of(settings(stage, steps=3))
+    count = trace.trainable_parameters
+    sent = [size for size in collectives(trace, "allreduce") if size > 1024]
+    traced = 1 if stage == 1 else 2  # two micro-steps are traced, the second stands for all later ones
+    assert sum(sent) == traced * 2 * count
+    assert all(op.micro_step == -1 for op in trace.ops if "allreduce" in trace.calls[op.call].name) == (stage == 1)
+    gathered = collectives(trace, "all_gather")
+    assert 0 <= sum(gathered) - 2 * count < 8 * ALIGNMENT * RANKS
+
+
+def test_stage_two_never_holds_all_gradients():
+    """With one bucket of the documented size alive in both, stage 1 holds the 16-bit gradients beside it."""
+    long = {"batch": {"micro_batch_size": 1, "sequence_length": 8, "gradient_accumulation_steps": 2}}
+    one, two = (forecast(settings_from({**settings(stage).model_dump(), **long}), "a100-80gb") for stage in (1, 2))
+    count = one.parameters.trainable
+    buckets = 2 * BUCKET_ELEMENTS
+    assert two.memory.peak_allocated_bytes > buckets
+    assert one.memory.peak_allocated_bytes - two.memory.peak_allocated_bytes > count
+    plain = forecast(settings_from({**CONTENT, **long}), "a100-80gb")
+    assert plain.memory.peak_allocated_bytes < buckets, "the bucket is the largest block of so small a model"
+
+
+@pytest.mark.parametrize(
+    ("zero", "changes", "says"),
+    [
+        (3, {}, "kind=fsdp"),
+        (2, {"precision": "bf16-true"}, "bf16-true"),
+        (2, {"optimizer": {"name": "lion"}}, "lion"),
+        (1, {"compile": "default"}, "compile"),
+    ],
+)
+def test_what_is_not_modelled_is_refused_by_name(zero, changes, says):
+    with pytest.raises(NotSupported, match=r"parallel\.zero") as refusal:
+        forecast(settings(zero, **changes), "a100-80gb")
+    assert says in str(refusal.value)
+
+
+def test_training_says_why_not():
+    with pytest.raises(NotSupported, match="is forecast here, not trained"):
+        build_step(settings(1), generic_workload("causal-lm"), "cpu", pretrained=False)
+
+
+def test_the_weights_of_a_group_are_views_of_one_buffer():
+    from forerun.step.zero import _Part
+
+    parameters = [torch.nn.Parameter(torch.randn(3, 5)), torch.nn.Parameter(torch.randn(7))]
+    before = [p.shape for p in parameters]
+    part = _Part({"params": parameters}, RANKS, is_on_host=False)
+    assert [p.shape for p in parameters] == before
+    assert part.flat.numel() == 24, "22 elements, aligned to two for each of four ranks"
+    assert part.size == 6
+    assert part.owned == {id(parameters[0])}
+    assert {p.untyped_storage()._cdata for p in parameters} == {part.flat.untyped_storage()._cdata}

@@ -1,0 +1,196 @@
+"""How long a program would have gone on: its trainer says so, or the `for` loops around its optimizer step do."""
+
+import ast
+import inspect
+import linecache
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forerun.virtual.cuda.lines import LIBRARIES
+from forerun.virtual.recorder import INSIDE
+
+COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
+WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
+"""Calls around what is looped over that change nothing about its length."""
+READABLE = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.Call, ast.Load, ast.operator, ast.UnaryOp, ast.USub)
+
+
+@dataclass(frozen=True)
+class ProgramLength:
+    """How many optimizer steps the program will make in all, and who says so."""
+
+    steps: int
+    source: str
+    steps_per_epoch: int | None = None
+    evaluation_batches: int = 0
+    """Batches that are evaluated in the whole run."""
+    evaluation_batch_size: int = 0
+    checkpoints: int = 0
+    """Checkpoints that are written in the whole run."""
+
+
+def find_length(batches_per_step: int, backward_lines: Sequence[str] = ()) -> ProgramLength | None:
+    """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
+
+    `batches_per_step` is how many batches the last optimizer step took from data loaders, and `backward_lines` where it
+    made its backward passes.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        owner: Any = _locals(frame).get("self")
+        homes = [kind.__module__ for kind in type(owner).__mro__]  # people derive trainers of their own
+        if (
+            any(home.startswith(("transformers.", "trl.")) for home in homes)
+            and hasattr(owner, "state")
+            and hasattr(owner, "args")
+        ):
+            length = _of_trainer(owner)
+        elif any("lightning" in home for home in homes) and getattr(owner, "trainer", None) is not None:
+            length = _of_lightning(owner.trainer)
+        else:
+            length = None
+        if length is not None:
+            return length
+        frame = frame.f_back
+    return _of_loops(sys._getframe(1), batches_per_step, backward_lines)
+
+
+def _locals(frame: Any) -> dict[str, Any]:
+    """A function's variables, which it may delete or give other values.
+
+    Before Python 3.13 (PEP 667) what is asked for stays in the frame: tensors of this step would outlive the next.
+    """
+    table = frame.f_locals
+    names = dict(table)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # else it is the module's own
+        table.clear()
+    return names
+
+
+def _of_trainer(trainer: Any) -> ProgramLength | None:
+    """transformers' Trainer and those made from it (transformers/trainer.py, 5.23)."""
+    steps, arguments = getattr(trainer.state, "max_steps", 0), trainer.args
+    if not isinstance(steps, int) or steps <= 0:
+        return None
+    epochs = max(1.0, float(getattr(trainer.state, "num_train_epochs", 1) or 1))
+    times = {
+        "no": lambda _: 0,
+        "epoch": lambda _: math.ceil(epochs),
+        "steps": lambda every: steps // max(1, int(every if every >= 1 else every * steps)),
+    }
+    name = str(getattr(arguments.eval_strategy, "value", arguments.eval_strategy))
+    evaluations = times.get(name, times["no"])(arguments.eval_steps or arguments.logging_steps or steps)
+    name = str(getattr(arguments.save_strategy, "value", arguments.save_strategy))
+    checkpoints = times.get(name, times["no"])(arguments.save_steps or steps)
+    rows = batches_rows(trainer.eval_dataset)
+    size = max(1, arguments.eval_batch_size)
+    batches = math.ceil(rows / size / max(1, arguments.world_size))
+    return ProgramLength(
+        steps, "the Trainer's max_steps", math.ceil(steps / epochs), evaluations * batches, size, checkpoints
+    )  # fmt: skip
+
+
+def batches_rows(dataset: Any) -> int:
+    """Rows of one dataset or of several by name; 0 where nobody says."""
+    if isinstance(dataset, dict):
+        return sum(map(batches_rows, dataset.values()))
+    try:
+        return len(dataset)
+    except TypeError:
+        return 0
+
+
+def _of_lightning(trainer: Any) -> ProgramLength | None:
+    steps = getattr(trainer, "estimated_stepping_batches", None)
+    if not isinstance(steps, int) or steps <= 0:
+        return None
+    epochs = getattr(trainer, "max_epochs", None)
+    per_epoch = math.ceil(steps / epochs) if isinstance(epochs, int) and epochs > 0 else None
+    checks = getattr(trainer, "num_val_batches", None) or []
+    batches = sum(int(count) for count in checks if isinstance(count, int)) * (epochs or 1)
+    return ProgramLength(steps, "Lightning's estimated_stepping_batches", per_epoch, batches)
+
+
+def _of_loops(frame: Any, batches_per_step: int, backward_lines: Sequence[str]) -> ProgramLength | None:
+    """Multiply the `for` loops of the program's own code around the line that is running."""
+    counts: list[int] = []
+    lines: list[str] = []
+    batches: int | None = None
+    is_left_early = False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE):
+            for loop in _loops_around(path, frame.f_lineno):
+                if isinstance(loop, ast.While):
+                    return None
+                count, is_over_batches = _count(loop.iter, {**frame.f_globals, **_locals(frame)})
+                if count is None:
+                    return None
+                if not lines and not batches_per_step:
+                    batches_per_step = _passes_in(loop, path, backward_lines)
+                    is_over_batches = is_over_batches or batches_per_step > 1
+                if is_over_batches and batches is None:
+                    batches = count
+                else:
+                    counts.append(count)
+                is_left_early = is_left_early or any(isinstance(part, ast.Break) for part in ast.walk(loop))
+                lines.append(f"{path.rpartition('/')[2]}:{loop.lineno}")
+        frame = frame.f_back
+    if not lines or (batches is None and batches_per_step > 1):
+        return None
+    per_epoch = None if batches is None else max(1, batches // max(1, batches_per_step))
+    at_most = ", at most: one of them can be left early" if is_left_early else ""
+    return ProgramLength(math.prod(counts) * (per_epoch or 1), f"the loops at {', '.join(lines)}{at_most}", per_epoch)
+
+
+def _passes_in(loop: ast.For, path: str, backward_lines: Sequence[str]) -> int:
+    """Backward passes of one optimizer step that are turns of this very loop, and not of one within it."""
+    if not backward_lines:
+        return 1
+    line = max(set(backward_lines), key=list(backward_lines).count)
+    file, _, number = line.split(" ")[0].rpartition(":")
+    around = _loops_around(path, int(number))[:1] if file == path.rpartition("/")[2] else []
+    return list(backward_lines).count(line) if [each.lineno for each in around] == [loop.lineno] else 1
+
+
+def _loops_around(path: str, line: int) -> list[Any]:
+    """Loops whose body holds a line, innermost first; within the innermost function that holds it."""
+    try:
+        linecache.checkcache(path)
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:
+        return []
+    inside: list[Any] = [tree]
+    for node in ast.walk(tree):  # outer nodes come before inner ones
+        is_block = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.For | ast.While)
+        if is_block and node.body[0].lineno <= line <= (node.end_lineno or 0):
+            inside.append(node)
+    inside.sort(key=lambda node: getattr(node, "lineno", 0))
+    functions = [i for i, node in enumerate(inside) if not isinstance(node, ast.For | ast.While)]
+    return inside[functions[-1] + 1 :][::-1]
+
+
+def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """How often a loop over an expression runs, and whether it runs over batches."""
+    if isinstance(node, ast.Call) and node.args and _name(node.func) in WRAPPERS:
+        if _name(node.func) != "trange":
+            return _count(node.args[0], names)
+        node = ast.Call(ast.Name("range", ast.Load()), node.args, [])
+    if not all(isinstance(part, READABLE) for part in ast.walk(node)):
+        return None, False
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    if any(_name(call.func) not in COUNTED_CALLS for call in calls):
+        return None, False
+    try:
+        code = compile(ast.fix_missing_locations(ast.Expression(node)), "<loop>", "eval")
+        value = eval(code, {"__builtins__": {}, **names, **COUNTED_CALLS})
+        return len(value), not isinstance(value, range)
+    except (TypeError, NameError, AttributeError, ValueError, NotImplementedError, ArithmeticError):
+        return None, False
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

@@ -1,0 +1,94 @@
+"""Data loaders of a program: their batches are made in its own process, timed, and their sampling is noted."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from forerun.virtual.cuda.lines import program_line
+
+ALONE = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None,
+         "pin_memory": False, "timeout": 0}  # fmt: skip
+"""Fake tensors cannot be sent to another process."""
+NAMES = ("batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last",
+         "timeout", "worker_init_fn", "multiprocessing_context")  # fmt: skip
+"""Positional arguments of `DataLoader` after the dataset (torch/utils/data/dataloader.py, 2.13)."""
+_WATCHED = "_forerun_watched"
+
+
+@dataclass
+class WatchedLoader:
+    """One data loader of the program."""
+
+    line: str
+    """File and line that made it."""
+    worker_count: int
+    """Processes that it would have made its batches in."""
+    sees_all_rows: bool
+    """Every rank that makes such a loader is given the same rows."""
+    fetches: list[float] = field(default_factory=list)
+    """Seconds to make each batch here."""
+
+    @property
+    def batch_seconds(self) -> float:
+        """Seconds between batches, once its workers are busy: the quickest here, as other work may slow the others."""
+        return min(self.fetches) / max(1, self.worker_count) if self.fetches else 0.0
+
+
+@dataclass
+class LoaderWatch:
+    """What the program's data loaders have done."""
+
+    loaders: list[WatchedLoader] = field(default_factory=list)
+    fetched: list[WatchedLoader] = field(default_factory=list)
+    """The loader of each batch made since it was emptied."""
+
+    def note(self, loader: Any, workers: int) -> None:
+        """Note a new loader."""
+        is_plain = type(loader.sampler) in (RandomSampler, SequentialSampler)
+        batches_are_plain = loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
+        watched = WatchedLoader(program_line(), workers, is_plain and batches_are_plain)
+        object.__setattr__(loader, _WATCHED, watched)
+        self.loaders.append(watched)
+
+    def take(self) -> list[WatchedLoader]:
+        """The loader of each batch since this was asked last."""
+        batches, self.fetched = self.fetched, []
+        return batches
+
+
+@contextlib.contextmanager
+def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
+    """Make the batches of all data loaders in the program's own process, and time them."""
+    originals = DataLoader.__init__, _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__
+    init_loader, init_iterator, next_batch = originals
+
+    def make(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs = dict(zip(NAMES, args, strict=False)) | kwargs
+        init_loader(loader, dataset, **(kwargs | {name: value for name, value in ALONE.items() if name in kwargs}))
+        watch.note(loader, int(kwargs.get("num_workers") or 0))
+
+    def begin(iterator: Any, loader: Any) -> None:
+        init_iterator(iterator, loader)
+        setattr(iterator, _WATCHED, getattr(loader, _WATCHED, None))
+
+    def fetch(iterator: Any) -> Any:
+        start = time.perf_counter()
+        batch = next_batch(iterator)
+        watched = getattr(iterator, _WATCHED, None)
+        if watched is not None:
+            watched.fetches.append(time.perf_counter() - start)
+            watch.fetched.append(watched)
+        return batch
+
+    DataLoader.__init__ = make  # type: ignore[method-assign]
+    _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__ = begin, fetch  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        DataLoader.__init__ = init_loader  # type: ignore[method-assign]
+        _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__ = init_iterator, next_batch  # type: ignore[method-assign]

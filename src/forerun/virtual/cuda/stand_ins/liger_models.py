@@ -1,0 +1,193 @@
+"""Liger's `apply_liger_kernel_to_…`: models of transformers get its kernels, as a whole class or one model.
+
+What is replaced (`liger_kernel/transformers/monkey_patch.py`, 0.6 to 0.8): RMS normalisations, gated feed-forward
+layers, rotary positions, and the loss of causal language models, which then never has all logits. Everything is put
+back when the program ends.
+"""
+
+import importlib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from forerun.virtual.cuda.stand_ins import liger
+from forerun.virtual.cuda.stand_ins.packages import StandInPackage
+from forerun.virtual.cuda.stand_ins.registry import explain_missing
+
+
+@dataclass(frozen=True)
+class LigerModel:
+    """Names in transformers of a type of model; `activation` is that of its gated layer."""
+
+    prefix: str
+    activation: str = "liger_silu_mul"
+    gate: str = "MLP"
+    packs: bool = False
+    """Gate and up projection are one linear layer."""
+
+
+MODELS = {
+    "llama": LigerModel("Llama"), "mistral": LigerModel("Mistral"), "qwen2": LigerModel("Qwen2"),
+    "qwen3": LigerModel("Qwen3"), "gemma": LigerModel("Gemma", "liger_gelu_mul"),
+    "gemma2": LigerModel("Gemma2", "liger_gelu_mul"), "phi3": LigerModel("Phi3", packs=True),
+    "granite": LigerModel("Granite"),
+}  # fmt: skip
+"""By `model_type`."""
+_UNDO: list[tuple[Any, str, Any]] = []
+
+
+def restore() -> None:
+    """Put back everything that was replaced."""
+    while _UNDO:
+        owner, name, value = _UNDO.pop()
+        setattr(owner, name, value)
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    _UNDO.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, value)
+
+
+def _norm(self: Any, hidden_states: Tensor) -> Tensor:
+    return liger.rms_norm(hidden_states, self.weight)
+
+
+def _gated(self: Any, x: Tensor, kernel: str) -> Tensor:
+    return self.down_proj(liger.gate_mul(self.gate_proj(x), self.up_proj(x), kernel))
+
+
+def _gated_packed(self: Any, x: Tensor, kernel: str) -> Tensor:
+    gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+    return self.down_proj(liger.gate_mul(gate, up, kernel))
+
+
+def _forward_with_loss(
+    self: Any, input_ids: Any = None, labels: Any = None, logits_to_keep: Any = 0, skip_logits: bool | None = None,
+    shift_labels: Any = None, num_items_in_batch: Any = None, **more: Any,
+) -> Any:  # fmt: skip
+    """A causal language model whose loss in training never has all logits (`model/llama.py`, `lce_forward`)."""
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    more.pop("return_dict", None)
+    has_labels = labels is not None or shift_labels is not None
+    outputs = self.model(input_ids=input_ids, **more)
+    hidden, loss, logits = outputs.last_hidden_state, None, None
+    if has_labels and (self.training if skip_logits is None else skip_logits):
+        targets = shift_labels
+        if targets is None:
+            targets = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()  # type: ignore[arg-type]
+        hidden = hidden.view(-1, hidden.shape[-1])
+        loss = liger.fused_linear_cross_entropy(hidden, self.lm_head.weight, targets.view(-1))
+        loss = loss if num_items_in_batch is None else loss / num_items_in_batch
+    else:
+        last = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(hidden[:, last, :])
+        if has_labels:
+            loss = self.loss_function(
+                logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=num_items_in_batch
+            )
+    return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=outputs.past_key_values)
+
+
+def _applier(kind: str) -> Callable[..., None]:
+    """`apply_liger_kernel_to_<kind>`."""
+
+    def apply(
+        rope: bool = True, cross_entropy: bool = False, fused_linear_cross_entropy: bool = True, rms_norm: bool = True,
+        swiglu: bool = True, geglu: bool = True, model: nn.Module | None = None, **others: Any,
+    ) -> None:  # fmt: skip
+        names = MODELS[kind]
+        module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+        gate = _gated_packed if names.packs else _gated
+        forwards: dict[str, Callable[..., Any]] = {}
+        if rms_norm:
+            forwards[f"{names.prefix}RMSNorm"] = _norm
+        if swiglu and geglu:
+            forwards[f"{names.prefix}{names.gate}"] = lambda self, x: gate(self, x, names.activation)
+        if fused_linear_cross_entropy:
+            forwards[f"{names.prefix}ForCausalLM"] = _forward_with_loss
+        if rope:
+            _replace(module, "apply_rotary_pos_emb", liger.liger_rotary_pos_emb)
+        if cross_entropy:
+            _replace(nn.functional, "cross_entropy", _cross_entropy)
+        for name, forward in forwards.items():
+            kind_of_module = getattr(module, name)
+            if model is None:
+                _replace(kind_of_module, "forward", forward)
+            else:
+                for each in model.modules():
+                    if type(each) is kind_of_module:
+                        each.forward = types.MethodType(forward, each)  # type: ignore[method-assign]
+
+    apply.__name__ = f"apply_liger_kernel_to_{kind}"
+    return apply
+
+
+def _cross_entropy(input: Tensor, target: Tensor, weight: Any = None, *_: Any, **options: Any) -> Tensor:
+    return liger.cross_entropy(input, target, options.get("ignore_index", -100))
+
+
+APPLIERS = {kind: _applier(kind) for kind in MODELS}
+
+
+def apply_to_type(model_type: str, **options: Any) -> None:
+    """Apply the kernels to all models of a type."""
+    _applier_of(model_type)(**options)
+
+
+def apply_to_instance(model: Any, **options: Any) -> None:
+    """Apply the kernels to one model."""
+    _applier_of(model.config.model_type)(model=model, **options)
+
+
+def _applier_of(model_type: str) -> Callable[..., None]:
+    if model_type not in APPLIERS:
+        raise NotImplementedError(
+            f"{explain_missing(f'liger_kernel for {model_type}')}\nModel types with a stand-in: {', '.join(APPLIERS)}."
+        )
+    return APPLIERS[model_type]
+
+
+def _modules() -> Mapping[str, Mapping[str, Any]]:
+    from transformers import AutoModelForCausalLM
+
+    class AutoLigerKernelForCausalLM(AutoModelForCausalLM):
+        """Applies the kernels to the type of model, then loads it (`auto_model.py`)."""
+
+        @classmethod
+        def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **options: Any) -> Any:
+            from transformers import AutoConfig
+
+            config = AutoConfig.from_pretrained(pretrained_model_name_or_path)
+            choices = ("rope", "swiglu", "geglu", "rms_norm", "cross_entropy", "fused_linear_cross_entropy")
+            apply_to_type(config.model_type, **{name: options.pop(name) for name in choices if name in options})
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **options)
+
+    classes = (
+        liger.LigerRMSNorm, liger.LigerCrossEntropyLoss, liger.LigerFusedLinearCrossEntropyLoss,
+        liger.LigerSwiGLUMLP, liger.LigerGEGLUMLP, liger.liger_rotary_pos_emb,
+    )  # fmt: skip
+    content: dict[str, Any] = {each.__name__: each for each in classes}
+    content |= {apply.__name__: apply for apply in APPLIERS.values()}
+    content |= {
+        "AutoLigerKernelForCausalLM": AutoLigerKernelForCausalLM,
+        "_apply_liger_kernel": apply_to_type,
+        "_apply_liger_kernel_to_instance": apply_to_instance,
+    }
+    return {
+        "liger_kernel": {},
+        "liger_kernel.transformers": content,
+        "liger_kernel.transformers.monkey_patch": content | {"MODEL_TYPE_TO_APPLY_LIGER_FN": APPLIERS},
+        "liger_kernel.transformers.rms_norm": content,
+        "liger_kernel.transformers.rope": content,
+        "liger_kernel.transformers.swiglu": content,
+        "liger_kernel.transformers.cross_entropy": content,
+        "liger_kernel.transformers.fused_linear_cross_entropy": content,
+    }
+
+
+PACKAGES = (StandInPackage("liger_kernel", "liger-kernel", "0.6.4", _modules, (7, 0)),)
+"""LinkedIn's Triton kernels."""

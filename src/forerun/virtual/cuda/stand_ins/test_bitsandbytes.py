@@ -1,0 +1,85 @@
+"""A script that quantises has the tensors, operators and optimizer state of a settings file that does."""
+
+import pytest
+import torch
+
+import forerun
+from forerun.step.eight_bit import TracedOptimizer, paged_bytes
+from forerun.step.quantization import QuantizedLinear, quantize
+
+pytest.importorskip("bitsandbytes")
+BLOCK = 512
+
+
+def config():
+    from transformers import LlamaConfig
+
+    return LlamaConfig(hidden_size=512, num_attention_heads=8, num_hidden_layers=2, intermediate_size=1024,
+                       vocab_size=2048)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from transformers import AutoModelForCausalLM
+
+    path = tmp_path_factory.mktemp("llama")
+    AutoModelForCausalLM.from_config(config()).save_pretrained(path)
+    return path
+
+
+def quantization(kind):
+    from transformers import BitsAndBytesConfig
+
+    if kind == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16,
+                              bnb_4bit_use_double_quant=kind == "nf4-double")  # fmt: skip
+
+
+def sizes(tensors):
+    return sorted(-(-t.numel() * t.element_size() // BLOCK) for t in tensors)
+
+
+@pytest.mark.parametrize("kind", ["nf4", "nf4-double", "int8"])
+def test_loading_quantised_weights_gives_the_tensors_of_the_settings(folder, kind):
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        expected = quantize(AutoModelForCausalLM.from_config(config(), dtype=torch.bfloat16), kind, torch.bfloat16)
+    layers = [module for module in expected.modules() if isinstance(module, QuantizedLinear)]
+    with forerun.virtual_cuda("a100-80gb") as gpu:
+        options = {"quantization_config": quantization(kind), "device_map": {"": 0}, "dtype": torch.bfloat16}
+        model = AutoModelForCausalLM.from_pretrained(folder, **options)
+        found_layers = [m.weight._forerun_layer for m in model.modules() if "bnb" in f"{type(m)}" or hasattr(
+            getattr(m, "weight", None), "_forerun_layer")]  # fmt: skip
+        ids = torch.zeros(2, 64, dtype=torch.long, device="cuda")
+        model(input_ids=ids, labels=ids)
+    stored = [[*layer.parameters(), *layer.buffers()] for layer in found_layers]
+    assert len(stored) == len(layers) == 14
+    wanted = [[*layer.parameters(), *layer.buffers()] for layer in layers]
+    assert sizes(t for each in stored for t in each) == sizes(t for each in wanted for t in each)
+    operator = "forerun.multiply_int8.default" if kind == "int8" else "forerun.dequantize_4bit.default"
+    assert operator in {call.name for call in gpu.trace.calls}
+
+
+@pytest.mark.parametrize(("name", "paged"), [("AdamW8bit", False), ("PagedAdamW8bit", True)])
+def test_optimizer_state_is_that_of_the_settings(name, paged):
+    import bitsandbytes as bnb
+
+    with forerun.virtual_cuda("a100-80gb") as gpu:
+        parameters = [torch.nn.Parameter(torch.zeros(shape, device="cuda")) for shape in ((512, 512), (16, 16))]
+        for each in parameters:
+            each.grad = torch.zeros_like(each)
+        before = torch.cuda.memory_allocated()
+        optimizer = getattr(bnb.optim, name)(parameters)
+        optimizer.step()
+        added = torch.cuda.memory_allocated() - before
+    traced = TracedOptimizer(
+        [torch.nn.Parameter(torch.zeros(p.shape)) for p in parameters], moments=2, bits=8, paged=paged
+    )
+    for each in traced.param_groups[0]["params"]:
+        each.grad = torch.zeros_like(each)
+        traced.state[each].update(traced._new_state(each))
+    tensors = {id(t): t for state in traced.state.values() for t in state.values() if t.device.type != "meta"}
+    assert added == pytest.approx(BLOCK * sum(sizes(tensors.values())), abs=2 * BLOCK)
+    assert gpu.trace.paged_bytes == paged_bytes(traced)

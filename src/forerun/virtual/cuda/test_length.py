@@ -1,0 +1,102 @@
+"""The length of a program, read off the loops around its optimizer step."""
+
+import math
+import textwrap
+import weakref
+
+import pytest
+
+from forerun.virtual.cuda.length import find_length
+
+
+def length_in(tmp_path, code, batches=0, backward=()):
+    """What is found where the code calls `step()`."""
+    path = tmp_path / "loop.py"
+    path.write_text(textwrap.dedent(code))
+    found = []
+    exec(
+        compile(path.read_text(), str(path), "exec"),
+        {"step": lambda: found.append(find_length(batches, backward)), "math": math},
+    )
+    return found[0]
+
+
+def test_epochs_times_batches(tmp_path):
+    code = """
+    args = type("Args", (), {"epochs": 3})
+    loader = list(range(10))
+    for epoch in range(args.epochs):
+        for i, batch in enumerate(loader):
+            step()
+    """
+    length = length_in(tmp_path, code, batches=1)
+    assert (length.steps, length.steps_per_epoch, length.source) == (30, 10, "the loops at loop.py:5, loop.py:4")
+    assert length_in(tmp_path, code, batches=4).steps == 3 * 2  # four batches a step; the rest of an epoch is left
+
+
+def test_loops_in_other_functions_count(tmp_path):
+    code = """
+    def train_epoch(loader):
+        for batch in loader:
+            step()
+    def main():
+        for epoch in range(2 * 5):
+            train_epoch([1, 2, 3])
+    for other in range(100):
+        pass
+    main()
+    """
+    assert length_in(tmp_path, code, batches=1).steps == 30
+
+
+def test_a_turn_of_the_loop_may_be_a_micro_step_or_hold_several(tmp_path):
+    code = """
+    for turn in range(40):
+        pass  # backward
+        step()
+    """
+    assert length_in(tmp_path, code, backward=["loop.py:3"] * 4).steps == 10
+    code = """
+    for turn in range(40):
+        for micro in range(4):
+            pass  # backward
+        step()
+    """
+    assert length_in(tmp_path, code, backward=["loop.py:4"] * 4).steps == 40
+
+
+def test_a_loop_that_may_be_left_says_so(tmp_path):
+    code = """
+    for turn in range(40):
+        step()
+        if turn > 7:
+            break
+    """
+    assert length_in(tmp_path, code).source.endswith("at most: one of them can be left early")
+
+
+@pytest.mark.parametrize("head", ["while True:", "for each in iter(lambda: 1, 2):", "for each in (i for i in 'ab'):"])
+def test_loops_without_a_length_say_nothing(tmp_path, head):
+    code = f"{head}\n    step()\n    break\n"
+    assert length_in(tmp_path, code) is None
+
+
+def test_no_loop_says_nothing(tmp_path):
+    assert length_in(tmp_path, "step()") is None
+
+
+def test_asking_for_the_length_keeps_nothing_alive():
+    """Variables of a frame that was looked at stayed in it: logits of the second step at the peak of the third."""
+
+    class Value:
+        pass
+
+    def train():
+        for _ in range(3):
+            value = Value()
+            reference = weakref.ref(value)
+            find_length(1)
+            del value
+            assert reference() is None
+
+    train()

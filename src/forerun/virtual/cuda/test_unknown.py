@@ -1,0 +1,133 @@
+import pytest
+import torch
+from torch import nn
+
+import forerun
+
+
+@pytest.fixture
+def gpu():
+    with forerun.virtual_cuda("a100-40gb") as gpu:
+        yield gpu
+
+
+def names(gpu):
+    return [gpu.trace.calls[op.call].name.split(".")[1] for op in gpu.trace.ops]
+
+
+def test_a_known_mask_gives_the_right_size_of_an_unknown_tensor(gpu):
+    features = torch.randn(3, 5, 8, device="cuda")
+    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]], device="cuda").bool()
+    assert features[mask].shape == (8, 8)
+    assert features[:, mask[0]].shape == (3, 2, 8)
+    assert features.masked_select(mask.unsqueeze(-1)).shape == (64,)
+    assert features[torch.tensor([0, 2], device="cuda"), mask.sum(1)[:2] % 5].shape == (2, 8)
+    assert gpu.assumed == []
+
+
+def test_results_of_unknown_size_are_the_largest(gpu):
+    values = torch.randn(6, 4, device="cuda")
+    rows, columns = torch.where(values > 0)
+    assert rows.shape == columns.shape == (24,)
+    assert values[rows, columns].shape == (24,)
+    assert values[values > 0].shape == (24,)
+    assert torch.unique(values).shape == (24,)
+    assert names(gpu).count("nonzero") == 1
+    assert len(gpu.assumed) == 3
+
+
+def test_checks_of_unknown_values_pass(gpu):
+    boxes = torch.rand(10, 4, device="cuda")
+    assert (boxes[:, 2:] >= boxes[:, :2]).all()
+    assert not (boxes < 0).any()
+    assert not torch.isnan(boxes).any()
+
+
+def test_a_router_of_experts_gives_each_as_many_tokens(gpu):
+    tokens, experts, chosen = 32, 8, 2
+    _, index = torch.randn(tokens, experts, device="cuda").topk(chosen)
+    mask = nn.functional.one_hot(index, experts)
+    assert [len(torch.where(mask[:, :, expert])[0]) for expert in range(experts)] == [
+        tokens * chosen // experts
+    ] * experts
+    assert torch.bincount(index.flatten(), minlength=experts).tolist() == [8] * experts
+    assert any("topk" not in line and "answered" in line for line in gpu.assumed)
+
+
+def test_ctc_loss_needs_as_much_memory_as_its_lengths_say(gpu):
+    scores = torch.randn(50, 4, 20, device="cuda", requires_grad=True)
+    targets = torch.randint(1, 20, (4, 10)).cuda()
+    lengths = torch.tensor([10, 3, 7, 5]).cuda()
+    loss = nn.functional.ctc_loss(scores.log_softmax(-1), targets, torch.full((4,), 50).cuda(), lengths)
+    loss.backward()
+    call = next(call for call in gpu.trace.calls if call.name.startswith("aten._ctc_loss."))
+    assert [spec.shape for spec in call.outputs] == [(4,), (4, 50, 2 * 10 + 1)]
+    assert scores.grad.shape == scores.shape
+    assert "_ctc_loss_backward" in names(gpu)
+
+
+def test_weights_that_are_tied_stay_tied(gpu):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head, self.middle = nn.Embedding(50, 8), nn.Linear(8, 50, bias=False), Listing(8, 8)
+            self.head.weight = self.embedding.weight
+            self.head.weight.no_decay = True
+
+    class Listing(nn.Linear):  # as recurrent layers do
+        def _apply(self, fn, recurse=True):
+            result = super()._apply(fn, recurse)
+            self.flat = [self.weight, self.bias]
+            return result
+
+    net = Tied().cuda()
+    assert net.head.weight is net.embedding.weight
+    assert net.head.weight.no_decay
+    assert len(list(net.parameters())) == 3
+    assert net.middle.flat[0] is net.middle.weight
+    net.head(net.middle(net.embedding(torch.zeros(2, 3, dtype=torch.long, device="cuda")))).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+
+
+def test_parts_that_share_weights_may_move_one_after_the_other(gpu):
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    first.cuda()
+    second.cuda()
+    assert second.weight is first.weight
+
+
+def test_optimizers_and_norms_take_the_foreach_path(gpu):
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.zeros(2, 4, device="cuda")).sum().backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    assert {"_foreach_norm", "_foreach_lerp_", "_foreach_addcdiv_"} <= set(names(gpu))
+    assert "addcdiv_" not in names(gpu)
+
+
+@pytest.mark.parametrize(("dtype", "kernel"), [(torch.bfloat16, "flash"), (torch.float32, "efficient")])
+def test_attention_is_the_cards_own_kernel(gpu, dtype, kernel):
+    query = torch.randn(2, 4, 64, 64, device="cuda", dtype=dtype, requires_grad=True)
+    nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
+    assert {f"_scaled_dot_product_{kernel}_attention", f"_scaled_dot_product_{kernel}_attention_backward"} <= set(
+        names(gpu)
+    )
+
+
+def test_attention_has_a_gradient_for_its_bias(gpu):
+    query = torch.randn(2, 4, 64, 64, device="cuda")
+    bias = torch.zeros(1, 4, 64, 64, device="cuda", requires_grad=True)
+    nn.functional.scaled_dot_product_attention(query, query, query, attn_mask=bias).sum().backward()
+    assert bias.grad.shape == bias.shape
+
+
+def test_a_generator_of_the_device_can_be_made_and_used(gpu):
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    assert generator.device == torch.device("cuda", 0)
+    assert isinstance(generator, torch.Generator)
+    assert isinstance(torch.default_generator, torch.Generator)
+    assert torch.randn(4, device="cuda", generator=generator).shape == (4,)
+    torch.empty(4, device="cuda").normal_(generator=generator)
+    assert torch.randperm(5, generator=torch.Generator().manual_seed(0)).sum() == 10

@@ -1,0 +1,34 @@
+"""Results of operators on fake tensors, where PyTorch's own fake kernel is missing or too strict."""
+
+from typing import Any
+
+import torch
+
+from forerun.virtual.layouts import laid_out
+from forerun.virtual.recurrent import KERNELS as OWN_KERNELS
+
+aten = torch.ops.aten
+ONLY_IN_PLACE = {aten._fused_sgd_, aten._fused_adagrad_}
+"""Operators that change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them."""
+
+
+def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an aten call on fake tensors, where PyTorch's own fake kernel is missing or too strict too."""
+    if packet in ONLY_IN_PLACE:
+        return None
+    if packet in OWN_KERNELS:
+        return OWN_KERNELS[packet](func, args, kwargs)
+    if packet is aten._grouped_mm:
+        return grouped_product(func, args, kwargs)
+    return laid_out(packet, args, func(*args, **kwargs))
+
+
+def grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Grouped matrix product in the dtype of its inputs.
+
+    CUDA takes fp32 and fp16 by a fallback (`aten/src/ATen/native/cuda/GroupedBlas.cpp`, PyTorch 2.13), but the fake
+    kernel only bf16: work out the shape in bf16, which is not recorded.
+    """
+    dtype = args[0].dtype
+    narrow = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+    return func(*narrow, **kwargs).to(dtype)

@@ -1,0 +1,93 @@
+"""The mechanics of the zoo benchmark: configurations shrink by their names, results are kept, failures are told."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+from benchmarks import zoo
+from benchmarks.zoo_libraries import transformers_models
+from benchmarks.zoo_libraries.example import Example, train_step
+from benchmarks.zoo_libraries.shrink import Size, shrunk
+from torch import nn
+
+
+def test_widths_are_divided_by_one_number_and_heads_keep_their_size():
+    config = {
+        "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 11008,
+        "num_hidden_layers": 32, "vocab_size": 128_256, "eos_token_id": 128_009, "rms_norm_eps": 1e-5, "bos_token_id": 1,
+        "layer_types": ["sliding"] * 5 + ["full"] * 27, "text": {"d_model": 64}, "type_vocab_size": 2,
+    }  # fmt: skip
+    small = shrunk(config, Size(4, narrow=True))
+    assert small == config | {
+        "hidden_size": 128, "num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 344, "eos_token_id": 1023,
+        "num_hidden_layers": 4, "vocab_size": 1024, "layer_types": ["sliding"] * 3 + ["full"], "text": {"d_model": 2},
+    }  # fmt: skip
+    assert shrunk(config, Size(2, narrow=False))["hidden_size"] == 4096
+
+
+MODELS = ["BertForMaskedLM", "LlamaForCausalLM", "ViTForImageClassification", "T5ForConditionalGeneration",
+          "Wav2Vec2ForCTC", "MixtralForCausalLM"]  # fmt: skip
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", MODELS)
+def test_a_class_does_the_same_step_on_both(name):
+    full = next(each for each in transformers_models.names() if f":{name}:" in each)
+    rows = []
+    zoo.trained(transformers_models.examples(full), rows.append)
+    assert rows[-1]["cpu"]
+    assert rows[-1]["virtual"], rows[-1]
+
+
+def linear(loss=None, build=lambda: nn.Linear(4, 4)):
+    return Example(build, lambda _: {"input": torch.ones(2, 4)}, loss)
+
+
+def test_the_first_example_that_works_on_the_cpu_is_taken():
+    def refuse():
+        raise ValueError("size 12 does not fit 3.5")
+
+    rows = []
+    zoo.trained([linear(build=refuse), linear()], rows.append)
+    assert (rows[-1]["cpu"], rows[-1]["virtual"], rows[-1]["reason"]) == (True, True, "")
+    zoo.trained([linear(build=refuse)], rows.append)
+    assert (rows[-1]["cpu"], rows[-1]["reason"]) == (False, "ValueError: size # does not fit #")
+
+
+def test_a_step_that_differs_is_a_failure():
+    """The second half gets a gradient on the CPU only."""
+
+    def half(model, batch):
+        on_cpu = batch["input"].device.type == "cpu"
+        return {"loss": model[0](batch["input"]).sum() + (model[1](batch["input"]).sum() if on_cpu else 0)}
+
+    rows = []
+    zoo.trained([linear(half, lambda: nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]))], rows.append)
+    assert rows[-1]["cpu"]
+    assert not rows[-1]["virtual"]
+    assert "another step" in rows[-1]["reason"]
+
+
+def test_a_process_that_dies_is_told_and_the_others_run(tmp_path):
+    def die(note):
+        note({"cpu": True, "virtual": False, "reason": zoo.DIED})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    jobs = {
+        tmp_path / "a.json": die,
+        tmp_path / "b.json": lambda note: note({"cpu": True, "virtual": True, "reason": ""}),
+    }
+    zoo.in_own_process(jobs)
+    rows = {file.name: json.loads(file.read_text()) for file in sorted(tmp_path.iterdir())}
+    assert rows["a.json"]["reason"] == "the process died with -9"
+    assert rows["b.json"]["virtual"]
+    table = zoo.summary("x", rows)
+    assert (table["on_cpu"], table["on_virtual_gpu"], table["share"]) == (2, 1, 0.5)
+    assert table["failures"] == {"the process died with -9": ["a.json"]}
+
+
+def test_a_step_without_gradient_is_no_step():
+    with pytest.raises(ValueError, match="differentiated"):
+        train_step(linear(lambda model, batch: {"logits": batch["input"]}), "cpu")
