@@ -21,6 +21,18 @@ Attention = Literal[
 OLD_ATTENTION = {kernel: f"sdpa:{kernel}" for kernel in ("flash", "efficient", "math")}
 """Words of settings files of before 2026-11-22, and what they mean."""
 Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+DataFormat = Literal[
+    "auto", "text", "labelled", "tagged", "messages", "conversations", "alpaca", "prompt-completion", "translation",
+    "preference", "pairs", "triplets",
+]  # fmt: skip
+"""`text` plain text; `labelled` one or two texts and a label; `tagged` words and their tags; `messages` and
+`conversations` chats as TRL and ShareGPT write them; `alpaca` instruction, input, output; `translation` a text and what
+to make of it; `preference` prompt, chosen, rejected; `pairs` and `triplets` texts that belong together, and one that
+does not."""
+Repair = Literal["empty-texts", "missing-labels", "ragged-rows", "broken-lines", "encoding", "repeated-ids"]
+"""Rows left out: `empty-texts`, `missing-labels`, `ragged-rows`, `broken-lines` (no JSON), `repeated-ids` (all but the
+first); `encoding` reads bytes that are not UTF-8 as Windows-1252."""
 CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""
 
@@ -141,7 +153,25 @@ class DataSettings(Section):
     mean_tokens: Annotated[float, Field(gt=0)] | None = None
     """Mean tokens per sample before padding; `null` means unknown."""
     source: str | None = None
-    """Where a recipe takes its data from: a file, or a hub id; `null` takes what ships with it."""
+    """The data itself: a file, a folder of files, or a hub id; `null` takes what ships with a recipe."""
+    format: DataFormat = "auto"
+    """What a row of `source` is; `auto` tells it by the names of the columns, and refuses what could be two things."""
+    fields: dict[str, str] = {}
+    """Column of each part of a row, where it has another name (`text: review`)."""
+    validation: Share | str = 0.1
+    """Rows by which training is watched and the best checkpoint chosen: a share of `source`, or a file of their own."""
+    test: Share | str = 0.1
+    """Rows that are scored once, at the end: a share of `source`, or a file of their own."""
+    group_by: str | None = None
+    """Column whose rows of one value are never torn apart by a split."""
+    order_by: str | None = None
+    """Column by which rows are ordered before they are split: the last ones are tested on."""
+    labels: Literal["auto", "one", "several", "number"] = "auto"
+    """What a label column holds; `auto` tells it by its values."""
+    label_separator: str = "|"
+    """Between the labels of one row where they are one text."""
+    repair: list[Repair] = []
+    """Bad rows that may be mended or left out, each kind counted and listed; other bad rows are an error."""
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Processes that make batches; `auto` measures on a GPU how many are needed, and takes none on a CPU."""
     contamination: ContaminationSettings = ContaminationSettings()
@@ -198,6 +228,10 @@ class EvaluationSettings(Section):
     """Samples scored each time; 0 does not evaluate."""
     new_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens generated per sample; 0 only scores."""
+    metric: str | None = None
+    """Score by which the best checkpoint is chosen; `null` takes the workload's own."""
+    patience: Count | None = None
+    """Stop after so many evaluations in a row without a better score; `null` never stops early."""
 
 
 class Settings(Section):
@@ -206,7 +240,8 @@ class Settings(Section):
     name: Annotated[str, Field(min_length=1)]
     """A label for people; not part of the hash."""
     workload: Annotated[str, Field(min_length=1)]
-    """`causal-lm`, `sequence-classification`, `masked-lm`, `seq2seq-lm`, or a recipe's name."""
+    """`causal-lm`, `sequence-classification`, `token-classification`, `masked-lm`, `seq2seq-lm`, `preference`,
+    `embedding`, or a recipe's name."""
     model: ModelSettings
     """Architecture."""
     adapter: AdapterSettings = AdapterSettings()
