@@ -4,6 +4,8 @@ These functions stand in for a program's; tests beside the module would be in a 
 """
 
 import dataclasses
+import gc
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from forerun.step.heads import generic_workload
 from forerun.step.training_step import StepObserver
 from forerun.trace import OP, Phase
 from forerun.virtual.compiled import compiling_afresh, virtual_backend
+from forerun.virtual.cuda.compile_calls import cycles_let_go
 from forerun.virtual.cuda.launchers import parse_command
 from forerun.virtual.phases import recognising_phases
 from forerun.virtual.session import VirtualSession
@@ -234,6 +237,27 @@ def test_modules_and_buffers_are_compiled_in_place():
         assert norm.num_batches_tracked.item() == 3
         assert len(gpu.compiling.graphs) == 2
     assert "compiled" in issuers(gpu.trace)
+
+
+def test_cycles_of_the_compiler_die_with_its_work():
+    """However often the collector runs meanwhile: what it has seen twice counts as old, and old cycles live on."""
+
+    class Frame:
+        """A cycle of its own, as Dynamo leaves them around the program's frames."""
+
+    usual = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        with cycles_let_go():
+            frame = Frame()
+            frame.own = frame  # type: ignore[attr-defined]
+            alive = weakref.ref(frame)
+            _ = [[number] for number in range(100)]
+            del frame
+        is_alive = alive() is not None
+    finally:
+        gc.set_threshold(*usual)
+    assert not is_alive
 
 
 PARITY = 0.01

@@ -5,8 +5,9 @@ has the reason. `capture.py` keeps Dynamo and the virtual GPU apart.
 """
 
 import contextlib
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ class CompileCalls:
                 return ConvertFrameReturn()
             name = frame.f_code.co_qualname
             try:
-                with self._imported.in_force(self.recorder), warnings.catch_warnings():
+                with self._imported.in_force(self.recorder), warnings.catch_warnings(), cycles_let_go():
                     warnings.simplefilter("ignore")  # of how to compile on the card that is not there
                     result = convert(wrapper, frame, *state)
             except FAILURES as error:
@@ -158,6 +159,24 @@ class CompileCalls:
             return read(variable, translator, name)
 
         return var_getattr
+
+
+@contextlib.contextmanager
+def cycles_let_go() -> Iterator[None]:
+    """Free the cycles of a block at its end, whenever Python's collector would.
+
+    Dynamo leaves cycles that hold the frames below it, and with them the tensors of the program's functions. PyTorch
+    collects them (`torch/_dynamo/config.py` 2.13, `run_gc_after_compile`) unless the collector has run meanwhile and
+    counts them as old; then they live on for many steps, in one run and not in the next.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(1)
+        if was_enabled:
+            gc.enable()
 
 
 def _first_line(text: str) -> str:
