@@ -1,4 +1,7 @@
-"""Checks of every request before anything reads it (token, size), and headers of every answer.
+"""Checks of every request before anything reads it (name, origin, token, size), and headers of every answer.
+
+A page of another site can make its own name resolve to this machine and then read answers (DNS rebinding), so a request
+must call the service by one of its own names, and an `Origin`, where there is one, must be one of them too.
 
 Plain ASGI, so that a body that is too large is refused before it is collected.
 """
@@ -6,10 +9,12 @@ Plain ASGI, so that a body that is too large is refused before it is collected.
 import contextlib
 import hmac
 import json
+from collections.abc import Collection
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 OPEN_PATHS = {"/", "/page.js", "/page.css"}
 """Need no token: the page itself holds nothing."""
 HEADERS = (
@@ -30,10 +35,13 @@ class BodyTooLarge(Exception):
 
 
 class Gate:
-    """ASGI middleware: token, size of the body, headers."""
+    """ASGI middleware: names it may be called by (all where `hosts` is None), token, size of the body, headers."""
 
-    def __init__(self, app: ASGIApp, most_bytes: int, token: str | None = None):
+    def __init__(
+        self, app: ASGIApp, most_bytes: int, token: str | None = None, hosts: Collection[str] | None = None
+    ):  # fmt: skip
         self.app, self.most_bytes = app, most_bytes
+        self.hosts = None if hosts is None else {name.lower() for name in (*hosts, *LOCAL_NAMES)}
         self.token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,6 +83,8 @@ class Gate:
             await _say(sending, 413, self._too_large())
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        if self.hosts is not None and (problem := self._foreign(headers)):
+            return 403, problem
         if self.token is not None and path not in OPEN_PATHS:
             credentials = headers.get(b"authorization", b"")
             # in constant time: == would tell by its time how many bytes of a guess are right
@@ -87,8 +97,24 @@ class Gate:
             return 413, self._too_large()
         return None
 
+    def _foreign(self, headers: dict[bytes, bytes]) -> str | None:
+        """What is wrong with the name that a request calls the service by, or with the page that it comes from."""
+        assert self.hosts is not None
+        name = _host_name(headers.get(b"host", b"").decode("latin-1"))
+        if name not in self.hosts:
+            return "The service is not called by this name: the header Host must be one of its own names."
+        origin = headers.get(b"origin")
+        if origin is not None and _host_name(origin.decode("latin-1").partition("://")[2]) not in self.hosts:
+            return "Pages of other sites may not ask this service (header Origin)."
+        return None
+
     def _too_large(self) -> str:
         return f"The body may have {self.most_bytes:,} bytes. Send fewer or smaller files."
+
+
+def _host_name(text: str) -> str:
+    """The name of `name:port`, in small letters; `[::1]:8000` is `[::1]`."""
+    return (text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0]).lower()
 
 
 async def _say(send: Send, status: int, problem: str) -> None:

@@ -1,0 +1,293 @@
+"""The service over a trained run: OpenAI's paths for text and vectors, and `/v1/classify`, as a FastAPI application.
+
+One model answers; requests for labels and vectors that arrive together share a batch (`infer.batching`), texts are
+written one after the other, and who comes while too many wait is refused (429). Nothing from a request is opened,
+imported or rendered: a chat template runs in transformers' own sandbox, on messages as data.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from forerun.errors import ForerunError
+from forerun.infer.batching import Batcher, QueueFull
+from forerun.infer.gate import Gate
+from forerun.serving.messages import ChatRequest, ClassifyRequest, CompletionRequest, EmbeddingRequest, Generation
+from forerun.serving.writing import Sampling, Writer, Writing
+
+DEFAULT_NEW_TOKENS = 256
+Answer = Mapping[str, Any]
+
+
+class RowAnswers(Protocol):
+    """A model that answers rows of texts: labels or vectors."""
+
+    kind: str
+    """`labels`, or `vectors`."""
+
+    def answer(self, rows: Sequence[tuple[str, str | None]]) -> list[Answer]:
+        """One answer a row, in order; `tokens` is the number of its tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class TextServiceLimits:
+    """Most that one request may cost, and how many may wait."""
+
+    body_bytes: int = 4_000_000
+    seconds: float = 300.0
+    waiting: int = 16
+    """Texts that wait while one is written."""
+    rows: int = 32
+    """Rows in one batch of labels or vectors."""
+
+
+class Busy(Exception):
+    """Too many wait already."""
+
+
+class WritingQueue:
+    """Texts one after the other; at most so many wait."""
+
+    def __init__(self, writer: Writer, limits: TextServiceLimits):
+        self.writer, self.limits = writer, limits
+        self.waiting = 0
+        self._turn = asyncio.Semaphore(1)
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the model.
+
+        Raises:
+            Busy: too many wait already.
+        """
+        if self.waiting > self.limits.waiting:
+            raise Busy
+        self.waiting += 1
+        try:
+            async with self._turn:
+                yield
+        finally:
+            self.waiting -= 1
+
+    async def pieces(self, writing: Writing) -> AsyncIterator[str]:
+        """Pieces of a text without blocking the loop; the model stops when nobody reads on, or the time is up."""
+        iterator, until = iter(writing), time.monotonic() + self.limits.seconds
+        try:
+            while (piece := await asyncio.to_thread(_next_piece, iterator)) is not None:
+                yield piece
+                if time.monotonic() > until:
+                    writing.finish_reason = "length"
+                    break
+        finally:
+            writing.cancel()
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                await asyncio.shield(asyncio.to_thread(close))
+
+
+def make_text_app(
+    name: str,
+    *,
+    writer: Writer | None = None,
+    rows: RowAnswers | None = None,
+    hosts: Sequence[str] | None = None,
+    token: str | None = None,
+    limits: TextServiceLimits | None = None,
+) -> FastAPI:
+    """The application; `hosts` are the names by which it may be called, `token` what every request must carry."""
+    limits = limits or TextServiceLimits()
+    batcher = None if rows is None else Batcher(rows.answer, most=limits.rows, queue=16 * limits.rows)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if batcher is not None:
+            batcher.start()
+        yield
+        if batcher is not None:
+            await batcher.stop()
+
+    app = FastAPI(title=f"Forerun: {name}", version="1", docs_url=None, redoc_url=None, lifespan=lifespan)
+    _add_models(app, name)
+    if writer is not None:
+        _add_text(app, name, WritingQueue(writer, limits))
+    if rows is not None and batcher is not None:
+        _add_rows(app, name, rows.kind, batcher)
+    _add_errors(app)
+    app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts)  # type: ignore[arg-type]
+    return app
+
+
+def _add_models(app: FastAPI, name: str) -> None:
+    began = int(time.time())
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {
+            "object": "list",
+            "data": [{"id": name, "object": "model", "created": began, "owned_by": "forerun"}],
+        }
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ready", "model": name}
+
+
+def _add_text(app: FastAPI, name: str, queue: WritingQueue) -> None:
+    @app.post("/v1/chat/completions")
+    async def chat(request: ChatRequest) -> Any:
+        ids = queue.writer.chat_ids([message.plain() for message in request.messages])
+        sampling = _sampling(request, request.max_completion_tokens or request.max_tokens, queue.writer, len(ids))
+        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
+        if request.stream:
+            return await _streamed(queue, ids, sampling, request, {**head, "object": "chat.completion.chunk"}, _delta)
+        text, writing = await _whole(queue, ids, sampling)
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": writing.finish_reason, "logprobs": None}
+        return {**head, "object": "chat.completion", "choices": [choice], "usage": _usage(writing)}
+
+    @app.post("/v1/completions")
+    async def completions(request: CompletionRequest) -> Any:
+        ids = queue.writer.text_ids(request.text)
+        sampling = _sampling(request, request.max_tokens, queue.writer, len(ids))
+        head = {
+            "id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time()), "model": name,
+        }  # fmt: skip
+        if request.stream:
+            return await _streamed(queue, ids, sampling, request, head, _text_piece)
+        text, writing = await _whole(queue, ids, sampling)
+        choice = {"index": 0, "text": text, "finish_reason": writing.finish_reason, "logprobs": None}
+        return {**head, "choices": [choice], "usage": _usage(writing)}
+
+
+def _add_rows(app: FastAPI, name: str, kind: str, batcher: Batcher[tuple[str, str | None], Answer]) -> None:
+    if kind == "vectors":
+
+        @app.post("/v1/embeddings")
+        async def embeddings(request: EmbeddingRequest) -> dict[str, Any]:
+            answers = await batcher.ask([(text, None) for text in request.texts])
+            tokens = sum(answer["tokens"] for answer in answers)
+            data = [
+                {"object": "embedding", "index": place, "embedding": answer["vector"]}
+                for place, answer in enumerate(answers)
+            ]
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return {"object": "list", "data": data, "model": name, "usage": usage}
+    else:
+
+        @app.post("/v1/classify")
+        async def classify(request: ClassifyRequest) -> dict[str, Any]:
+            answers = await batcher.ask(request.rows)
+            data = [{"index": place, **answer} for place, answer in enumerate(answers)]
+            return {"object": "list", "data": data, "model": name}
+
+
+def _sampling(request: Generation, most: int | None, writer: Writer, prompt: int) -> Sampling:
+    """How to continue; without a stated length, as many tokens as there is room for, up to `DEFAULT_NEW_TOKENS`."""
+    room = DEFAULT_NEW_TOKENS if writer.longest is None else max(1, writer.longest - prompt)
+    return Sampling(
+        new_tokens=most or min(DEFAULT_NEW_TOKENS, room),
+        temperature=request.temperature or 0.0,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        stop=request.stops,
+        seed=request.seed,
+    )
+
+
+async def _whole(queue: WritingQueue, ids: Sequence[int], sampling: Sampling) -> tuple[str, Writing]:
+    writing = queue.writer.write(ids, sampling)
+    async with queue.turn():
+        text = "".join([piece async for piece in queue.pieces(writing)])
+    return text, writing
+
+
+async def _streamed(
+    queue: WritingQueue, ids: Sequence[int], sampling: Sampling, request: Generation, head: dict[str, Any], piece_of: Any
+) -> StreamingResponse:
+    """Server-sent events; refused before the first one where the prompt is too long or too many wait."""
+    writing = queue.writer.write(ids, sampling)
+    if queue.waiting > queue.limits.waiting:
+        raise Busy
+    wants_usage = request.stream_options is not None and request.stream_options.include_usage
+
+    async def events() -> AsyncIterator[str]:
+        try:
+            async with queue.turn():
+                yield _event({**head, "choices": [piece_of(None, None)]})
+                async for piece in queue.pieces(writing):
+                    yield _event({**head, "choices": [piece_of(piece, None)]})
+                yield _event({**head, "choices": [piece_of("", writing.finish_reason)]})
+            if wants_usage:
+                yield _event({**head, "choices": [], "usage": _usage(writing)})
+        except (RuntimeError, ValueError, IndexError, Busy) as error:  # the head of the answer has been sent
+            yield _event(_problem(str(error) or "Too many requests are waiting.", "server_error", None))
+        yield "data: [DONE]\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def _delta(piece: str | None, reason: str | None) -> dict[str, Any]:
+    """A choice of a chat's stream: the first names the role, the last the reason."""
+    delta = {"role": "assistant", "content": ""} if piece is None else {"content": piece} if reason is None else {}
+    return {"index": 0, "delta": delta, "finish_reason": reason}
+
+
+def _text_piece(piece: str | None, reason: str | None) -> dict[str, Any]:
+    return {"index": 0, "text": piece or "", "finish_reason": reason, "logprobs": None}
+
+
+def _event(content: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(content)}\n\n"
+
+
+def _usage(writing: Writing) -> dict[str, int]:
+    counts = {"prompt_tokens": writing.prompt_tokens, "completion_tokens": writing.new_tokens}
+    return {**counts, "total_tokens": sum(counts.values())}
+
+
+def _next_piece(pieces: Iterator[str]) -> str | None:
+    return next(pieces, None)
+
+
+def _problem(message: str, kind: str, field: str | None) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    return {"error": {"message": message, "type": kind, "param": field, "code": None}}
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every error in one form; none repeats what was sent."""
+
+    @app.exception_handler(RequestValidationError)
+    async def wrong_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"] if part != "body")
+        text = str(first["msg"]).removeprefix("Value error, ")
+        return JSONResponse(_problem(f"{field or 'body'}: {text}.", "invalid_request_error", field or None), 422)
+
+    @app.exception_handler(ForerunError)
+    async def refused(request: Request, error: ForerunError) -> JSONResponse:
+        return JSONResponse(_problem(str(error), "invalid_request_error", None), 400)
+
+    @app.exception_handler(Busy)
+    @app.exception_handler(QueueFull)
+    async def busy(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(
+            _problem("Too many requests are waiting. Try again in a while.", "rate_limit_error", None), 429,
+            headers={"Retry-After": "1"},
+        )  # fmt: skip
+
+    @app.exception_handler(HTTPException)
+    async def no_such_path(request: Request, error: HTTPException) -> JSONResponse:
+        paths = sorted(path for route in app.routes if (path := getattr(route, "path", "")).startswith(("/v1", "/h")))
+        text = f"{error.detail}. This model is served at {', '.join(paths)}."
+        return JSONResponse(_problem(text, "invalid_request_error", None), error.status_code)

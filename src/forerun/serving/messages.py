@@ -1,0 +1,144 @@
+"""Requests and answers of `forerun serve` for language models, classifiers and embeddings, checked on the way in.
+
+Paths and fields are those of OpenAI's API (openai/openai-openapi, 2.3.0: chat/completions, completions, embeddings,
+models), so that its clients work. A field that would change the answer and is not offered is refused by name; one
+that changes nothing (`user`) is taken and not read.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MOST_CHARACTERS, MOST_TEXTS, MOST_MESSAGES, MOST_NEW_TOKENS = 400_000, 512, 1_000, 32_768
+Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "n": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "logprobs": (False,), "top_logprobs": (0,),
+    "logit_bias": ({},), "best_of": (1,), "echo": (False,), "suffix": ("",), "response_format": ({"type": "text"},),
+    "parallel_tool_calls": (True, False), "tools": ([],), "tool_choice": ("none", "auto"), "dimensions": (),
+    "encoding_format": ("float",),
+}  # fmt: skip
+"""Fields that clients send with the value that asks for nothing; `null` always is such a value."""
+NOT_READ = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+
+
+class Asked(BaseModel):
+    """A request: closed, but for fields of the API that ask for nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_no_effect(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        left = {}
+        for name, value in content.items():
+            if name in NOT_READ:
+                continue
+            if name in NO_EFFECT and name not in cls.model_fields:
+                if value is not None and value not in NO_EFFECT[name]:
+                    raise ValueError(f"{name}: this service does not offer it; found {str(value)[:50]!r}. Leave it out")
+                continue
+            left[name] = value
+        return left
+
+
+class TextPart(BaseModel):
+    """A part of a message; there are no others than text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    type: Literal["text"]
+    text: Text
+
+
+class ChatMessage(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | list[TextPart]
+
+    def plain(self) -> dict[str, str]:
+        """Role and text as chat templates read them; `developer` is today's name of `system`."""
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class StreamOptions(BaseModel):
+    """What a stream has beside its pieces."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    include_usage: bool = False
+
+
+class Generation(Asked):
+    """What both kinds of completion take."""
+
+    model: str = ""
+    """Ignored but for the answer: one model is served."""
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Here 0, the likeliest token, where nothing is said."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    seed: int | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts at which the answer ends."""
+        texts = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(text for text in texts if text)
+
+
+class ChatRequest(Generation):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)] | None = None
+
+
+class CompletionRequest(Generation):
+    """`POST /v1/completions`."""
+
+    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1)]
+    """One text; a list of one is one text."""
+
+    @property
+    def text(self) -> str:
+        """The prompt."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+
+
+class EmbeddingRequest(Asked):
+    """`POST /v1/embeddings`."""
+
+    model: str = ""
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts."""
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+class PairText(BaseModel):
+    """A text and the one beside it, for models of pairs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    text: Text
+    pair: Text
+
+
+class ClassifyRequest(Asked):
+    """`POST /v1/classify`: our own, as OpenAI has no such path."""
+
+    model: str = ""
+    input: Text | PairText | Annotated[list[Text | PairText], Field(min_length=1, max_length=MOST_TEXTS)]
+
+    @property
+    def rows(self) -> list[tuple[str, str | None]]:
+        """Texts, each with the one beside it."""
+        each = self.input if isinstance(self.input, list) else [self.input]
+        return [(one, None) if isinstance(one, str) else (one.text, one.pair) for one in each]

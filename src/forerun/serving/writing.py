@@ -1,0 +1,216 @@
+"""Text from a trained language model, piece by piece: what a chat window, a terminal and an HTTP client read.
+
+One text at a time: a model on one device has one set of weights in use, so `Writer` holds a lock, and whoever waits
+can give up. Pieces are whole characters, whatever the tokens are cut into. Decoding stops at the tokenizer's end, at
+what its chat template puts after an answer, at a stop text, or after `new_tokens`.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
+
+from forerun.data.chat_tokens import ChatTokens
+from forerun.errors import InvalidSettings
+from forerun.models.build import maximum_length
+
+Message = Mapping[str, str]
+"""`role` (system, user, assistant) and `content`."""
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a text is continued."""
+
+    new_tokens: int = 256
+    """At most so many tokens."""
+    temperature: float = 0.0
+    """0 takes the likeliest token."""
+    top_p: float = 1.0
+    """Tokens that together have this probability are drawn from."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer and are not part of it."""
+    seed: int | None = None
+    """Fixes the draws, for one machine and version."""
+
+
+@dataclass
+class Writing:
+    """One text while it is written; iterate over it once, then read the figures."""
+
+    prompt_tokens: int
+    pieces: Iterator[str]
+    new_tokens: int = 0
+    finish_reason: FinishReason = "stop"
+    _cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def __iter__(self) -> Iterator[str]:
+        """The text, in pieces."""
+        return self.pieces
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody reads on."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Stop after the token that is being computed."""
+        self._cancelled.set()
+
+
+class Writer:
+    """A language model that continues texts and, where its tokenizer has a chat template, answers messages."""
+
+    def __init__(self, model: nn.Module, tokenizer: Any, name: str):
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+        self.is_chat = bool(getattr(tokenizer, "chat_template", None))
+        self.is_two_sided = bool(getattr(model.config, "is_encoder_decoder", False))
+        ends: tuple[int, ...] = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
+        if self.is_chat:
+            ends = tuple(dict.fromkeys((*ChatTokens.around(tokenizer, name).end_ids, *ends)))
+        self.end_ids = ends
+        pad = tokenizer.pad_token_id
+        self.pad_id = pad if pad is not None else ends[0] if ends else 0
+        self._lock = threading.Lock()
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of prompt and answer together that the model has positions for; None where it has no limit."""
+        return None if self.is_two_sided else maximum_length(self.model.config)
+
+    def chat_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation, up to where the next answer begins.
+
+        Raises:
+            InvalidSettings: the model has no chat template, or the template refuses these messages.
+        """
+        if not self.is_chat:
+            raise InvalidSettings(
+                f"messages: {self.name} was not trained on chats, so its tokenizer has no chat template. Send a text "
+                f"to continue (/v1/completions, forerun generate), or train on chats."
+            )
+        from jinja2 import TemplateError
+
+        try:
+            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise InvalidSettings(
+                f"messages: the chat template of {self.name} refuses them: {error}. Send roles in the order that it "
+                f"wants, as a rule system, user, assistant, user."
+            ) from error
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def text_ids(self, text: str) -> list[int]:
+        """Ids of a text to continue; of an empty one, the token that texts begin with.
+
+        Raises:
+            InvalidSettings: there is nothing to begin with.
+        """
+        if self.is_two_sided:
+            return self.tokenizer(text)["input_ids"]
+        start = [] if self.tokenizer.bos_token_id is None else [self.tokenizer.bos_token_id]
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = ids if start and ids[:1] == start else start + ids
+        if not ids and self.end_ids:  # GPT-2 begins texts with the token that ends them
+            ids = [self.end_ids[0]]
+        if not ids:
+            raise InvalidSettings("prompt: must hold some text; found none, and the tokenizer has no start token.")
+        return ids
+
+    def write(self, ids: Sequence[int], sampling: Sampling) -> Writing:
+        """Begin to continue `ids`; the text comes while it is computed.
+
+        Raises:
+            InvalidSettings: prompt and answer are longer than the model.
+        """
+        limit = self.longest
+        if limit is not None and len(ids) + sampling.new_tokens > limit:
+            raise InvalidSettings(
+                f"prompt: {self.name} reads and writes {limit:,} tokens together; found {len(ids):,} of the prompt and "
+                f"{sampling.new_tokens:,} of the answer. Shorten the prompt, or ask for {max(0, limit - len(ids)):,} "
+                f"tokens or fewer."
+            )
+        writing = Writing(prompt_tokens=len(ids), pieces=iter(()))
+        writing.pieces = self._pieces(writing, list(ids), sampling)
+        return writing
+
+    def _pieces(self, writing: Writing, ids: list[int], sampling: Sampling) -> Iterator[str]:
+        streamer = TextIteratorStreamer(self.tokenizer, skip_prompt=not self.is_two_sided, skip_special_tokens=True)
+        failure: list[BaseException] = []
+        thread = threading.Thread(target=self._generate, args=(writing, ids, sampling, streamer, failure), daemon=True)
+        thread.start()
+        try:
+            yield from _until_stop(streamer, sampling.stop, writing)
+        finally:
+            writing.cancel()
+            thread.join()
+        if failure:
+            raise failure[0]
+
+    def _generate(
+        self, writing: Writing, ids: list[int], sampling: Sampling, streamer: Any, failure: list[BaseException]
+    ) -> None:
+        """In a thread of its own: the model's `generate`, which hands each piece to `streamer`."""
+        device = next(self.model.parameters()).device
+        is_random = sampling.temperature > 0
+        choices = {"temperature": sampling.temperature, "top_p": sampling.top_p} if is_random else {}
+        try:
+            with self._lock, torch.inference_mode(), torch.random.fork_rng(enabled=sampling.seed is not None):
+                if sampling.seed is not None:
+                    torch.manual_seed(sampling.seed)
+                tensor = torch.tensor([ids], device=device)
+                result = self.model.generate(  # type: ignore[operator]
+                    input_ids=tensor, attention_mask=torch.ones_like(tensor), max_new_tokens=sampling.new_tokens,
+                    do_sample=is_random, eos_token_id=list(self.end_ids) or None, pad_token_id=self.pad_id,
+                    use_cache=True, streamer=streamer,
+                    stopping_criteria=StoppingCriteriaList([_WhenCancelled(writing)]), **choices,
+                )  # fmt: skip
+            new = result[0].tolist()[1 if self.is_two_sided else len(ids) :]
+            writing.new_tokens = len(new)
+            is_full = len(new) >= sampling.new_tokens and not (new and new[-1] in self.end_ids)
+            if is_full and not writing.is_cancelled:
+                writing.finish_reason = "length"
+        except (RuntimeError, ValueError, IndexError) as error:  # the reader of the pieces is told
+            failure.append(error)
+        finally:
+            streamer.end()
+
+
+class _WhenCancelled(StoppingCriteria):
+    """Ends generation when nobody reads it any more."""
+
+    def __init__(self, writing: Writing):
+        self.writing = writing
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **rest: Any) -> torch.Tensor:
+        """One answer a row."""
+        return torch.full((len(input_ids),), self.writing.is_cancelled, device=input_ids.device)
+
+
+def _until_stop(pieces: Iterator[str], stops: Sequence[str], writing: Writing) -> Iterator[str]:
+    """Pieces up to the first stop text; what may be the beginning of one waits for the next piece."""
+    waiting = ""
+    for piece in pieces:
+        waiting += piece
+        place = min((at for stop in stops if (at := waiting.find(stop)) >= 0), default=-1)
+        if place >= 0:
+            writing.cancel()
+            if place:
+                yield waiting[:place]
+            return
+        hidden = max((_overlap(waiting, stop) for stop in stops), default=0)
+        ready, waiting = waiting[: len(waiting) - hidden], waiting[len(waiting) - hidden :]
+        if ready:
+            yield ready
+    if waiting:
+        yield waiting
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of `text` that a stop text begins with."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
