@@ -1,0 +1,113 @@
+"""A run of a generic workload on somebody's own data: read, split, tokenise, forecast, train, judge.
+
+`evaluation.examples` is the most validation rows that are scored between epochs; 0 scores all of them. What a model
+needs to be used later is written into the run's folder before the first step (`facts.py`).
+"""
+
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from forerun.errors import BadData, InvalidSettings, nearest
+from forerun.own.classification import open_classification, scores_of_labels
+from forerun.own.facts import ASSETS, write_assets
+from forerun.own.parts import OwnParts, read_parts
+from forerun.own.task import Task, criteria_of_task
+from forerun.runs.recipe import Experiment
+from forerun.settings.schema import Settings
+from forerun.step.training_step import TrainingStep
+from forerun.train.ranks import is_follower
+from forerun.verify.compare import Criterion
+
+
+class _Open(Protocol):
+    def __call__(self, settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task: ...
+
+
+TASKS: dict[str, _Open] = {"sequence-classification": open_classification}
+"""What opens each workload."""
+FORMATS = {
+    "sequence-classification": ("labelled",),
+    "causal-lm": ("text", "messages", "conversations", "alpaca", "prompt-completion"),
+    "token-classification": ("tagged",),
+    "masked-lm": ("text",),
+    "seq2seq-lm": ("translation", "prompt-completion", "alpaca"),
+    "embedding": ("pairs", "triplets"),
+    "preference": ("preference",),
+}
+"""Formats of rows that each workload can learn from, the likeliest first."""
+
+
+def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experiment:
+    """Read, split and tokenise `data.source`; fill the sizes into the settings. A forecast needs lengths only.
+
+    Raises:
+        BadData: the rows cannot be read, or are none that the workload learns from.
+        InvalidSettings: the model, its tokenizer or the settings do not go with the data.
+    """
+    start = time.perf_counter()
+    task = _task(settings, lengths_only=lengths_only)
+    plan = task.data.plan()
+    if task.assumptions:
+        plan = replace(plan, assumptions=(*plan.assumptions, *task.assumptions))
+    metric = settings.evaluation.metric
+    if metric is not None and metric not in task.scores:
+        raise InvalidSettings(
+            f"evaluation.metric: a score of {settings.workload}; found {metric!r}. Nearest: "
+            f"{nearest(metric, list(task.scores))}."
+        )
+    sizes = {
+        "data": settings.data.model_copy(update={"examples": task.train_size}),
+        "evaluation": settings.evaluation.model_copy(update={"examples": task.watched_size}),
+    }
+    full = settings.model_copy(update=sizes)
+    score = task.default_score
+    return Experiment(
+        settings=full,
+        workload=task.workload,
+        data=task.data,
+        plan=plan,
+        load_seconds=time.perf_counter() - start,
+        final_examples=task.final_examples,
+        evaluate=lambda step, number: task.evaluate(step),
+        judge=task.judge,
+        baselines=task.baselines,
+        criteria=criteria_of_task(score, is_higher_better=task.scores[score]),
+        save_assets=lambda folder: write_assets(folder, task.facts, task.tokenizer, full),
+        trivial=task.trivial,
+        best_by=task.best_by(metric),
+        before=partial(_before, task, full),
+        generated=task.generated,
+    )
+
+
+def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
+    """Success criteria of a run on own data; its data are not read."""
+    name, is_higher_better = next(iter(_scores(settings).items()))
+    return criteria_of_task(name, is_higher_better=is_higher_better)
+
+
+def _scores(settings: Settings) -> dict[str, bool]:
+    return scores_of_labels(settings.data.labels)
+
+
+def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) -> None:
+    """Keep what is needed to use the model, and what the workload asks of the untrained model."""
+    if not is_follower():
+        write_assets(folder / ASSETS, task.facts, task.tokenizer, settings)
+    if task.before is not None:
+        task.before(step, folder)
+
+
+def _task(settings: Settings, *, lengths_only: bool) -> Task:
+    parts = read_parts(settings)
+    allowed = FORMATS[settings.workload]
+    if parts.format not in allowed:
+        others = [workload for workload, formats in FORMATS.items() if parts.format in formats]
+        raise BadData(
+            f"data.format: {settings.workload} learns from rows of {' or '.join(allowed)}; {settings.data.source} has "
+            f"rows of {parts.format}. Set data.format and data.fields, or set workload to {' or '.join(others)}."
+        )
+    return TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
