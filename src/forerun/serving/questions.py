@@ -1,0 +1,98 @@
+"""Rows of a file → what a trained model is asked: the same columns as in training, without the answers.
+
+A row is read by the same rules as a training row (`data/own/canonical.py`), with a stand-in where its answer would be;
+the answer, and everything after it, is dropped. So whatever could be trained on can be asked, and errors read alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from forerun.data.own.canonical import canonical_row
+from forerun.data.own.formats import RowLayout
+from forerun.data.own.row_kinds import (
+    ChatRow,
+    LabelledRow,
+    PairRow,
+    PreferenceRow,
+    TaggedRow,
+    TextRow,
+    TranslationRow,
+    TripletRow,
+    Turn,
+)
+from forerun.errors import BadData
+from forerun.own.facts import TaskFacts
+from forerun.settings.schema import DataFormat
+
+STAND_IN = "?"
+ANSWERS: dict[str, tuple[str, ...]] = {
+    "labelled": ("label",), "tagged": ("tags",), "alpaca": ("output",), "prompt-completion": ("completion",),
+    "translation": ("target",), "preference": ("chosen", "rejected"), "pairs": ("positive",),
+    "triplets": ("positive", "negative"),
+}  # fmt: skip
+"""Parts of each format that a model answers, or that only training needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One row to answer: a text, perhaps with a second one; or words; or messages."""
+
+    text: str = ""
+    pair: str | None = None
+    words: tuple[str, ...] = ()
+    messages: tuple[Turn, ...] = ()
+
+
+def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str) -> Question:
+    """The question of a row; `where` names it in errors.
+
+    Raises:
+        BadData: a column is missing or of the wrong kind.
+    """
+    layout = RowLayout(
+        format=cast(DataFormat, facts.format), fields=facts.fields, labels="one" if facts.label_kind == "none" else facts.label_kind,
+    )  # fmt: skip
+    filled = {**row, **_stand_ins(row, facts, where)}
+    match canonical_row(filled, layout, where):
+        case TextRow(text):
+            return Question(text)
+        case LabelledRow(text, pair):
+            return Question(text, pair)
+        case TaggedRow(words):
+            return Question(words=words)
+        case TranslationRow(source):
+            return Question(source)
+        case PairRow(anchor) | TripletRow(anchor):
+            return Question(anchor)
+        case ChatRow(messages, is_plain):
+            asked_for = _before_answer(messages)
+            return Question(asked_for[-1].content) if is_plain else Question(messages=asked_for)
+        case PreferenceRow(prompt, is_plain=is_plain):
+            return Question(prompt[-1].content) if is_plain else Question(messages=prompt)
+
+
+def _stand_ins(row: Mapping[str, Any], facts: TaskFacts, where: str) -> dict[str, Any]:
+    """Values for the columns of answers, whether the file has them or not."""
+    columns = {part: facts.fields[part] for part in ANSWERS.get(facts.format, ()) if part in facts.fields}
+    if facts.format in ("messages", "conversations"):
+        column = facts.fields[facts.format]
+        chat = row.get(column)
+        if not isinstance(chat, Sequence) or isinstance(chat, str):
+            raise BadData(f"{where}: the column {column!r} holds a list of messages; found {str(chat)[:60]!r}.")
+        return {column: [*chat, {"role": "assistant", "content": STAND_IN}]}
+    if facts.format == "tagged":
+        words = row.get(facts.fields["words"]) or ()
+        return {columns["tags"]: [STAND_IN] * len(words.split() if isinstance(words, str) else words)}
+    values = {part: STAND_IN for part in columns}
+    if facts.format == "labelled":
+        values["label"] = 0 if facts.label_kind == "number" else STAND_IN  # type: ignore[assignment]
+    if facts.format == "preference":
+        values["rejected"] = STAND_IN * 2
+    return {columns[part]: value for part, value in values.items()}
+
+
+def _before_answer(messages: Sequence[Turn]) -> tuple[Turn, ...]:
+    """The messages up to the last one that is not the assistant's."""
+    last = max((place for place, turn in enumerate(messages) if turn.role != "assistant"), default=-1)
+    return tuple(messages[: last + 1])

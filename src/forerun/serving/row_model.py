@@ -1,0 +1,128 @@
+"""A trained encoder that answers rows of texts: labels with probabilities, numbers, tags of words, or vectors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.data.sampler import LENGTH_MULTIPLE
+from forerun.errors import NotSupported
+from forerun.own.facts import TaskFacts
+from forerun.own.trained import TrainedModel
+from forerun.serving.questions import Question
+from forerun.step.precision import POLICIES
+
+BATCH_TOKENS = 8192
+"""Padded tokens of a batch."""
+KINDS = {"sequence-classification": "labels", "token-classification": "tags", "embedding": "vectors"}
+"""What each workload answers."""
+SIGNIFICANT = 6
+
+
+class RowModel:
+    """A model that answers rows; the order of the work is by length, the answers are in the rows' order."""
+
+    def __init__(self, trained: TrainedModel):
+        """Raises NotSupported for a workload that writes text."""
+        self.facts, self.tokenizer = trained.facts, trained.tokenizer
+        self.model, self.precision = trained.model, trained.settings.precision
+        if self.facts.workload not in KINDS:
+            raise NotSupported(
+                f"A {self.facts.workload} model gives no labels or vectors. Models that answer rows: "
+                f"{', '.join(KINDS)}. Use forerun generate for text."
+            )
+        self.kind = KINDS[self.facts.workload]
+
+    def answer(self, rows: Sequence[tuple[str, str | None]]) -> list[Mapping[str, Any]]:
+        """Answers to texts, each alone or with a second one; `tokens` is the number of tokens that were read."""
+        if self.kind == "tags":
+            return self.questions([Question(words=tuple(text.split())) for text, _ in rows])
+        return self.questions([Question(text, pair) for text, pair in rows])
+
+    def questions(self, questions: Sequence[Question]) -> list[Mapping[str, Any]]:
+        """Answers to rows of a file.
+
+        Raises:
+            NotSupported: the model reads pairs and got single texts.
+        """
+        if self.facts.is_paired and any(question.pair is None for question in questions):
+            raise NotSupported(
+                "The model was trained on pairs of texts, so each row needs a second one. Send text and pair."
+            )
+        inputs = [self._encoded(question) for question in questions]
+        answers: dict[int, Mapping[str, Any]] = {}
+        order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]["input_ids"]))
+        device = next(self.model.parameters()).device
+        with torch.inference_mode(), POLICIES[self.precision].autocast(device.type):
+            while order:
+                size = max(1, BATCH_TOKENS // max(1, len(inputs[order[0]]["input_ids"])))
+                batch, order = order[:size], order[size:]
+                outputs = self._outputs([inputs[place] for place in batch], device)
+                for place, output in zip(batch, outputs, strict=True):
+                    answers[place] = {**self._answered(output, inputs[place]), "tokens": len(inputs[place]["input_ids"])}
+        return [answers[place] for place in range(len(questions))]
+
+    def _encoded(self, question: Question) -> Mapping[str, Any]:
+        options: dict[str, Any] = {"truncation": True, "max_length": self.facts.sequence_length, "verbose": False}
+        if self.kind == "tags":
+            encoded = self.tokenizer(list(question.words), is_split_into_words=True, **options)
+            return {**encoded, "words": encoded.word_ids(), "texts": question.words}
+        return self.tokenizer(question.text, question.pair, return_token_type_ids=self.facts.is_paired, **options)
+
+    def _outputs(self, inputs: Sequence[Mapping[str, Any]], device: torch.device) -> Sequence[Tensor]:
+        """The model's output for each row, padding left out."""
+        longest = max(len(one["input_ids"]) for one in inputs)
+        length = min(self.facts.sequence_length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+        names = ("input_ids", "attention_mask", *(("token_type_ids",) if self.facts.is_paired else ()))
+        batch = {
+            name: torch.full((len(inputs), length), self.facts.pad_id if name == "input_ids" else 0) for name in names
+        }
+        for row, one in enumerate(inputs):
+            for name in names:
+                values = one[name] if name != "attention_mask" else [1] * len(one["input_ids"])
+                batch[name][row, : len(values)] = torch.tensor(values)
+        mask = batch["attention_mask"].to(device)
+        output = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})
+        if self.kind == "vectors":
+            weight = mask.unsqueeze(-1).float()
+            pooled = (output.last_hidden_state.float() * weight).sum(1) / weight.sum(1).clamp(min=1)
+            return list(torch.nn.functional.normalize(pooled, dim=1).cpu())
+        logits = output.logits.float().cpu()
+        return [row[: len(one["input_ids"])] if self.kind == "tags" else row for row, one in zip(logits, inputs, strict=True)]
+
+    def _answered(self, output: Tensor, encoded: Mapping[str, Any]) -> dict[str, Any]:
+        if self.kind == "vectors":
+            return {"vector": [round(value, SIGNIFICANT) for value in output.tolist()]}
+        if self.kind == "tags":
+            return self._tags(output, encoded)
+        return label_answer(output.numpy(), self.facts)
+
+    def _tags(self, output: Tensor, encoded: Mapping[str, Any]) -> dict[str, Any]:
+        """The tag of each word, by its first token; words that were cut off have none."""
+        best, words = output.argmax(-1).tolist(), encoded["words"]
+        places: dict[int, int] = {}
+        for place, word in enumerate(words):
+            if word is not None:
+                places.setdefault(word, place)
+        tags = [
+            self.facts.label_names[best[places[number]]] if number in places else None
+            for number in range(len(encoded["texts"]))
+        ]
+        return {"words": list(encoded["texts"]), "tags": tags}
+
+
+def label_answer(logits: np.ndarray, facts: TaskFacts) -> dict[str, Any]:
+    """The answer of a classifier's outputs (labels,): `label` and `probability`, `labels`, or `number`."""
+    wide = logits.astype(np.float64)
+    if facts.label_kind == "number":
+        return {"number": float(f"{wide[0] * facts.label_scale + facts.label_mean:.{SIGNIFICANT}g}")}
+    chances = 1 / (1 + np.exp(-wide)) if facts.label_kind == "several" else np.exp(wide - np.logaddexp.reduce(wide))
+    probabilities = {
+        name: round(float(chance), SIGNIFICANT) for name, chance in zip(facts.label_names, chances, strict=True)
+    }
+    if facts.label_kind == "several":
+        return {"labels": [name for name, chance in probabilities.items() if chance > 0.5], "probabilities": probabilities}
+    best = facts.label_names[int(chances.argmax())]
+    return {"label": best, "probability": probabilities[best], "probabilities": probabilities}
