@@ -1,0 +1,286 @@
+"""Rows with somebody's own columns → records that training reads (`row_kinds.py`); an error names row and column."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from forerun.data.own.columns import Row, is_empty, number_of, structure_of, value_at
+from forerun.data.own.formats import RowLayout
+from forerun.data.own.labels import label_name, labels_of
+from forerun.data.own.repairs import Repairs
+from forerun.data.own.row_kinds import (
+    CanonicalRow,
+    ChatRow,
+    LabelledRow,
+    PairRow,
+    PreferenceRow,
+    TaggedRow,
+    TextRow,
+    TranslationRow,
+    TripletRow,
+    Turn,
+)
+from forerun.errors import BadData
+
+ROLES = {
+    "system": "system", "developer": "system", "human": "user", "user": "user", "prompter": "user",
+    "gpt": "assistant", "assistant": "assistant", "model": "assistant", "bot": "assistant", "chatgpt": "assistant",
+    "function_call": "assistant", "tool": "tool", "function": "tool", "observation": "tool", "ipython": "tool",
+}  # fmt: skip
+"""Words for who speaks → the role that chat templates have."""
+SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
+"""Between the turns of a chat written as one text, as Anthropic's HH-RLHF has them."""
+
+
+MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
+    "messages": ("system",), "conversations": ("system",), "alpaca": ("input", "system", "history"),
+    "prompt-completion": ("system",), "preference": ("prompt", "input", "system"),
+}  # fmt: skip
+"""Parts of a format that a row can do without."""
+
+
+def canonical_rows(
+    rows: Iterable[Row], layout: RowLayout, source: str, repairs: Repairs | None = None
+) -> Iterator[CanonicalRow]:
+    """Each row as its record, in order; rows that `repairs` allows to leave out are counted there.
+
+    Raises:
+        BadData: a row lacks a part, or it is of the wrong kind; the message names row and column.
+    """
+    repairs = repairs or Repairs()
+    for number, row in enumerate(rows, start=1):
+        record = checked_row(row, layout, f"{source}, row {number}", repairs)
+        if record is not None:
+            yield record
+
+
+def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> CanonicalRow | None:
+    """The record of a row, or None where it is left out because a text or label is empty and `repairs` allows it.
+
+    Raises:
+        BadData: as `canonical_rows`.
+    """
+    for part, column in layout.fields.items():
+        optional = MAY_BE_EMPTY.get(layout.format, ())
+        if part in optional or part in ("id", "split") or not is_empty(row.get(column, value_at(row, column))):
+            continue
+        if part not in ("label", "tags"):
+            repairs.allow("empty-texts", where, f"the column {column!r} ({part}) holds text; found none.")
+        elif layout.labels == "several" and isinstance(row.get(column), list | tuple):
+            continue  # an empty list says that none applies
+        else:
+            repairs.allow("missing-labels", where, f"the column {column!r} ({part}) holds a label; found none.")
+        return None
+    return canonical_row(row, layout, where)
+
+
+def canonical_row(row: Row, layout: RowLayout, where: str) -> CanonicalRow:
+    """The record of one row; `where` names it in errors.
+
+    Raises:
+        BadData: a part is missing or of the wrong kind.
+    """
+    reader = _Reader(row, layout, where)
+    match layout.format:
+        case "text":
+            return TextRow(reader.text("text"))
+        case "labelled":
+            return LabelledRow(
+                reader.text("text"), reader.text("pair") if reader.has("pair") else None, reader.labels()
+            )
+        case "tagged":
+            return reader.tagged()
+        case "messages" | "conversations":
+            return ChatRow((*reader.system(), *reader.turns(layout.format)))
+        case "alpaca":
+            return ChatRow((*reader.system(), *reader.alpaca()))
+        case "prompt-completion":
+            return reader.prompt_completion()
+        case "translation":
+            return TranslationRow(reader.text("source"), reader.text("target"))
+        case "preference":
+            return reader.preference()
+        case "pairs":
+            return PairRow(reader.text("anchor"), reader.text("positive"), reader.score())
+        case "triplets":
+            return TripletRow(reader.text("anchor"), reader.text("positive"), reader.text("negative"))
+        case "auto":
+            raise AssertionError("a layout has a format")
+
+
+class _Reader:
+    """Parts of one row, checked."""
+
+    def __init__(self, row: Row, layout: RowLayout, where: str) -> None:
+        self._row, self._layout, self._where = row, layout, where
+
+    def has(self, part: str) -> bool:
+        return part in self._layout.fields
+
+    def value(self, part: str) -> Any:
+        return value_at(self._row, self._layout.fields[part]) if self.has(part) else None
+
+    def text(self, part: str) -> str:
+        """A text as the file has it; a number is its text."""
+        column = self._layout.fields[part]
+        value = self._row.get(column, self.value(part))
+        if isinstance(value, int | float) and not isinstance(value, bool) and not is_empty(value):
+            return label_name(value)
+        if not isinstance(value, str) or not value.strip():
+            raise self._fault(part, "a text", value)
+        return value
+
+    def labels(self) -> tuple[str, ...]:
+        value, kind = self.value("label"), self._layout.labels
+        if kind == "number" and number_of(value) is None:
+            raise self._fault("label", "a number", value)
+        if kind == "one" and isinstance(value, list | tuple | Mapping):
+            raise self._fault("label", "one label (several: data.labels)", value)
+        labels = labels_of(value, kind, self._layout.separator)
+        if not labels and kind != "several":
+            raise self._fault("label", "a label", value)
+        return labels
+
+    def tagged(self) -> TaggedRow:
+        words, tags = (self._list_of_texts(part) for part in ("words", "tags"))
+        if len(words) != len(tags):
+            raise self._fault("tags", f"one tag for each of {len(words)} words", f"{len(tags)} tags")
+        return TaggedRow(words, tags)
+
+    def system(self) -> tuple[Turn, ...]:
+        value = self.value("system")
+        return () if is_empty(value) else (Turn("system", self.text("system")),)
+
+    def turns(self, part: str) -> tuple[Turn, ...]:
+        turns = self._turns(part, self.value(part))
+        if all(turn.role != "assistant" for turn in turns):
+            raise self._fault(part, "at least one message of the assistant", [turn.role for turn in turns])
+        if self.system() and turns[0].role == "system":
+            raise self._fault(part, "no system message beside the column of them", turns[0].content[:60])
+        return turns
+
+    def alpaca(self) -> tuple[Turn, ...]:
+        history = self.value("history") or []
+        turns: list[Turn] = []
+        for exchange in history:
+            if not isinstance(exchange, list | tuple) or len(exchange) != 2 or not all(map(_is_text, exchange)):
+                raise self._fault("history", "a list of question and answer", exchange)
+            turns += [Turn("user", exchange[0]), Turn("assistant", exchange[1])]
+        question = self.text("instruction")
+        if not is_empty(self.value("input")):
+            question = f"{question.strip()}\n\n{self.text('input').strip()}"
+        return (*turns, Turn("user", question), Turn("assistant", self.text("output")))
+
+    def prompt_completion(self) -> ChatRow:
+        prompt, completion = self.value("prompt"), self.value("completion")
+        if isinstance(prompt, list) or isinstance(completion, list):
+            return ChatRow((*self.system(), *self._turns("prompt", prompt), *self._answer("completion", completion)))
+        turns = (Turn("user", self.text("prompt")), Turn("assistant", self.text("completion")))
+        return ChatRow((*self.system(), *turns), is_plain=not self.system())
+
+    def preference(self) -> PreferenceRow:
+        prompt, better, worse = (self.value(part) for part in ("prompt", "chosen", "rejected"))
+        if isinstance(better, str) and isinstance(worse, str) and is_empty(prompt):
+            return self._preference_of_texts(better, worse)
+        is_plain = all(isinstance(value, str) for value in (prompt, better, worse)) and not self.system()
+        start = () if is_empty(prompt) else self._question(prompt)
+        good, bad = self._answer("chosen", better), self._answer("rejected", worse)
+        if not start or good[: len(start)] == start == bad[: len(start)] or good[0].role != "assistant":
+            shared = _shared(good, bad)
+            start, good, bad = (start or good[:shared]), good[shared:], bad[shared:]
+        if not good or not bad or not start:
+            raise self._fault("chosen", "a prompt and two answers to it that differ", better)
+        return PreferenceRow((*self.system(), *start), good, bad, is_plain)
+
+    def score(self) -> float | None:
+        if not self.has("score"):
+            return None
+        score = number_of(self.value("score"))
+        if score is None:
+            raise self._fault("score", "a number", self.value("score"))
+        return score
+
+    def _preference_of_texts(self, better: str, worse: str) -> PreferenceRow:
+        """Two whole chats, or two texts, that begin alike."""
+        if SPOKEN.search(better) and SPOKEN.search(worse):
+            good, bad = _spoken(better), _spoken(worse)
+            shared, is_plain = _shared(good, bad), False
+            start, good, bad = good[:shared], good[shared:], bad[shared:]
+        else:
+            length = next((i for i, (a, b) in enumerate(zip(better, worse, strict=False)) if a != b), 0)
+            length = max(better.rfind(" ", 0, length), better.rfind("\n", 0, length)) + 1
+            start, is_plain = (Turn("user", better[:length]),) if better[:length].strip() else (), True
+            good, bad = (Turn("assistant", better[length:]),), (Turn("assistant", worse[length:]),)
+        if not start or not good or not bad:
+            raise self._fault("chosen", "text that begins as that of rejected, or a column of prompts", better)
+        return PreferenceRow(start, good, bad, is_plain)
+
+    def _question(self, prompt: Any) -> tuple[Turn, ...]:
+        if isinstance(prompt, list):
+            return self._turns("prompt", prompt)
+        text = self.text("prompt")
+        if not is_empty(self.value("input")):
+            text = f"{text.strip()}\n\n{self.text('input').strip()}"
+        return (Turn("user", text),)
+
+    def _answer(self, part: str, value: Any) -> tuple[Turn, ...]:
+        if isinstance(value, Mapping):
+            value = [value]
+        return self._turns(part, value) if isinstance(value, list) else (Turn("assistant", self.text(part)),)
+
+    def _turns(self, part: str, value: Any) -> tuple[Turn, ...]:
+        if isinstance(value, str):
+            return (Turn("user", self.text(part)),)
+        if not isinstance(value, list | tuple) or not value:
+            raise self._fault(part, "a list of messages", value)
+        return tuple(self._turn(part, message) for message in value)
+
+    def _turn(self, part: str, message: Any) -> Turn:
+        message = structure_of(message)
+        if not isinstance(message, Mapping):
+            raise self._fault(part, "messages with role and content, or from and value", message)
+        speaker, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        role = ROLES.get(str(speaker).lower())
+        if role is None:
+            raise self._fault(part, f"a role among {', '.join(ROLES)}", speaker)
+        if isinstance(content, list) and all(isinstance(p, Mapping) and _is_text(p.get("text")) for p in content):
+            content = "".join(p["text"] for p in content)
+        if not isinstance(content, str) or (role == "assistant" and not content.strip()):
+            raise self._fault(
+                part, f"a text in each message of {role} (calls of tools and pictures are not read)", message
+            )
+        return Turn(role, content)
+
+    def _list_of_texts(self, part: str) -> tuple[str, ...]:
+        value = self.value(part)
+        if isinstance(value, str):
+            value = value.split()
+        if not isinstance(value, list | tuple) or not value or any(isinstance(v, list | Mapping) for v in value):
+            raise self._fault(part, "a list of texts, or a text with blanks between them", value)
+        return tuple(label_name(item) for item in value)
+
+    def _fault(self, part: str, rule: str, value: Any) -> BadData:
+        column = self._layout.fields[part]
+        actual = "nothing" if value is None else repr(value)
+        actual = actual if len(actual) <= 120 else f"{actual[:120]}…"
+        hint = "" if column in self._row or "." in column else f" The columns are {', '.join(self._row)}."
+        return BadData(
+            f"{self._where}: the column {column!r} ({part} of {self._layout.format}) holds {rule}; found {actual}."
+            f"{hint} Correct the row, or name another column in data.fields.{part}."
+        )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _shared(one: tuple[Turn, ...], other: tuple[Turn, ...]) -> int:
+    """Turns with which both begin; the last of either is never among them."""
+    most = min(len(one), len(other)) - 1
+    return next((i for i in range(most) if one[i] != other[i]), max(most, 0))
+
+
+def _spoken(text: str) -> tuple[Turn, ...]:
+    pieces = SPOKEN.split(text)[1:]
+    turns = zip(pieces[::2], pieces[1::2], strict=True)
+    return tuple(Turn("user" if who == "Human" else "assistant", content) for who, content in turns)

@@ -1,0 +1,131 @@
+"""What does a column of somebody's rows hold? Told by its values, since names are a matter of taste.
+
+A cell of a CSV that holds a JSON list (`["B-PER", "O"]`) counts as the list. A dot in a column's name reaches into a
+mapping: `translation.en`.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Row = Mapping[str, Any]
+ColumnKind = Literal["empty", "text", "number", "messages", "turns", "mapping", "texts", "numbers", "mixed"]
+"""`messages` lists of role and content, `turns` lists of from and value, `texts` and `numbers` lists of those."""
+NUMBER_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a sample of rows."""
+
+    name: str
+    kind: ColumnKind
+    values: int
+    """Rows of the sample in which it is not empty."""
+    distinct: int
+    """Different values among them."""
+    mean_length: float
+    """Characters of its texts; 0 where it holds none."""
+    is_full: bool
+    """Whether every row of the sample has a value."""
+
+
+def value_at(row: Row, column: str) -> Any:
+    """The value of a column, or None where the row has none; a list or mapping raw as JSON text is read."""
+    value = row.get(column)
+    if value is None and "." in column and column not in row:
+        outer, _, inner = column.partition(".")
+        mapping = value_at(row, outer)
+        return value_at(mapping, inner) if isinstance(mapping, Mapping) else None
+    return structure_of(value)
+
+
+def structure_of(value: Any) -> Any:
+    """A list or mapping in place of its JSON text; anything else as it is."""
+    if isinstance(value, str) and value[:1] in "[{" and value.rstrip()[-1:] in ("]", "}"):
+        try:
+            read = json.loads(value)
+        except json.JSONDecodeError:
+            return value
+        return read if isinstance(read, list | dict) else value
+    return value
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value says nothing: None, a NaN, an empty list, or text of white space."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return True
+    if isinstance(value, str):
+        return not value.strip()
+    return isinstance(value, list | tuple | dict) and not value
+
+
+def number_of(value: Any) -> float | None:
+    """The finite number that a value is or spells; None for anything else, truth values included."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str) and value.strip().lower() not in NUMBER_WORDS and "_" not in value:
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return None
+
+
+def columns_of(rows: Iterable[Row]) -> dict[str, Column]:
+    """Columns of a sample, in the order in which they first come up; mappings also give their inner columns."""
+    rows = list(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {
+        name: _column(name, [value_at(row, name) for row in rows], [row.get(name) for row in rows]) for name in names
+    }
+    for name in [name for name, column in columns.items() if column.kind == "mapping"]:
+        inner_names = dict.fromkeys(key for row in rows for key in (value_at(row, name) or {}))
+        for key in inner_names:
+            values = [value_at(row, f"{name}.{key}") for row in rows]
+            columns[f"{name}.{key}"] = _column(f"{name}.{key}", values, values)
+    return columns
+
+
+def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
+    """A column of `values`; `raw` are the same before lists in text were read."""
+    present = [value for value in values if not is_empty(value)]
+    texts = [value for value in raw if isinstance(value, str) and value.strip()]
+    return Column(
+        name=name,
+        kind=_common_kind({_kind(value) for value in present}, len(texts) == len(present)),
+        values=len(present),
+        distinct=len({json.dumps(value, sort_keys=True, default=str) for value in present}),
+        mean_length=sum(map(len, texts)) / len(texts) if texts else 0.0,
+        is_full=len(present) == len(values),
+    )
+
+
+def _common_kind(kinds: set[ColumnKind], are_texts: bool) -> ColumnKind:
+    """The kind of a column with values of `kinds`; texts among which some look like lists are texts."""
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    if not kinds:
+        return "empty"
+    return "text" if kinds <= {"text", "number"} or are_texts else "mixed"
+
+
+def _kind(value: Any) -> ColumnKind:
+    if isinstance(value, bool) or number_of(value) is not None:
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, Mapping):
+        return "mapping"
+    if isinstance(value, list | tuple):
+        first = value[0]
+        if isinstance(first, Mapping):
+            return "messages" if "role" in first else "turns" if "from" in first else "mixed"
+        if isinstance(first, str):
+            return "texts"
+        return "numbers" if isinstance(first, int | float) else "mixed"
+    return "mixed"

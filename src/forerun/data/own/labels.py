@@ -1,0 +1,86 @@
+"""What does a label column hold: one label a row, several, or a number? Told by its values; what could be two is asked.
+
+Lists and texts with the separator are several. Numbers with many different fractions, or more than `SCALE` different
+values, are numbers; `0, 1, 2 …` are classes; other short scales of whole numbers (1 to 5 stars) could be either.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from forerun.data.own.columns import is_empty, number_of
+
+LabelKind = Literal["one", "several", "number"]
+SCALE = 20
+"""Most different values of a scale that could be classes."""
+SCALE_NAMES = ("rating", "score", "stars", "grade", "points", "similarity", "age", "price")
+
+
+@dataclass(frozen=True)
+class LabelGuess:
+    """What a label column seems to hold."""
+
+    kind: LabelKind
+    is_certain: bool
+    reason: str
+    """One sentence."""
+
+
+def label_kind(values: Iterable[Any], separator: str, column: str = "label") -> LabelGuess:
+    """What the values of a label column are; empty ones say nothing.
+
+    Values that are lists are taken one by one, texts are cut at `separator` where that gives labels that come again.
+    """
+    present = [value for value in values if not is_empty(value)]
+    if any(isinstance(value, list | tuple) for value in present):
+        return LabelGuess("several", True, f"{column} holds lists.")
+    numbers = [number_of(value) for value in present]
+    if present and all(number is not None for number in numbers):
+        return _of_numbers([number for number in numbers if number is not None], column)
+    texts = [str(value) for value in present]
+    if separator and any(separator in text for text in texts):
+        return _of_separated(texts, separator, column)
+    return LabelGuess("one", True, f"{column} holds {len(set(texts))} different names.")
+
+
+def labels_of(value: Any, kind: LabelKind, separator: str) -> tuple[str, ...]:
+    """The labels in one value, as texts; for `several` sorted and each once."""
+    if kind == "several":
+        parts = value if isinstance(value, list | tuple) else str(value).split(separator) if separator else [value]
+        return tuple(sorted({label_name(part) for part in parts if not is_empty(part)}))
+    return () if is_empty(value) else (label_name(value),)
+
+
+def label_name(value: Any) -> str:
+    """A label as text: `1` for 1.0, which Parquet makes of whole numbers beside empty cells."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _of_numbers(numbers: Sequence[float], column: str) -> LabelGuess:
+    distinct = sorted(set(numbers))
+    name = column.rpartition(".")[2].lower()
+    if any(number != int(number) for number in distinct):
+        many = len(distinct) > SCALE
+        reason = f"{column} holds {len(distinct)} different numbers with fractions."
+        return LabelGuess("number", many, reason)
+    least, most = int(distinct[0]), int(distinct[-1])
+    is_consecutive = distinct == list(range(least, most + 1))
+    span = f"{column} holds whole numbers from {least} to {most}"
+    if is_consecutive and least == 0 and (most <= SCALE or len(numbers) >= 5 * len(distinct)):
+        is_scale = most > 1 and name in SCALE_NAMES
+        return LabelGuess("one", most <= SCALE and not is_scale, f"{span} without a gap, as class numbers do.")
+    if len(distinct) > SCALE:
+        return LabelGuess("number", True, f"{span}, {len(distinct)} different ones.")
+    if len(distinct) <= 2:
+        return LabelGuess("one", True, f"{column} holds {len(distinct)} different whole numbers.")
+    return LabelGuess("one", False, f"{span}, which could be classes or a scale.")
+
+
+def _of_separated(texts: Sequence[str], separator: str, column: str) -> LabelGuess:
+    parts = [part.strip() for text in texts for part in text.split(separator)]
+    comes_again = len(set(parts)) < len(parts) and len(set(parts)) <= len(set(texts)) + 1
+    return LabelGuess("several", comes_again, f"some of {column} have {separator!r} between labels.")

@@ -1,0 +1,50 @@
+"""Bad rows: an error that names row, rule and remedy, or, where `data.repair` allows it, a counted repair."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from forerun.errors import BadData
+from forerun.settings.schema import Repair
+
+LISTED = 20
+"""Most places listed for each kind of repair; all are counted."""
+MEANINGS: dict[Repair, str] = {
+    "empty-texts": "leaves rows with an empty text out",
+    "missing-labels": "leaves rows without a label out",
+    "ragged-rows": "leaves rows with more or fewer fields than the header out",
+    "broken-lines": "leaves lines that are no JSON object out",
+    "encoding": "reads bytes that are not UTF-8 as Windows-1252",
+    "repeated-ids": "leaves all rows of one id but the first out",
+}
+
+
+@dataclass
+class Repairs:
+    """What was left out or mended, so far."""
+
+    allowed: Sequence[Repair] = ()
+    counts: Counter[Repair] = field(default_factory=Counter)
+    """Rows of each kind."""
+    places: dict[Repair, list[str]] = field(default_factory=dict)
+    """The first `LISTED` places of each kind."""
+
+    def allow(self, kind: Repair, where: str, rule: str) -> None:
+        """Count a repair that the user allowed.
+
+        Raises:
+            BadData: the user did not; the message names the word that allows it.
+        """
+        if kind not in self.allowed:
+            raise BadData(f"{where}: {rule} Correct it, or allow data.repair: [{kind}], which {MEANINGS[kind]}.")
+        self.counts[kind] += 1
+        places = self.places.setdefault(kind, [])
+        if len(places) < LISTED:
+            places.append(where)
+
+    def lines(self) -> list[str]:
+        """One sentence for each kind of repair, with the first places."""
+        return [
+            f"{kind}: {self.counts[kind]} ({', '.join(self.places[kind][:3])}{' …' if self.counts[kind] > 3 else ''})"
+            for kind in sorted(self.counts)
+        ]

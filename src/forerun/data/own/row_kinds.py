@@ -1,0 +1,132 @@
+"""What training sees of a row: one frozen record for each format, and the texts in it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a chat."""
+
+    role: str
+    """`system`, `user`, `assistant` or `tool`."""
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """Plain text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRow:
+    """One or two texts and what they are."""
+
+    text: str
+    pair: str | None
+    labels: tuple[str, ...]
+    """One name; or several, sorted; or a number as text."""
+
+    @property
+    def number(self) -> float:
+        """The label as a number, where labels are numbers."""
+        return float(self.labels[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedRow:
+    """Words, and a tag for each."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRow:
+    """A chat; answers are learnt."""
+
+    messages: tuple[Turn, ...]
+    is_plain: bool = False
+    """Whether prompt and completion are texts that follow each other without a chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationRow:
+    """A text and what to make of it."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceRow:
+    """Two answers to one prompt."""
+
+    prompt: tuple[Turn, ...]
+    better: tuple[Turn, ...]
+    worse: tuple[Turn, ...]
+    is_plain: bool = False
+    """Whether prompt and answers are texts that follow each other without a chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """Two texts that belong together, perhaps to a degree."""
+
+    anchor: str
+    positive: str
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TripletRow:
+    """A text, one that belongs to it, and one that does not."""
+
+    anchor: str
+    positive: str
+    negative: str
+
+
+CanonicalRow = TextRow | LabelledRow | TaggedRow | ChatRow | TranslationRow | PreferenceRow | PairRow | TripletRow
+
+
+def texts_of(record: CanonicalRow) -> tuple[str, ...]:
+    """The texts of a record, in order: what is counted, compared and searched."""
+    match record:
+        case TextRow(text):
+            return (text,)
+        case LabelledRow(text, pair, _):
+            return (text,) if pair is None else (text, pair)
+        case TaggedRow(words, _):
+            return (" ".join(words),)
+        case ChatRow(messages):
+            return tuple(turn.content for turn in messages)
+        case TranslationRow(source, target):
+            return (source, target)
+        case PreferenceRow(prompt, better, worse):
+            return tuple(turn.content for turn in (*prompt, *better, *worse))
+        case PairRow(anchor, positive):
+            return (anchor, positive)
+        case TripletRow(anchor, positive, negative):
+            return (anchor, positive, negative)
+
+
+def question_texts(record: CanonicalRow) -> tuple[str, ...]:
+    """The texts that two rows share when one gives the other away: all but the answer.
+
+    Chats are told apart by what their users say, translations by their sources, pairs and triplets by their anchors.
+    """
+    match record:
+        case ChatRow(messages):
+            return tuple(turn.content for turn in messages if turn.role == "user") or texts_of(record)
+        case TranslationRow(source):
+            return (source,)
+        case PreferenceRow(prompt):
+            return tuple(turn.content for turn in prompt) or texts_of(record)
+        case PairRow(anchor, positive, score):
+            return (anchor,) if score is None else (anchor, positive)
+        case TripletRow(anchor):
+            return (anchor,)
+        case _:
+            return texts_of(record)

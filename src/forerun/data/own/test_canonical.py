@@ -1,0 +1,151 @@
+import pytest
+
+from forerun.data.own.canonical import canonical_row, canonical_rows
+from forerun.data.own.formats import RowLayout, layout_of
+from forerun.data.own.repairs import Repairs
+from forerun.data.own.row_kinds import (
+    ChatRow,
+    LabelledRow,
+    PairRow,
+    PreferenceRow,
+    TaggedRow,
+    TextRow,
+    TranslationRow,
+    TripletRow,
+    Turn,
+    question_texts,
+    texts_of,
+)
+from forerun.errors import BadData
+from forerun.settings.schema import DataSettings
+
+HI, HELLO, NO = Turn("user", "Hi"), Turn("assistant", "Hello"), Turn("assistant", "No")
+USER, ANSWER, WORSE = ({"role": t.role, "content": t.content} for t in (HI, HELLO, NO))
+CASES = {
+    "text": ({"text": "x"}, TextRow("x")),
+    "labelled": ({"text": "x", "label": 1.0}, LabelledRow("x", None, ("1",))),
+    "labelled pair": ({"premise": "x", "hypothesis": "y", "label": "no"}, LabelledRow("x", "y", ("no",))),
+    "labelled several": ({"text": "x", "label": ["b", "a"]}, LabelledRow("x", None, ("a", "b"))),
+    "tagged": ({"tokens": ["EU", "says"], "ner_tags": ["B-ORG", "O"]}, TaggedRow(("EU", "says"), ("B-ORG", "O"))),
+    "tagged cells": ({"tokens": '["EU", "says"]', "tags": "B-ORG O"}, TaggedRow(("EU", "says"), ("B-ORG", "O"))),
+    "messages": ({"messages": [USER, ANSWER]}, ChatRow((HI, HELLO))),
+    "messages with a system column": (
+        {"messages": [USER, ANSWER], "system": "Be kind."},
+        ChatRow((Turn("system", "Be kind."), HI, HELLO)),
+    ),
+    "message in parts": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}, ANSWER]},
+        ChatRow((HI, HELLO)),
+    ),
+    "conversations": (
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+        ChatRow((HI, HELLO)),
+    ),
+    "alpaca": (
+        {"instruction": "Add.", "input": "1 2", "output": "3"},
+        ChatRow((Turn("user", "Add.\n\n1 2"), Turn("assistant", "3"))),
+    ),
+    "alpaca history": (
+        {"instruction": "And?", "input": "", "output": "3", "history": [["Hi", "Hello"]]},
+        ChatRow((HI, HELLO, Turn("user", "And?"), Turn("assistant", "3"))),
+    ),
+    "prompt and completion": ({"prompt": "Hi", "completion": "Hello"}, ChatRow((HI, HELLO), is_plain=True)),
+    "prompt and completion as messages": ({"prompt": [USER], "completion": [ANSWER]}, ChatRow((HI, HELLO))),
+    "translation": ({"translation": {"de": "x", "en": "y"}}, TranslationRow("x", "y")),
+    "preference": (
+        {"prompt": "Hi", "chosen": "Hello", "rejected": "No"},
+        PreferenceRow((HI,), (HELLO,), (NO,), is_plain=True),
+    ),
+    "preference of messages": (
+        {"prompt": [USER], "chosen": [ANSWER], "rejected": [WORSE]},
+        PreferenceRow((HI,), (HELLO,), (NO,)),
+    ),
+    "preference that repeats its prompt": (
+        {"prompt": "Hi", "chosen": [USER, ANSWER], "rejected": [USER, WORSE]},
+        PreferenceRow((HI,), (HELLO,), (NO,)),
+    ),
+    "preference without a prompt": (
+        {"chosen": [USER, ANSWER], "rejected": [USER, WORSE]},
+        PreferenceRow((HI,), (HELLO,), (NO,)),
+    ),
+    "preference of ShareGPT": (
+        {"conversations": [{"from": "human", "value": "x"}], "prompt": "Hi", "chosen": {"from": "gpt", "value": "Hello"}, "rejected": {"from": "gpt", "value": "No"}},
+        PreferenceRow((HI,), (HELLO,), (NO,)),
+    ),
+    "preference of spoken texts": (
+        {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello", "rejected": "\n\nHuman: Hi\n\nAssistant: No"},
+        PreferenceRow((HI,), (HELLO,), (NO,)),
+    ),
+    "preference of texts": (
+        {"chosen": "two and two is four", "rejected": "two and two is five"},
+        PreferenceRow((Turn("user", "two and two is "),), (Turn("assistant", "four"),), (Turn("assistant", "five"),), is_plain=True),
+    ),
+    "pairs": ({"anchor": "x", "positive": "y"}, PairRow("x", "y")),
+    "pairs scored": ({"sentence1": "x", "sentence2": "y", "score": "0.5"}, PairRow("x", "y", 0.5)),
+    "triplets": ({"anchor": "x", "positive": "y", "negative": "z"}, TripletRow("x", "y", "z")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_row_becomes_its_record(case):
+    row, record = CASES[case]
+    layout = None
+    if case == "preference of ShareGPT":
+        layout = RowLayout("preference", {name: name for name in ("prompt", "chosen", "rejected")})
+    layout = layout or layout_of(DataSettings(source="x"), [row], "embedding" if case == "pairs scored" else None)
+    assert canonical_row(row, layout, "row 1") == record
+    assert all(texts_of(record))
+    assert set(question_texts(record)) <= set(texts_of(record)) | {" ".join(texts_of(record))}
+
+
+def test_a_list_in_a_text_column_stays_as_the_file_has_it():
+    layout = RowLayout("alpaca", {"instruction": "i", "input": "n", "output": "o"})
+    record = canonical_row({"i": "Sort.", "n": "[3, 1]", "o": "[]"}, layout, "row 1")
+    assert texts_of(record) == ("Sort.\n\n[3, 1]", "[]")
+
+
+FAULTS = {
+    "no text": (RowLayout("text", {"text": "t"}), {"x": "y"}, "column 't'.*The columns are x"),
+    "one label that is a list": (RowLayout("labelled", {"text": "t", "label": "l"}), {"t": "x", "l": ["a"]}, "data.labels"),
+    "no number": (RowLayout("labelled", {"text": "t", "label": "l"}, "number"), {"t": "x", "l": "high"}, "'l'.*number.*'high'"),
+    "fewer tags": (RowLayout("tagged", {"words": "w", "tags": "g"}), {"w": ["a", "b"], "g": ["O"]}, "one tag for each of 2"),
+    "no answer": (RowLayout("messages", {"messages": "m"}), {"m": [USER]}, "at least one message of the assistant"),
+    "strange role": (RowLayout("messages", {"messages": "m"}), {"m": [{"role": "king", "content": "x"}]}, "'king'"),
+    "no text in a message": (RowLayout("messages", {"messages": "m"}), {"m": [USER, {"role": "assistant", "content": None}]}, "calls of tools"),
+    "answers alike": (RowLayout("preference", {"chosen": "c", "rejected": "r"}), {"c": "x", "r": "y"}, "begins as that of rejected"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_names_row_and_column(case):
+    layout, row, message = FAULTS[case]
+    with pytest.raises(BadData, match=f"row 7: .*{message}"):
+        canonical_row(row, layout, "row 7")
+
+
+LAYOUT = RowLayout("labelled", {"text": "text", "label": "label"})
+
+
+@pytest.mark.parametrize(
+    ("row", "repair"),
+    [
+        ({"text": " ", "label": "x"}, "empty-texts"),
+        ({"text": None, "label": "x"}, "empty-texts"),
+        ({"text": "t", "label": ""}, "missing-labels"),
+        ({"text": "t"}, "missing-labels"),
+    ],
+)
+def test_an_empty_part_is_an_error_or_an_allowed_and_counted_repair(row, repair):
+    rows = [{"text": "a", "label": "x"}, row, {"text": "b", "label": "y"}]
+    with pytest.raises(BadData, match=rf"f.csv, row 2: .*data\.repair: \[{repair}\]"):
+        list(canonical_rows(rows, LAYOUT, "f.csv"))
+    repairs = Repairs([repair])
+    assert [record.text for record in canonical_rows(rows, LAYOUT, "f.csv", repairs)] == ["a", "b"]
+    assert repairs.lines() == [f"{repair}: 1 (f.csv, row 2)"]
+
+
+def test_an_empty_list_of_labels_says_that_none_applies():
+    layout = RowLayout("labelled", {"text": "text", "label": "label"}, "several")
+    assert list(canonical_rows([{"text": "a", "label": []}], layout, "f")) == [LabelledRow("a", None, ())]
+    with pytest.raises(BadData, match="missing-labels"):
+        list(canonical_rows([{"text": "a", "label": None}], layout, "f"))

@@ -1,0 +1,44 @@
+import pytest
+
+from forerun.data.own.columns import columns_of, is_empty, number_of, value_at
+
+
+def test_kinds_are_told_by_values():
+    row = {
+        "a": "x",
+        "b": "1.5",
+        "c": [{"role": "user"}],
+        "d": [{"from": "gpt"}],
+        "e": ["x"],
+        "f": [1],
+        "g": None,
+        "h": {"i": "x"},
+    }
+    kinds = {name: column.kind for name, column in columns_of([row]).items()}
+    assert kinds == {
+        "a": "text", "b": "number", "c": "messages", "d": "turns", "e": "texts", "f": "numbers", "g": "empty",
+        "h": "mapping", "h.i": "text",
+    }  # fmt: skip
+
+
+def test_texts_of_which_some_look_like_lists_are_texts():
+    assert columns_of([{"input": "[1, 2]"}, {"input": "a word"}])["input"].kind == "text"
+
+
+def test_a_dot_reaches_into_a_mapping_unless_a_column_is_called_so():
+    assert value_at({"a": {"b": {"c": 1}}}, "a.b.c") == 1
+    assert value_at({"a.b": 2, "a": {"b": 1}}, "a.b") == 2
+    assert value_at({"a": 1}, "a.b") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [("1e3", 1000.0), ("nan", None), ("1_000", None), (True, None), (2, 2.0), (float("inf"), None)]
+)
+def test_numbers(value, number):
+    assert number_of(value) == number
+
+
+@pytest.mark.parametrize("value", [None, " \n", float("nan"), [], {}])
+def test_emptiness(value):
+    assert is_empty(value)
+    assert not is_empty(0)

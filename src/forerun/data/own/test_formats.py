@@ -1,0 +1,131 @@
+import pytest
+
+from forerun.data.own.formats import PARTS, layout_of, recognise
+from forerun.errors import BadData, InvalidSettings
+from forerun.settings.schema import DataSettings
+
+USER, ANSWER = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
+LONG = "a sentence that is long enough to be a text and not a name of anything, number "
+ROWS = {
+    "labelled": {"text": "good film", "label": "pos"},
+    "labelled aliases": {"Review": "good film", "Sentiment": "pos"},
+    "labelled pair": {"premise": "A man sleeps.", "hypothesis": "He is awake.", "label": 0},
+    "labelled glue": {"sentence1": "A man sleeps.", "sentence2": "He is awake.", "label": 0, "idx": 3},
+    "messages": {"messages": [USER, ANSWER]},
+    "messages under another name": {"conversations": [USER, ANSWER]},
+    "messages in a cell": {"messages": '[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]'},
+    "conversations": {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]},
+    "alpaca": {"instruction": "Add.", "input": "1 2", "output": "3", "text": "Below is an instruction. Add."},
+    "alpaca oasst": {"INSTRUCTION": "Add.", "RESPONSE": "3"},
+    "prompt-completion": {"prompt": "Add 1 and 2.", "completion": "3"},
+    "preference": {"prompt": "Add.", "chosen": "3", "rejected": "4"},
+    "preference messages": {"chosen": [USER, ANSWER], "rejected": [USER, {"role": "assistant", "content": "No"}]},
+    "pairs": {"anchor": "a red car", "positive": "a crimson car"},
+    "triplets": {"anchor": "a red car", "positive": "a crimson car", "negative": "a dog"},
+    "tagged": {"id": "0", "tokens": ["EU", "rejects"], "ner_tags": [3, 0], "pos_tags": [22, 42]},
+    "tagged in cells": {"tokens": "['EU'] rejects", "tags": "B-ORG O"},
+    "translation": {"source": "ein Haus", "target": "a house"},
+    "translation wmt": {"translation": {"de": "ein Haus", "en": "a house"}},
+    "translation summaries": {"document": "A long story.", "summary": "A story."},
+    "text": {"text": "Once upon a time."},
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_each_format_is_recognised_and_certain(case):
+    best = recognise([ROWS[case]] * 3)[0]
+    assert (best.format, best.is_certain) == (case.split()[0], True)
+    assert set(PARTS[best.format].required) <= set(best.fields)
+    assert best.workload in PARTS[best.format].workloads
+
+
+def test_every_format_has_a_case():
+    assert {case.split()[0] for case in ROWS} == set(PARTS)
+
+
+def test_two_texts_of_one_label_are_a_pair():
+    assert recognise([ROWS["labelled pair"]])[0].fields == {"text": "premise", "pair": "hypothesis", "label": "label"}
+
+
+def test_inner_columns_are_named_with_a_dot():
+    fields = recognise([ROWS["translation wmt"]])[0].fields
+    assert fields == {"source": "translation.de", "target": "translation.en"}
+
+
+def test_a_question_and_an_answer_could_be_two_things():
+    proposals = recognise([{"question": "Who?", "answer": "Me."}])
+    assert not proposals[0].is_certain
+    assert {p.format for p in proposals} >= {"prompt-completion", "pairs"}
+
+
+def test_a_second_long_text_makes_plain_text_uncertain():
+    proposals = recognise([{"text": f"{LONG}{n}", "code": f"{LONG}{LONG}{n}"} for n in range(30)])
+    assert [p.format for p in proposals] == ["text", "prompt-completion"]
+    assert not any(p.is_certain for p in proposals)
+
+
+def test_an_id_of_few_rows_is_no_second_text():
+    rows = [{"code": f"{LONG}{n}", "label": n % 2, "pair": "p1" if n < 5 else None} for n in range(30)]
+    assert recognise(rows)[0].fields == {"text": "code", "label": "label"}
+
+
+def test_an_origin_is_no_text_to_translate():
+    rows = [{"source": "web", "output": f"{LONG}{n}", "instruction": f"Do {n}"} for n in range(30)]
+    assert [p.format for p in recognise(rows)] == ["alpaca"]
+
+
+def test_two_sentences_and_a_score_are_compared_or_judged():
+    proposals = recognise([{"sentence1": "a red car", "sentence2": "a crimson car", "score": 0.9}])
+    assert [(p.format, p.is_certain) for p in proposals] == [("pairs", False), ("labelled", False)]
+
+
+def test_unknown_names_are_told_by_values_and_never_certain():
+    rows = [{"was": f"{LONG}{n}", "typ": "ab"[n % 2]} for n in range(30)]
+    best = recognise(rows)[0]
+    assert (best.format, best.fields, best.is_certain) == ("labelled", {"text": "was", "label": "typ"}, False)
+
+
+def test_stated_fields_and_format_win():
+    rows = [{"text": "a", "note": "b", "label": "x", "prompt": "p", "completion": "c"}]
+    assert recognise(rows, fields={"text": "note", "label": "label"})[0].fields == {"text": "note", "label": "label"}
+    assert recognise(rows, "text")[0].fields == {"text": "text"}
+    assert recognise(rows, "prompt-completion")[0].is_certain
+
+
+def test_a_workload_leaves_only_its_formats():
+    rows = [{"text": "a", "label": "x"}]
+    assert recognise(rows, workload="masked-lm")[0].fields == {"text": "text"}
+    assert recognise([{"question": "Who?", "answer": "Me."}], workload="embedding")[0].is_certain
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(BadData, match="'stars', which is none of text, label"):
+        recognise([{"text": "a", "label": "x"}], fields={"label": "stars"})
+
+
+def test_a_part_of_no_format_is_refused_with_the_nearest():
+    with pytest.raises(InvalidSettings, match="Nearest: label"):
+        recognise([{"text": "a", "label": "x"}], fields={"labell": "label"})
+
+
+def test_nothing_recognised_says_what_was_there():
+    with pytest.raises(BadData, match=r"a \(number, 2 different\)"):
+        recognise([{"a": 1}, {"a": 2}])
+
+
+def test_a_layout_of_doubtful_rows_is_refused_and_a_stated_one_taken():
+    rows = [{"question": "Who?", "answer": "Me."}]
+    with pytest.raises(BadData, match=r"could be .*prompt-completion .*pairs"):
+        layout_of(DataSettings(source="x"), rows)
+    assert layout_of(DataSettings(source="x", format="pairs"), rows).fields == {
+        "anchor": "question",
+        "positive": "answer",
+    }
+
+
+def test_a_layout_says_what_labels_are():
+    stars = [{"text": f"t{n}", "label": 1 + n % 5} for n in range(50)]
+    with pytest.raises(BadData, match="data.labels"):
+        layout_of(DataSettings(source="x"), stars)
+    assert layout_of(DataSettings(source="x", labels="number"), stars).labels == "number"
+    assert layout_of(DataSettings(source="x"), [{"text": "t", "label": ["a", "b"]}]).labels == "several"

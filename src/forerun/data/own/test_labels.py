@@ -1,0 +1,41 @@
+import pytest
+
+from forerun.data.own.labels import label_kind, labels_of
+
+CASES = {
+    "names": (["pos", "neg", "pos"], "one", True),
+    "class numbers": ([0, 1, 2, 1, 0], "one", True),
+    "class numbers of a file": (["0", "1", "2", "1"], "one", True),
+    "class numbers as Parquet has them": ([0.0, 1.0, float("nan")], "one", True),
+    "truth": ([True, False], "one", True),
+    "minus and plus one": ([-1, 1, -1], "one", True),
+    "stars": ([1, 2, 3, 4, 5] * 4, "one", False),
+    "many classes that come again": (list(range(77)) * 10, "one", False),
+    "counts": (list(range(3, 300, 7)), "number", True),
+    "measures": ([n / 7 for n in range(40)], "number", True),
+    "few fractions": ([0.5, 1.0, 1.5], "number", False),
+    "lists": ([["a"], ["a", "b"], []], "several", True),
+    "separated": (["a|b", "a", "b|c", "c"], "several", True),
+    "a bar in a name": (["yes|no", "maybe"], "several", False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_labels_are(case):
+    values, kind, is_certain = CASES[case]
+    guess = label_kind(values, "|")
+    assert (guess.kind, guess.is_certain) == (kind, is_certain), guess.reason
+
+
+def test_a_column_of_scores_from_zero_is_a_question():
+    assert not label_kind([0, 1, 2, 3, 4] * 4, "|", "rating").is_certain
+
+
+def test_several_labels_are_sorted_and_each_once():
+    assert labels_of("b| a|b|", "several", "|") == ("a", "b")
+    assert labels_of(["b", "a", ""], "several", "|") == ("a", "b")
+
+
+def test_a_whole_number_is_named_without_a_fraction():
+    assert labels_of(1.0, "one", "|") == labels_of(1, "one", "|") == ("1",)
+    assert labels_of(None, "one", "|") == ()
