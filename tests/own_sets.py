@@ -104,6 +104,9 @@ SETS = {
     "several": (several, "sequence-classification", "tiny-bert"),
     "number": (number, "sequence-classification", "tiny-bert"),
     "pair": (pair, "sequence-classification", "tiny-bert"),
+    "text": (text, "causal-lm", "tiny-gpt2"),
+    "packed": (text, "causal-lm", "tiny-llama"),
+    "chat": (chat, "causal-lm", "tiny-llama"),
 }
 """Kind → rows, workload, model."""
 
@@ -123,6 +126,8 @@ def write_set(folder, kind, rows=ROWS, **sections):
     else:
         path = folder / "rows.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in content))
+    if kind == "packed" and "batch" not in sections:
+        sections["batch"] = {**SMALL["batch"], "padding": "packed", "micro_batch_size": 4}
     own = {"name": kind, "workload": workload, "model": {"name": model}, **SMALL, **sections}
     data = {"source": str(path), **({"labels": "several"} if kind == "several" else {}), **own.get("data", {})}
     return settings_from({**own, "data": data})

@@ -13,8 +13,10 @@ from typing import Protocol
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.own.classification import open_classification, scores_of_labels
 from forerun.own.facts import ASSETS, write_assets
+from forerun.own.language import open_language
 from forerun.own.parts import OwnParts, read_parts
 from forerun.own.task import Task, criteria_of_task
+from forerun.own.token_scores import TOKEN_SCORES
 from forerun.runs.recipe import Experiment
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
@@ -26,7 +28,7 @@ class _Open(Protocol):
     def __call__(self, settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task: ...
 
 
-TASKS: dict[str, _Open] = {"sequence-classification": open_classification}
+TASKS: dict[str, _Open] = {"sequence-classification": open_classification, "causal-lm": open_language}
 """What opens each workload."""
 FORMATS = {
     "sequence-classification": ("labelled",),
@@ -90,7 +92,7 @@ def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
 
 
 def _scores(settings: Settings) -> dict[str, bool]:
-    return scores_of_labels(settings.data.labels)
+    return scores_of_labels(settings.data.labels) if settings.workload == "sequence-classification" else TOKEN_SCORES
 
 
 def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) -> None:

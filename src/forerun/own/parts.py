@@ -96,6 +96,30 @@ class TripletRow:
     negative: str
 
 
+CanonicalRow = TextRow | LabelledRow | TaggedRow | ChatRow | TranslationRow | PreferenceRow | PairRow | TripletRow
+
+
+def texts_of(record: CanonicalRow) -> tuple[str, ...]:
+    """The texts of a record, in order: what is counted, compared and searched."""
+    match record:
+        case TextRow(text):
+            return (text,)
+        case LabelledRow(text, pair, _):
+            return (text,) if pair is None else (text, pair)
+        case TaggedRow(words, _):
+            return (" ".join(words),)
+        case ChatRow(messages):
+            return tuple(turn.content for turn in messages)
+        case TranslationRow(source, target):
+            return (source, target)
+        case PreferenceRow(prompt, better, worse):
+            return tuple(turn.content for turn in (*prompt, *better, *worse))
+        case PairRow(anchor, positive):
+            return (anchor, positive)
+        case TripletRow(anchor, positive, negative):
+            return (anchor, positive, negative)
+
+
 @dataclass(frozen=True)
 class OwnParts:
     """Canonical rows of the three parts, with what was recognised."""

@@ -3,13 +3,17 @@
 from typing import Any
 
 from forerun.own.facts import TaskFacts
-from forerun.step.heads import SequenceClassification
+from forerun.step.heads import CausalLM, HeadWorkload, MaskedLM, Seq2SeqLM, SequenceClassification, TokenClassification
 from forerun.step.workload import Workload
 
 PROBLEMS = {
     "one": "single_label_classification", "several": "multi_label_classification", "number": "regression",
 }  # fmt: skip
 """transformers' names of the kinds of labels."""
+PLAIN: dict[str, type[HeadWorkload]] = {
+    kind.name: kind for kind in (CausalLM, MaskedLM, Seq2SeqLM, TokenClassification)
+}  # fmt: skip
+"""Workloads that need nothing but fields of the configuration."""
 
 
 def workload_of_facts(facts: TaskFacts, tokenizer: Any) -> Workload:
@@ -22,7 +26,7 @@ def workload_of_facts(facts: TaskFacts, tokenizer: Any) -> Workload:
         assert facts.label_kind != "none"
         fields["problem_type"] = PROBLEMS[facts.label_kind]
         return SequenceClassification(fields, facts.label_kind, is_paired=facts.is_paired)
-    raise NotImplementedError(facts.workload)
+    return PLAIN[facts.workload](fields)
 
 
 def special_ids(tokenizer: Any) -> dict[str, int]:
