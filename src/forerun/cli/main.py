@@ -21,6 +21,7 @@ from forerun.cli import (
     run_commands,
     sweep_command,
     tune_command,
+    use_commands,
     verify_command,
 )
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT
@@ -40,6 +41,7 @@ plan_command.add_to(app)
 compare_command.add_to(app)
 audit_command.add_to(app)
 run_commands.add_to(app)
+use_commands.add_to(app)
 verify_command.add_to(app)
 sweep_command.add_to(app)
 tune_command.add_to(app)

@@ -212,7 +212,12 @@ async def _whole(queue: WritingQueue, ids: Sequence[int], sampling: Sampling) ->
 
 
 async def _streamed(
-    queue: WritingQueue, ids: Sequence[int], sampling: Sampling, request: Generation, head: dict[str, Any], piece_of: Any
+    queue: WritingQueue,
+    ids: Sequence[int],
+    sampling: Sampling,
+    request: Generation,
+    head: dict[str, Any],
+    piece_of: Any,
 ) -> StreamingResponse:
     """Server-sent events; refused before the first one where the prompt is too long or too many wait."""
     writing = queue.writer.write(ids, sampling)

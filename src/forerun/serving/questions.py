@@ -51,7 +51,8 @@ def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str) -> Questio
         BadData: a column is missing or of the wrong kind.
     """
     layout = RowLayout(
-        format=cast(DataFormat, facts.format), fields=facts.fields, labels="one" if facts.label_kind == "none" else facts.label_kind,
+        format=cast(DataFormat, facts.format), fields=facts.fields,
+        labels="one" if facts.label_kind == "none" else facts.label_kind,
     )  # fmt: skip
     filled = {**row, **_stand_ins(row, facts, where)}
     match canonical_row(filled, layout, where):

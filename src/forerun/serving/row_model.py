@@ -61,7 +61,10 @@ class RowModel:
                 batch, order = order[:size], order[size:]
                 outputs = self._outputs([inputs[place] for place in batch], device)
                 for place, output in zip(batch, outputs, strict=True):
-                    answers[place] = {**self._answered(output, inputs[place]), "tokens": len(inputs[place]["input_ids"])}
+                    answers[place] = {
+                        **self._answered(output, inputs[place]),
+                        "tokens": len(inputs[place]["input_ids"]),
+                    }
         return [answers[place] for place in range(len(questions))]
 
     def _encoded(self, question: Question) -> Mapping[str, Any]:
@@ -90,7 +93,10 @@ class RowModel:
             pooled = (output.last_hidden_state.float() * weight).sum(1) / weight.sum(1).clamp(min=1)
             return list(torch.nn.functional.normalize(pooled, dim=1).cpu())
         logits = output.logits.float().cpu()
-        return [row[: len(one["input_ids"])] if self.kind == "tags" else row for row, one in zip(logits, inputs, strict=True)]
+        return [
+            row[: len(one["input_ids"])] if self.kind == "tags" else row
+            for row, one in zip(logits, inputs, strict=True)
+        ]
 
     def _answered(self, output: Tensor, encoded: Mapping[str, Any]) -> dict[str, Any]:
         if self.kind == "vectors":
@@ -123,6 +129,9 @@ def label_answer(logits: np.ndarray, facts: TaskFacts) -> dict[str, Any]:
         name: round(float(chance), SIGNIFICANT) for name, chance in zip(facts.label_names, chances, strict=True)
     }
     if facts.label_kind == "several":
-        return {"labels": [name for name, chance in probabilities.items() if chance > 0.5], "probabilities": probabilities}
+        return {
+            "labels": [name for name, chance in probabilities.items() if chance > 0.5],
+            "probabilities": probabilities,
+        }
     best = facts.label_names[int(chances.argmax())]
     return {"label": best, "probability": probabilities[best], "probabilities": probabilities}

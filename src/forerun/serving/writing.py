@@ -16,8 +16,13 @@ from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStr
 
 from forerun.data.chat_tokens import ChatTokens
 from forerun.errors import InvalidSettings
+from forerun.evaluate.generate import Decoding, generate
 from forerun.models.build import maximum_length
 
+WRITES = ("causal-lm", "seq2seq-lm", "preference")
+"""Workloads whose models write text."""
+ROWS_AT_ONCE = 16
+"""Texts that are written together where nobody reads along."""
 Message = Mapping[str, str]
 """`role` (system, user, assistant) and `content`."""
 FinishReason = Literal["stop", "length"]
@@ -66,9 +71,10 @@ class Writing:
 class Writer:
     """A language model that continues texts and, where its tokenizer has a chat template, answers messages."""
 
-    def __init__(self, model: nn.Module, tokenizer: Any, name: str):
+    def __init__(self, model: nn.Module, tokenizer: Any, name: str, *, is_chat: bool = True):
+        """`is_chat` is False for a model that was trained on plain text, whatever its tokenizer has."""
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
-        self.is_chat = bool(getattr(tokenizer, "chat_template", None))
+        self.is_chat = is_chat and bool(getattr(tokenizer, "chat_template", None))
         self.is_two_sided = bool(getattr(model.config, "is_encoder_decoder", False))
         ends: tuple[int, ...] = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
         if self.is_chat:
@@ -128,16 +134,37 @@ class Writer:
         Raises:
             InvalidSettings: prompt and answer are longer than the model.
         """
-        limit = self.longest
-        if limit is not None and len(ids) + sampling.new_tokens > limit:
-            raise InvalidSettings(
-                f"prompt: {self.name} reads and writes {limit:,} tokens together; found {len(ids):,} of the prompt and "
-                f"{sampling.new_tokens:,} of the answer. Shorten the prompt, or ask for {max(0, limit - len(ids)):,} "
-                f"tokens or fewer."
-            )
+        self._require_room(len(ids), sampling.new_tokens)
         writing = Writing(prompt_tokens=len(ids), pieces=iter(()))
         writing.pieces = self._pieces(writing, list(ids), sampling)
         return writing
+
+    def write_all(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[str]:
+        """The whole texts that continue `prompts`, many at a time.
+
+        Raises:
+            InvalidSettings: a prompt and its answer are longer than the model.
+        """
+        for ids in prompts:
+            self._require_room(len(ids), sampling.new_tokens)
+        decoding = Decoding(
+            sampling.new_tokens, self.end_ids, self.pad_id, temperature=sampling.temperature, top_p=sampling.top_p
+        )
+        with self._lock, torch.random.fork_rng(enabled=sampling.seed is not None):
+            if sampling.seed is not None:
+                torch.manual_seed(sampling.seed)
+            rows = generate(self.model, prompts, decoding, batch_size=ROWS_AT_ONCE)
+        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        return ["".join(_until_stop(iter([text]), sampling.stop, None)) for text in texts]
+
+    def _require_room(self, prompt: int, new_tokens: int) -> None:
+        limit = self.longest
+        if limit is not None and prompt + new_tokens > limit:
+            raise InvalidSettings(
+                f"prompt: {self.name} reads and writes {limit:,} tokens together; found {prompt:,} of the prompt and "
+                f"{new_tokens:,} of the answer. Shorten the prompt, or ask for {max(0, limit - prompt):,} tokens or "
+                f"fewer."
+            )
 
     def _pieces(self, writing: Writing, ids: list[int], sampling: Sampling) -> Iterator[str]:
         streamer = TextIteratorStreamer(self.tokenizer, skip_prompt=not self.is_two_sided, skip_special_tokens=True)
@@ -192,14 +219,15 @@ class _WhenCancelled(StoppingCriteria):
         return torch.full((len(input_ids),), self.writing.is_cancelled, device=input_ids.device)
 
 
-def _until_stop(pieces: Iterator[str], stops: Sequence[str], writing: Writing) -> Iterator[str]:
+def _until_stop(pieces: Iterator[str], stops: Sequence[str], writing: Writing | None) -> Iterator[str]:
     """Pieces up to the first stop text; what may be the beginning of one waits for the next piece."""
     waiting = ""
     for piece in pieces:
         waiting += piece
         place = min((at for stop in stops if (at := waiting.find(stop)) >= 0), default=-1)
         if place >= 0:
-            writing.cancel()
+            if writing is not None:
+                writing.cancel()
             if place:
                 yield waiting[:place]
             return

@@ -192,8 +192,12 @@ def make_app(
     token: str | None = None,
     store: PredictionStore | None = None,
     embedding: FileVectors | None = None,
+    hosts: Sequence[str] | None = None,
 ) -> FastAPI:
-    """The application; with `token` every request but those of the page must carry it."""
+    """The application; with `token` every request but those of the page must carry it.
+
+    `hosts` are the names by which it may be called; None takes any.
+    """
     limits = limits or ServiceLimits()
     service = Service(detector, limits, store, embedding)
 
@@ -216,7 +220,7 @@ def make_app(
     _add_detection(app, service)
     _add_similarity(app, service)
     _add_refusals(app)
-    app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token)  # type: ignore[arg-type]
+    app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts)  # type: ignore[arg-type]
     return app
 
 

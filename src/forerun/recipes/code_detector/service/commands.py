@@ -8,8 +8,10 @@ import typer
 
 from forerun.cli.options import JsonOption, ledger_url, print_json
 from forerun.cli.run_commands import RunArgument, open_settings
+from forerun.cli.use_commands import LOCAL, TOKEN_VARIABLE, serve_run
 from forerun.errors import InvalidSettings, MissingExtra
 from forerun.recipes.code_detector.embedding.commands import EmbeddingOption
+from forerun.runs.registry import recipe_names
 
 if TYPE_CHECKING:
     from forerun.ledger.store import RunRow
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from forerun.recipes.code_detector.service.serving import ServedDetector
     from forerun.recipes.code_detector.service.store import PredictionStore
 
-TOKEN_VARIABLE = "FORERUN_SERVE_TOKEN"
 STORE_FILE = "predictions.sqlite"
 MONITOR_SCHEMA = "forerun.monitor/1"
 
@@ -41,15 +42,18 @@ def serve(
     no_store: Annotated[bool, typer.Option("--no-store", help="Remember nothing.")] = False,
     embedding: EmbeddingOption = None,
 ) -> None:
-    """Serve a detector: web page, detection, similarity. A token in FORERUN_SERVE_TOKEN is then asked of everybody."""
+    """Serve a run: own data by OpenAI's paths, a detector with its page. FORERUN_SERVE_TOKEN: a token that all must send."""
     from rich.console import Console
 
     token = os.environ.get(TOKEN_VARIABLE)
-    if host not in ("127.0.0.1", "localhost", "::1") and not token:
+    if host not in LOCAL and not token:
         raise InvalidSettings(
             f"--host: {host} can be reached by others, so it wants a token. Set {TOKEN_VARIABLE}, or use 127.0.0.1."
         )
     row = _row(run_id)
+    if row.workload not in recipe_names():
+        serve_run(row, None, host, port, token)
+        return
     detector = _detector(row)
     trained = _embedding(row, embedding)
     store = None if no_store else _store(row, keep_code=keep_code)
@@ -81,7 +85,9 @@ def _listen(
             f"serve: needs FastAPI and uvicorn; importing {error.name} failed. Install them with: pip install "
             f"'forerun[serve]'."
         ) from error
-    app = make_app(detector, token=token, store=store, embedding=embedding)
+    hosts = (host,) if host in LOCAL else None  # others call it by names that are not known here, with a token
+    app = make_app(detector, token=token, store=store, embedding=embedding, hosts=hosts)
+    typer.echo(f"Detector at http://{host}:{port}; what it takes: http://{host}:{port}/openapi.json", err=True)
     uvicorn.run(app, host=host, port=port, log_level="warning")
 
 

@@ -1,0 +1,226 @@
+"""Commands that use a trained model: `predict`, `generate`, `chat`; and what `serve` does for runs on own data."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forerun.cli.options import JsonOption, ledger_url, print_json
+from forerun.cli.run_commands import RunArgument
+from forerun.errors import InvalidSettings, MissingExtra
+
+if TYPE_CHECKING:
+    from forerun.ledger.store import RunRow
+    from forerun.own.trained import TrainedModel
+    from forerun.serving.writing import Sampling, Writer
+
+PREDICTED_SCHEMA, GENERATED_SCHEMA = "forerun.predicted/1", "forerun.generated/1"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+TOKEN_VARIABLE = "FORERUN_SERVE_TOKEN"
+
+NewTokensOption = Annotated[int, typer.Option("--new-tokens", min=1, help="At most so many tokens.")]
+TemperatureOption = Annotated[float, typer.Option("--temperature", min=0, max=2, help="0 takes the likeliest token.")]
+TopPOption = Annotated[float, typer.Option("--top-p", min=0.01, max=1, help="Draw from tokens with this probability.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Fixes what is drawn.")]
+StopOption = Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; repeat.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (predict, generate, chat):
+        app.command()(command)
+
+
+def predict(
+    run_id: RunArgument,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Rows as those of data.source, without the answers.")],
+    to: Annotated[Path, typer.Option("--to", help="File to write: .jsonl, .csv or .tsv.")],
+    new_tokens: NewTokensOption = 128,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
+    seed: SeedOption = None,
+    repair: Annotated[
+        list[str] | None, typer.Option("--repair", metavar="WORD", help="A word of data.repair; repeat.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer every row of a file with a trained model: labels, tags, numbers, vectors or text."""
+    from forerun.serving.predictions import predict_file
+
+    row = _row(run_id)
+    trained = _opened(row)
+    written = predict_file(
+        trained, file, to, sampling=_sampling(new_tokens, temperature, top_p, seed, None), name=row.name,
+        repair=_repairs(repair),
+    )  # fmt: skip
+    if as_json:
+        print_json({"schema": PREDICTED_SCHEMA, "run_id": row.id, **written.model_dump(mode="json")})
+    else:
+        typer.echo(f"{written.rows:,} rows with {', '.join(written.columns)}: {written.file}")
+
+
+def generate(
+    run_id: RunArgument,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="Text to continue, or what to ask; `-` reads it.")
+    ] = None,
+    new_tokens: NewTokensOption = 128,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
+    seed: SeedOption = None,
+    stop: StopOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a text, or answer one message, with a trained language model."""
+    row = _row(run_id)
+    writer = _writer(row)
+    text = sys.stdin.read() if prompt == "-" else prompt or ""
+    ids = writer.chat_ids([{"role": "user", "content": text}]) if writer.is_chat and text else writer.text_ids(text)
+    writing = writer.write(ids, _sampling(new_tokens, temperature, top_p, seed, stop))
+    pieces = []
+    for piece in writing:
+        pieces.append(piece)
+        if not as_json:
+            typer.echo(piece, nl=False)
+    if not as_json:
+        typer.echo()
+        return
+    print_json(
+        {
+            "schema": GENERATED_SCHEMA, "run_id": row.id, "prompt": text, "text": "".join(pieces),
+            "prompt_tokens": writing.prompt_tokens, "new_tokens": writing.new_tokens,
+            "finish_reason": writing.finish_reason,
+        }
+    )  # fmt: skip
+
+
+def chat(
+    run_id: RunArgument,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="What the model is told first.")
+    ] = None,
+    new_tokens: NewTokensOption = 256,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
+    seed: SeedOption = None,
+) -> None:
+    """Talk to a trained model, line by line: /reset begins anew, /exit or the end of the input leaves."""
+    row = _row(run_id)
+    writer = _writer(row)
+    start = [{"role": "system", "content": system}] if system else []
+    messages = list(start)
+    writer.chat_ids([*messages, {"role": "user", "content": "?"}])  # refuses a model without chats before anybody types
+    sampling = _sampling(new_tokens, temperature, top_p, seed, None)
+    typer.echo(f"{row.name} ({row.id}). /reset begins anew, /exit leaves.", err=True)
+    while True:
+        typer.echo("> ", nl=False, err=True)
+        line = sys.stdin.readline()
+        if not line or line.strip() == "/exit":
+            return
+        if line.strip() == "/reset":
+            messages = list(start)
+            continue
+        if not line.strip():
+            continue
+        messages.append({"role": "user", "content": line.rstrip("\n")})
+        try:
+            answer = _say(writer, messages, sampling)
+        except InvalidSettings as error:  # the chat is longer than the model
+            typer.echo(f"{error} /reset begins anew.", err=True)
+            messages.pop()
+            continue
+        messages.append({"role": "assistant", "content": answer})
+
+
+def _say(writer: "Writer", messages: list[dict[str, str]], sampling: "Sampling") -> str:
+    """Print the answer while it is written; Ctrl-C ends the answer, not the chat."""
+    pieces = []
+    writing = writer.write(writer.chat_ids(messages), sampling)
+    try:
+        for piece in writing:
+            pieces.append(piece)
+            typer.echo(piece, nl=False)
+    except KeyboardInterrupt:
+        writing.cancel()
+    typer.echo()
+    return "".join(pieces)
+
+
+def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: str | None) -> None:
+    """Serve a model that was trained on own data, from `folder` or its run's; until stopped.
+
+    Raises:
+        InvalidSettings: others can reach `host`, and there is no token.
+        NotSupported: the model's workload is not served.
+        MissingExtra: FastAPI or uvicorn is not installed.
+    """
+    try:
+        import uvicorn
+
+        from forerun.serving.app import make_text_app
+    except ImportError as error:
+        raise MissingExtra(
+            f"serve: needs FastAPI and uvicorn; importing {error.name} failed. Install them with: pip install "
+            f"'forerun[serve]'."
+        ) from error
+    from forerun.own.trained import open_trained
+    from forerun.serving.row_model import KINDS, RowModel
+
+    trained = open_trained(folder) if folder is not None else _opened(row)
+    rows = RowModel(trained) if trained.facts.workload in KINDS else None
+    writer = None if rows is not None else _writer_of(trained, row.name)
+    app = make_text_app(row.name, writer=writer, rows=rows, hosts=(host,) if host in LOCAL else None, token=token)
+    path = "/v1/classify" if rows is not None else "/v1/completions"
+    path = "/v1/embeddings" if rows is not None and rows.kind == "vectors" else path
+    path = "/v1/chat/completions" if writer is not None and writer.is_chat else path
+    typer.echo(f"{row.name} at http://{host}:{port}{path}; what it takes: http://{host}:{port}/openapi.json", err=True)
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_keep_alive=5)
+
+
+def _row(run_id: str) -> "RunRow":
+    from forerun.ledger.store import open_ledger
+
+    with open_ledger(ledger_url()) as ledger:
+        return ledger.run(run_id)
+
+
+def _opened(row: "RunRow") -> "TrainedModel":
+    from forerun.own.trained import open_trained
+    from forerun.runs.run import run_folder
+
+    return open_trained(run_folder(row))
+
+
+def _writer(row: "RunRow") -> "Writer":
+    return _writer_of(_opened(row), row.name)
+
+
+def _writer_of(trained: "TrainedModel", name: str) -> "Writer":
+    from forerun.serving.writing import WRITES, Writer
+
+    if trained.facts.workload not in WRITES:
+        raise InvalidSettings(
+            f"{name} is a {trained.facts.workload} model, which writes no text; {', '.join(WRITES)} do. Use forerun "
+            f"predict for rows."
+        )
+    return Writer(trained.model, trained.tokenizer, name, is_chat=trained.facts.is_chat)
+
+
+def _sampling(
+    new_tokens: int, temperature: float, top_p: float, seed: int | None, stop: list[str] | None
+) -> "Sampling":
+    from forerun.serving.writing import Sampling
+
+    return Sampling(new_tokens, temperature, top_p, tuple(stop or ()), seed)
+
+
+def _repairs(words: list[str] | None) -> list:  # type: ignore[type-arg]
+    from typing import get_args
+
+    from forerun.settings.schema import Repair
+
+    unknown = [word for word in words or [] if word not in get_args(Repair)]
+    if unknown:
+        raise InvalidSettings(f"--repair: one of {', '.join(get_args(Repair))}; found {unknown[0]!r}.")
+    return list(words or [])

@@ -1,0 +1,133 @@
+"""A file of rows → a file of rows with the model's answers beside them; any length, in bounded memory.
+
+The new file has every column of the old one and those of the answer, named `predicted_…` where the old one has a column
+of that name. It appears under its name when it is whole, and never replaces another.
+"""
+
+import csv
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from forerun.data.own.rows import read_own_rows
+from forerun.errors import FilesNotWritten, InvalidSettings, NotSupported
+from forerun.own.trained import TrainedModel
+from forerun.records import Record
+from forerun.serving.questions import Question, question_of
+from forerun.serving.row_model import KINDS, RowModel
+from forerun.serving.writing import Sampling, Writer
+from forerun.settings.schema import Repair
+
+ROWS_AT_ONCE = 256
+"""Rows that are read, answered and written before the next ones."""
+NOT_COUNTED = ("tokens", "words")
+"""Parts of an answer that say nothing of the row."""
+SUFFIXES = (".jsonl", ".csv", ".tsv")
+Answers = Callable[[Sequence[Question]], list[Mapping[str, Any]]]
+
+
+class PredictedFile(Record):
+    """What was written."""
+
+    rows: int
+    file: str
+    columns: list[str]
+    """Columns of the answer."""
+
+
+def predict_file(
+    trained: TrainedModel, source: str, to: Path, *, sampling: Sampling, name: str, repair: Sequence[Repair] = ()
+) -> PredictedFile:
+    """Answer every row of `source` into the new file `to`.
+
+    Raises:
+        InvalidSettings: `to` is there, or ends in none of `SUFFIXES`.
+        BadData: the file cannot be read, or a row lacks a column.
+        NotSupported: the model's workload answers nothing.
+        FilesNotWritten: there is no room or no permission.
+    """
+    suffix = to.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InvalidSettings(f"--to: a file ending in {', '.join(SUFFIXES)}; found {to.name!r}. Rename it.")
+    if to.exists():
+        raise InvalidSettings(f"--to: {to} exists, and predicting would overwrite it. Name another file.")
+    answers = answers_of_model(trained, sampling, name)
+    partial = to.with_name(f"{to.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8", newline="") as file:
+            written = _write(file, suffix, _answered(trained, source, answers, repair), str(to))
+        partial.rename(to)
+    except OSError as error:
+        raise FilesNotWritten(
+            f"--to: predictions could not be written to {to}: {error}. Free space or change permissions, or name "
+            f"another file."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return written
+
+
+def answers_of_model(trained: TrainedModel, sampling: Sampling, name: str) -> Answers:
+    """How a trained model answers questions: with labels, vectors, or text.
+
+    Raises:
+        NotSupported: it does not.
+    """
+    workload = trained.facts.workload
+    if workload in KINDS:
+        return RowModel(trained).questions
+    if workload == "masked-lm":
+        raise NotSupported(
+            "predict: a masked-lm model is one to train further, and answers no rows. Set model.name of another run to "
+            "its export (forerun export RUN)."
+        )
+    writer = Writer(trained.model, trained.tokenizer, name, is_chat=trained.facts.is_chat)
+    return lambda questions: [{"text": text} for text in writer.write_all(_prompts(writer, questions), sampling)]
+
+
+def _prompts(writer: Writer, questions: Sequence[Question]) -> list[list[int]]:
+    return [
+        writer.chat_ids([{"role": turn.role, "content": turn.content} for turn in question.messages])
+        if question.messages
+        else writer.text_ids(question.text)
+        for question in questions
+    ]
+
+
+def _answered(
+    trained: TrainedModel, source: str, answers: Answers, repair: Sequence[Repair]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each row and its answer."""
+    numbered = enumerate(read_own_rows(source, repair), start=1)
+    while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):
+        questions = [question_of(row, trained.facts, f"{source}, row {number}") for number, row in chunk]
+        for (_, row), answer in zip(chunk, answers(questions), strict=True):
+            yield row, {key: value for key, value in answer.items() if key not in NOT_COUNTED}
+
+
+def _write(
+    file: TextIO, suffix: str, rows: Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
+) -> PredictedFile:
+    count, columns = 0, []
+    table = None
+    for row, answer in rows:
+        renamed = {f"predicted_{key}" if key in row else key: value for key, value in answer.items()}
+        columns = columns or list(renamed)
+        if suffix == ".jsonl":
+            file.write(json.dumps({**row, **renamed}, ensure_ascii=False, default=str) + "\n")
+        else:
+            if table is None:
+                table = csv.DictWriter(
+                    file, [*row, *renamed], delimiter="," if suffix == ".csv" else "\t", extrasaction="ignore"
+                )
+                table.writeheader()
+            table.writerow({key: _cell(value) for key, value in {**row, **renamed}.items()})
+        count += 1
+    return PredictedFile(rows=count, file=name, columns=columns)
+
+
+def _cell(value: Any) -> Any:
+    """A value as a table has it: lists and mappings as JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | tuple | dict) else value
