@@ -171,10 +171,13 @@ class Writer:
         failure: list[BaseException] = []
         thread = threading.Thread(target=self._generate, args=(writing, ids, sampling, streamer, failure), daemon=True)
         thread.start()
+        is_whole = False
         try:
             yield from _until_stop(streamer, sampling.stop, writing)
+            is_whole = True
         finally:
-            writing.cancel()
+            if not is_whole:  # whoever read has gone
+                writing.cancel()
             thread.join()
         if failure:
             raise failure[0]

@@ -42,7 +42,7 @@ def serve(
     no_store: Annotated[bool, typer.Option("--no-store", help="Remember nothing.")] = False,
     embedding: EmbeddingOption = None,
 ) -> None:
-    """Serve a run: own data by OpenAI's paths, a detector with its page. FORERUN_SERVE_TOKEN: a token that all must send."""
+    """Serve a run: own data by OpenAI's paths, a detector with its page. FORERUN_SERVE_TOKEN: a token for all."""
     from rich.console import Console
 
     token = os.environ.get(TOKEN_VARIABLE)
