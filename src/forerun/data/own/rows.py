@@ -1,17 +1,197 @@
-"""Rows of somebody's own data, one after the other: what the file says, in mappings from column to value."""
+"""Rows of somebody's own data, one after the other: what the file says, in mappings from column to value.
 
+    table.csv  .tsv  (comma, semicolon, tab or bar)     rows.jsonl  .ndjson     list.json         each also .gz
+    table.parquet          a folder that `datasets.save_to_disk` wrote          a folder of files (`folders.py`)
+    notes.txt  .md         a paragraph a row, or a line a row where no line is blank
+    owner/name  owner/name:configuration     the Hugging Face hub, when online
+
+Nothing is ever whole in memory, and nothing is lost in silence: a bad row is an error, or a repair that the user
+allowed and that is counted (`repairs.py`).
+"""
+
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from forerun.data.table_rows import read_table
-from forerun.settings.schema import Repair
+from forerun.data.hub_rows import load_from_hub
+from forerun.data.own.columnar import arrow_folder_rows, class_names, is_arrow_folder, named, parquet_rows
+from forerun.data.own.columns import Row, is_empty
+from forerun.data.own.delimited import delimited_rows
+from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
+from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows
+from forerun.data.own.repairs import Repairs
+from forerun.data.own.text_lines import TextLines
+from forerun.errors import BadData
+from forerun.settings.schema import DataSettings, Repair
+
+TEXTS = (".txt", ".md", ".text")
+LINES_LOOKED_AT = 1000
+"""Lines of a text file among which a blank one says that rows are paragraphs."""
+ID_COLUMNS = ("id", "_id", "uid", "guid", "uuid", "row_id", "example_id", "sample_id")
+NO_ID = "none"
+"""`data.fields.id: none` says that no column names a row, though one is called so."""
 
 
-def read_own_rows(source: str, repair: Sequence[Repair] = ()) -> Iterator[Mapping[str, Any]]:
-    """Rows of `source` in file order.
+def read_own_rows(
+    source: str, repair: Sequence[Repair] = (), *, repairs: Repairs | None = None, id_column: str | None = None
+) -> Iterator[Mapping[str, Any]]:
+    """Rows of `source` in file order, without those that `repair` leaves out; `repairs` counts them.
+
+    Rows are the same mappings each time: bad rows, and rows whose id came before in the same split, are errors unless
+    allowed. `id_column` names the ids; by default a column of `ID_COLUMNS`.
 
     Raises:
-        BadData: no such file or data set, or rows that no repair of `repair` is for.
+        BadData: no such file or data set, no rows, or rows that no repair of `repair` is for.
         MissingExtra: a package that reads it is not installed.
     """
-    yield from read_table(source, "split")
+    repairs = repairs or Repairs(tuple(repair))
+    is_anything = False
+    for row in _each_once(_rows(source, repairs), source, repairs, id_column):
+        is_anything = True
+        yield row
+    if not is_anything:
+        raise BadData(f"{source}: must hold at least one row; found none that is left. Give data.")
+
+
+def rows_of(data: DataSettings, repairs: Repairs | None = None, source: str | None = None) -> Iterator[Row]:
+    """Rows of `data.source`, or of another file under the same settings.
+
+    Raises:
+        BadData: as `read_own_rows`, or there is no source.
+        MissingExtra: as `read_own_rows`.
+    """
+    source = source or data.source
+    if source is None:
+        raise BadData("data.source: a file, a folder or a hub id; found none. Set it.")
+    return read_own_rows(source, repairs=repairs or Repairs(tuple(data.repair)), id_column=data.fields.get("id"))
+
+
+def row_meaning(source: str) -> str:
+    """What a row of `source` is, in a few words."""
+    path = Path(source)
+    if path.is_dir() and not is_arrow_folder(path):
+        plan = plan_folder(path)
+        means = {"tables": "a row of its tables", "labels": "a file, labelled by its folder", "documents": "a file"}
+        return f"{means[plan.kind]} ({len(plan.files)} files)"
+    if _is_text(path):
+        return "a paragraph (blank lines between them)" if _has_paragraphs(path) else "a line"
+    return "a row of the table" if table_kind(path) in (".csv", ".tsv", ".parquet") else "a JSON object"
+
+
+def _rows(source: str, repairs: Repairs) -> Iterator[Row]:
+    path = Path(source)
+    if path.is_dir():
+        yield from arrow_folder_rows(path) if is_arrow_folder(path) else _folder(path, repairs)
+    elif table_kind(path):
+        yield from _table(path, repairs)
+    elif _is_text(path):
+        yield from _paragraphs(path, repairs)
+    elif source.count("/") == 1 and not source.startswith((".", "/", "~")) and not path.exists():
+        yield from _hub(source)
+    else:
+        raise BadData(
+            f"data.source: a file ending in {', '.join((*TABLES, *TEXTS))} (perhaps .gz), a folder, or a hub id such "
+            f"as owner/name; found {source!r}, which is none of them. Check the path."
+        )
+
+
+def _table(path: Path, repairs: Repairs) -> Iterator[Row]:
+    kind = table_kind(path)
+    if kind == ".parquet":
+        yield from parquet_rows(path)
+    elif kind in (".csv", ".tsv"):
+        yield from (row for _, row in delimited_rows(path, repairs))
+    elif is_json_list(path):
+        yield from json_list_rows(path, repairs)
+    else:
+        yield from (row for _, row in json_line_rows(path, repairs))
+
+
+def _folder(folder: Path, repairs: Repairs) -> Iterator[Row]:
+    plan = plan_folder(folder)
+    if plan.kind != "tables":
+        yield from text_file_rows(folder, plan, repairs)
+        return
+    first: list[str] = []
+    for path in plan.files:
+        split = split_of_name(path)
+        for number, row in enumerate(_table(path, repairs)):
+            if number == 0:
+                first = first or list(row)
+                check_columns(path, list(row), plan.files[0], first)
+            yield row if split is None or "split" in row else {**row, "split": split}
+
+
+def _hub(source: str) -> Iterator[Row]:
+    loaded = load_from_hub(*source.split(":"))
+    for split, part in loaded.items():
+        names = class_names(part.features.to_dict())
+        for row in part:
+            yield {**named(dict(row), names), "split": split}
+
+
+def _is_text(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith(TEXTS)
+
+
+def _has_paragraphs(path: Path) -> bool:
+    lines = list(islice(TextLines(path, Repairs(("encoding",))), LINES_LOOKED_AT))
+    last = max((n for n, line in enumerate(lines) if line.strip()), default=0)
+    first = next((n for n, line in enumerate(lines) if line.strip()), 0)
+    return any(not line.strip() for line in lines[first:last])
+
+
+def _paragraphs(path: Path, repairs: Repairs) -> Iterator[Row]:
+    are_lines = not _has_paragraphs(path)
+    paragraph: list[str] = []
+    for line in TextLines(path, repairs):
+        if line.strip():
+            paragraph.append(line)
+        if paragraph and (are_lines or not line.strip()):
+            yield {"text": "".join(paragraph).strip()}
+            paragraph = []
+    if paragraph:
+        yield {"text": "".join(paragraph).strip()}
+
+
+def _each_once(rows: Iterator[Row], source: str, repairs: Repairs, column: str | None) -> Iterator[Row]:
+    """Rows whose id did not come before."""
+    past = _PastIds()
+    for number, row in enumerate(rows, start=1):
+        if number == 1 and column is None:
+            column = next((name for name in ID_COLUMNS if name in row), NO_ID)
+        value = None if column in (None, NO_ID) else row.get(column)
+        if is_empty(value) or past.is_new(value, row.get("split")):
+            yield row
+        else:
+            rule = (
+                f"ids in the column {column!r} are each used once; found {value!r} again (if it names no row, set "
+                f"data.fields: {{id: {NO_ID}}})."
+            )
+            repairs.allow("repeated-ids", f"{source}, row {number}", rule)
+
+
+class _PastIds:
+    """Ids that came before, by split: a run of whole numbers one after the other as its ends, others by a hash."""
+
+    def __init__(self) -> None:
+        self._hashes: set[bytes] = set()
+        self._runs: dict[Any, list[int]] = {}
+
+    def is_new(self, value: Any, split: Any) -> bool:
+        text = str(value)
+        number = int(text) if text.isascii() and text.isdecimal() and (text[0] != "0" or text == "0") else None
+        if number is not None:
+            run = self._runs.setdefault(split, [number, number - 1])
+            if run[0] <= number <= run[1]:
+                return False
+            if number == run[1] + 1 and not self._hashes:
+                run[1] = number
+                return True
+        key = hashlib.blake2b(repr((split, text)).encode(), digest_size=8).digest()
+        if key in self._hashes:
+            return False
+        self._hashes.add(key)
+        return True

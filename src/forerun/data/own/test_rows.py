@@ -1,14 +1,192 @@
+import gzip
+import json
+import tracemalloc
+
 import pytest
 
-from forerun.data.own.rows import read_own_rows
+from forerun.data.own.repairs import Repairs
+from forerun.data.own.rows import read_own_rows, row_meaning, rows_of
 from forerun.errors import BadData
+from forerun.settings.schema import DataSettings
+
+ROWS = [{"text": "one, two", "label": "x"}, {"text": 'a "b"\nc; ü', "label": "y"}]
 
 
-def test_rows_come_in_file_order(tmp_path):
-    (tmp_path / "a.csv").write_text("text,label\none,x\ntwo,y\n")
-    assert [row["text"] for row in read_own_rows(str(tmp_path / "a.csv"))] == ["one", "two"]
+def csv_text(delimiter):
+    return f'text{delimiter}label\n"one, two"{delimiter}x\n"a ""b""\nc; ü"{delimiter}y\n'
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(BadData, match="gone"):
-        list(read_own_rows(str(tmp_path / "gone.csv")))
+LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+FILES = {
+    "a.csv": csv_text(",").encode(),
+    "semicolons.csv": csv_text(";").encode(),
+    "bars.csv": csv_text("|").encode(),
+    "windows.csv": b"\xef\xbb\xbf" + csv_text(",").replace("\n", "\r\n").encode(),
+    "excel.csv": csv_text("\t").encode("utf-16"),
+    "a.tsv": csv_text("\t").encode(),
+    "a.csv.gz": gzip.compress(csv_text(",").encode()),
+    "a.jsonl": ("\n" + LINES + "\n").encode(),
+    "lines.json": LINES.encode(),
+    "list.json": json.dumps(ROWS, indent=1).encode(),
+    "list.json.gz": gzip.compress(b"\xef\xbb\xbf" + json.dumps(ROWS, ensure_ascii=False).encode()),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_kind_of_table_gives_the_same_rows(name, tmp_path):
+    (tmp_path / name).write_bytes(FILES[name])
+    rows = [{**row, "text": row["text"].replace("\r\n", "\n")} for row in read_own_rows(str(tmp_path / name))]
+    assert rows == ROWS
+
+
+def test_parquet_and_arrow_give_the_same_rows_with_named_classes(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["x", "y"])})
+    data = datasets.Dataset.from_list(
+        [{"text": row["text"], "label": "xy".index(row["label"])} for row in ROWS], features
+    )
+    data.to_parquet(str(tmp_path / "a.parquet"))
+    data.save_to_disk(str(tmp_path / "arrow"))
+    datasets.DatasetDict(train=data, test=data.select([1])).save_to_disk(str(tmp_path / "splits"))
+    assert list(read_own_rows(str(tmp_path / "a.parquet"))) == ROWS
+    assert list(read_own_rows(str(tmp_path / "arrow"))) == ROWS
+    assert [row["split"] for row in read_own_rows(str(tmp_path / "splits"))] == ["train", "train", "test"]
+
+
+def test_paragraphs_or_lines(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n\n\nthree\n")
+    (tmp_path / "b.md").write_text("\none\ntwo\n\n")
+    assert [row["text"] for row in read_own_rows(str(tmp_path / "a.txt"))] == ["one\ntwo", "three"]
+    assert [row["text"] for row in read_own_rows(str(tmp_path / "b.md"))] == ["one", "two"]
+    assert "paragraph" in row_meaning(str(tmp_path / "a.txt"))
+    assert "line" in row_meaning(str(tmp_path / "b.md"))
+
+
+def write(folder, **texts):
+    for name, text in texts.items():
+        path = folder / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_folders_are_labels_and_splits(tmp_path):
+    write(tmp_path, train__pos__1_dot_txt="good", train__neg__1_dot_txt="bad", test__pos__2_dot_txt="fine", README="x")
+    rows = list(read_own_rows(str(tmp_path)))
+    assert {(row["text"], row["label"], row["split"]) for row in rows} == {
+        ("good", "pos", "train"), ("bad", "neg", "train"), ("fine", "pos", "test"),
+    }  # fmt: skip
+    assert "labelled by its folder" in row_meaning(str(tmp_path))
+
+
+def test_other_folders_are_documents(tmp_path):
+    write(tmp_path, a_dot_txt="one\n\ntwo", src__main_dot_py="print(1)")
+    assert [(row["file"], row["text"]) for row in read_own_rows(str(tmp_path))] == [
+        ("a.txt", "one\n\ntwo"),
+        ("src/main.py", "print(1)"),
+    ]
+
+
+def test_tables_of_a_folder_are_one_data_set_with_splits_by_their_names(tmp_path):
+    write(tmp_path, train_dot_csv="text,label\na,x\n", test_dot_csv="text,label\nb,y\n")
+    assert [row["split"] for row in read_own_rows(str(tmp_path))] == ["test", "train"]
+    write(tmp_path, valid_dot_csv="text,stars\na,x\n")
+    with pytest.raises(BadData, match=r"text, stars in valid\.csv"):
+        list(read_own_rows(str(tmp_path)))
+
+
+GOOD = "id,text,label\n1,a,x\n2,b,y\n"
+FAULTS = {
+    "encoding": ("a.csv", GOOD.encode() + b"3,caf\xe9 \x80,x\n", r"line 4: must be UTF-8; found the bytes e9", 3),
+    "ragged-rows": ("a.csv", GOOD.encode() + b"3,c\n", r"line 4: has 3 fields, as the header; found 2", 2),
+    "ragged-rows by a quote": ("a.csv", GOOD.encode() + b'3,"c"d,x\n', r"line 4: must be CSV", 2),
+    "broken-lines": ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"line 2: must be a JSON object on one line", 1),
+    "broken-lines by a list": ("a.jsonl", b'{"text": "a"}\n[1]\n', r"line 2: .* found list \[1\]", 1),
+    "repeated-ids": ("a.csv", GOOD.encode() + b"1,c,x\n", r"row 3: ids in the column 'id' .* found '1' again", 2),
+    "repeated-ids out of order": ("a.jsonl", b'{"id": "b"}\n{"id": "a"}\n{"id": "b"}\n', r"row 3: .* found 'b' again", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_bad_row_is_an_error_or_an_allowed_counted_and_listed_repair(case, tmp_path):
+    name, content, message, rows_left = FAULTS[case]
+    path, kind = tmp_path / name, case.split()[0]
+    path.write_bytes(content)
+    with pytest.raises(BadData, match=rf"{message}.*data\.repair: \[{kind}\]"):
+        list(read_own_rows(str(path)))
+    repairs = Repairs([kind])
+    assert len(list(read_own_rows(str(path), repairs=repairs))) == rows_left
+    assert repairs.counts == {kind: 1}
+    assert str(path) in repairs.places[kind][0]
+
+
+def test_windows_bytes_are_read_as_what_they_are(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"text,label\ncaf\xe9 \x80 \xc3\xbc,x\n")
+    assert next(iter(read_own_rows(str(tmp_path / "a.csv"), ["encoding"])))["text"] == "café € ü"
+
+
+HOPELESS = {
+    "not there": ("gone.csv", None, "gone.csv.* cannot be read"),
+    "no such ending": ("a.docx", b"x", "which is none of them"),
+    "empty": ("a.csv", b"", "must name the columns"),
+    "header only": ("a.csv", b"text,label\n", "at least one row"),
+    "one column twice": ("a.csv", b"text,text\na,b\n", "'text' twice"),
+    "no header": ("a.csv", b"x" * 300 + b",1\n", "Add a header line"),
+    "quote never closed": ("a.csv", b'text,label\n"a,x\nb,y\n', "line 2: a quote that opens a field closes it"),
+    "binary": ("a.csv", b"text\n\x00\x01", "zero byte"),
+    "torn gzip": ("a.csv.gz", gzip.compress(GOOD.encode() * 900)[:60], "Fetch the file anew"),
+    "no gzip": ("a.csv.gz", b"text,label\n", "Fetch the file anew"),
+    "broken list": ("a.json", b'[{"text": "a"}, {"text": ]', "row 2: must be one JSON list"),
+    "torn list": ("a.json", b'[{"text": "a"}, {"text": "b"}', "after row 2: a comma or the list's end"),
+    "object over many lines": ("a.json", b'{\n"data": [\n]}', "one object over many lines"),
+    "no parquet": ("a.parquet", b"x" * 100, "cannot be read as Parquet"),
+}
+
+
+@pytest.mark.parametrize("case", HOPELESS)
+def test_what_no_repair_is_for_is_an_error_in_one_paragraph(case, tmp_path):
+    name, content, message = HOPELESS[case]
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadData, match=message) as error:
+        list(read_own_rows(str(tmp_path / name), ["encoding", "ragged-rows", "repeated-ids"]))
+    assert name in str(error.value)
+
+
+def test_ten_megabytes_in_one_line_are_read_and_more_than_the_limit_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.csv"
+    path.write_text(f"text,label\n{'word ' * 2_000_000},x\n")
+    assert len(next(iter(read_own_rows(str(path))))["text"]) == 10_000_000
+    monkeypatch.setattr("forerun.data.own.text_lines.LONGEST_LINE", 2**20)
+    with pytest.raises(BadData, match="line 2: lines of at most 1 MiB"):
+        list(read_own_rows(str(path)))
+
+
+def test_ids_that_name_no_row_can_be_said_to(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n')
+    data = DataSettings(source=str(tmp_path / "a.jsonl"), fields={"id": "none"})
+    assert len(list(rows_of(data))) == 2
+
+
+def test_ids_may_come_again_in_another_split(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": 0, "split": "train"}\n{"id": 0, "split": "test"}\n')
+    assert len(list(read_own_rows(str(tmp_path / "a.jsonl")))) == 2
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json", "a.txt"])
+def test_memory_does_not_grow_with_the_file(name, tmp_path):
+    text = "word " * 200
+    with (tmp_path / name).open("w") as file:
+        file.write({"a.csv": "text\n", "a.json": "[{}"}.get(name, ""))
+        for _ in range(20_000):
+            file.write(
+                {"a.csv": f"{text}\n", "a.txt": f"{text}\n\n", "a.jsonl": f'{{"text": "{text}"}}\n'}.get(
+                    name, f',{{"text": "{text}"}}'
+                )
+            )
+        file.write("]" if name == "a.json" else "")
+    tracemalloc.start()
+    count = sum(1 for _ in read_own_rows(str(tmp_path / name)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count in (20_000, 20_001)
+    assert peak < 6 * 2**20  # the file has 20 MB

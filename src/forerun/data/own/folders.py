@@ -1,0 +1,112 @@
+"""What a folder of somebody's files means: tables named by split, one folder a label, or one document a file.
+
+data/train.csv, data/test.csv          tables; a name that begins with a split gives its rows `split`
+data/train-00000-of-00002.parquet …    the same in pieces, in order of their names
+data/pos/1.txt, data/neg/2.txt         labelled texts: the folder's name is the label
+data/train/pos/1.txt …                 and the split above it
+data/a.txt, data/b/c.md                documents
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from forerun.data.own.columns import Row
+from forerun.data.own.repairs import Repairs
+from forerun.data.own.text_lines import decoded, open_bytes
+from forerun.errors import BadData
+
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+SPLIT_WORDS = {
+    "train": "train", "training": "train", "validation": "val", "valid": "val", "val": "val", "dev": "val",
+    "eval": "val", "test": "test", "testing": "test",
+}  # fmt: skip
+"""Words for a part of the data → the part."""
+ABOUT = re.compile(r"(readme|license|licence|source|notice|changelog|citation|attribution)\b.*", re.IGNORECASE)
+"""Files about data, which are no data."""
+
+
+@dataclass(frozen=True)
+class FolderPlan:
+    """What is read, and how."""
+
+    kind: Literal["tables", "labels", "documents"]
+    files: tuple[Path, ...]
+
+
+def plan_folder(folder: Path) -> FolderPlan:
+    """What a folder means.
+
+    Raises:
+        BadData: nothing to read, or tables beside other files.
+    """
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path, folder)]
+    files = [path for path in files if not (path.parent == folder and ABOUT.fullmatch(path.name))]
+    if not files:
+        raise BadData(f"data.source: {folder} must hold files; found none. Check the path.")
+    tables = [path for path in files if table_kind(path)]
+    if tables and len(tables) < len(files):
+        other = next(path for path in files if not table_kind(path))
+        raise BadData(
+            f"data.source: a folder holds tables or texts; found {tables[0].name} beside {other.relative_to(folder)}. "
+            f"Name one file, or move the others away."
+        )
+    if tables:
+        return FolderPlan("tables", tuple(tables))
+    depths = {len(path.relative_to(folder).parts) for path in files}
+    labels = {path.parent.name for path in files}
+    are_labels = depths in ({2}, {3}) and len(labels) > 1
+    if are_labels and depths == {3}:
+        are_labels = all(path.relative_to(folder).parts[0].lower() in SPLIT_WORDS for path in files)
+    elif are_labels:
+        are_labels = not all(label.lower() in SPLIT_WORDS for label in labels)
+    return FolderPlan("labels" if are_labels else "documents", tuple(files))
+
+
+def text_file_rows(folder: Path, plan: FolderPlan, repairs: Repairs) -> Iterator[Row]:
+    """A row for each file of texts: `text`, `file`, and, where folders say so, `label` and `split`.
+
+    Raises:
+        BadData: a file that is no text in UTF-8.
+    """
+    for path in plan.files:
+        with open_bytes(path) as file:
+            text = decoded(file.read(), repairs, str(path)).removeprefix("\ufeff")
+        parts = path.relative_to(folder).parts
+        row: dict[str, str] = {"text": text, "file": "/".join(parts)}
+        if plan.kind == "labels":
+            row["label"] = parts[-2]
+        if len(parts) > 1 and (split := SPLIT_WORDS.get(parts[0].lower())) is not None:
+            row["split"] = split
+        yield row
+
+
+def split_of_name(path: Path) -> str | None:
+    """The split that the name of a table begins with: `train-00000-of-00002.parquet`, `test.csv`."""
+    word = re.match(r"[a-z]+", path.name.lower())
+    return SPLIT_WORDS.get(word.group()) if word else None
+
+
+def table_kind(path: Path) -> str | None:
+    """The ending of a table, without `.gz`; None for other files."""
+    name = path.name.lower().removesuffix(".gz")
+    return next((ending for ending in TABLES if name.endswith(ending)), None)
+
+
+def check_columns(path: Path, names: Sequence[str], first_path: Path, first_names: Sequence[str]) -> None:
+    """Tables of one folder are one data set.
+
+    Raises:
+        BadData: their columns differ.
+    """
+    if set(names) != set(first_names):
+        raise BadData(
+            f"data.source: tables of one folder have the same columns; found {', '.join(first_names)} in "
+            f"{first_path.name} and {', '.join(names)} in {path.name}. Name one of the files."
+        )
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in path.relative_to(folder).parts)

@@ -1,0 +1,114 @@
+"""Rows of JSON lines or of one JSON list, one at a time: a list of gigabytes takes the memory of its longest row."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from forerun.data.own.columns import Row
+from forerun.data.own.repairs import Repairs
+from forerun.data.own.text_lines import LONGEST_LINE, TextLines, text_pieces
+from forerun.errors import BadData
+
+BLANKS = " \t\r\n"
+LETTER = re.compile(f"[^{BLANKS}]")
+
+
+def is_json_list(path: Path) -> bool:
+    """Whether the first letter of the file is `[`.
+
+    Raises:
+        BadData: it cannot be read.
+    """
+    for piece in text_pieces(path, Repairs(("encoding",))):
+        if text := piece.lstrip(BLANKS):
+            return text[0] == "["
+    return False
+
+
+def json_line_rows(path: Path, repairs: Repairs) -> Iterator[tuple[int, Row]]:
+    """Each row of JSON lines with the byte at which it begins.
+
+    Raises:
+        BadData: a line is no JSON object and `repairs` does not allow it.
+    """
+    lines, start = TextLines(path, repairs), 0
+    for line in lines:
+        if line.strip():
+            row = _object(line)
+            if isinstance(row, dict):
+                yield start, row
+            else:
+                rule = f"must be a JSON object on one line; found {row}."
+                if lines.number == 1 and line.strip() in "{":
+                    rule += " A file with one object over many lines is no list of rows: give [{…}, {…}]."
+                repairs.allow("broken-lines", f"{path}, line {lines.number}", rule)
+        start = lines.position
+
+
+def json_list_rows(path: Path, repairs: Repairs) -> Iterator[Row]:
+    """Each row of one JSON list.
+
+    Raises:
+        BadData: the list is broken: what follows the break cannot be told apart, so no repair is for it.
+    """
+    pieces, decoder, number = text_pieces(path, repairs), json.JSONDecoder(), 0
+    text, at = _next_letter("", 0, pieces)
+    at += 1  # the bracket by which lists are known
+    while True:
+        text, at = _next_letter(text, at, pieces)
+        if text[at : at + 1] == "]":
+            return
+        try:
+            row, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            more = _more(len(text) - at, pieces) if len(text) - at <= LONGEST_LINE else ""
+            if more:
+                text, at = text[at:] + more, 0
+                continue
+            raise BadData(
+                f"{path}, row {number + 1}: must be one JSON list of objects; found {error.msg} {error.pos - at} "
+                f"characters into the row. Correct it, or write one object a line."
+            ) from error
+        number += 1
+        if not isinstance(row, dict):
+            raise BadData(f"{path}, row {number}: each row is a JSON object; found {type(row).__name__}.")
+        yield row
+        text, at = _next_letter(text, at, pieces)
+        if text[at : at + 1] not in (",", "]"):
+            raise BadData(
+                f"{path}, after row {number}: a comma or the list's end; found {text[at:][:20]!r}. Correct it."
+            )
+        at += text[at] == ","
+
+
+def _next_letter(text: str, at: int, pieces: Iterator[str]) -> tuple[str, int]:
+    """The text, or the next one, and where its next letter is; at its end where none is left."""
+    while True:
+        match = LETTER.search(text, at)
+        if match is not None:
+            return text, match.start()
+        text, at = next(pieces, ""), 0
+        if not text:
+            return "", 0
+
+
+def _more(size: int, pieces: Iterator[str]) -> str:
+    """At least `size` more characters while there are any: what is not whole yet is tried again from its beginning."""
+    parts: list[str] = []
+    while sum(map(len, parts)) < max(size, 1) and (piece := next(pieces, "")):
+        parts.append(piece)
+    return "".join(parts)
+
+
+def _object(line: str) -> Row | str:
+    """The object of a line, or what is there instead."""
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        return _reason(error) if isinstance(error, json.JSONDecodeError) else "too many brackets"
+    return row if isinstance(row, dict) else f"{type(row).__name__} {line.strip()[:40]}"
+
+
+def _reason(error: json.JSONDecodeError) -> str:
+    return f"{error.msg} at character {error.pos}"
