@@ -107,6 +107,12 @@ SETS = {
     "text": (text, "causal-lm", "tiny-gpt2"),
     "packed": (text, "causal-lm", "tiny-llama"),
     "chat": (chat, "causal-lm", "tiny-llama"),
+    "tags": (tagged, "token-classification", "tiny-bert"),
+    "masked": (text, "masked-lm", "tiny-bert"),
+    "translation": (translation, "seq2seq-lm", "tiny-t5"),
+    "pairs": (near, "embedding", "tiny-bert"),
+    "triplets": (triplet, "embedding", "tiny-bert"),
+    "preference": (preference, "preference", "tiny-llama"),
 }
 """Kind → rows, workload, model."""
 
@@ -129,5 +135,6 @@ def write_set(folder, kind, rows=ROWS, **sections):
     if kind == "packed" and "batch" not in sections:
         sections["batch"] = {**SMALL["batch"], "padding": "packed", "micro_batch_size": 4}
     own = {"name": kind, "workload": workload, "model": {"name": model}, **SMALL, **sections}
-    data = {"source": str(path), **({"labels": "several"} if kind == "several" else {}), **own.get("data", {})}
+    labels = {"labels": kind} if kind in ("several", "number") else {}
+    data = {"source": str(path), **labels, **own.get("data", {})}
     return settings_from({**own, "data": data})

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from forerun.data.own.row_kinds import LabelledRow
 from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData
 from forerun.evaluate.label_metrics import (
@@ -28,7 +29,7 @@ from forerun.own.label_tables import (
     mistake_table,
 )
 from forerun.own.number_scores import NUMBER_SCORES, judge_numbers, number_scores
-from forerun.own.parts import LabelledRow, OwnParts
+from forerun.own.parts import OwnParts
 from forerun.own.scoring import class_logits, held_out_data
 from forerun.own.task import Task, first_rows, named, strongest, watched
 from forerun.own.tokens import encoded, tokenizer_of
@@ -113,14 +114,14 @@ def _facts(settings: Settings, parts: OwnParts, pad_id: int) -> TaskFacts:
     plain = {
         "workload": settings.workload, "format": parts.format, "fields": dict(parts.fields),
         "is_paired": everyone[0].pair is not None, "sequence_length": settings.batch.sequence_length, "pad_id": pad_id,
-        "label_kind": parts.label_kind,
+        "label_kind": parts.layout.labels,
     }  # fmt: skip
-    if parts.label_kind == "number":
+    if parts.layout.labels == "number":
         values = np.asarray([row.number for row in parts.train], dtype=np.float64)
         scale = float(values.std()) or 1.0
         return TaskFacts(**plain, label_names=("number",), label_mean=float(values.mean()), label_scale=scale)
     names = tuple(sorted({label for row in everyone for label in row.labels}))
-    if len(names) < 2 and parts.label_kind == "one":
+    if len(names) < 2 and parts.layout.labels == "one":
         raise BadData(
             f"{settings.data.source}: classification needs at least two labels; found {', '.join(names) or 'none'}. "
             f"Give rows of another label, or name the column of the labels in data.fields.label."

@@ -1,5 +1,6 @@
 """A run of a generic workload on somebody's own data: read, split, tokenise, forecast, train, judge.
 
+What was recognised of the data (`format`, `fields`, `labels`) and its sizes are filled into the settings of the run.
 `evaluation.examples` is the most validation rows that are scored between epochs; 0 scores all of them. What a model
 needs to be used later is written into the run's folder before the first step (`facts.py`).
 """
@@ -12,9 +13,14 @@ from typing import Protocol
 
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.own.classification import open_classification, scores_of_labels
+from forerun.own.embedding import RETRIEVAL_SCORES, open_embedding
 from forerun.own.facts import ASSETS, write_assets
 from forerun.own.language import open_language
+from forerun.own.masked import open_masked
 from forerun.own.parts import OwnParts, read_parts
+from forerun.own.preference import PREFERENCE_SCORES, open_preference
+from forerun.own.rewriting import open_rewriting
+from forerun.own.tagging import TAG_SCORES, open_tagging
 from forerun.own.task import Task, criteria_of_task
 from forerun.own.token_scores import TOKEN_SCORES
 from forerun.runs.recipe import Experiment
@@ -28,8 +34,16 @@ class _Open(Protocol):
     def __call__(self, settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task: ...
 
 
-TASKS: dict[str, _Open] = {"sequence-classification": open_classification, "causal-lm": open_language}
+TASKS: dict[str, _Open] = {
+    "sequence-classification": open_classification, "causal-lm": open_language, "token-classification": open_tagging,
+    "masked-lm": open_masked, "seq2seq-lm": open_rewriting, "embedding": open_embedding, "preference": open_preference,
+}  # fmt: skip
 """What opens each workload."""
+SCORES = {
+    "causal-lm": TOKEN_SCORES, "masked-lm": TOKEN_SCORES, "seq2seq-lm": TOKEN_SCORES,
+    "token-classification": TAG_SCORES, "embedding": RETRIEVAL_SCORES, "preference": PREFERENCE_SCORES,
+}  # fmt: skip
+"""Scores of the workloads whose scores do not depend on their labels; the first is the one that they are judged by."""
 FORMATS = {
     "sequence-classification": ("labelled",),
     "causal-lm": ("text", "messages", "conversations", "alpaca", "prompt-completion"),
@@ -60,8 +74,11 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
             f"evaluation.metric: a score of {settings.workload}; found {metric!r}. Nearest: "
             f"{nearest(metric, list(task.scores))}."
         )
+    read_as = {"format": task.facts.format, "fields": task.facts.fields}
+    if task.facts.label_kind != "none":
+        read_as["labels"] = task.facts.label_kind
     sizes = {
-        "data": settings.data.model_copy(update={"examples": task.train_size}),
+        "data": settings.data.model_copy(update={"examples": task.train_size, **read_as}),
         "evaluation": settings.evaluation.model_copy(update={"examples": task.watched_size}),
     }
     full = settings.model_copy(update=sizes)
@@ -92,7 +109,9 @@ def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
 
 
 def _scores(settings: Settings) -> dict[str, bool]:
-    return scores_of_labels(settings.data.labels) if settings.workload == "sequence-classification" else TOKEN_SCORES
+    if settings.workload == "sequence-classification":
+        return scores_of_labels(settings.data.labels)
+    return SCORES[settings.workload]
 
 
 def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) -> None:

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from forerun.data.chat_tokens import ChatTokens, Message
+from forerun.data.own.row_kinds import ChatRow, TextRow, Turn, texts_of
 from forerun.data.token_data import IGNORED, TokenData, TokenSample
 from forerun.errors import BadData, InvalidSettings
 from forerun.forecasting.request import Generated
 from forerun.own.facts import TaskFacts
 from forerun.own.generated import Answers, generate_answers, generated_judgement
-from forerun.own.parts import ChatRow, OwnParts, TextRow, Turn, texts_of
+from forerun.own.parts import OwnParts
 from forerun.own.scoring import held_out_data
 from forerun.own.task import Task, first_rows, watched
 from forerun.own.token_scores import TOKEN_SCORES, Untrained, judge_tokens, score_tokens

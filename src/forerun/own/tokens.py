@@ -120,6 +120,14 @@ def encoded(
     return rows
 
 
+def around_texts(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Ids that the tokenizer puts before and after a text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    places = [n for n in range(len(whole) - len(plain) + 1) if whole[n : n + len(plain)] == plain]
+    return (whole[: places[0]], whole[places[0] + len(plain) :]) if places else ([], [])
+
+
 def _has_files(name: str) -> bool:
     return any((Path(name) / file).exists() for file in TOKENIZER_FILES)
 
@@ -138,7 +146,8 @@ def _special_tokens(config: Any, workload: str) -> dict[str, int]:
     """Special tokens in the order of their ids; where the configuration names an id of a token, that one."""
     tokens = [PAD, START, END, MASK]
     tokens += [f"<{role}>" for role in ROLES] if workload in GENERATING else []
-    wishes = {PAD: config.pad_token_id, START: config.bos_token_id, END: config.eos_token_id}
+    names = {PAD: "pad_token_id", START: "bos_token_id", END: "eos_token_id"}
+    wishes = {token: getattr(config, name, None) for token, name in names.items()}  # T5 has no start token
     places: dict[int, str] = {}
     for token, wish in wishes.items():
         if isinstance(wish, int) and 0 <= wish < len(tokens) and wish not in places:

@@ -3,7 +3,16 @@
 from typing import Any
 
 from forerun.own.facts import TaskFacts
-from forerun.step.heads import CausalLM, HeadWorkload, MaskedLM, Seq2SeqLM, SequenceClassification, TokenClassification
+from forerun.step.heads import (
+    CausalLM,
+    HeadWorkload,
+    MaskedLM,
+    Preference,
+    Seq2SeqLM,
+    SequenceClassification,
+    TokenClassification,
+)
+from forerun.step.pairs import Embeddings
 from forerun.step.workload import Workload
 
 PROBLEMS = {
@@ -11,7 +20,7 @@ PROBLEMS = {
 }  # fmt: skip
 """transformers' names of the kinds of labels."""
 PLAIN: dict[str, type[HeadWorkload]] = {
-    kind.name: kind for kind in (CausalLM, MaskedLM, Seq2SeqLM, TokenClassification)
+    kind.name: kind for kind in (CausalLM, MaskedLM, Seq2SeqLM, TokenClassification, Preference)
 }  # fmt: skip
 """Workloads that need nothing but fields of the configuration."""
 
@@ -26,6 +35,8 @@ def workload_of_facts(facts: TaskFacts, tokenizer: Any) -> Workload:
         assert facts.label_kind != "none"
         fields["problem_type"] = PROBLEMS[facts.label_kind]
         return SequenceClassification(fields, facts.label_kind, is_paired=facts.is_paired)
+    if facts.workload == "embedding":
+        return Embeddings(fields, has_negatives=facts.format == "triplets")
     return PLAIN[facts.workload](fields)
 
 

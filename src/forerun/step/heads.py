@@ -35,7 +35,7 @@ from forerun.step.documents import (
 )
 from forerun.step.fused_kernels import FUSED_LOSS, FusedLoss, require_kernels
 from forerun.step.label_losses import LabelLoss
-from forerun.step.pairs import Pairs
+from forerun.step.pairs import Embeddings, Pairs
 from forerun.step.parallel import unwrapped
 from forerun.step.prompt_adapters import PROMPT_TOKENS
 from forerun.step.workload import Batch, LossSum
@@ -43,6 +43,8 @@ from forerun.step.workload import Batch, LossSum
 NOT_INPUTS = ("labels", "count", DOCUMENTS, FIRSTS, BOUNDARIES, LONGEST)
 IN_CHUNKS = "takes_cross_entropy_in_chunks"
 """Attribute of models whose settings ask for it."""
+REJECTED = "rejected_"
+"""Prefix of the keys of a batch that belong to the answer that is not wanted."""
 LabelKind = Literal["one", "several", "number"]
 """Labels of a sequence: one class, any number of them, or a number to come near to."""
 
@@ -255,8 +257,70 @@ class Seq2SeqLM(HeadWorkload):
         }
 
 
+class Preference(CausalLM):
+    """Direct preference optimisation: the chosen answer likelier than the rejected one, beside a reference.
+
+        L = -log sigmoid( beta · [ (log p(chosen) - log q(chosen)) - (log p(rejected) - log q(rejected)) ] )
+
+    with p the model and q the model before training, whose log-probabilities a batch brings (`reference_…`). Both
+    answers of a pair run in one batch of twice as many rows.
+
+    Source: Rafailov et al. 2023 (arXiv 2305.18290), equation 7; beta = 0.1 as there.
+    """
+
+    name = "preference"
+    beta = 0.1
+
+    @property
+    def head(self) -> str:
+        """That of a causal language model."""
+        return "causal-lm"
+
+    def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
+        """The causal language model.
+
+        Raises:
+            NotSupported: pairs would have to be packed, or the loss never to have all logits.
+        """
+        for setting, value, usual in (
+            ("batch.padding", settings.batch.padding == "packed", "bucketed"),
+            ("cross_entropy", settings.cross_entropy == "chunked", "full"),
+            ("model.kernels", settings.model.kernels != "none", "none"),
+        ):
+            if value:
+                raise NotSupported(f"{setting}: preference needs the logits of whole answers. Set it to {usual}.")
+        return super().build_model(settings, pretrained=pretrained)
+
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """Ids and labels of both answers (B, T), and their log-probabilities under the reference (B,)."""
+        sides = {f"{side}{key}": _tokens(size, length) for side in ("", REJECTED) for key in ("input_ids", "labels")}
+        return {**sides, "reference_chosen": torch.zeros(size), "reference_rejected": torch.zeros(size)}
+
+    def log_probabilities(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Log-probability of each chosen and each rejected answer, (B,) both; nats, summed over its tokens."""
+        ids = torch.cat([batch["input_ids"], batch[f"{REJECTED}input_ids"]])
+        labels = torch.cat([batch["labels"], batch[f"{REJECTED}labels"]])
+        logits, labels = self.align(model(input_ids=ids).logits, labels)
+        losses = F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+        chosen_part, rejected_part = (-losses.sum(dim=1)).chunk(2)
+        return chosen_part, rejected_part
+
+    def loss(self, model: nn.Module, batch: Batch) -> LossSum:
+        """The loss summed over pairs, and the share of pairs in which the chosen answer has gained more."""
+        likely, unlikely = self.log_probabilities(model, batch)
+        margin = (likely - batch["reference_chosen"]) - (unlikely - batch["reference_rejected"])
+        details = {"accuracy": (margin > 0).float().mean().detach(), "margin": (self.beta * margin).mean().detach()}
+        return LossSum(-F.logsigmoid(self.beta * margin).sum(), details)
+
+    def count(self, batch: Batch) -> float:
+        """Pairs in the batch."""
+        return float(len(batch["input_ids"]))
+
+
 HEADS = (CausalLM(), MaskedLM(), SequenceClassification(), TokenClassification(), Seq2SeqLM())
-GENERIC: dict[str, HeadWorkload | Pairs] = {workload.name: workload for workload in (*HEADS, Pairs())}
+GENERIC: dict[str, HeadWorkload | Pairs] = {
+    workload.name: workload for workload in (*HEADS, Preference(), Pairs(), Embeddings())
+}  # fmt: skip
 
 
 def generic_workload(name: str) -> HeadWorkload | Pairs:

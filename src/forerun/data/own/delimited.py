@@ -54,8 +54,8 @@ def delimited_rows(path: Path, repairs: Repairs) -> Iterator[tuple[int, Row]]:
         if not fields:  # a blank line
             continue
         if len(fields) != len(header):
-            found = f"has {len(header)} fields, as the header; found {len(fields)}."
-            repairs.allow("ragged-rows", f"{path}, line {line}", found)
+            rule = f"has {len(header)} fields, as the header; found {len(fields)}."
+            repairs.allow("ragged-rows", f"{path}, line {line}", rule)
             continue
         yield start, dict(zip(header, fields, strict=True))
 

@@ -182,7 +182,7 @@ def _formats(
             raise InvalidSettings(
                 f"data.fields.{part}: no part of a row of any format. Nearest: {nearest(part, all_parts)}."
             )
-        if part != "id" and column not in columns:
+        if column not in columns and part not in ("id", "split"):
             raise BadData(
                 f"data.fields.{part}: a column of the data; found {column!r}, which is none of {', '.join(columns)}."
             )
