@@ -16,6 +16,7 @@ from forerun.cli import (
     device_commands,
     exec_command,
     forecast_command,
+    look_command,
     plan_command,
     recipe_commands,
     run_commands,
@@ -41,6 +42,7 @@ plan_command.add_to(app)
 compare_command.add_to(app)
 audit_command.add_to(app)
 run_commands.add_to(app)
+look_command.add_to(app)
 use_commands.add_to(app)
 verify_command.add_to(app)
 sweep_command.add_to(app)

@@ -64,7 +64,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         InvalidSettings: the model, its tokenizer or the settings do not go with the data.
     """
     start = time.perf_counter()
-    task = _task(settings, lengths_only=lengths_only)
+    task = open_task(settings, lengths_only=lengths_only)
     plan = task.data.plan()
     if task.assumptions:
         plan = replace(plan, assumptions=(*plan.assumptions, *task.assumptions))
@@ -122,7 +122,12 @@ def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) ->
         task.before(step, folder)
 
 
-def _task(settings: Settings, *, lengths_only: bool) -> Task:
+def open_task(settings: Settings, *, lengths_only: bool = False) -> Task:
+    """The task of the settings' workload and data.
+
+    Raises:
+        BadData: as `load_experiment`.
+    """
     parts = read_parts(settings)
     allowed = FORMATS[settings.workload]
     if parts.format not in allowed:

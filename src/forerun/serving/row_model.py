@@ -7,11 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forerun.data.own.row_kinds import TaggedRow
 from forerun.data.sampler import LENGTH_MULTIPLE
+from forerun.data.token_data import IGNORED
 from forerun.errors import NotSupported
 from forerun.own.facts import TaskFacts
+from forerun.own.tagging import tagged_sample
 from forerun.own.trained import TrainedModel
 from forerun.serving.questions import Question
+from forerun.step.pairs import pooled
 from forerun.step.precision import POLICIES
 
 BATCH_TOKENS = 8192
@@ -70,8 +74,9 @@ class RowModel:
     def _encoded(self, question: Question) -> Mapping[str, Any]:
         options: dict[str, Any] = {"truncation": True, "max_length": self.facts.sequence_length, "verbose": False}
         if self.kind == "tags":
-            encoded = self.tokenizer(list(question.words), is_split_into_words=True, **options)
-            return {**encoded, "words": encoded.word_ids(), "texts": question.words}
+            row = TaggedRow(question.words, (self.facts.label_names[0],) * len(question.words))
+            sample = tagged_sample(row, self.facts, self.tokenizer)
+            return {"input_ids": list(sample.ids), "first_pieces": sample.target, "words": question.words}
         return self.tokenizer(question.text, question.pair, return_token_type_ids=self.facts.is_paired, **options)
 
     def _outputs(self, inputs: Sequence[Mapping[str, Any]], device: torch.device) -> Sequence[Tensor]:
@@ -87,11 +92,9 @@ class RowModel:
                 values = one[name] if name != "attention_mask" else [1] * len(one["input_ids"])
                 batch[name][row, : len(values)] = torch.tensor(values)
         mask = batch["attention_mask"].to(device)
-        output = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})
         if self.kind == "vectors":
-            weight = mask.unsqueeze(-1).float()
-            pooled = (output.last_hidden_state.float() * weight).sum(1) / weight.sum(1).clamp(min=1)
-            return list(torch.nn.functional.normalize(pooled, dim=1).cpu())
+            return list(pooled(self.model, batch["input_ids"].to(device), mask).float().cpu())
+        output = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})
         logits = output.logits.float().cpu()
         return [
             row[: len(one["input_ids"])] if self.kind == "tags" else row
@@ -106,17 +109,12 @@ class RowModel:
         return label_answer(output.numpy(), self.facts)
 
     def _tags(self, output: Tensor, encoded: Mapping[str, Any]) -> dict[str, Any]:
-        """The tag of each word, by its first token; words that were cut off have none."""
-        best, words = output.argmax(-1).tolist(), encoded["words"]
-        places: dict[int, int] = {}
-        for place, word in enumerate(words):
-            if word is not None:
-                places.setdefault(word, place)
-        tags = [
-            self.facts.label_names[best[places[number]]] if number in places else None
-            for number in range(len(encoded["texts"]))
-        ]
-        return {"words": list(encoded["texts"]), "tags": tags}
+        """The tag of each word, by its first piece; words that were cut off have none."""
+        best = output.argmax(-1).tolist()
+        places = [place for place, label in enumerate(encoded["first_pieces"]) if label != IGNORED]
+        tags: list[str | None] = [self.facts.label_names[best[place]] for place in places]
+        words = list(encoded["words"])
+        return {"words": words, "tags": tags + [None] * (len(words) - len(tags))}
 
 
 def label_answer(logits: np.ndarray, facts: TaskFacts) -> dict[str, Any]:

@@ -1,0 +1,60 @@
+"""What is shown is what is trained: answers of chats carry loss, prompts and padding do not."""
+
+import json
+
+import pytest
+
+from forerun.own.look import look_at
+from forerun.settings.load import settings_from
+
+
+def settings(tmp_path, rows, workload, model, **data):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return settings_from(
+        {
+            "name": "l", "workload": workload, "model": {"name": model},
+            "batch": {"micro_batch_size": 2, "sequence_length": 64, "padding": "longest"},
+            "data": {"source": str(path), **data},
+        }
+    )  # fmt: skip
+
+
+def learned(side):
+    return "".join(token.text for token in side.tokens if token.carries_loss)
+
+
+def test_only_answers_of_a_chat_carry_loss(tmp_path):
+    rows = [
+        {"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": f"after {n}?"},
+                      {"role": "assistant", "content": f"it is {n + 1}"}]}
+        for n in range(40)
+    ]  # fmt: skip
+    look = look_at(settings(tmp_path, rows, "causal-lm", "tiny-llama"), rows=2)
+    assert look.format == "messages"
+    assert len(look.rows) == 2
+    for row in look.rows:
+        (side,) = row.sides
+        whole = "".join(token.text for token in side.tokens)
+        assert "be brief" in whole
+        answer = learned(side)
+        assert answer.startswith("it is ")
+        assert "after" not in answer
+
+
+def test_a_rewriting_shows_what_is_read_and_what_is_to_be_written(tmp_path):
+    rows = [{"source": f"word {n}", "target": f"WORD {n}"} for n in range(40)]
+    (row,) = look_at(settings(tmp_path, rows, "seq2seq-lm", "tiny-t5"), rows=1).rows
+    assert [side.name for side in row.sides] == ["text", "answer"]
+    assert learned(row.sides[0]) == ""
+    assert learned(row.sides[1]).startswith("WORD")
+
+
+@pytest.mark.parametrize(("value", "shown"), [("pos", "pos"), (["a", "b"], "a, b")])
+def test_the_label_of_a_row_is_named(tmp_path, value, shown):
+    others = {"pos": "neg", ("a", "b"): ["c"]}[value if isinstance(value, str) else tuple(value)]
+    rows = [{"text": f"{'yes' if n % 2 else 'no'} text {n}", "label": value if n % 2 else others} for n in range(40)]
+    look = look_at(settings(tmp_path, rows, "sequence-classification", "tiny-bert"), rows=40)
+    labels = {row.label for row in look.rows if "yes" in "".join(token.text for token in row.sides[0].tokens)}
+    assert labels == {shown}
+    assert look.loss_share == 0
