@@ -23,7 +23,8 @@ from forerun.own.rewriting import open_rewriting
 from forerun.own.tagging import TAG_SCORES, open_tagging
 from forerun.own.task import Task, criteria_of_task
 from forerun.own.token_scores import TOKEN_SCORES
-from forerun.runs.recipe import Experiment
+from forerun.report.tables import Cell, ResultTable
+from forerun.runs.recipe import Experiment, Judgement
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.train.ranks import is_follower
@@ -64,7 +65,8 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         InvalidSettings: the model, its tokenizer or the settings do not go with the data.
     """
     start = time.perf_counter()
-    task = open_task(settings, lengths_only=lengths_only)
+    parts = _parts(settings)
+    task = TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
     plan = task.data.plan()
     if task.assumptions:
         plan = replace(plan, assumptions=(*plan.assumptions, *task.assumptions))
@@ -92,7 +94,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         final_examples=task.final_examples,
         evaluate=lambda step, number: task.evaluate(step),
         judge=task.judge,
-        baselines=task.baselines,
+        baselines=lambda answers: _with_notes(task.baselines(answers), parts),
         criteria=criteria_of_task(score, is_higher_better=task.scores[score]),
         save_assets=lambda folder: write_assets(folder, task.facts, task.tokenizer, full),
         trivial=task.trivial,
@@ -122,12 +124,16 @@ def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) ->
         task.before(step, folder)
 
 
-def open_task(settings: Settings, *, lengths_only: bool = False) -> Task:
+def open_task(settings: Settings) -> Task:
     """The task of the settings' workload and data.
 
     Raises:
         BadData: as `load_experiment`.
     """
+    return TASKS[settings.workload](settings, _parts(settings), lengths_only=False)
+
+
+def _parts(settings: Settings) -> OwnParts:
     parts = read_parts(settings)
     allowed = FORMATS[settings.workload]
     if parts.format not in allowed:
@@ -136,4 +142,15 @@ def open_task(settings: Settings, *, lengths_only: bool = False) -> Task:
             f"data.format: {settings.workload} learns from rows of {' or '.join(allowed)}; {settings.data.source} has "
             f"rows of {parts.format}. Set data.format and data.fields, or set workload to {' or '.join(others)}."
         )
-    return TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
+    return parts
+
+
+def _with_notes(judgement: Judgement, parts: OwnParts) -> Judgement:
+    """The judgement, and a table of what the data lost on the way, if anything."""
+    sizes = [("training", parts.train), ("validation", parts.validation), ("test", parts.test)]
+    rows: list[list[Cell]] = [[name, str(len(own))] for name, own in sizes]
+    for note in parts.notes:
+        what, _, detail = note.partition(": ")
+        rows.append([what, detail])
+    table = ResultTable(title="Rows", note=f"Rows of {parts.format}.", columns=["", ""], rows=rows)
+    return replace(judgement, tables=[*judgement.tables, table])

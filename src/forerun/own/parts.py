@@ -1,14 +1,14 @@
 """Rows of own data in one form, in three parts: training, validation, test."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from forerun.data.labelled_text import uniform
-from forerun.data.own.canonical import checked_row
 from forerun.data.own.formats import SAMPLE_ROWS, RowLayout, layout_of
 from forerun.data.own.repairs import Repairs
-from forerun.data.own.rows import read_own_rows
+from forerun.data.own.rows import rows_of
+from forerun.data.own.splits import PARTS, SplitKey, keyed_rows, split_rows
 from forerun.errors import BadData
 from forerun.settings.schema import Settings
 
@@ -36,33 +36,33 @@ class OwnParts:
 
 
 def read_parts(settings: Settings) -> OwnParts:
-    """Read, recognise and split the rows of `data.source`.
+    """Read, recognise and split the rows of `data.source`; all of them are in memory.
 
     Raises:
         BadData: they cannot be read or told apart, or a part of them has no rows.
     """
     data = settings.data
-    assert data.source is not None
-    raw = list(read_own_rows(data.source, data.repair))
-    layout, repairs = layout_of(data, raw[:SAMPLE_ROWS], settings.workload), Repairs(data.repair)
-    parts: dict[str, list[Any]] = {"train": [], "validation": [], "test": []}
-    for number, row in enumerate(raw, start=1):
-        record = checked_row(row, layout, f"{data.source}, row {number}", repairs)
-        if record is not None:
-            parts[_part(str(row.get("split", "")).lower(), number, settings)].append(record)
-    for name, rows in parts.items():
+    # the sample is read with a count of its own, or its repairs would be counted twice
+    layout = layout_of(data, list(islice(rows_of(data, Repairs(data.repair)), SAMPLE_ROWS)), settings.workload)
+    repairs, records = Repairs(data.repair), []
+
+    def keys() -> Iterator[SplitKey]:
+        for record, key in keyed_rows(data, layout, repairs):
+            records.append(record)
+            yield key
+
+    split = split_rows(keys(), data)
+    parts = {part: [records[place] for place in split.places(part)] for part in PARTS}
+    for part, rows in parts.items():
         if not rows:
-            raise BadData(f"{data.source}: the part {name} has no rows; found {len(raw)} in all. Give more rows.")
-    return OwnParts(layout, parts["train"], parts["validation"], parts["test"], tuple(repairs.lines()))
-
-
-def _part(split: str, number: int, settings: Settings) -> str:
-    """Part of a row: the file's own, or drawn; validation rows are drawn from training rows where a file has none."""
-    place, shares = uniform("own part", str(number)), settings.data
-    assert not isinstance(shares.validation, str)
-    assert not isinstance(shares.test, str)
-    if split in ("val", "valid", "validation", "dev", "test"):
-        return "test" if split == "test" else "validation"
-    if split:
-        return "validation" if place < shares.validation else "train"
-    return "test" if place < shares.test else "validation" if place < shares.test + shares.validation else "train"
+            raise BadData(
+                f"{data.source}: a run needs rows to train on, to watch and to judge by; found none for {part} among "
+                f"{len(records)}. Set data.validation and data.test to a share above 0, or to a file."
+            )
+    notes = repairs.lines()
+    if split.left_training or split.left_validation:
+        notes.append(
+            f"left out, as their text is judged on: {split.left_training} training rows, {split.left_validation} "
+            f"validation rows"
+        )
+    return OwnParts(layout, parts["train"], parts["val"], parts["test"], tuple(notes))

@@ -1,0 +1,106 @@
+"""A model of each generic workload, trained in seconds, answers a file of rows, a prompt and requests over HTTP."""
+
+import csv
+import json
+
+import pytest
+from starlette.testclient import TestClient
+
+from forerun.errors import BadData, InvalidSettings, NotSupported
+from forerun.hardware.detect import detect
+from forerun.ledger.store import open_ledger
+from forerun.own.trained import open_trained
+from forerun.runs.registry import open_experiment
+from forerun.runs.run import run_experiment, run_folder
+from forerun.serving.app import make_text_app
+from forerun.serving.predictions import predict_file
+from forerun.serving.row_model import KINDS, RowModel
+from forerun.serving.writing import Sampling, Writer
+from own_sets import SETS, write_set
+
+pytestmark = pytest.mark.filterwarnings("ignore::forerun.train.loop.NotLearningWarning")
+EPOCHS = {"one": 6, "tags": 6}
+ANSWER_COLUMNS = {
+    "one": {"label", "probability", "probabilities"}, "several": {"labels", "probabilities"}, "number": {"number"},
+    "pair": {"label", "probability", "probabilities"}, "tags": {"tags"}, "pairs": {"vector"}, "triplets": {"vector"},
+    "text": {"text"}, "packed": {"text"}, "chat": {"text"}, "translation": {"text"}, "preference": {"text"},
+}  # fmt: skip
+ASKED = {
+    "one": {"text": "a good film"}, "several": {"text": "we go out rain"}, "number": {"text": "much the film much"},
+    "pair": {"text": "good", "pair": "bad"}, "tags": {"words": ["the", "mr", "good", "bad"]},
+    "pairs": {"anchor": "good sad film"}, "triplets": {"anchor": "good sad film"}, "text": {"text": "the dog"},
+    "packed": {"text": "the dog"}, "chat": {"messages": [{"role": "user", "content": "after 2?"}]},
+    "translation": {"source": "ab cd"}, "preference": {"prompt": "how is the rain?"},
+}  # fmt: skip
+
+
+def trained(tmp_path, kind):
+    """The model of a run of seconds."""
+    schedule = {"epochs": EPOCHS.get(kind, 1), "warmup_steps": 4}
+    experiment = open_experiment(write_set(tmp_path / "data", kind, schedule=schedule))
+    with open_ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
+        result = run_experiment(experiment, detect().device, ledger, tmp_path / "runs")
+        return open_trained(run_folder(ledger.run(result.run_id)))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ANSWER_COLUMNS)
+def test_rows_without_answers_are_answered(tmp_path, kind):
+    model = trained(tmp_path, kind)
+    (tmp_path / "new.jsonl").write_text(json.dumps({**ASKED[kind], "id": 7}) + "\n")
+    to = tmp_path / "answers.jsonl"
+    written = predict_file(model, str(tmp_path / "new.jsonl"), to, sampling=Sampling(new_tokens=8), name=kind)
+    (row,) = [json.loads(line) for line in to.read_text().splitlines()]
+    assert written.rows == 1
+    assert row["id"] == 7
+    answer = set(row) - set(ASKED[kind]) - {"id"}
+    assert {name.removeprefix("predicted_") for name in answer} == ANSWER_COLUMNS[kind]
+    with pytest.raises(InvalidSettings, match="overwrite"):
+        predict_file(model, str(tmp_path / "new.jsonl"), to, sampling=Sampling(), name=kind)
+    (tmp_path / "bad.jsonl").write_text(json.dumps({"nothing": 1}) + "\n")
+    with pytest.raises(BadData, match="row 1"):
+        predict_file(model, str(tmp_path / "bad.jsonl"), tmp_path / "b.jsonl", sampling=Sampling(), name=kind)
+    assert not list(tmp_path.glob("b.jsonl*"))
+
+
+@pytest.mark.medium
+def test_answers_to_a_table_are_right_and_those_of_the_service(tmp_path):
+    model = trained(tmp_path, "one")
+    to = tmp_path / "answers.csv"
+    source = model.settings.data.source
+    assert source is not None
+    predict_file(model, source, to, sampling=Sampling(), name="one")
+    with to.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(row["label"] == row["predicted_label"] for row in rows) / len(rows) > 0.9
+    with TestClient(make_text_app("one", rows=RowModel(model), hosts=["testserver"])) as client:
+        answers = client.post("/v1/classify", json={"input": [row["text"] for row in rows[:20]]}).json()["data"]
+    assert [answer["label"] for answer in answers] == [row["predicted_label"] for row in rows[:20]]
+
+
+@pytest.mark.medium
+def test_tags_stand_beside_their_words(tmp_path):
+    model = RowModel(trained(tmp_path, "tags"))
+    (answer,) = model.answer([("the mr good bad", None)])
+    assert answer["tags"] == ["O", "O", "B-NAME", "I-NAME"]
+    (cut,) = model.answer([(" ".join(["the"] * 60), None)])
+    assert cut["tags"][-1] is None
+    assert len(cut["tags"]) == 60
+
+
+def test_every_workload_is_used_or_refused_by_name():
+    from forerun.serving.writing import WRITES
+
+    assert {workload for _, workload, _ in SETS.values()} == {*KINDS, *WRITES, "masked-lm"}
+
+
+@pytest.mark.medium
+def test_a_chat_goes_on_over_several_turns(tmp_path):
+    model = trained(tmp_path, "chat")
+    writer = Writer(model.model, model.tokenizer, "chat", is_chat=model.facts.is_chat)
+    messages = [{"role": "user", "content": "after 2?"}]
+    answer = "".join(writer.write(writer.chat_ids(messages), Sampling(new_tokens=8)))
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "after 3?"}]
+    assert isinstance("".join(writer.write(writer.chat_ids(messages), Sampling(new_tokens=8))), str)
+    with pytest.raises(NotSupported, match="no labels or vectors"):
+        RowModel(model)
