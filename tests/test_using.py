@@ -7,16 +7,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from forerun.errors import BadData, InvalidSettings, NotSupported
-from forerun.hardware.detect import detect
-from forerun.ledger.store import open_ledger
 from forerun.own.trained import open_trained
-from forerun.runs.registry import open_experiment
-from forerun.runs.run import run_experiment, run_folder
 from forerun.serving.app import make_text_app
 from forerun.serving.predictions import predict_file
 from forerun.serving.row_model import KINDS, RowModel
 from forerun.serving.writing import Sampling, Writer
-from own_sets import SETS, write_set
+from own_driver import training_of
+from own_sets import SETS
 
 pytestmark = pytest.mark.filterwarnings("ignore::forerun.train.loop.NotLearningWarning")
 EPOCHS = {"one": 6, "tags": 6}
@@ -35,12 +32,11 @@ ASKED = {
 
 
 def trained(tmp_path, kind):
-    """The model of a run of seconds."""
-    schedule = {"epochs": EPOCHS.get(kind, 1), "warmup_steps": 4}
-    experiment = open_experiment(write_set(tmp_path / "data", kind, schedule=schedule))
-    with open_ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
-        result = run_experiment(experiment, detect().device, ledger, tmp_path / "runs")
-        return open_trained(run_folder(ledger.run(result.run_id)))
+    """A model that was trained for seconds, without forecast or verdict."""
+    _, training = training_of(tmp_path, kind, schedule={"epochs": EPOCHS.get(kind, 1), "warmup_steps": 4})
+    for _ in training.steps():
+        pass
+    return open_trained(tmp_path)
 
 
 @pytest.mark.medium
