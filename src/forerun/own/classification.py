@@ -31,7 +31,7 @@ from forerun.own.label_tables import (
 from forerun.own.number_scores import NUMBER_SCORES, judge_numbers, number_scores
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import class_logits, held_out_data
-from forerun.own.task import Task, first_rows, named, strongest, watched
+from forerun.own.task import Task, named, strongest, watched
 from forerun.own.tokens import encoded, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
@@ -68,8 +68,7 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
     Raises:
         BadData: fewer than two labels.
     """
-    rows = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
-    rows["test"] = parts.test
+    rows = parts.split(settings.evaluation.examples)
     texts = (text for row in parts.train for text in (row.text, row.pair) if text is not None)
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     facts = _facts(settings, parts, tokenizer.pad_token_id)

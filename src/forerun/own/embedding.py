@@ -20,7 +20,7 @@ from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import batches_by_length, scoring
-from forerun.own.task import Task, first_rows, named, strongest, watched
+from forerun.own.task import Task, named, strongest, watched
 from forerun.own.tokens import encoded, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
@@ -68,14 +68,8 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     Raises:
         NotSupported: pairs have scores.
     """
-    split = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
-    split["test"] = parts.test
-    if any(isinstance(row, PairRow) and row.score is not None for row in split["train"]):
-        raise NotSupported(
-            f"data.fields: embedding learns from pairs that belong together; {settings.data.source} has a score for "
-            f"each. Keep the pairs with high scores and leave the column out, or set workload to "
-            f"sequence-classification with data.labels: number."
-        )
+    split = parts.split(settings.evaluation.examples)
+    _require_no_scores(settings, split["train"])
     texts = (text for row in split["train"] for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     has_negatives = parts.format == "triplets"
@@ -126,6 +120,15 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         assumptions=assumptions,
         before=before,
     )
+
+
+def _require_no_scores(settings: Settings, rows: Rows) -> None:
+    if any(isinstance(row, PairRow) and row.score is not None for row in rows):
+        raise NotSupported(
+            f"data.fields: embedding learns from pairs that belong together; {settings.data.source} has a score for "
+            f"each. Keep the pairs with high scores and leave the column out, or set workload to "
+            f"sequence-classification with data.labels: number."
+        )
 
 
 def vectors(step: TrainingStep, samples: Sequence[TokenSample], facts: TaskFacts) -> np.ndarray:

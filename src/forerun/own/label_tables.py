@@ -40,9 +40,10 @@ def confusion_table(names: Sequence[str], answers: LabelPredictions, decision: D
         for name, row in zip(names, counts.tolist(), strict=True):
             rows.append([name, *row])
         return ResultTable(title="Confusions", note="Rows: true.", columns=["true", *names], rows=rows)
-    pairs = [(int(counts[a, b]), a, b) for a, b in zip(*np.nonzero(counts), strict=True) if a != b]
+    pairs = [(int(counts[a, b]), a, b) for a, b in np.argwhere(counts).tolist() if a != b]
     pairs.sort(key=lambda pair: (-pair[0], pair[1], pair[2]))
-    rows = [[names[a], names[b], count] for count, a, b in pairs[:MOST_LABELS]]
+    for count, a, b in pairs[:MOST_LABELS]:
+        rows.append([names[a], names[b], count])
     return ResultTable(
         title="Confusions", note=f"The most frequent of {len(pairs)} kinds.", columns=["true", "answer", "rows"],
         rows=rows,
@@ -97,7 +98,7 @@ def mistake_table(
     worst: list[int] = wrong[np.argsort(-sureness[wrong], kind="stable")][:EXAMPLES].tolist()
 
     def labels(row: np.ndarray) -> str:
-        return ", ".join(names[number] for number in np.flatnonzero(row)) or "none"
+        return ", ".join(names[number] for number in np.flatnonzero(row).tolist()) or "none"
 
     rows: list[list[Cell]] = [
         [shortened(texts[n]), labels(answers.targets[n]), labels(predictions[n]), float(sureness[n])] for n in worst

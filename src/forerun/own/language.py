@@ -9,7 +9,7 @@ Chats go through the tokenizer's chat template, and the loss is that of all answ
 is too long is cut; a row of which no answer is left is left out, and counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -25,7 +25,7 @@ from forerun.own.facts import TaskFacts
 from forerun.own.generated import Answers, generate_answers, generated_judgement
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import held_out_data
-from forerun.own.task import Task, first_rows, watched
+from forerun.own.task import Task, watched
 from forerun.own.token_scores import TOKEN_SCORES, Untrained, judge_tokens, score_tokens
 from forerun.own.tokens import PLAIN_TEMPLATE, tokenizer_of
 from forerun.own.workloads import workload_of_facts
@@ -61,19 +61,13 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         InvalidSettings: the tokenizer has no end token, or a template writes the start token twice.
         BadData: no row has anything to learn.
     """
-    split = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
-    split["test"] = parts.test
+    split = parts.split(settings.evaluation.examples)
     is_text = parts.format == "text"
     texts = chain.from_iterable(texts_of(row) for row in parts.train)
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     encoder = TextEncoder(tokenizer, settings) if is_text else ChatEncoder(tokenizer, settings)
     rows = {part: encoder.rows(own) for part, own in split.items()}
-    for part, own in rows.items():
-        if not own.samples:
-            raise BadData(
-                f"{settings.data.source}: the part {part} needs rows with an answer that fits into batch."
-                f"sequence_length={settings.batch.sequence_length} tokens; found none in {len(split[part])}. Raise it."
-            )
+    _require_rows(settings, rows)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
@@ -84,14 +78,14 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     }  # fmt: skip
     data = TokenData(settings, rows["train"].samples, facts.pad_id)
     untrained = Untrained(held_out["test"])
-    asked = [] if is_text or not settings.evaluation.new_tokens else list(split["test"][:GENERATED_ROWS])
+    questions = [] if is_text or not settings.evaluation.new_tokens else list(split["test"][:GENERATED_ROWS])
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         return watched(score_tokens(step, held_out["validation"]).metrics(rows["validation"].text_bytes))
 
     def judge(step: TrainingStep) -> tuple[Any, Answers | None]:
         scores = score_tokens(step, held_out["test"])
-        return scores, encoder.answer(step, asked) if asked and isinstance(encoder, ChatEncoder) else None
+        return scores, encoder.answer(step, questions) if questions and isinstance(encoder, ChatEncoder) else None
 
     def baselines(answers: tuple[Any, Answers | None]) -> Any:
         scores, generated = answers
@@ -117,9 +111,19 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         scores=TOKEN_SCORES,
         assumptions=assumptions,
         trivial=TrivialLoss(label_entropy(data.valid_labels()), "always answering with the shares of the tokens"),
-        generated=Generated(((len(asked), None),)) if asked else Generated(),
+        generated=Generated(((len(questions), None),)) if questions else Generated(),
         before=untrained.score,
     )
+
+
+def _require_rows(settings: Settings, rows: Mapping[str, LanguageRows]) -> None:
+    for part, own in rows.items():
+        if not own.samples:
+            raise BadData(
+                f"{settings.data.source}: the part {part} needs rows with an answer that fits into batch."
+                f"sequence_length={settings.batch.sequence_length} tokens; found none, {own.empty} rows are too long. "
+                f"Raise it."
+            )
 
 
 class TextEncoder:

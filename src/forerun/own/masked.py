@@ -19,7 +19,7 @@ from forerun.errors import InvalidSettings
 from forerun.own.facts import TaskFacts
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import held_out_data
-from forerun.own.task import Task, first_rows, watched
+from forerun.own.task import Task, watched
 from forerun.own.token_scores import TOKEN_SCORES, TokenScores, Untrained, judge_tokens, score_tokens
 from forerun.own.tokens import around_texts, tokenizer_of
 from forerun.own.workloads import workload_of_facts
@@ -104,8 +104,7 @@ def open_masked(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> T
         settings.seed, tokenizer.mask_token_id, tuple(sorted(set(tokenizer.all_special_ids))), len(tokenizer)
     )
     length = settings.batch.sequence_length
-    split = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
-    split["test"] = parts.test
+    split = parts.split(settings.evaluation.examples)
     plain = {name: masked_rows([row.text for row in rows], tokenizer, length) for name, rows in split.items()}
     hidden = {
         name: [masking.hidden(sample.ids, HELD_OUT, number) for number, sample in enumerate(plain[name])]

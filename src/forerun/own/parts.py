@@ -34,6 +34,11 @@ class OwnParts:
         """Column of each part of a row."""
         return self.layout.fields
 
+    def split(self, most_watched: int) -> dict[str, Sequence[Any]]:
+        """Rows by part; at most so many validation rows where that is not 0."""
+        watched = self.validation[:most_watched] if most_watched else self.validation
+        return {"train": self.train, "validation": watched, "test": self.test}
+
 
 def read_parts(settings: Settings) -> OwnParts:
     """Read, recognise and split the rows of `data.source`; all of them are in memory.

@@ -26,7 +26,7 @@ from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.language import ChatEncoder, cut_sample
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import BATCH_TOKENS, batches_by_length, scoring
-from forerun.own.task import Task, first_rows, named, strongest, watched
+from forerun.own.task import Task, named, strongest, watched
 from forerun.own.token_scores import LOGIT_VALUES
 from forerun.own.tokens import tokenizer_of
 from forerun.own.workloads import workload_of_facts
@@ -75,8 +75,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     Raises:
         BadData: no pair has both answers within the sequence length.
     """
-    split = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
-    split["test"] = parts.test
+    split = parts.split(settings.evaluation.examples)
     texts = (text for row in parts.train for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     encoder = ChatEncoder(tokenizer, settings)
@@ -91,15 +90,10 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
         start_id=encoder.start_id, is_chat=True,
     )  # fmt: skip
-    if lengths_only or not pairs.reference:  # shapes do not depend on the values
-        for own in data.values():
-            own.numbers.update(
-                dict.fromkeys(("reference_chosen", "reference_rejected"), np.zeros(len(own.lengths), np.float32))
-            )
-        assumptions = (
-            *assumptions,
-            "The reference's log-probabilities, one pass over all pairs, are computed once before.",
-        )
+    for own in data.values():  # a forecast needs no values, and training gets them in `before`
+        zeros = np.zeros(len(own.lengths), np.float32)
+        own.numbers.update(reference_chosen=zeros, reference_rejected=zeros)
+    assumptions = (*assumptions, "The reference's pass over all pairs, once before training, is not in this forecast.")
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         answers = log_probabilities(step, data["validation"])

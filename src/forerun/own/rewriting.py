@@ -19,7 +19,7 @@ from forerun.own.facts import TaskFacts
 from forerun.own.generated import Answers, generate_answers, generated_judgement
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import held_out_data
-from forerun.own.task import Task, first_rows, watched
+from forerun.own.task import Task, watched
 from forerun.own.token_scores import TOKEN_SCORES, TokenScores, Untrained, judge_tokens, score_tokens
 from forerun.own.tokens import encoded, tokenizer_of
 from forerun.own.workloads import workload_of_facts
@@ -38,15 +38,13 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     Raises:
         BadData: a chat has more than one question and answer.
     """
-    split = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
-    split["test"] = parts.test
-    split = {part: [source_and_target(row) for row in rows] for part, rows in split.items()}
+    everyone = parts.split(settings.evaluation.examples).items()
+    split = {part: [source_and_target(row) for row in rows] for part, rows in everyone}
     texts = (text for pair in split["train"] for text in pair)
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     length = settings.batch.sequence_length
     samples = {part: rewriting_samples(rows, tokenizer, length) for part, rows in split.items()}
-    config = config_of(settings)
-    start = getattr(config, "decoder_start_token_id", None)
+    start = getattr(config_of(settings), "decoder_start_token_id", None)
     start = tokenizer.pad_token_id if start is None else start
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields), sequence_length=length,
@@ -60,10 +58,10 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     new_tokens = settings.evaluation.new_tokens or max(len(s.target) for s in samples["test"])  # type: ignore[arg-type]
 
     def judge(step: TrainingStep) -> tuple[TokenScores, Answers]:
-        prompts = [sample.ids for sample in samples["test"][:GENERATED_ROWS]]
-        sources, targets = [source for source, _ in asked_rows], [target for _, target in asked_rows]
+        prompts = [list(map(int, sample.ids)) for sample in samples["test"][:GENERATED_ROWS]]
+        sources, targets = zip(*asked_rows, strict=True)
         own_answers = generate_answers(
-            step, tokenizer, [list(map(int, ids)) for ids in prompts], sources, targets, end_ids=facts.end_ids,
+            step, tokenizer, prompts, sources, targets, end_ids=facts.end_ids,
             pad_id=facts.pad_id, new_tokens=new_tokens,
         )  # fmt: skip
         return score_tokens(step, held_out["test"]), own_answers

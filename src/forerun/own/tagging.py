@@ -19,7 +19,7 @@ from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import answers, held_out_data
-from forerun.own.task import Task, first_rows, named, strongest, watched
+from forerun.own.task import Task, named, strongest, watched
 from forerun.own.tokens import around_texts, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
@@ -39,8 +39,7 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
     Raises:
         BadData: fewer than two tags.
     """
-    split = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
-    split["test"] = parts.test
+    split = parts.split(settings.evaluation.examples)
     tokenizer, assumptions = tokenizer_of(
         settings, (" ".join(row.words) for row in parts.train), lengths_only=lengths_only
     )
@@ -111,7 +110,7 @@ def answer_tags(step: TrainingStep, data: TokenData, rows: Sequence[TaggedRow], 
     result: Tags = [[] for _ in rows]
     for indices, parts in answers(step, data, likeliest):
         for index, own in zip(indices, (row for part in parts for row in part.tolist()), strict=True):
-            tags = [names[place] for place in own if place != IGNORED]
+            tags: list[str] = [names[int(place)] for place in own if place != IGNORED]
             result[index] = tags + [default] * (len(rows[index].words) - len(tags))
     return result
 

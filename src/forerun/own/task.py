@@ -1,6 +1,6 @@
 """What does each generic workload add to a run on own data? Its samples, its step, its scores and its baselines."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,8 +101,3 @@ def named(baselines: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 def watched(scores: Mapping[str, float]) -> dict[str, float]:
     """Scores of the validation rows under their names."""
     return {f"{VALIDATION}{name}": value for name, value in scores.items()}
-
-
-def first_rows(rows: Sequence[Any], most: int) -> Sequence[Any]:
-    """All rows, or the first `most` of them where that is not 0."""
-    return rows[:most] if most else rows
