@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "forerun"
 ORDER = [
     "errors", "units", "extensions", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
     "virtual", "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
-    "report", "runs", "tune", "api", "hf", "notebook", "pytest_plugin", "cli", "recipes", "__main__",
+    "report", "runs", "own", "tune", "api", "hf", "notebook", "pytest_plugin", "cli", "recipes", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",

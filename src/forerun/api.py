@@ -21,7 +21,14 @@ from forerun.plan.migrate import make_migration
 from forerun.plan.outcome import GpuComparison, Migration, RunPlan, WhatIf
 from forerun.plan.what_if import what_if
 from forerun.records import Explanation, Forecast
-from forerun.runs.registry import load_recipe, profiles, recipe_names, target_names
+from forerun.runs.registry import (
+    load_recipe,
+    open_experiment,
+    profiles,
+    recipe_names,
+    target_names,
+    trains_own_data,
+)
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
@@ -242,8 +249,8 @@ def _no_cycle_collection() -> Iterator[None]:
 
 def request_of(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
     """The question that checked settings ask of a device: workload, batch plan, and what is known of the run."""
-    if settings.workload in recipe_names():
-        experiment = load_recipe(settings.workload).load_experiment(settings, lengths_only=True)
+    if settings.workload in recipe_names() or trains_own_data(settings):
+        experiment = open_experiment(settings, lengths_only=True)
         return ForecastRequest(
             experiment.settings,
             experiment.workload,
@@ -253,11 +260,10 @@ def request_of(settings: Settings, device: Device, price_per_hour: float | None)
             experiment.known_times(device),
         )
     if settings.workload in GENERIC:
-        if settings.recipe or settings.data.source is not None:
-            refused_key = "recipe" if settings.recipe else "data.source"
+        if settings.recipe:
             raise InvalidSettings(
-                f"{refused_key}: is for recipes, which bring their data; found workload={settings.workload!r}. "
-                f"Leave it out, or set workload to one of {', '.join(recipe_names())}."
+                f"recipe: is for recipes; found workload={settings.workload!r}. Leave it out, or set workload to one "
+                f"of {', '.join(recipe_names())}."
             )
         workload = generic_workload(settings.workload)
         return ForecastRequest(

@@ -76,7 +76,7 @@ def _in_processes(target: str, overrides: list[str], resume: str | None, more: l
     several = [*overrides, f"parallel.world_size={processes}"]
     is_sharded = any(text.replace(" ", "") == "parallel.kind=fsdp" for text in overrides)
     kind = "fsdp" if is_sharded or resolve(target).parallel.kind == "fsdp" else "ddp"
-    _require_recipe(resolve(target, [f"parallel.kind={kind}", *several]))
+    _require_data(resolve(target, [f"parallel.kind={kind}", *several]))
     arguments = ["train", target]
     for text in (f"parallel.kind={kind}", *several):
         arguments += ["--set", text]
@@ -102,7 +102,7 @@ def _run(experiment: "Experiment", resume: str | None, trackers: list[str] | Non
 
 
 def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
-    """Score the newest checkpoint of a run on held-out data, beside the baselines."""
+    """Score the model of a run, the best or newest checkpoint, on held-out data, beside the baselines."""
     from rich.console import Console
 
     from forerun.hardware.detect import detect
@@ -110,13 +110,13 @@ def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
     from forerun.report.terminal import result_table
     from forerun.runs.run import run_folder, start_training
     from forerun.settings.load import settings_from
-    from forerun.train.checkpoint import load_newest
+    from forerun.train.best import load_judged
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
     experiment = open_settings(settings_from(row.settings))
     training = start_training(experiment, detect().device, run_folder(row))
-    if load_newest(training.folder, training.step) is None:
+    if not load_judged(training.folder, training.step):
         raise InvalidSettings(f"Run {row.id} has no checkpoint in {training.folder}. Resume it, or start a new run.")
     judgement = experiment.baselines(experiment.judge(training.step))
     if as_json:
@@ -188,26 +188,26 @@ def _open(target: str, overrides: list[str] | None) -> "Experiment":
 
 
 def open_settings(settings: object) -> "Experiment":
-    """The experiment (recipe and data) of settings that name a recipe."""
-    from forerun.runs.registry import load_recipe
+    """The experiment (data and evaluation) of settings that name a recipe, or a generic workload and its data."""
+    from forerun.runs.registry import open_experiment
     from forerun.train.interrupt import Interrupted
 
-    checked = _require_recipe(settings)
     try:
-        return load_recipe(checked.workload).load_experiment(checked)
+        return open_experiment(_require_data(settings))
     except Interrupted as stop:  # while it made a model to begin with
         typer.echo(f"{stop} The same command goes on from there.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from stop
 
 
-def _require_recipe(settings: object) -> "Settings":
-    from forerun.runs.registry import recipe_names
+def _require_data(settings: object) -> "Settings":
+    from forerun.runs.registry import recipe_names, trains_own_data
     from forerun.settings.schema import Settings
 
-    if not isinstance(settings, Settings) or settings.workload not in recipe_names():
+    if not isinstance(settings, Settings) or not (settings.workload in recipe_names() or trains_own_data(settings)):
         raise NotSupported(
-            f"workload: training needs a recipe, which brings its data; found "
-            f"{getattr(settings, 'workload', None)!r}. Recipes: {', '.join(recipe_names())}."
+            f"data.source: training needs data, which a recipe brings and data.source names; found workload "
+            f"{getattr(settings, 'workload', None)!r} without any. Set data.source to a file, a folder or a hub id, or "
+            f"take a recipe: {', '.join(recipe_names())}."
         )
     return settings
 

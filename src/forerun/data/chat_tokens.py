@@ -5,13 +5,13 @@ The prompt is what the template makes of the request with its generation prompt.
 generation stops at; it is trained too, so that a model learns to stop.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.data.token_data import IGNORED, TokenSample
-from forerun.errors import InvalidSettings
+from forerun.errors import BadData, InvalidSettings
 
 PAD, END, USER, ASSISTANT = "<pad>", "<end>", "<user>", "<assistant>"
 SMALL_TEMPLATE = (
@@ -27,6 +27,8 @@ GEMMA_TEMPLATE = (
 PIECES = r"\r?\n[ \t]*|[0-9]{1,2}| ?[A-Za-z]+| ?_+| ?[^\sA-Za-z0-9_]+|[ \t]+(?! )|\s+"
 """The regular expression of `code_tokens`, with at most two digits together and no blank before them."""
 PROBE = "PROBE"
+Message = Mapping[str, str]
+"""`role` and `content`."""
 SPARE = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<unk>")
 """Special tokens that may pad where a tokenizer pads with its end token, or with none."""
 
@@ -46,8 +48,8 @@ class ChatTokens:
     """Whether the model came with a chat template; others are asked to continue a text before they are adapted."""
 
     @classmethod
-    def around(cls, tokenizer: Any, name: str) -> "ChatTokens":
-        """Check what a tokenizer has.
+    def around(cls, tokenizer: Any, name: str, pad_id: int | None = None) -> "ChatTokens":
+        """Check what a tokenizer has; `pad_id` pads, where somebody has chosen it.
 
         Raises:
             InvalidSettings: it has no pad token, no chat template or nothing to stop at.
@@ -68,7 +70,7 @@ class ChatTokens:
                 f"it puts none. Save its tokenizer with another chat_template in a local directory."
             )
         ends = tuple(dict.fromkeys(token for token in (*stop, tokenizer.eos_token_id) if token is not None))
-        return cls(tokenizer, _pad_id(tokenizer, name, ends), ends, after, is_tuned)
+        return cls(tokenizer, _pad_id(tokenizer, name, ends) if pad_id is None else pad_id, ends, after, is_tuned)
 
     def prompt(self, request: str) -> list[int]:
         """Ids of a request, up to where the answer begins."""
@@ -88,6 +90,57 @@ class ChatTokens:
         place = max((index for index, token in enumerate(ids) if token in self.end_ids), default=len(ids) - 1)
         ids = ids[: place + 1]
         return TokenSample(prompt + ids, [IGNORED] * len(prompt) + ids)
+
+    def conversation(self, messages: Sequence[Message], first: int = 0) -> TokenSample:
+        """A chat for training: the loss is that of the answers from message `first` on, and of their ends.
+
+        Raises:
+            BadData: the template cannot render it, or changes what it has written when a message is added.
+        """
+        ids: list[int] = []
+        labels: list[int] = []
+        text = ""
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant" or number < first:
+                continue
+            before = self._checked(messages[:number], add_generation_prompt=True)
+            after = self._checked(messages[: number + 1])
+            if not before.startswith(text) or not after.startswith(before):
+                raise BadData(
+                    f"chat: a template only adds to what it has written when a message comes; found that of this "
+                    f"tokenizer changes it at message {number + 1} of {len(messages)}, a turn of "
+                    f"{message['role']!r}. Give chats with one answer each, or a tokenizer with another chat_template."
+                )
+            prompt, answer = self._plain(before[len(text) :]), self._plain(after[len(before) :])
+            place = max((index for index, token in enumerate(answer) if token in self.end_ids), default=len(answer) - 1)
+            ids += prompt + answer
+            labels += [IGNORED] * len(prompt) + answer[: place + 1] + [IGNORED] * (len(answer) - place - 1)
+            text = after
+        end = max((index + 1 for index, label in enumerate(labels) if label != IGNORED), default=0)
+        return TokenSample(ids[:end], labels[:end])
+
+    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a chat up to where the next answer begins.
+
+        Raises:
+            BadData: the template cannot render it.
+        """
+        return self._plain(self._checked(messages, add_generation_prompt=True))
+
+    def _plain(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+
+    def _checked(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            return _rendered(self.tokenizer, list(messages), add_generation_prompt=add_generation_prompt)
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise BadData(
+                f"chat: the model's chat template must take every chat; it refuses one with the roles {roles}: {error}"
+                f". Change those rows, or give a tokenizer with another chat_template."
+            ) from error
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of `ids`, without special tokens."""
@@ -115,7 +168,7 @@ def _assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-def _rendered(tokenizer: Any, messages: list[dict[str, str]], *, add_generation_prompt: bool = False) -> str:
+def _rendered(tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
 
 

@@ -2,7 +2,8 @@
 
 A `TokenSample` is one sample after tokenising. Its `target` depends on the workload: nothing or labels per token for
 `causal-lm` (`IGNORED` where the loss is not wanted), labels per token for `masked-lm` and `token-classification`, a
-class for `sequence-classification`, token ids for `seq2seq-lm` and `pairs`. Longer samples are cut.
+class, a number or one number a label for `sequence-classification`, token ids for `seq2seq-lm` and `pairs`. Longer
+samples are cut.
 
 Every batch carries `count` where valid labels are fewer than labels, so that the step can divide without asking the
 device.
@@ -32,7 +33,9 @@ class TokenSample:
     """One tokenised sample."""
 
     ids: Sequence[int]
-    target: Sequence[int] | int | None = None
+    target: Sequence[int] | Sequence[float] | float | None = None
+    types: Sequence[int] | None = None
+    """Which of two texts each token belongs to; None where there is one text."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class TokenData:
         """Labels per token that count in the loss, of workloads that have them; ids where a sample has no others."""
         for sample in self.samples:
             labels = sample.ids if sample.target is None else sample.target
-            assert not isinstance(labels, int), "a class of the whole sample is no label per token"
-            yield from (label for label in labels if label != IGNORED)
+            assert not isinstance(labels, int | float), "a class of the whole sample is no label per token"
+            yield from (int(label) for label in labels if label != IGNORED)
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -59,24 +62,17 @@ class TokenData:
         limit = self.settings.batch.sequence_length
         two_sided = self.settings.workload in ("seq2seq-lm", "pairs")
         return [
-            min(limit, max(len(s.ids), len(s.target) if two_sided and not isinstance(s.target, int | None) else 0))
+            min(
+                limit,
+                max(len(s.ids), len(s.target) if two_sided and not isinstance(s.target, float | int | None) else 0),
+            )
             for s in self.samples
         ]
 
     @cached_property
     def sampler(self) -> PackedSampler | LengthBucketSampler:
         """Order of the samples, and which of them share a micro-batch."""
-        batch = self.settings.batch
-        shape: dict[str, Any] = {
-            "lengths": self.lengths, "micro_batch_size": batch.micro_batch_size,
-            "gradient_accumulation_steps": self.settings.micro_batches_per_step,
-            "sequence_length": batch.sequence_length, "seed": self.settings.seed,
-        }  # fmt: skip
-        if batch.padding == "packed":
-            return PackedSampler(**shape)
-        groups = [str(index) for index in range(len(self.samples))]
-        multiple = LENGTH_MULTIPLE if self.settings.compile == "none" else COMPILED_MULTIPLE
-        return LengthBucketSampler(**shape, groups=groups, padding=batch.padding, length_multiple=multiple)
+        return sampler_of(self.settings, self.lengths)
 
     def plan(self) -> BatchPlan:
         """Shapes of the first epoch."""
@@ -100,31 +96,33 @@ class TokenData:
         if self.settings.batch.padding == "packed":
             return self._packed(rows_of(indices, self.lengths, limit))
         samples, length = [self.samples[index] for index in indices], self.sampler.shape(indices).length
-        ids = _padded([s.ids for s in samples], length, self.padding_id)
-        mask = _padded([[1] * min(len(s.ids), length) for s in samples], length, 0)
+        ids = padded([s.ids for s in samples], length, self.padding_id)
+        mask = padded([[1] * min(len(s.ids), length) for s in samples], length, 0)
         match self.settings.workload:
             case "causal-lm":
                 # transformers/loss/loss_utils.py (5.23), ForCausalLMLoss shifts: a row's first label never counts
-                labels = _padded([_labels(s) for s in samples], length, IGNORED)
+                labels = padded([_labels(s) for s in samples], length, IGNORED)
                 return _counted({"input_ids": ids, "labels": labels}, labels[:, 1:])
             case "sequence-classification":
                 labels = torch.tensor([s.target for s in samples])
-                return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+                batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+                types = [s.types for s in samples if s.types is not None]
+                return {**batch, "token_type_ids": padded(types, length, 0)} if types else batch
             case "pairs":
                 others = [_ids(s.target) for s in samples]
                 return {
                     "input_ids": ids, "attention_mask": mask,
-                    "other_input_ids": _padded(others, length, self.padding_id),
-                    "other_attention_mask": _padded([[1] * min(len(o), length) for o in others], length, 0),
+                    "other_input_ids": padded(others, length, self.padding_id),
+                    "other_attention_mask": padded([[1] * min(len(o), length) for o in others], length, 0),
                 }  # fmt: skip
             case "seq2seq-lm":
                 targets = [_ids(s.target)[:length] for s in samples]
-                labels = _padded(targets, length, IGNORED)
-                decoder = _padded([[self.start_id, *t[:-1]] for t in targets], length, self.padding_id)
+                labels = padded(targets, length, IGNORED)
+                decoder = padded([[self.start_id, *t[:-1]] for t in targets], length, self.padding_id)
                 batch = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": decoder, "labels": labels}
                 return _counted(batch, labels)
             case _:
-                labels = _padded([_ids(s.target) for s in samples], length, IGNORED)
+                labels = padded([_ids(s.target) for s in samples], length, IGNORED)
                 return _counted({"input_ids": ids, "attention_mask": mask, "labels": labels}, labels)
 
     def _packed(self, rows: Sequence[Sequence[int]]) -> Batch:
@@ -138,7 +136,7 @@ class TokenData:
             row_ids: list[int] = []
             row_documents: list[int] = []
             row_positions: list[int] = []
-            row_labels: list[int] = []
+            own_labels: list[int] = []
             for document, index in enumerate(row, start=1):
                 sample, size = self.samples[index], self.lengths[index]
                 firsts.append(number * length + len(row_ids))
@@ -148,37 +146,53 @@ class TokenData:
                 row_positions.extend(range(size))
                 if not is_classification:
                     own = list(_labels(sample)[:size] if is_causal else _ids(sample.target)[:size])
-                    row_labels.extend([IGNORED, *own[1:]] if is_causal else own)  # nobody predicts a first token
+                    own_labels.extend([IGNORED, *own[1:]] if is_causal else own)  # nobody predicts a first token
             if len(row_ids) < length:
                 edges.append((number + 1) * length)
             ids.append(row_ids)
             documents.append(row_documents)
             positions.append(row_positions)
-            labels.append(row_labels)
+            labels.append(own_labels)
         batch = {
-            "input_ids": _padded(ids, length, self.padding_id), "documents": _padded(documents, length, 0),
-            "position_ids": _padded(positions, length, 0),
+            "input_ids": padded(ids, length, self.padding_id), "documents": padded(documents, length, 0),
+            "position_ids": padded(positions, length, 0),
             "boundaries": torch.tensor(edges, dtype=torch.int32),
             "longest": torch.tensor(max(after - before for before, after in pairwise(edges))),
         }  # fmt: skip
         if is_classification:
             classes = [self.samples[index].target for row in rows for index in row]
             return {**batch, "labels": torch.tensor(classes), "firsts": torch.tensor(firsts)}
-        padded = _padded(labels, length, IGNORED)
-        return _counted({**batch, "labels": padded}, padded)
+        row_labels = padded(labels, length, IGNORED)
+        return _counted({**batch, "labels": row_labels}, row_labels)
 
 
-def _ids(target: Sequence[int] | int | None) -> Sequence[int]:
-    if target is None or isinstance(target, int):
+def sampler_of(settings: Settings, lengths: Sequence[int]) -> PackedSampler | LengthBucketSampler:
+    """Order of samples of so many tokens each, none longer than the settings' sequence length."""
+    batch = settings.batch
+    shape: dict[str, Any] = {
+        "lengths": lengths, "micro_batch_size": batch.micro_batch_size,
+        "gradient_accumulation_steps": settings.micro_batches_per_step,
+        "sequence_length": batch.sequence_length, "seed": settings.seed,
+    }  # fmt: skip
+    if batch.padding == "packed":
+        return PackedSampler(**shape)
+    groups = [str(index) for index in range(len(lengths))]
+    multiple = LENGTH_MULTIPLE if settings.compile == "none" else COMPILED_MULTIPLE
+    return LengthBucketSampler(**shape, groups=groups, padding=batch.padding, length_multiple=multiple)
+
+
+def _ids(target: Sequence[int] | Sequence[float] | float | None) -> Sequence[int]:
+    if target is None or isinstance(target, int | float):
         raise ValueError(f"a sample of this workload has a list of ids or labels as its target; found {target!r}")
-    return target
+    return target  # type: ignore[return-value]
 
 
 def _labels(sample: TokenSample) -> Sequence[int]:
     return sample.ids if sample.target is None else _ids(sample.target)
 
 
-def _padded(rows: Sequence[Sequence[int]], length: int, filler: int) -> Tensor:
+def padded(rows: Sequence[Sequence[int]], length: int, filler: int) -> Tensor:
+    """Rows of ids as one tensor (rows, `length`), cut or filled on the right."""
     result = torch.full((len(rows), length), filler, dtype=torch.long)
     for number, row in enumerate(rows):
         cut = row[:length]

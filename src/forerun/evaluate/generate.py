@@ -1,4 +1,5 @@
-"""Text generated for many prompts: batches alike in length, padded on the left, with a key-value cache.
+"""Text generated for many prompts: batches alike in length, padded on the left (of encoders, on the
+right), with a key-value cache.
 
 A batch that runs out of memory is generated again in halves. Greedy decoding does not depend on how prompts are
 batched, but for rounding; sampling draws from torch's generator, so a seed fixes it for one machine and batch size.
@@ -54,7 +55,8 @@ def generate(
     with torch.inference_mode(), POLICIES[precision].autocast(device.type):
         for first in range(0, len(order), batch_size):
             numbers = order[first : first + batch_size]
-            batch = left_padded([prompts[number] for number in numbers], decoding.pad_id)
+            texts = [prompts[number] for number in numbers]
+            batch = (right_padded if is_two_sided(bare) else left_padded)(texts, decoding.pad_id)
             pieces = in_pieces(lambda part: _continued(bare, part, decoding, device), batch)
             rows = [row for piece in pieces for row in piece.tolist()]
             for number, row in zip(numbers, rows, strict=True):
@@ -74,6 +76,17 @@ def left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> dict[str, Tens
         ids[row, -len(prompt) :] = torch.as_tensor(prompt, dtype=torch.long)
         mask[row, -len(prompt) :] = 1
     return {"input_ids": ids, "attention_mask": mask}
+
+
+def right_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> dict[str, Tensor]:
+    """Ids and mask (prompts, longest) for an encoder: the first token of each prompt stands in the first column."""
+    flipped = left_padded([list(reversed(prompt)) for prompt in prompts], pad_id)
+    return {name: tensor.flip(1) for name, tensor in flipped.items()}
+
+
+def is_two_sided(model: nn.Module) -> bool:
+    """Whether an encoder reads the prompt, so that a decoder begins anew."""
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
 def until_end(ids: Sequence[int], decoding: Decoding) -> list[int]:
@@ -108,4 +121,4 @@ def _continued(model: Any, batch: dict[str, Tensor], decoding: Decoding, device:
         use_cache=True,
         **sampling,
     )
-    return result[:, ids.shape[1] :]
+    return result[:, 1:] if is_two_sided(model) else result[:, ids.shape[1] :]  # a decoder begins with its start id

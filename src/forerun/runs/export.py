@@ -22,7 +22,7 @@ from forerun.runs.recipe import Experiment
 from forerun.runs.run import start_training
 from forerun.step.build import bind_step
 from forerun.step.training_step import TrainingStep
-from forerun.train.checkpoint import load_newest
+from forerun.train.best import load_judged
 from forerun.units import format_bytes
 
 COMPARED_STEPS = 8
@@ -64,7 +64,7 @@ class ExportReport(Record):
 def export_run(
     run_id: str, experiment: Experiment, device: Device, run: Path, to: Path, *, merge: bool, onnx: bool = False
 ) -> ExportReport:
-    """Export the newest checkpoint of a run under `run` into the new folder `to`.
+    """Export the model that a run is judged by, under `run` into the new folder `to`.
 
     Raises:
         InvalidSettings: there is no checkpoint, or `to` is there already.
@@ -79,7 +79,7 @@ def export_run(
     settings = experiment.settings
     kind: Kind = "model" if settings.adapter.kind == "none" else "merged" if merge else "adapter"
     training = start_training(experiment, device, run)
-    if load_newest(training.folder, training.step) is None:
+    if not load_judged(training.folder, training.step):
         raise InvalidSettings(f"Run {run_id} has no checkpoint in {training.folder}. Finish it with --resume {run_id}.")
     # Written beside `to` and renamed at the end: a folder of that name is always a whole, checked export.
     partial = to.with_name(f"{to.name}.partial")

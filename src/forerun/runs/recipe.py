@@ -28,6 +28,7 @@ from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 from forerun.train.alive import TrivialLoss
+from forerun.train.best import BestBy
 from forerun.train.data_source import TrainingData
 from forerun.train.loop import Evaluate, Watch
 from forerun.verify.compare import Criterion
@@ -83,6 +84,10 @@ class Experiment:
     """The loss, in nats, that the training loss must fall below for the run to count as alive."""
     watch: Watch | None = None
     """Looks at every training step; may stop the run."""
+    best_by: BestBy | None = None
+    """Score of `evaluate` by which the judged model is chosen; None judges the last one."""
+    before: Callable[[TrainingStep, Path], None] | None = None
+    """Called once the model is built and before any step of a process, with the run's folder."""
     generated: Generated = Generated()
     """Number and length, in tokens, of the texts that `evaluate` and `judge` generate."""
     once_seconds: float = 0.0

@@ -11,9 +11,13 @@ from pathlib import Path
 
 from forerun.errors import RecipeNotFound, nearest
 from forerun.extensions import RECIPES, extensions
-from forerun.runs.recipe import Recipe
+from forerun.runs.recipe import Experiment, Recipe
 from forerun.settings.schema import Settings
+from forerun.step.heads import GENERIC
 from forerun.verify.compare import Criterion
+
+OWN_DATA = "forerun.own.experiment"
+"""Module that trains generic workloads on somebody's own data; it is above this one, and imported as recipes are."""
 
 
 def recipe_names() -> list[str]:
@@ -57,8 +61,26 @@ def load_recipe(name: str) -> Recipe:
     return _import(name, f"{_package(name)}.recipe")  # type: ignore[return-value]
 
 
+def trains_own_data(settings: Settings) -> bool:
+    """Whether the settings name a generic workload and the data to train it on."""
+    return settings.workload in GENERIC and settings.data.source is not None
+
+
+def open_experiment(settings: Settings, *, lengths_only: bool = False) -> Experiment:
+    """The experiment of settings that name a recipe, or a generic workload and its data.
+
+    Raises:
+        RecipeNotFound: they name neither.
+    """
+    if trains_own_data(settings):
+        return importlib.import_module(OWN_DATA).load_experiment(settings, lengths_only=lengths_only)
+    return load_recipe(settings.workload).load_experiment(settings, lengths_only=lengths_only)
+
+
 def criteria_of(workload: str, settings: Settings) -> tuple[Criterion, ...]:
-    """Success criteria of a recipe under these settings; none for other workloads."""
+    """Success criteria of a recipe or of a run on own data under these settings; none for other workloads."""
+    if trains_own_data(settings):
+        return importlib.import_module(OWN_DATA).criteria_for(settings)
     if workload not in recipe_names():
         return ()
     module = load_recipe(workload)

@@ -181,6 +181,7 @@ def train_and_judge(
         with contextlib.suppress(LedgerNotWritten):  # a full disk may be why the run failed
             ledger.record_event(run_id, "failed", str(error))
         raise
+    training.load_best()
     scores, seconds = _timed(lambda: experiment.judge(training.step))
     # Measured before the baselines: models that they train would raise the peaks of memory.
     measurement = training.measurement(device.name, ledger.steps(run_id), {}, seconds)
@@ -204,6 +205,7 @@ def follow(experiment: Experiment, device: Device) -> None:
     training = start_training(experiment, device, from_first(Path()))
     for _ in training.steps():
         pass
+    training.load_best()
     experiment.judge(training.step)
 
 
@@ -219,6 +221,8 @@ def start_training(experiment: Experiment, device: Device, folder: Path) -> Trai
     start = time.perf_counter()
     seed_everything(experiment.settings.seed)
     step = build_step(experiment.settings, experiment.workload, device.kind, pretrained=True)
+    if experiment.before is not None:
+        experiment.before(step, folder)
     seconds = experiment.load_seconds + experiment.once_seconds + time.perf_counter() - start
     return Training(
         step,
@@ -228,6 +232,7 @@ def start_training(experiment: Experiment, device: Device, folder: Path) -> Trai
         evaluate=experiment.evaluate,
         trivial=experiment.trivial,
         watch=experiment.watch,
+        best_by=experiment.best_by,
     )
 
 

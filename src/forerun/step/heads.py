@@ -7,15 +7,18 @@ attention keeps its fast kernel. `pairs` is in `pairs.py`.
 """
 
 import contextlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from forerun.data.token_data import IGNORED
-from forerun.errors import InvalidSettings, nearest
+from forerun.errors import InvalidSettings, NotSupported, nearest
 from forerun.models.build import build_model, config_of
+from forerun.models.first_weights import first_weights
+from forerun.models.smollm2 import is_smollm2, load_smollm2
 from forerun.settings.schema import Settings
 from forerun.step.attention import LONGEST_ARGUMENT, OFFSETS, takes_offsets
 from forerun.step.chunked_loss import chunked_cross_entropy, hidden_for_logits, require_chunkable
@@ -31,7 +34,8 @@ from forerun.step.documents import (
     require_packable,
 )
 from forerun.step.fused_kernels import FUSED_LOSS, FusedLoss, require_kernels
-from forerun.step.pairs import Pairs
+from forerun.step.label_losses import LabelLoss
+from forerun.step.pairs import Embeddings, Pairs
 from forerun.step.parallel import unwrapped
 from forerun.step.prompt_adapters import PROMPT_TOKENS
 from forerun.step.workload import Batch, LossSum
@@ -39,6 +43,10 @@ from forerun.step.workload import Batch, LossSum
 NOT_INPUTS = ("labels", "count", DOCUMENTS, FIRSTS, BOUNDARIES, LONGEST)
 IN_CHUNKS = "takes_cross_entropy_in_chunks"
 """Attribute of models whose settings ask for it."""
+REJECTED = "rejected_"
+"""Prefix of the keys of a batch that belong to the answer that is not wanted."""
+LabelKind = Literal["one", "several", "number"]
+"""Labels of a sequence: one class, any number of them, or a number to come near to."""
 
 
 class HeadWorkload:
@@ -47,6 +55,10 @@ class HeadWorkload:
     name: str
     is_causal = False
 
+    def __init__(self, config_fields: Mapping[str, Any] | None = None):
+        """`config_fields` are set on the model's configuration: what the data decide, such as `id2label`."""
+        self.config_fields = dict(config_fields or {})
+
     @property
     def head(self) -> str:
         """Which head the model has (`models.build.WORKLOADS`); a recipe's workload has a name of its own."""
@@ -54,8 +66,7 @@ class HeadWorkload:
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """The architecture with this workload's head."""
-        source = settings.model.name if pretrained else None
-        model = build_model(config_of(settings), self.head, pretrained_from=source)
+        model = _model(settings, self.head, self.config_fields, pretrained=pretrained)
         if settings.batch.padding == "packed":
             require_packable(model, self.head, settings.batch.sequence_length)
         require_kernels(settings, model, self.head)
@@ -85,7 +96,7 @@ class HeadWorkload:
         }  # fmt: skip
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
-        """Cross-entropy summed over valid labels."""
+        """Loss summed over valid labels."""
         inputs: dict[str, Any] = {key: value for key, value in batch.items() if key not in NOT_INPUTS}
         bare = unwrapped(model)
         prompt = getattr(bare, PROMPT_TOKENS, 0)
@@ -105,8 +116,12 @@ class HeadWorkload:
                 flat = hidden.reshape(-1, hidden.shape[-1])
                 return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap, factor=factor))
             logits, labels = self.align(model(**inputs).logits, labels)
+        return LossSum(self.criterion(logits, labels))
+
+    def criterion(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy summed over valid labels."""
         flat = logits.reshape(-1, logits.shape[-1]).float()
-        return LossSum(F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum"))
+        return F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum")
 
     def _keep_apart(self, model: nn.Module, batch: Batch, inputs: dict[str, Any], stack: contextlib.ExitStack) -> None:
         """Add to `inputs` what keeps the documents of a packed batch apart."""
@@ -166,22 +181,51 @@ class MaskedLM(HeadWorkload):
 
 
 class SequenceClassification(HeadWorkload):
-    """One label per sequence."""
+    """One label per sequence, several (binary cross-entropy, mean over labels), or a number (squared error)."""
 
     name = "sequence-classification"
 
+    def __init__(
+        self,
+        config_fields: Mapping[str, Any] | None = None,
+        label_kind: LabelKind = "one",
+        *,
+        is_paired: bool = False,
+    ):
+        """`is_paired`: batches say which of two texts a token belongs to."""
+        super().__init__(config_fields)
+        self.label_kind: LabelKind = label_kind
+        self.is_paired = is_paired
+
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
-        """Token ids and padding mask (B, T), labels (B,)."""
+        """Token ids and padding mask (B, T), labels (B,) or one number for each label (B, C)."""
         ids = _tokens(size, length)
-        labels = torch.zeros(size, dtype=torch.long)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": self._labels(size)}
+        return {**batch, "token_type_ids": torch.zeros_like(ids)} if self.is_paired else batch
+
+    def criterion(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Loss summed over samples."""
+        if self.label_kind == "number":
+            return F.mse_loss(logits.squeeze(-1).float(), labels.float(), reduction="sum")
+        if self.label_kind == "several":
+            return LabelLoss(is_multi_label=True)(logits, labels.float()).sum()
+        return super().criterion(logits, labels)
+
+    def count(self, batch: Batch) -> float:
+        """Samples in the batch."""
+        return float(len(batch["labels"]))
+
+    def _labels(self, size: int) -> Tensor:
+        if self.label_kind == "several":
+            return torch.zeros(size, len(self.config_fields["id2label"]))
+        return torch.zeros(size, dtype=torch.float32 if self.label_kind == "number" else torch.long)
 
     def _packed(self, batch: Batch, settings: Settings) -> Batch:
         """Rows with as many documents as have room in them, and the place of the first token of each."""
         size, length = batch["input_ids"].shape
         documents = _documents_in_row(settings, length)
         batch = super()._packed(batch, settings)
-        batch["labels"] = torch.zeros(size * documents, dtype=torch.long)
+        batch["labels"] = self._labels(size * documents)
         batch[FIRSTS] = torch.zeros(size * documents, dtype=torch.long)
         return batch
 
@@ -213,8 +257,70 @@ class Seq2SeqLM(HeadWorkload):
         }
 
 
+class Preference(CausalLM):
+    """Direct preference optimisation: the chosen answer likelier than the rejected one, beside a reference.
+
+        L = -log sigmoid( beta · [ (log p(chosen) - log q(chosen)) - (log p(rejected) - log q(rejected)) ] )
+
+    with p the model and q the model before training, whose log-probabilities a batch brings (`reference_…`). Both
+    answers of a pair run in one batch of twice as many rows.
+
+    Source: Rafailov et al. 2023 (arXiv 2305.18290), equation 7; beta = 0.1 as there.
+    """
+
+    name = "preference"
+    beta = 0.1
+
+    @property
+    def head(self) -> str:
+        """That of a causal language model."""
+        return "causal-lm"
+
+    def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
+        """The causal language model.
+
+        Raises:
+            NotSupported: pairs would have to be packed, or the loss never to have all logits.
+        """
+        for setting, value, usual in (
+            ("batch.padding", settings.batch.padding == "packed", "bucketed"),
+            ("cross_entropy", settings.cross_entropy == "chunked", "full"),
+            ("model.kernels", settings.model.kernels != "none", "none"),
+        ):
+            if value:
+                raise NotSupported(f"{setting}: preference needs the logits of whole answers. Set it to {usual}.")
+        return super().build_model(settings, pretrained=pretrained)
+
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """Ids and labels of both answers (B, T), and their log-probabilities under the reference (B,)."""
+        sides = {f"{side}{key}": _tokens(size, length) for side in ("", REJECTED) for key in ("input_ids", "labels")}
+        return {**sides, "reference_chosen": torch.zeros(size), "reference_rejected": torch.zeros(size)}
+
+    def log_probabilities(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Log-probability of each chosen and each rejected answer, (B,) both; nats, summed over its tokens."""
+        ids = torch.cat([batch["input_ids"], batch[f"{REJECTED}input_ids"]])
+        labels = torch.cat([batch["labels"], batch[f"{REJECTED}labels"]])
+        logits, labels = self.align(model(input_ids=ids).logits, labels)
+        losses = F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+        chosen_part, rejected_part = (-losses.sum(dim=1)).chunk(2)
+        return chosen_part, rejected_part
+
+    def loss(self, model: nn.Module, batch: Batch) -> LossSum:
+        """The loss summed over pairs, and the share of pairs in which the chosen answer has gained more."""
+        likely, unlikely = self.log_probabilities(model, batch)
+        margin = (likely - batch["reference_chosen"]) - (unlikely - batch["reference_rejected"])
+        details = {"accuracy": (margin > 0).float().mean().detach(), "margin": (self.beta * margin).mean().detach()}
+        return LossSum(-F.logsigmoid(self.beta * margin).sum(), details)
+
+    def count(self, batch: Batch) -> float:
+        """Pairs in the batch."""
+        return float(len(batch["input_ids"]))
+
+
 HEADS = (CausalLM(), MaskedLM(), SequenceClassification(), TokenClassification(), Seq2SeqLM())
-GENERIC: dict[str, HeadWorkload | Pairs] = {workload.name: workload for workload in (*HEADS, Pairs())}
+GENERIC: dict[str, HeadWorkload | Pairs] = {
+    workload.name: workload for workload in (*HEADS, Preference(), Pairs(), Embeddings())
+}  # fmt: skip
 
 
 def generic_workload(name: str) -> HeadWorkload | Pairs:
@@ -234,6 +340,23 @@ def backbone_of(model: nn.Module) -> nn.Module | None:
     """The module under the head of a transformers model, with adapters or without: peft's own base is the whole."""
     whole: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     return getattr(whole, "base_model", None)
+
+
+def _model(settings: Settings, head: str, config_fields: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
+    if pretrained and is_smollm2(settings.model.name):
+        if head != "causal-lm":
+            raise NotSupported(
+                f"model.name: {settings.model.name} comes out of its wheel as a causal language model; found workload "
+                f"{settings.workload!r}. Take causal-lm or preference, or minilm for classification."
+            )
+        model = load_smollm2(settings)
+        for name, value in config_fields.items():
+            setattr(model.config, name, value)
+        return model
+    config = config_of(settings)
+    for name, value in config_fields.items():
+        setattr(config, name, value)
+    return build_model(config, head, pretrained_from=first_weights(settings) if pretrained else None)
 
 
 def _documents_in_row(settings: Settings, length: int) -> int:

@@ -1,14 +1,16 @@
-"""Embeddings of pairs that belong together, learned against all other pairs of the optimizer step.
+"""Embeddings of pairs or triplets of texts, learned against all other texts of the optimizer step.
 
     L_i = -log( exp(a_i·b_i / t) / sum over j of exp(a_i·b_j / t) )        summed over i
 
 with unit vectors a and b: mean of the encoder's outputs over the tokens of the text. The negatives of a pair are the
 other right-hand sides of the whole optimizer step, however it is split into micro-batches (see `workload.SpansStep`).
+Of triplets, the third texts of the whole step are negatives of every pair too.
 
 Source: van den Oord et al. 2018 (arXiv 1807.03748), equation 4; t = 0.05 as in Gao et al. 2021 (arXiv 2104.08821).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +18,15 @@ from torch import Tensor, nn
 
 from forerun.errors import NotSupported
 from forerun.models.build import build_model, config_of
+from forerun.models.first_weights import first_weights
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch, LossSum
 
 TEMPERATURE = 0.05
 OTHER = "other_"
 """Prefix of the keys of a batch that belong to the right-hand side."""
+NEGATIVE = "negative_"
+"""Prefix of the keys of a batch that belong to texts that do not belong to the left-hand side."""
 
 
 class Pairs:
@@ -29,33 +34,41 @@ class Pairs:
 
     name = "pairs"
 
+    def __init__(self, config_fields: Mapping[str, Any] | None = None, *, has_negatives: bool = False):
+        """`has_negatives`: batches are of triplets; `config_fields` are set on the model's configuration."""
+        self.config_fields = dict(config_fields or {})
+        self.sides = ("", OTHER, NEGATIVE) if has_negatives else ("", OTHER)
+
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """The bare encoder."""
         if settings.batch.padding == "packed":
             raise NotSupported("batch.padding: pairs are not packed by this version. Set it to bucketed or longest.")
-        model = build_model(config_of(settings), "encoder", pretrained_from=settings.model.name if pretrained else None)
+        config = config_of(settings)
+        for name, value in self.config_fields.items():
+            setattr(config, name, value)
+        model = build_model(config, "encoder", pretrained_from=first_weights(settings) if pretrained else None)
         if getattr(model, "pooler", None) is not None:
             model.pooler = None  # type: ignore[assignment]  (reads one token; it would get no gradient)
         return model
 
     def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
-        """Token ids and padding masks of both sides, each (B, T)."""
-        ids = torch.zeros(size, length, dtype=torch.long)
-        mask = torch.ones_like(ids)
-        return {
-            "input_ids": ids, "attention_mask": mask,
-            f"{OTHER}input_ids": ids.clone(), f"{OTHER}attention_mask": mask.clone(),
-        }  # fmt: skip
+        """Token ids and padding masks of all sides, each (B, T)."""
+        batch: Batch = {}
+        for side in self.sides:
+            batch[f"{side}input_ids"] = torch.zeros(size, length, dtype=torch.long)
+            batch[f"{side}attention_mask"] = torch.ones(size, length, dtype=torch.long)
+        return batch
 
     def outputs(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        """Unit vectors of the left and the right-hand sides, (B, D) each."""
-        left = _pooled(model, batch["input_ids"], batch["attention_mask"])
-        return left, _pooled(model, batch[f"{OTHER}input_ids"], batch[f"{OTHER}attention_mask"])
+        """Unit vectors of the left and the right-hand sides and of negatives, (B, D) each."""
+        sides = [side for side in self.sides if f"{side}input_ids" in batch]
+        return tuple(pooled(model, batch[f"{side}input_ids"], batch[f"{side}attention_mask"]) for side in sides)
 
     def loss_of(self, outputs: tuple[Tensor, ...], batches: Sequence[Batch]) -> LossSum:
         """The loss summed over pairs."""
-        left, right = outputs
-        similarity = left.float() @ right.float().T / TEMPERATURE
+        left, *right = outputs
+        candidates = torch.cat(right) if len(right) > 1 else right[0]
+        similarity = left.float() @ candidates.float().T / TEMPERATURE
         return LossSum(F.cross_entropy(similarity, torch.arange(len(left), device=left.device), reduction="sum"))
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
@@ -75,7 +88,14 @@ class Pairs:
         return 1.0
 
 
-def _pooled(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+class Embeddings(Pairs):
+    """The same for own data: pairs, or triplets."""
+
+    name = "embedding"
+
+
+def pooled(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    """Unit vectors (B, D): mean of the encoder's outputs over the tokens of each text."""
     hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
     weight = mask.unsqueeze(-1).to(hidden.dtype)
     return F.normalize((hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1), dim=-1)

@@ -235,15 +235,15 @@ def load_checkpoint(path: Path, step: TrainingStep) -> Progress:
         CheckpointDamaged: a file is missing, cut or changed.
         InvalidSettings: it was made with other settings.
     """
-    manifest = _manifest(path)
+    manifest = manifest_of(path)
     if manifest["settings_hash"] != step.settings.resumable_hash:
         raise InvalidSettings(
             f"Checkpoint {path} belongs to settings {manifest['settings_hash']}, the run has "
             f"{step.settings.resumable_hash}. "
             f"Resume with the settings it was started with, or start in another folder."
         )
-    _restore_model(step, _source(path, MODEL, manifest["parts"]))
-    _restore_optimizer(step, _source(path, OPTIMIZER, manifest["parts"]))
+    restore_model(step, source_of(path, MODEL, manifest["parts"]))
+    _restore_optimizer(step, source_of(path, OPTIMIZER, manifest["parts"]))
     restore_generators(load_file(path / GENERATORS), manifest["random"])
     if step.scaler is not None and manifest["scaler"] is not None:
         step.scaler.load_state_dict(manifest["scaler"])
@@ -256,7 +256,7 @@ def _sealed(manifest: dict[str, Any]) -> str:
     return f"{hashlib.sha256(body.encode()).hexdigest()}\n{body}"
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def manifest_of(path: Path) -> dict[str, Any]:
     """The manifest of `path`, after checking it and every file against their hashes.
 
     Raises:
@@ -312,7 +312,7 @@ def _file(kind: str, number: int) -> str:
     return kind.replace(".", f"-{number:05d}.")
 
 
-def _source(path: Path, kind: str, parts: dict[str, dict[str, list[int]]] | None) -> Parts:
+def source_of(path: Path, kind: str, parts: dict[str, dict[str, list[int]]] | None) -> Parts:
     """The tensors of a kind in a checkpoint, whole or in parts."""
     if parts is None:
         with safe_open(path / kind, "pt") as tensors:
@@ -334,7 +334,8 @@ def model_tensors(step: TrainingStep) -> dict[str, Tensor]:
     return dict(tensors)
 
 
-def _restore_model(step: TrainingStep, source: Parts) -> None:
+def restore_model(step: TrainingStep, source: Parts) -> None:
+    """Put the weights of `source` into the model of `step`."""
     own = model_tensors(step)
     if set(own) != source.names:
         raise CheckpointDamaged(f"The checkpoint's model has other tensors: {sorted(set(own) ^ source.names)[:3]}.")

@@ -26,6 +26,7 @@ from forerun.step.training_step import BLANK, StepResult, TrainingStep
 from forerun.step.workload import Batch
 from forerun.train import measure
 from forerun.train.alive import AliveCheck, TrivialLoss
+from forerun.train.best import BEST, BestBy, BestCheckpoint
 from forerun.train.checkpoint import checkpoints, load_newest
 from forerun.train.data_source import TrainingData
 from forerun.train.evidence import Witness
@@ -88,6 +89,8 @@ class Training:
     trivial: TrivialLoss | None = None
     """Loss of an answer that ignores its inputs, if the recipe states one; training must fall below it."""
     watch: Watch | None = None
+    best_by: BestBy | None = None
+    """Score of the evaluations by which the best model is kept, and training stops early."""
     elapsed: Elapsed = field(default_factory=Elapsed)
     reports: list[StepReport] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -108,6 +111,10 @@ class Training:
         self.loader = Loader(self.data, self.settings, self.step.device_type)
         self.alive = AliveCheck(self.step, self.schedule.total_steps, self.trivial)
         self._skipped_in_a_row = self._reported_findings = 0
+        patience, folder = self.settings.evaluation.patience, self.folder.parent / BEST
+        self.best = None if self.best_by is None else BestCheckpoint(self.best_by, folder, patience)
+        self.done_steps = 0
+        """Optimizer steps of the whole run so far."""
 
     def steps(self) -> Iterator[StepReport]:
         """Run what is left, yielding a report after each optimizer step.
@@ -126,10 +133,22 @@ class Training:
         # glibc gives freed memory back to the kernel by default, and each step would fault its pages in again
         with listening() as request, freed_memory, contextlib.closing(self.loader):
             for number, epoch, index in self.schedule.positions(self.resumed_from):
+                if self.is_over:
+                    break
                 self._set_freeze(number)
                 yield self._one_step(number, epoch, index, profile=number == heaviest)
                 self._warn_of_findings()
                 self._after_step(number, request)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training has stopped early."""
+        return self.best is not None and self.best.is_over
+
+    def load_best(self) -> None:
+        """Put the weights of the best evaluation into the model, where they are kept."""
+        if self.best is not None:
+            self.best.load(self.step)
 
     def _resume(self) -> None:
         start = time.perf_counter()
@@ -139,6 +158,9 @@ class Training:
             self.saver.written_checkpoints = progress["checkpoints_written"]
             self.peak_allocated_bytes = progress["peak_allocated_bytes"]
             self.elapsed = Elapsed(**progress["elapsed"])
+            self.done_steps = self.resumed_from
+            if self.best is not None:
+                self.best.restore(progress.get(BEST))
         self.elapsed.startup_seconds += self.startup_seconds + time.perf_counter() - start
 
     def _heaviest_step(self) -> int | None:
@@ -261,38 +283,56 @@ class Training:
         self._reported_findings = len(self.alive.findings)
 
     def _after_step(self, number: int, request: StopRequest) -> None:
-        step = number + 1
-        is_last = step == self.schedule.total_steps
-        if self.evaluate is not None and self.schedule.evaluates_after(number, self.settings.evaluation.every_epochs):
+        self.done_steps = step = number + 1
+        if self.evaluate is not None and self._evaluates_after(number):
             self._evaluate(self.evaluate, step)
+        is_last = step == self.schedule.total_steps or self.is_over
         stops = agree(request.is_set, self.step.device_type)
         if step % self.settings.checkpoints.every_steps == 0 or is_last or stops:
             path = self._save(step, is_last=is_last or stops)
             if stops and not is_last and path is not None:
                 raise Interrupted(step, path)
 
+    def _evaluates_after(self, number: int) -> bool:
+        """Where the best model is kept, the last one is a candidate too."""
+        is_due = self.schedule.evaluates_after(number, self.settings.evaluation.every_epochs)
+        return is_due or (self.best is not None and number + 1 == self.schedule.total_steps)
+
     def _evaluate(self, evaluate: Evaluate, step: int) -> None:
         start = self.timer.now()
         self.step.model.eval()
         with torch.random.fork_rng(), torch.no_grad():  # numbers drawn here change nothing in training
-            self.evaluations.append((step, evaluate(self.step, step)))
+            scores = evaluate(self.step, step)
+        self.evaluations.append((step, scores))
+        failure = None if self.best is None else self.best.observe(scores, step, self.step)
+        if failure is not None:
+            warnings.warn(
+                f"The best model so far, of step {step}, could not be written: {failure}. Free space or change "
+                f"permissions in {self.folder.parent}. Training goes on.", CheckpointWarning, stacklevel=3,
+            )  # fmt: skip
         self.step.model.train()
         self.elapsed.evaluation_seconds += self.timer.now() - start
 
     def _save(self, step: int, *, is_last: bool) -> Path | None:
         """Save a checkpoint; where that fails and steps are left, the run goes on and the one before stays."""
         start = time.perf_counter()
-        self._report_failed_save(self.saver.settle(), is_last=False)
+        failure = self.saver.settle()
+        self._report_failed_save(failure, is_last=False)
+        if self.best is not None:
+            self.best.checkpoint_written(is_durable=failure is None)
         progress = {
             "step": step,
             "checkpoints_written": self.saver.written_checkpoints + 1,
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "elapsed": vars(self.elapsed).copy(),
+            **({} if self.best is None else {BEST: self.best.progress()}),
         }
         failure = self.saver.save(progress)
         if is_last and failure is None:
             failure = self.saver.settle()
         self._report_failed_save(failure, is_last=is_last)
+        if is_last and self.best is not None:
+            self.best.checkpoint_written(is_durable=failure is None)
         self.elapsed.checkpoint_seconds += time.perf_counter() - start
         return None if failure is not None else self.folder / f"step-{step:08d}"
 
@@ -329,7 +369,7 @@ class Training:
             step=measure.measured_step(reports),
             run=MeasuredRun(
                 steps_per_epoch=self.schedule.steps_per_epoch,
-                total_steps=self.schedule.total_steps,
+                total_steps=self.done_steps,
                 checkpoints_written=self.saver.written_checkpoints,
                 checkpoint_bytes=sum(f.stat().st_size for f in saved[-1].iterdir()) if saved else 0,
                 seconds=sum(phases.model_dump().values()),

@@ -1,0 +1,30 @@
+import pytest
+
+from forerun.evaluate.spans import count_spans, scores_by_type, spans_of
+
+CASES = [
+    ("B-A I-A O B-B", [(0, 2, "A"), (3, 4, "B")]),
+    ("B-A B-A I-A", [(0, 1, "A"), (1, 3, "A")]),
+    ("O I-A I-A", [(1, 3, "A")]),  # I- after O begins a span
+    ("B-A I-B", [(0, 1, "A"), (1, 2, "B")]),
+    ("B-A I-A E-A S-B O", [(0, 3, "A"), (3, 4, "B")]),
+    ("NOUN VERB O NOUN", [(0, 1, "NOUN"), (1, 2, "VERB"), (3, 4, "NOUN")]),
+    ("O O", []),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_spans(case):
+    tags, spans = case
+    assert spans_of(tags.split()) == spans
+
+
+def test_a_span_counts_only_whole():
+    truth, answers = [["B-A", "I-A", "O"], ["B-B", "O", "O"]], [["B-A", "O", "O"], ["B-B", "O", "B-A"]]
+    counts = count_spans(answers, truth)
+    assert counts.scores == pytest.approx({"precision": 1 / 3, "recall": 1 / 2, "f1": 2 / 5})
+    by_type = scores_by_type(answers, truth)
+    assert by_type["B"]["f1"] == 1
+    assert by_type["A"]["f1"] == 0
+    low, high = counts.interval()
+    assert 0 <= low <= counts.scores["f1"] <= high <= 1

@@ -1,0 +1,1 @@
+"""Somebody's own data: from rows to a trained, judged model, for every generic workload."""

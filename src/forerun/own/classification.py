@@ -1,0 +1,210 @@
+"""Texts, or pairs of texts, to labels: one, several, or a number (`sequence-classification`).
+
+Scores of labels are those of `evaluate/label_metrics.py` with plain decisions: nothing is tuned on rows that choose the
+checkpoint. Numbers are learned as distances from the training mean in standard deviations, and answered in their own
+unit.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from forerun.data.own.row_kinds import LabelledRow
+from forerun.data.token_data import TokenData, TokenSample
+from forerun.errors import BadData
+from forerun.evaluate.label_metrics import (
+    LabelPredictions,
+    figures,
+    paired_gap,
+    plain_decision,
+    standard_error,
+)
+from forerun.evaluate.text_baselines import answers_of, fit_baselines
+from forerun.own.facts import TaskFacts
+from forerun.own.label_tables import (
+    calibration_table,
+    confusion_table,
+    label_table,
+    length_table,
+    mistake_table,
+)
+from forerun.own.number_scores import NUMBER_SCORES, judge_numbers, number_scores
+from forerun.own.parts import OwnParts
+from forerun.own.scoring import class_logits, held_out_data
+from forerun.own.task import Task, first_rows, named, strongest, watched
+from forerun.own.tokens import encoded, tokenizer_of
+from forerun.own.workloads import workload_of_facts
+from forerun.report.tables import Cell, ResultTable
+from forerun.runs.recipe import Judgement
+from forerun.settings.schema import Settings
+from forerun.step.training_step import TrainingStep
+from forerun.train.alive import TrivialLoss, label_entropy
+
+LABEL_SCORES = {
+    "macro_f1": True, "micro_f1": True, "mcc": True, "balanced_accuracy": True, "average_precision": True, "ece": False,
+}  # fmt: skip
+Z95 = 1.96
+
+
+def scores_of_labels(labels: str) -> dict[str, bool]:
+    """Scores by which a task may be judged, and whether higher is better; the first is its own."""
+    return dict(NUMBER_SCORES) if labels == "number" else dict(LABEL_SCORES)
+
+
+class LabelRows:
+    """Rows of one part as texts, samples and targets."""
+
+    def __init__(self, rows: Sequence[LabelledRow], samples: Sequence[TokenSample], facts: TaskFacts):
+        self.texts = [row.text if row.pair is None else f"{row.text}\n{row.pair}" for row in rows]
+        self.samples = samples
+        self.targets = targets_of(rows, facts)
+        """Zeros and ones (rows, labels), or numbers (rows,) in their own unit."""
+        self.lengths = [len(sample.ids) for sample in samples]
+
+
+def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task:
+    """The task of labelled rows.
+
+    Raises:
+        BadData: fewer than two labels.
+    """
+    rows = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
+    rows["test"] = parts.test
+    texts = (text for row in parts.train for text in (row.text, row.pair) if text is not None)
+    tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
+    facts = _facts(settings, parts, tokenizer.pad_token_id)
+    workload = workload_of_facts(facts, tokenizer)
+    samples = {part: _samples(own, facts, tokenizer) for part, own in rows.items()}
+    split = {part: LabelRows(own, samples[part], facts) for part, own in rows.items()}
+    held_out = {part: held_out_data(settings, samples[part], facts.pad_id) for part in ("validation", "test")}
+
+    def evaluate(step: TrainingStep) -> dict[str, float]:
+        return watched(_scores(class_logits(step, held_out["validation"]), split["validation"], facts))
+
+    return Task(
+        facts=facts,
+        tokenizer=tokenizer,
+        workload=workload,
+        data=TokenData(settings, samples["train"], facts.pad_id),
+        train_size=len(rows["train"]),
+        watched_size=len(rows["validation"]),
+        final_examples=len(rows["test"]),
+        evaluate=evaluate,
+        judge=lambda step: class_logits(step, held_out["test"]),
+        baselines=lambda logits: _judge(logits, split["train"], split["test"], facts),
+        scores=scores_of_labels(facts.label_kind),
+        assumptions=assumptions,
+        trivial=_trivial(split["train"], facts),
+    )
+
+
+def targets_of(rows: Sequence[LabelledRow], facts: TaskFacts) -> np.ndarray:
+    """Zeros and ones (rows, labels), or numbers (rows,)."""
+    if facts.label_kind == "number":
+        return np.asarray([row.number for row in rows], dtype=np.float64)
+    places = {name: number for number, name in enumerate(facts.label_names)}
+    matrix = np.zeros((len(rows), len(places)), dtype=np.int64)
+    for number, row in enumerate(rows):
+        matrix[number, [places[label] for label in row.labels]] = 1
+    return matrix
+
+
+def _facts(settings: Settings, parts: OwnParts, pad_id: int) -> TaskFacts:
+    everyone: list[LabelledRow] = [*parts.train, *parts.validation, *parts.test]
+    plain = {
+        "workload": settings.workload, "format": parts.format, "fields": dict(parts.fields),
+        "is_paired": everyone[0].pair is not None, "sequence_length": settings.batch.sequence_length, "pad_id": pad_id,
+        "label_kind": parts.layout.labels,
+    }  # fmt: skip
+    if parts.layout.labels == "number":
+        values = np.asarray([row.number for row in parts.train], dtype=np.float64)
+        scale = float(values.std()) or 1.0
+        return TaskFacts(**plain, label_names=("number",), label_mean=float(values.mean()), label_scale=scale)
+    names = tuple(sorted({label for row in everyone for label in row.labels}))
+    if len(names) < 2 and parts.layout.labels == "one":
+        raise BadData(
+            f"{settings.data.source}: classification needs at least two labels; found {', '.join(names) or 'none'}. "
+            f"Give rows of another label, or name the column of the labels in data.fields.label."
+        )
+    return TaskFacts(**plain, label_names=names)
+
+
+def _samples(rows: Sequence[LabelledRow], facts: TaskFacts, tokenizer: object) -> list[TokenSample]:
+    pairs = [row.pair for row in rows] if facts.is_paired else None
+    inputs = encoded(tokenizer, [row.text for row in rows], pairs, facts.sequence_length)
+    targets = targets_of(rows, facts)
+    if facts.label_kind == "number":
+        labels = ((targets - facts.label_mean) / facts.label_scale).tolist()
+    else:
+        labels = targets.argmax(axis=1).tolist() if facts.label_kind == "one" else targets.astype(float).tolist()
+    return [
+        TokenSample(np.asarray(row["input_ids"], dtype=np.int32), label, row["token_type_ids"] if pairs else None)  # type: ignore[arg-type]
+        for row, label in zip(inputs, labels, strict=True)
+    ]
+
+
+def probabilities(logits: np.ndarray, facts: TaskFacts) -> np.ndarray:
+    """Probabilities (rows, labels) of the model's outputs."""
+    wide = logits.astype(np.float64)
+    if facts.label_kind == "several":
+        return 1 / (1 + np.exp(-wide))
+    shifted = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def numbers(logits: np.ndarray, facts: TaskFacts) -> np.ndarray:
+    """Answers (rows,) in the unit of the labels."""
+    return logits[:, 0].astype(np.float64) * facts.label_scale + facts.label_mean
+
+
+def _predictions(logits: np.ndarray, targets: np.ndarray, facts: TaskFacts) -> LabelPredictions:
+    return LabelPredictions(targets, probabilities(logits, facts), facts.label_kind == "several")
+
+
+def _scores(logits: np.ndarray, rows: LabelRows, facts: TaskFacts) -> dict[str, float]:
+    if facts.label_kind == "number":
+        return number_scores(rows.targets, numbers(logits, facts))
+    return figures(_predictions(logits, rows.targets, facts), plain_decision(len(facts.label_names)))
+
+
+def _trivial(train: LabelRows, facts: TaskFacts) -> TrivialLoss | None:
+    if facts.label_kind == "number":
+        return TrivialLoss(1.0, "always answering with the mean of the training rows")
+    if facts.label_kind == "several":
+        return None
+    return TrivialLoss(label_entropy(train.targets.argmax(axis=1).tolist()), "always answering with the labels' shares")
+
+
+def _judge(logits: np.ndarray, train: LabelRows, test: LabelRows, facts: TaskFacts) -> Judgement:
+    """Scores of the test rows beside every baseline, with intervals."""
+    if facts.label_kind == "number":
+        return judge_numbers(numbers(logits, facts), train, test)
+    is_several, plain = facts.label_kind == "several", plain_decision(len(facts.label_names))
+    here = _predictions(logits, test.targets, facts)
+    others = {
+        baseline.name: answers_of(baseline, test.texts, test.targets, is_multi_label=is_several)
+        for baseline in fit_baselines(train.texts, train.targets, is_multi_label=is_several)
+        if baseline.name not in ("prior", "all-negative")
+    }
+    scores = {name: figures(answers, plain) for name, answers in others.items()}
+    metrics, score = figures(here, plain), next(iter(LABEL_SCORES))
+    error = Z95 * standard_error(here, score, plain)
+    best, strongest_scores = strongest(score, scores, is_higher_better=True)
+    gap, low, high = paired_gap(here, others[best], score, (plain, plain))
+    metrics |= {**named(scores), **strongest_scores, f"{score}.low": metrics[score] - error}
+    metrics |= {f"{score}.high": metrics[score] + error, "gap.low": low, "gap.high": high}
+    rows: list[list[Cell]] = [["model", *(metrics[name] for name in LABEL_SCORES)]]
+    rows += [[name, *(own[each] for each in LABEL_SCORES)] for name, own in scores.items()]
+    note = (
+        f"{len(test.texts):,} test rows, {len(train.texts):,} to train on. {score} ± {error:.3f} (95 %, rows drawn "
+        f"again); {gap:+.3f} ({low:+.3f} to {high:+.3f}) against {best}, the strongest baseline."
+    )
+    tables = [
+        ResultTable(title="Test, beside its baselines", note=note, columns=["", *LABEL_SCORES], rows=rows),
+        label_table(facts.label_names, here, plain),
+        *([] if is_several else [confusion_table(facts.label_names, here, plain)]),
+        calibration_table(here),
+        length_table(here, plain, test.lengths),
+        mistake_table(facts.label_names, test.texts, here, plain),
+    ]
+    return Judgement(metrics, tables, comparison_data={"probabilities": here.probabilities.round(6).tolist()})

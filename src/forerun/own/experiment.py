@@ -1,0 +1,147 @@
+"""A run of a generic workload on somebody's own data: read, split, tokenise, forecast, train, judge.
+
+What was recognised of the data (`format`, `fields`, `labels`) and its sizes are filled into the settings of the run.
+`evaluation.examples` is the most validation rows that are scored between epochs; 0 scores all of them. What a model
+needs to be used later is written into the run's folder before the first step (`facts.py`).
+"""
+
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from forerun.errors import BadData, InvalidSettings, nearest
+from forerun.own.classification import open_classification, scores_of_labels
+from forerun.own.embedding import RETRIEVAL_SCORES, open_embedding
+from forerun.own.facts import ASSETS, write_assets
+from forerun.own.language import open_language
+from forerun.own.masked import open_masked
+from forerun.own.parts import OwnParts, read_parts
+from forerun.own.preference import PREFERENCE_SCORES, open_preference
+from forerun.own.rewriting import open_rewriting
+from forerun.own.tagging import TAG_SCORES, open_tagging
+from forerun.own.task import Task, criteria_of_task
+from forerun.own.token_scores import TOKEN_SCORES
+from forerun.report.tables import Cell, ResultTable
+from forerun.runs.recipe import Experiment, Judgement
+from forerun.settings.schema import Settings
+from forerun.step.training_step import TrainingStep
+from forerun.train.ranks import is_follower
+from forerun.verify.compare import Criterion
+
+
+class _Open(Protocol):
+    def __call__(self, settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task: ...
+
+
+TASKS: dict[str, _Open] = {
+    "sequence-classification": open_classification, "causal-lm": open_language, "token-classification": open_tagging,
+    "masked-lm": open_masked, "seq2seq-lm": open_rewriting, "embedding": open_embedding, "preference": open_preference,
+}  # fmt: skip
+"""What opens each workload."""
+SCORES = {
+    "causal-lm": TOKEN_SCORES, "masked-lm": TOKEN_SCORES, "seq2seq-lm": TOKEN_SCORES,
+    "token-classification": TAG_SCORES, "embedding": RETRIEVAL_SCORES, "preference": PREFERENCE_SCORES,
+}  # fmt: skip
+"""Scores of the workloads whose scores do not depend on their labels; the first is the one that they are judged by."""
+FORMATS = {
+    "sequence-classification": ("labelled",),
+    "causal-lm": ("text", "messages", "conversations", "alpaca", "prompt-completion"),
+    "token-classification": ("tagged",),
+    "masked-lm": ("text",),
+    "seq2seq-lm": ("translation", "prompt-completion", "alpaca"),
+    "embedding": ("pairs", "triplets"),
+    "preference": ("preference",),
+}
+"""Formats of rows that each workload can learn from, the likeliest first."""
+
+
+def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experiment:
+    """Read, split and tokenise `data.source`; fill the sizes into the settings. A forecast needs lengths only.
+
+    Raises:
+        BadData: the rows cannot be read, or are none that the workload learns from.
+        InvalidSettings: the model, its tokenizer or the settings do not go with the data.
+    """
+    start = time.perf_counter()
+    parts = _parts(settings)
+    task = TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
+    plan = task.data.plan()
+    if task.assumptions:
+        plan = replace(plan, assumptions=(*plan.assumptions, *task.assumptions))
+    metric = settings.evaluation.metric
+    if metric is not None and metric not in task.scores:
+        raise InvalidSettings(
+            f"evaluation.metric: a score of {settings.workload}; found {metric!r}. Nearest: "
+            f"{nearest(metric, list(task.scores))}."
+        )
+    read_as = {"format": task.facts.format, "fields": task.facts.fields}
+    if task.facts.label_kind != "none":
+        read_as["labels"] = task.facts.label_kind
+    sizes = {
+        "data": settings.data.model_copy(update={"examples": task.train_size, **read_as}),
+        "evaluation": settings.evaluation.model_copy(update={"examples": task.watched_size}),
+    }
+    full = settings.model_copy(update=sizes)
+    score = task.default_score
+    return Experiment(
+        settings=full,
+        workload=task.workload,
+        data=task.data,
+        plan=plan,
+        load_seconds=time.perf_counter() - start,
+        final_examples=task.final_examples,
+        evaluate=lambda step, number: task.evaluate(step),
+        judge=task.judge,
+        baselines=lambda answers: _with_notes(task.baselines(answers), parts),
+        criteria=criteria_of_task(score, is_higher_better=task.scores[score]),
+        save_assets=lambda folder: write_assets(folder, task.facts, task.tokenizer, full),
+        trivial=task.trivial,
+        best_by=task.best_by(metric),
+        before=partial(_before, task, full),
+        generated=task.generated,
+    )
+
+
+def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
+    """Success criteria of a run on own data; its data are not read."""
+    name, is_higher_better = next(iter(_scores(settings).items()))
+    return criteria_of_task(name, is_higher_better=is_higher_better)
+
+
+def _scores(settings: Settings) -> dict[str, bool]:
+    if settings.workload == "sequence-classification":
+        return scores_of_labels(settings.data.labels)
+    return SCORES[settings.workload]
+
+
+def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) -> None:
+    """Keep what is needed to use the model, and what the workload asks of the untrained model."""
+    if not is_follower():
+        write_assets(folder / ASSETS, task.facts, task.tokenizer, settings)
+    if task.before is not None:
+        task.before(step, folder)
+
+
+def _parts(settings: Settings) -> OwnParts:
+    parts = read_parts(settings)
+    allowed = FORMATS[settings.workload]
+    if parts.format not in allowed:
+        others = [workload for workload, formats in FORMATS.items() if parts.format in formats]
+        raise BadData(
+            f"data.format: {settings.workload} learns from rows of {' or '.join(allowed)}; {settings.data.source} has "
+            f"rows of {parts.format}. Set data.format and data.fields, or set workload to {' or '.join(others)}."
+        )
+    return parts
+
+
+def _with_notes(judgement: Judgement, parts: OwnParts) -> Judgement:
+    """The judgement, and a table of what the data lost on the way, if anything."""
+    sizes = [("training", parts.train), ("validation", parts.validation), ("test", parts.test)]
+    rows: list[list[Cell]] = [[name, str(len(own))] for name, own in sizes]
+    for note in parts.notes:
+        what, _, detail = note.partition(": ")
+        rows.append([what, detail])
+    table = ResultTable(title="Rows", note=f"Rows of {parts.format}.", columns=["", ""], rows=rows)
+    return replace(judgement, tables=[*judgement.tables, table])

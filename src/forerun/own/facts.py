@@ -1,0 +1,72 @@
+"""What must be known of a trained model to use it, beside its weights? Its task, written with the tokenizer.
+
+`assets/` in a run's folder, and an exported model's folder, hold `task.json` (`TaskFacts`), `settings.json` and the
+tokenizer's files. Nothing in them needs the training data.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from forerun.errors import BadData
+from forerun.records import Record
+from forerun.settings.load import settings_from
+from forerun.settings.schema import Settings
+
+ASSETS, FACTS, SETTINGS_FILE = "assets", "task.json", "settings.json"
+FACTS_SCHEMA = "forerun.task/1"
+
+
+class TaskFacts(Record):
+    """What a model of a generic workload answers, and in which form it wants to be asked."""
+
+    schema_name: Literal["forerun.task/1"] = FACTS_SCHEMA
+    workload: str
+    format: str
+    """What a row of the training data was (`data.format`, recognised)."""
+    fields: dict[str, str] = {}
+    """Column of each part of a row."""
+    label_names: tuple[str, ...] = ()
+    """Names of the labels, or tags, in the order of the model's outputs."""
+    label_kind: Literal["none", "one", "several", "number"] = "none"
+    """Whether a row has one label, any number of them, or a number."""
+    label_mean: float = 0.0
+    """`number`: an answer is this plus `label_scale` times the model's output."""
+    label_scale: float = 1.0
+    is_paired: bool = False
+    """Whether a row has two texts."""
+    sequence_length: int
+    """Tokens to which inputs are cut."""
+    pad_id: int
+    end_ids: tuple[int, ...] = ()
+    """Generation stops after one of these."""
+    start_id: int | None = None
+    """`seq2seq-lm`: id that the decoder begins with."""
+    is_chat: bool = False
+    """Whether the model was trained on chats, in the tokenizer's chat template."""
+
+
+def write_assets(folder: Path, facts: TaskFacts, tokenizer: Any, settings: Settings) -> None:
+    """Write facts, settings and tokenizer into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    (folder / FACTS).write_text(facts.model_dump_json(indent=2), encoding="utf-8")
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings.model_dump(mode="json"), indent=2), encoding="utf-8")
+
+
+def read_assets(folder: Path) -> tuple[TaskFacts, Settings]:
+    """Facts and settings out of `folder`.
+
+    Raises:
+        BadData: they are not there, or of another version.
+    """
+    try:
+        facts = TaskFacts.model_validate_json((folder / FACTS).read_text(encoding="utf-8"))
+        return facts, settings_from(json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValidationError, ValueError) as error:
+        raise BadData(
+            f"{folder}: the task of a model trained on own data is in {FACTS} and {SETTINGS_FILE}; "
+            f"{str(error).splitlines()[0]}. Name a run that forerun run made of data.source, or its export."
+        ) from error

@@ -1,0 +1,242 @@
+"""Two answers to one prompt, of which one is preferred (`preference`): DPO, with the untrained model as reference.
+
+The reference's log-probabilities are computed once, before the first step, and kept in the run's folder: a resumed run
+reads them. The score is the share of test pairs in which training has raised the chosen answer more than the rejected
+one. Baselines: the answer that the untrained model finds likelier (in all, and per token), and the longer or the
+shorter one, whichever is preferred more often in the training rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from forerun.data.own.row_kinds import ChatRow, PreferenceRow, texts_of
+from forerun.data.sided_tokens import SidedData
+from forerun.data.token_data import IGNORED, TokenSample
+from forerun.errors import BadData
+from forerun.evaluate.proportions import paired_difference, wilson
+from forerun.own.facts import TaskFacts
+from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
+from forerun.own.language import ChatEncoder, cut_sample
+from forerun.own.parts import OwnParts
+from forerun.own.scoring import BATCH_TOKENS, batches_by_length, scoring
+from forerun.own.task import Task, first_rows, named, strongest, watched
+from forerun.own.token_scores import LOGIT_VALUES
+from forerun.own.tokens import tokenizer_of
+from forerun.own.workloads import workload_of_facts
+from forerun.report.tables import Cell, ResultTable
+from forerun.runs.recipe import Judgement
+from forerun.settings.schema import Settings
+from forerun.step.heads import REJECTED, Preference
+from forerun.step.training_step import TrainingStep
+from forerun.step.workload import Batch
+from forerun.train.ranks import is_follower
+from forerun.train.recovery import in_pieces
+
+PREFERENCE_SCORES = {"accuracy": True, "loss": False, "margin": True}
+REFERENCE = "reference.safetensors"
+Sides = dict[str, list[TokenSample]]
+PARTS = ("train", "validation", "test")
+
+
+@dataclass
+class PreferenceSplit:
+    """Pairs of the three parts, with the reference's log-probabilities (2, pairs) of each once they are there."""
+
+    data: dict[str, SidedData]
+    reference: dict[str, np.ndarray]
+
+    def prepare(self, step: TrainingStep, folder: Path) -> None:
+        """Ask the untrained model of `step`, unless an earlier process of the run has."""
+        path = folder / REFERENCE
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            tensors = {part: torch.from_numpy(log_probabilities(step, self.data[part])) for part in PARTS}
+            if not is_follower():
+                save_file(tensors, path.with_suffix(".partial"))
+                path.with_suffix(".partial").rename(path)
+            self.reference |= {part: tensor.numpy() for part, tensor in tensors.items()}
+        else:
+            self.reference |= {part: tensor.numpy() for part, tensor in load_file(path).items()}
+        for part in PARTS:
+            likely, unlikely = self.reference[part].astype(np.float32)
+            self.data[part].numbers.update(reference_chosen=likely, reference_rejected=unlikely)
+
+
+def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task:
+    """The task of preferred answers.
+
+    Raises:
+        BadData: no pair has both answers within the sequence length.
+    """
+    split = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
+    split["test"] = parts.test
+    texts = (text for row in parts.train for text in texts_of(row))
+    tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
+    encoder = ChatEncoder(tokenizer, settings)
+    sided = {part: preference_samples(rows, encoder, settings) for part, rows in split.items()}
+    rows_left = {part: rows for part, (_, rows) in sided.items()}
+    data = {
+        part: SidedData(settings, sides, tokenizer.pad_token_id, with_masks=False) for part, (sides, _) in sided.items()
+    }
+    pairs = PreferenceSplit(data, {})
+    facts = TaskFacts(
+        workload=settings.workload, format=parts.format, fields=dict(parts.fields),
+        sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
+        start_id=encoder.start_id, is_chat=True,
+    )  # fmt: skip
+    if lengths_only or not pairs.reference:  # shapes do not depend on the values
+        for own in data.values():
+            own.numbers.update(
+                dict.fromkeys(("reference_chosen", "reference_rejected"), np.zeros(len(own.lengths), np.float32))
+            )
+        assumptions = (
+            *assumptions,
+            "The reference's log-probabilities, one pass over all pairs, are computed once before.",
+        )
+
+    def evaluate(step: TrainingStep) -> dict[str, float]:
+        answers = log_probabilities(step, data["validation"])
+        return watched(pair_scores(answers, pairs.reference["validation"]))
+
+    return Task(
+        facts=facts,
+        tokenizer=tokenizer,
+        workload=workload_of_facts(facts, tokenizer),
+        data=data["train"],
+        train_size=len(rows_left["train"]),
+        watched_size=len(rows_left["validation"]),
+        final_examples=2 * len(rows_left["test"]),
+        evaluate=evaluate,
+        judge=lambda step: log_probabilities(step, data["test"]),
+        baselines=lambda answers: judge_pairs(
+            answers, pairs, rows_left, lost=len(split["test"]) - len(rows_left["test"])
+        ),
+        scores=PREFERENCE_SCORES,
+        assumptions=assumptions,
+        before=pairs.prepare,
+    )
+
+
+def preference_samples(
+    rows: Sequence[PreferenceRow], encoder: ChatEncoder, settings: Settings
+) -> tuple[Sides, list[PreferenceRow]]:
+    """Samples of both answers, the loss being that of the answers alone, and the rows that have room for both.
+
+    Raises:
+        BadData: none has.
+    """
+    length = settings.batch.sequence_length
+    sides: Sides = {"": [], REJECTED: []}
+    rows_left = []
+    for row in rows:
+        first = len(row.prompt)
+        both = [
+            cut_sample(encoder.sample(ChatRow((*row.prompt, *answer), row.is_plain), first), length)
+            for answer in (row.better, row.worse)
+        ]
+        if all(any(label != IGNORED for label in sample.target[1:]) for sample in both):  # type: ignore[index]
+            rows_left.append(row)
+            for samples, sample in zip(sides.values(), both, strict=True):
+                samples.append(sample)
+    if not rows_left:
+        raise BadData(
+            f"{settings.data.source}: preference needs pairs whose answers begin within batch.sequence_length={length} "
+            f"tokens; found none in {len(rows)}. Raise it."
+        )
+    return sides, rows_left
+
+
+def log_probabilities(step: TrainingStep, data: SidedData) -> np.ndarray:
+    """Log-probabilities (2, pairs) of the chosen and the rejected answers; nats."""
+    workload: Any = step.workload
+    assert isinstance(workload, Preference)
+    device = next(step.model.parameters()).device
+
+    def score(batch: Batch) -> Tensor:
+        on_device = {key: value.to(device) for key, value in batch.items()}
+        return torch.stack(workload.log_probabilities(step.model, on_device), dim=1).double().cpu()
+
+    table = np.zeros((len(data.lengths), 2))
+    size = int(getattr(getattr(step.model, "config", None), "vocab_size", 0) or 1)
+    tokens = min(BATCH_TOKENS, max(1, LOGIT_VALUES // size)) // 2
+    with scoring(step):
+        for indices, batch in batches_by_length(data.lengths, data.collate, tokens):
+            table[indices] = torch.cat(in_pieces(score, batch)).numpy()
+    return table.T.copy()
+
+
+def pair_scores(answers: np.ndarray, reference: np.ndarray) -> dict[str, float]:
+    """Share of pairs in which the chosen answer gained more, the mean loss in nats, and the mean margin of rewards."""
+    margin = Preference.beta * ((answers[0] - reference[0]) - (answers[1] - reference[1]))
+    return {
+        "accuracy": float((margin > 0).mean()), "loss": float(np.logaddexp(0, -margin).mean()),
+        "margin": float(margin.mean()),
+    }  # fmt: skip
+
+
+def judge_pairs(
+    answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, list[PreferenceRow]], lost: int
+) -> Judgement:
+    """Accuracy beside the baselines with its interval, by length, and the surest mistakes."""
+    reference, data = pairs.reference["test"], pairs.data
+    sizes = {part: answer_sizes(data[part]) for part in ("train", "test")}
+    prefers_longer = bool(np.mean(sizes["train"][0] > sizes["train"][1]) >= 0.5)
+    longer = sizes["test"][0] > sizes["test"][1]
+    is_equal = sizes["test"][0] == sizes["test"][1]
+    hits = {
+        "untrained, whole answer": (reference[0] > reference[1]).astype(float),
+        "untrained, per token": (reference[0] / sizes["test"][0] > reference[1] / sizes["test"][1]).astype(float),
+        "length": np.where(is_equal, 0.5, (longer == prefers_longer).astype(float)),
+    }
+    baselines = {name: {"accuracy": float(own.mean())} for name, own in hits.items()} | {"chance": {"accuracy": 0.5}}
+    best, of_best = strongest("accuracy", baselines, is_higher_better=True)
+    metrics = {**pair_scores(answers, reference), **named(baselines), **of_best}
+    margin = (answers[0] - reference[0]) - (answers[1] - reference[1])
+    right = (margin > 0).astype(float)
+    share = wilson(float(right.sum()), len(right))
+    metrics |= {"accuracy.low": share.low, "accuracy.high": share.high}
+    against = paired_difference(right.tolist(), hits[best].tolist()) if best in hits else share
+    note = (
+        f"{len(right):,} test pairs; {lost} without room for both answers are left out. Accuracy {share}, against "
+        f"{best}, the strongest baseline: {against}. The chosen answer is the likelier one in "
+        f"{(answers[0] > answers[1]).mean():.3f} of the pairs, "
+        f"before training in {(reference[0] > reference[1]).mean():.3f}."
+    )
+    table: list[list[Cell]] = [["model", metrics["accuracy"], metrics["loss"], metrics["margin"]]]
+    table += [[name, own["accuracy"], None, None] for name, own in baselines.items()]
+    slices: list[list[Cell]] = []
+    for name, part in zip(THIRDS, thirds(data["test"].lengths), strict=True):
+        if len(part):
+            slices.append([name, len(part), float(right[part].mean())])
+    worst: list[int] = np.argsort(margin, kind="stable")[:EXAMPLES].tolist()
+    examples: list[list[Cell]] = [
+        [shortened(_text(rows["test"][n].better)), shortened(_text(rows["test"][n].worse)), float(margin[n])]
+        for n in worst
+        if margin[n] <= 0
+    ]
+    return Judgement(
+        metrics,
+        [
+            ResultTable(title="Test, beside its baselines", note=note, columns=["", *PREFERENCE_SCORES], rows=table),
+            ResultTable(title="By length", columns=["pairs", "count", "accuracy"], rows=slices),
+            ResultTable(title="Surest mistakes", columns=["chosen", "rejected", "margin, nats"], rows=examples),
+        ],
+        comparison_data={"margins": margin.round(4).tolist()},
+    )
+
+
+def answer_sizes(data: SidedData) -> np.ndarray:
+    """Tokens (2, pairs) of the chosen and the rejected answers."""
+    sides = data.sides.values()
+    return np.asarray([[int((np.asarray(s.target) != IGNORED).sum()) for s in samples] for samples in sides])
+
+
+def _text(answer: Sequence[Any]) -> str:
+    return " ".join(turn.content for turn in answer)

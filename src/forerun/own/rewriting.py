@@ -1,0 +1,134 @@
+"""A text to make of another (`seq2seq-lm`): translations, summaries, questions and answers.
+
+The loss is that of the target's tokens and its end. Scores of written targets (greedy, the first `GENERATED_ROWS` test
+rows) stand beside the copy baseline, which answers with the source. `evaluation.new_tokens` is the most that is
+written; 0 takes the longest target of the test rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from forerun.data.own.row_kinds import ChatRow, TranslationRow
+from forerun.data.token_data import TokenData, TokenSample
+from forerun.errors import BadData
+from forerun.forecasting.request import Generated
+from forerun.models.build import config_of
+from forerun.own.facts import TaskFacts
+from forerun.own.generated import Answers, generate_answers, generated_judgement
+from forerun.own.parts import OwnParts
+from forerun.own.scoring import held_out_data
+from forerun.own.task import Task, first_rows, watched
+from forerun.own.token_scores import TOKEN_SCORES, TokenScores, Untrained, judge_tokens, score_tokens
+from forerun.own.tokens import encoded, tokenizer_of
+from forerun.own.workloads import workload_of_facts
+from forerun.runs.recipe import Judgement
+from forerun.settings.schema import Settings
+from forerun.step.training_step import TrainingStep
+from forerun.train.alive import TrivialLoss, label_entropy
+
+GENERATED_ROWS = 64
+"""Test rows whose targets are written."""
+
+
+def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task:
+    """The task of texts and their targets.
+
+    Raises:
+        BadData: a chat has more than one question and answer.
+    """
+    split = {"train": parts.train, "validation": first_rows(parts.validation, settings.evaluation.examples)}
+    split["test"] = parts.test
+    split = {part: [source_and_target(row) for row in rows] for part, rows in split.items()}
+    texts = (text for pair in split["train"] for text in pair)
+    tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
+    length = settings.batch.sequence_length
+    samples = {part: rewriting_samples(rows, tokenizer, length) for part, rows in split.items()}
+    config = config_of(settings)
+    start = getattr(config, "decoder_start_token_id", None)
+    start = tokenizer.pad_token_id if start is None else start
+    facts = TaskFacts(
+        workload=settings.workload, format=parts.format, fields=dict(parts.fields), sequence_length=length,
+        pad_id=tokenizer.pad_token_id, end_ids=(tokenizer.eos_token_id,), start_id=start,
+    )  # fmt: skip
+    held_out = {
+        part: held_out_data(settings, samples[part], facts.pad_id, start) for part in ("validation", "test")
+    }  # fmt: skip
+    data, untrained = TokenData(settings, samples["train"], facts.pad_id, start), Untrained(held_out["test"])
+    asked_rows = split["test"][:GENERATED_ROWS]
+    new_tokens = settings.evaluation.new_tokens or max(len(s.target) for s in samples["test"])  # type: ignore[arg-type]
+
+    def judge(step: TrainingStep) -> tuple[TokenScores, Answers]:
+        prompts = [sample.ids for sample in samples["test"][:GENERATED_ROWS]]
+        sources, targets = [source for source, _ in asked_rows], [target for _, target in asked_rows]
+        own_answers = generate_answers(
+            step, tokenizer, [list(map(int, ids)) for ids in prompts], sources, targets, end_ids=facts.end_ids,
+            pad_id=facts.pad_id, new_tokens=new_tokens,
+        )  # fmt: skip
+        return score_tokens(step, held_out["test"]), own_answers
+
+    def baselines(answers: tuple[TokenScores, Answers]) -> Judgement:
+        pairs = target_pairs(samples["train"], start), target_pairs(samples["test"], start)
+        targets = [target for _, target in split["test"]]
+        judgement = judge_tokens(answers[0], (), samples["test"], untrained, texts=targets, pairs=pairs)
+        return generated_judgement(judgement, answers[1])
+
+    def evaluate(step: TrainingStep) -> dict[str, float]:
+        return watched(score_tokens(step, held_out["validation"]).metrics())
+
+    return Task(
+        facts=facts,
+        tokenizer=tokenizer,
+        workload=workload_of_facts(facts, tokenizer),
+        data=data,
+        train_size=len(samples["train"]),
+        watched_size=len(samples["validation"]),
+        final_examples=2 * len(samples["test"]),
+        evaluate=evaluate,
+        judge=judge,
+        baselines=baselines,
+        scores=TOKEN_SCORES,
+        assumptions=assumptions,
+        trivial=TrivialLoss(label_entropy(data.valid_labels()), "always answering with the shares of the tokens"),
+        generated=Generated(((len(asked_rows), float(new_tokens)),)),
+        before=untrained.score,
+    )
+
+
+def source_and_target(row: TranslationRow | ChatRow) -> tuple[str, str]:
+    """The two texts of a row; of a chat the question, with its system message, and the answer.
+
+    Raises:
+        BadData: it is a chat of several answers.
+    """
+    if isinstance(row, TranslationRow):
+        return row.source, row.target
+    roles = [turn.role for turn in row.messages]
+    if roles.count("assistant") != 1 or roles[-1] != "assistant":
+        raise BadData(
+            f"data.format: seq2seq-lm learns one answer a row; found a chat with the roles {', '.join(roles)}. Set "
+            f"workload to causal-lm, which learns all answers."
+        )
+    return "\n\n".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content
+
+
+def rewriting_samples(rows: Sequence[tuple[str, str]], tokenizer: Any, length: int) -> list[TokenSample]:
+    """Ids of each source and of its target, cut to `length`, with the tokenizer's end."""
+    sides = [encoded(tokenizer, [row[side] for row in rows], None, length) for side in (0, 1)]
+    end = tokenizer.eos_token_id
+    samples = []
+    for source, target in zip(*sides, strict=True):
+        ids = target["input_ids"]
+        ids = ids if not ids or ids[-1] == end else [*ids[: length - 1], end]
+        samples.append(TokenSample(np.asarray(source["input_ids"], np.int32), np.asarray(ids, np.int32)))  # type: ignore[arg-type]
+    return samples
+
+
+def target_pairs(samples: Sequence[TokenSample], start: int) -> np.ndarray:
+    """The token before each target, which the start is before the first, and the target (targets, 2)."""
+    rows = []
+    for sample in samples:
+        target = np.asarray(sample.target, dtype=np.int32)
+        rows.append(np.stack([np.concatenate([[start], target[:-1]]), target], axis=1))
+    return np.concatenate(rows)

@@ -1,0 +1,181 @@
+"""How well are held-out tokens predicted? Nats and hits per sample, beside tables of counts and the untrained model.
+
+One scorer for every language model: the step's workload says which label each logit answers. Losses are nats per
+predicted token; perplexity is exp of that, bits per byte do not depend on the tokenizer.
+
+Baselines: `unigram` (token counts, one added) and `bigram` (discounted pairs) of the training targets, and the model
+before training. Intervals are 95 %, over samples drawn again.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from forerun.data.token_data import IGNORED, TokenData, TokenSample
+from forerun.evaluate.language import bigram_loss, unigram_loss
+from forerun.own.label_tables import THIRDS, shortened, thirds
+from forerun.own.scoring import BATCH_TOKENS, answers
+from forerun.own.task import named, strongest
+from forerun.report.tables import Cell, ResultTable
+from forerun.runs.recipe import Judgement
+from forerun.step.heads import HeadWorkload
+from forerun.step.training_step import TrainingStep
+from forerun.step.workload import Batch
+
+TOKEN_SCORES = {"loss": False, "perplexity": False, "accuracy": True}
+LOGIT_VALUES = 2**27
+"""Most logits at once: 512 MiB in fp32."""
+DRAWS, EXAMPLES = 1000, 8
+UNTRAINED = "untrained.json"
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Sums over the predicted tokens of each sample."""
+
+    nats: np.ndarray
+    targets: np.ndarray
+    hits: np.ndarray
+    """Targets that are the likeliest token."""
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return float(self.nats.sum() / max(1, self.targets.sum()))
+
+    def metrics(self, text_bytes: int | None = None) -> dict[str, float]:
+        """Loss, perplexity, accuracy, and bits per byte of whole texts."""
+        scores = {
+            "loss": self.loss, "perplexity": math.exp(min(self.loss, 700.0)),
+            "accuracy": float(self.hits.sum() / max(1, self.targets.sum())),
+        }  # fmt: skip
+        if text_bytes:
+            scores["bits_per_byte"] = float(self.nats.sum()) / (text_bytes * math.log(2))
+        return scores
+
+    def interval(self) -> tuple[float, float]:
+        """Ends of the 95 % interval of the loss."""
+        draws = np.random.default_rng(0).integers(0, len(self.nats), (DRAWS, len(self.nats)))
+        losses = self.nats[draws].sum(axis=1) / np.maximum(1, self.targets[draws].sum(axis=1))
+        low, high = np.quantile(losses, [0.025, 0.975])
+        return float(low), float(high)
+
+
+def score_tokens(step: TrainingStep, data: TokenData) -> TokenScores:
+    """Nats, targets and hits of every sample of `data`."""
+    workload: Any = step.workload
+    assert isinstance(workload, HeadWorkload)
+
+    def score(batch: Batch) -> torch.Tensor:
+        inputs = {key: value for key, value in batch.items() if key not in ("labels", "count")}
+        logits, labels = workload.align(step.model(**inputs).logits, batch["labels"])
+        losses = F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+        counts = labels != IGNORED
+        hits = (logits.argmax(dim=-1) == labels) & counts
+        return torch.stack([losses.double().sum(1), counts.sum(1).double(), hits.sum(1).double()], dim=1).cpu()
+
+    table = np.zeros((len(data.samples), 3))
+    size = int(getattr(getattr(step.model, "config", None), "vocab_size", 0) or 1)
+    for indices, parts in answers(step, data, score, min(BATCH_TOKENS, max(1, LOGIT_VALUES // size))):
+        table[indices] = torch.cat(parts).numpy()
+    return TokenScores(*table.T)
+
+
+class Untrained:
+    """Scores of the model before its first step, kept in the run's folder."""
+
+    def __init__(self, data: TokenData):
+        self.data = data
+        self.scores: dict[str, float] = {}
+
+    def score(self, step: TrainingStep, folder: Path) -> None:
+        """Score the model as it is now, unless an earlier process of the run has."""
+        path = folder / UNTRAINED
+        if path.exists():
+            self.scores = json.loads(path.read_text())
+            return
+        self.scores = score_tokens(step, self.data).metrics()
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.scores))
+
+
+def predicted_pairs(samples: Sequence[TokenSample]) -> np.ndarray:
+    """The token before each target, and the target (targets, 2)."""
+    rows = []
+    for sample in samples:
+        ids = np.asarray(sample.ids, dtype=np.int32)
+        labels = ids if sample.target is None else np.asarray(sample.target, dtype=np.int32)
+        place = np.flatnonzero(labels[1:] != IGNORED)
+        rows.append(np.stack([ids[place], labels[place + 1]], axis=1))
+    return np.concatenate(rows)
+
+
+def count_baselines(train: np.ndarray, held_out: np.ndarray) -> dict[str, dict[str, float]]:
+    """Loss and perplexity of tables of counts, from pairs of tokens (n, 2)."""
+    size = int(max(train.max(), held_out.max())) + 1
+    losses = {"unigram": unigram_loss(train, held_out, size), "bigram": bigram_loss(train, held_out, size)}
+    return {name: {"loss": loss, "perplexity": math.exp(min(loss, 700.0))} for name, loss in losses.items()}
+
+
+def judge_tokens(
+    scores: TokenScores,
+    train: Sequence[TokenSample],
+    test: Sequence[TokenSample],
+    untrained: Untrained | None,
+    *,
+    text_bytes: int | None = None,
+    texts: Sequence[str] = (),
+    note: str = "",
+    pairs: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Judgement:
+    """Scores of the test samples beside the baselines, by length, and the worst predicted texts.
+
+    `pairs` are the (token before, target) of the training and of the test samples, where they are not those of the
+    samples themselves.
+    """
+    before, after = pairs if pairs is not None else (predicted_pairs(train), predicted_pairs(test))
+    baselines = count_baselines(before, after)
+    if untrained is not None and untrained.scores:
+        baselines["untrained"] = untrained.scores
+    metrics = scores.metrics(text_bytes)
+    low, high = scores.interval()
+    best, of_best = strongest("loss", baselines, is_higher_better=False)
+    metrics |= {**named(baselines), **of_best, "loss.low": low, "loss.high": high}
+    columns = ["loss", "perplexity", "accuracy", *(["bits_per_byte"] if text_bytes else [])]
+    rows: list[list[Cell]] = [["model", *(metrics[name] for name in columns)]]
+    rows += [[name, *(own.get(each) for each in columns)] for name, own in baselines.items()]
+    text = (
+        f"{int(scores.targets.sum()):,} predicted tokens of {len(test):,} test samples; loss {low:.3f} to {high:.3f} "
+        f"nats (95 %, samples drawn again). Strongest baseline: {best}. {note}"
+    ).strip()
+    tables = [
+        ResultTable(title="Test, beside its baselines", note=text, columns=["", *columns], rows=rows),
+        _length_table(scores, test),
+    ]
+    if texts:
+        tables.append(_worst_table(scores, texts))
+    return Judgement(metrics, tables, comparison_data={"nats": scores.nats.round(4).tolist()})
+
+
+def _length_table(scores: TokenScores, test: Sequence[TokenSample]) -> ResultTable:
+    rows: list[list[Cell]] = []
+    for name, part in zip(THIRDS, thirds([len(sample.ids) for sample in test]), strict=True):
+        targets = int(scores.targets[part].sum())
+        if targets:
+            loss, hits = float(scores.nats[part].sum()) / targets, float(scores.hits[part].sum()) / targets
+            rows.append([name, len(part), targets, loss, hits])
+    return ResultTable(title="By length", columns=["samples", "count", "targets", "loss", "accuracy"], rows=rows)
+
+
+def _worst_table(scores: TokenScores, texts: Sequence[str]) -> ResultTable:
+    mean = scores.nats[: len(texts)] / np.maximum(1, scores.targets[: len(texts)])
+    worst: list[int] = np.argsort(-mean, kind="stable")[:EXAMPLES].tolist()
+    rows: list[list[Cell]] = [[shortened(texts[n]), int(scores.targets[n]), float(mean[n])] for n in worst]
+    return ResultTable(title="Worst predicted", columns=["text", "targets", "loss"], rows=rows)

@@ -1,0 +1,159 @@
+"""Which tokenizer turns own texts into ids? The model's; for a model from scratch, byte pairs of the training texts.
+
+A learned tokenizer is one of transformers: `<pad>`, `<s>`, `</s>`, `<mask>` and the roles of a chat have the first ids,
+where the model's configuration does not name others. Encoders get `<s> text </s>`, and a second text with its `</s>`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forerun.data.byte_pairs import learn_byte_pairs
+from forerun.data.chat_tokens import PIECES, SPARE
+from forerun.errors import InvalidSettings, MissingExtra, UnknownModel
+from forerun.models.build import config_of
+from forerun.models.first_weights import first_weights, is_from_scratch
+from forerun.models.pretrained_tokenizer import load_tokenizer
+from forerun.models.smollm2 import is_smollm2, smollm2_tokenizer
+from forerun.settings.schema import Settings
+
+PAD, START, END, MASK = "<pad>", "<s>", "</s>", "<mask>"
+ROLES = ("system", "user", "assistant", "tool")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] }}>\n{{ message['content'] }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+)
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""Chats for a tokenizer without a template of its own: roles in words, and an answer ends in its end token."""
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "tokenizer.model")
+MINIMUM_COUNT, TEXTS_AT_ONCE = 2, 4096
+GENERATING = ("causal-lm", "seq2seq-lm", "preference")
+
+
+def tokenizer_of(
+    settings: Settings, texts: Iterable[str], *, lengths_only: bool = False
+) -> tuple[Any, tuple[str, ...]]:
+    """The tokenizer of the settings' model, and what a forecast must say of it.
+
+    `texts` are only read where a tokenizer is learned. With `lengths_only` byte pairs of the texts stand in for a
+    tokenizer that is not on this machine.
+
+    Raises:
+        UnknownModel, MissingExtra: it cannot be loaded.
+        InvalidSettings: it has more ids than the model.
+    """
+    name = settings.model.name
+    if is_from_scratch(settings) and not _has_files(name):
+        return learned_tokenizer(settings, texts), ()
+    try:
+        tokenizer = _pretrained(settings, lengths_only)
+    except (UnknownModel, MissingExtra):
+        if not lengths_only:
+            raise
+        message = f"tokens are those of byte pairs learned from the data; the tokenizer of {name} is not here."
+        return learned_tokenizer(settings, texts), (message,)
+    if tokenizer.pad_token is None:
+        spare = next((token for token in SPARE if token in tokenizer.get_vocab()), tokenizer.eos_token)
+        tokenizer.pad_token = spare
+    size = int(config_of(settings).vocab_size)
+    if len(tokenizer) > size:
+        raise InvalidSettings(
+            f"model.name: a model has an id for every token of its tokenizer; found {len(tokenizer):,} tokens and "
+            f"{size:,} ids of {name}. Take the tokenizer that belongs to it, or set model.config.vocab_size."
+        )
+    return tokenizer, ()
+
+
+def learned_tokenizer(settings: Settings, texts: Iterable[str]) -> Any:
+    """Byte pairs of `texts` with as many ids as the model has, as a tokenizer of transformers.
+
+    Raises:
+        InvalidSettings: the model has too few ids for the bytes and the special tokens.
+    """
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    config = config_of(settings)
+    special = _special_tokens(config, settings.workload)
+    needed_ids = len(special) + 256
+    if config.vocab_size < needed_ids:
+        raise InvalidSettings(
+            f"model.config.vocab_size: bytes and special tokens alone take {needed_ids} ids; found "
+            f"{config.vocab_size}. Set it to {needed_ids} or more."
+        )
+    tokenizer = learn_byte_pairs(
+        texts, config.vocab_size, list(special), pieces=PIECES, minimum_count=MINIMUM_COUNT
+    )  # fmt: skip
+    if settings.workload == "seq2seq-lm":
+        tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[(END, special[END])])  # type: ignore[assignment]
+    elif settings.workload not in GENERATING:
+        tokenizer.post_processor = TemplateProcessing(  # type: ignore[assignment]
+            single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1",
+            special_tokens=[(START, special[START]), (END, special[END])],
+        )  # fmt: skip
+    more = {"additional_special_tokens": [f"<{role}>" for role in ROLES], "chat_template": CHAT_TEMPLATE}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, bos_token=START, eos_token=END, cls_token=START, sep_token=END,
+        mask_token=MASK, clean_up_tokenization_spaces=False, **(more if settings.workload in GENERATING else {}),
+    )  # fmt: skip
+
+
+def encoded(
+    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str | None] | None, sequence_length: int
+) -> list[Mapping[str, Any]]:
+    """Ids and types of each text, or pair of texts, with special tokens, cut to `sequence_length`."""
+    rows: list[Mapping[str, Any]] = []
+    for first in range(0, len(texts), TEXTS_AT_ONCE):
+        part = slice(first, first + TEXTS_AT_ONCE)
+        batch = tokenizer(
+            list(texts[part]), None if pairs is None else [pair or "" for pair in pairs[part]], truncation=True,
+            max_length=sequence_length, verbose=False, return_token_type_ids=True,
+        )  # fmt: skip
+        rows += [
+            {"input_ids": ids, "token_type_ids": types}
+            for ids, types in zip(batch["input_ids"], batch["token_type_ids"], strict=True)
+        ]
+    return rows
+
+
+def around_texts(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Ids that the tokenizer puts before and after a text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    places = [n for n in range(len(whole) - len(plain) + 1) if whole[n : n + len(plain)] == plain]
+    return (whole[: places[0]], whole[places[0] + len(plain) :]) if places else ([], [])
+
+
+def _has_files(name: str) -> bool:
+    return any((Path(name) / file).exists() for file in TOKENIZER_FILES)
+
+
+def _pretrained(settings: Settings, lengths_only: bool) -> Any:
+    name = settings.model.name
+    if is_smollm2(name):
+        return smollm2_tokenizer()
+    return load_tokenizer(
+        first_weights(settings) or name, local_only=lengths_only, purpose=f"{name} is needed to train on your data",
+        instead="Give a local directory with one, or go online.",
+    )  # fmt: skip
+
+
+def _special_tokens(config: Any, workload: str) -> dict[str, int]:
+    """Special tokens in the order of their ids; where the configuration names an id of a token, that one."""
+    tokens = [PAD, START, END, MASK]
+    tokens += [f"<{role}>" for role in ROLES] if workload in GENERATING else []
+    names = {PAD: "pad_token_id", START: "bos_token_id", END: "eos_token_id"}
+    wishes = {token: getattr(config, name, None) for token, name in names.items()}  # T5 has no start token
+    places: dict[int, str] = {}
+    for token, wish in wishes.items():
+        if isinstance(wish, int) and 0 <= wish < len(tokens) and wish not in places:
+            places[wish] = token
+    rest = [token for token in tokens if token not in places.values()]
+    for place in range(len(tokens)):
+        if place not in places:
+            places[place] = rest.pop(0)
+    return {places[place]: place for place in range(len(tokens))}
