@@ -75,7 +75,7 @@ def _leaks(i: "Inspection") -> list[DataFinding]:
         text = f"{i.near_leaks:,} judged rows of the sample are nearly the same as one trained on."
         findings.append(_finding("warning", "near leak", text, "Set data.group_by to what they share."))
     for column, share in i.shared_values.items():
-        if share >= 0.5:
+        if share >= 0.5 and column not in i.telling_columns:
             text = f"{share:.0%} of test rows have a value of {column!r} that is also trained on."
             remedy = f"If that is one thing (a task, an author), set data.group_by: {column}."
             findings.append(_finding("note", "shared groups", text, remedy))
