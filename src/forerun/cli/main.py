@@ -16,6 +16,7 @@ from forerun.cli import (
     device_commands,
     exec_command,
     forecast_command,
+    init_command,
     look_command,
     plan_command,
     recipe_commands,
@@ -36,6 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+init_command.add_to(app)
 forecast_command.add_to(app)
 exec_command.add_to(app)
 plan_command.add_to(app)

@@ -133,7 +133,8 @@ def recognise(
         proposals = _only_text(columns, workload)
     if not proposals:
         raise BadData(_nothing_recognised(columns, formats))
-    proposals.sort(key=lambda p: -p.weight)
+    more = any(p.weight > VALUES for p in proposals if p.format != "text")
+    proposals.sort(key=lambda p: (more and p.format == "text", -p.weight))
     best = proposals[0]
     if best.format == "text" and best.weight == VALUES and "prompt-completion" in formats:
         proposals += _one_text_after_another(columns, best.fields["text"])

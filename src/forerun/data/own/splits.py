@@ -88,10 +88,11 @@ def split_rows(keys: Iterable[SplitKey], data: DataSettings) -> HeldOutSplit:
     texts, units, stated, orders = _columns(keys, data)
     codes = stated.copy()
     free = codes == NOT_STATED
-    shares = {
-        part: share for part, share in (("val", data.validation), ("test", data.test)) if isinstance(share, float)
-    }
-    missing = {part: share for part, share in shares.items() if share > 0 and not (stated == PARTS.index(part)).any()}
+    missing: dict[Part, float] = {}
+    if isinstance(data.validation, float) and data.validation > 0 and not (stated == PARTS.index("val")).any():
+        missing["val"] = data.validation
+    if isinstance(data.test, float) and data.test > 0 and not (stated == PARTS.index("test")).any():
+        missing["test"] = data.test
     codes[free] = PARTS.index("train")
     pool = codes == PARTS.index("train")
     if orders is not None:
@@ -117,7 +118,7 @@ def keyed_rows(data: DataSettings, layout: RowLayout, repairs: Repairs) -> Itera
     Raises:
         BadData: a row that no repair is for, or a split or order that cannot be read.
     """
-    for source, part in _sources(data):
+    for source, part in own_sources(data):
         for number, row in enumerate(rows_of(data, repairs, source), start=1):
             where = f"{source}, row {number}"
             record = checked_row(row, layout, where, repairs)
@@ -164,7 +165,8 @@ def normalised(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def _sources(data: DataSettings) -> Iterator[tuple[str | None, Part | None]]:
+def own_sources(data: DataSettings) -> Iterator[tuple[str | None, Part | None]]:
+    """The files of `data`, and the part that all rows of one are in."""
     yield data.source, None
     if isinstance(data.validation, str):
         yield data.validation, "val"
@@ -179,9 +181,9 @@ def _columns(
     texts, units, stated = bytearray(), bytearray(), bytearray()
     orders: list[float | str] = []
     for key in keys:
-        text = _hash(key.text)
+        text = hash_of(key.text)
         texts += text
-        units += text if key.group is None else _hash(f"group {key.group}")
+        units += text if key.group is None else hash_of(f"group {key.group}")
         stated.append(NOT_STATED if key.stated is None else PARTS.index(key.stated))
         if key.order is not None:
             orders.append(key.order)
@@ -256,5 +258,6 @@ def _order(value: Any, column: str, where: str) -> float | str:
     return text.strip()
 
 
-def _hash(text: str) -> bytes:
+def hash_of(text: str) -> bytes:
+    """Eight bytes that tell texts apart."""
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()

@@ -9,6 +9,7 @@ LONG = "a sentence that is long enough to be a text and not a name of anything, 
 ROWS = {
     "labelled": {"text": "good film", "label": "pos"},
     "labelled aliases": {"Review": "good film", "Sentiment": "pos"},
+    "labelled stars": {"text": "good film", "stars": 5},
     "labelled pair": {"premise": "A man sleeps.", "hypothesis": "He is awake.", "label": 0},
     "labelled glue": {"sentence1": "A man sleeps.", "sentence2": "He is awake.", "label": 0, "idx": 3},
     "messages": {"messages": [USER, ANSWER]},

@@ -1,0 +1,107 @@
+"""What of an inspection should worry somebody, and what to do about it: sentences, worst first."""
+
+from typing import TYPE_CHECKING, Literal
+
+from forerun.records import Record
+
+if TYPE_CHECKING:
+    from forerun.data.own.inspection import Inspection
+
+FEW_ROWS, RARE = 200, 10
+UNBALANCED = 20.0
+"""Times that the most frequent label outnumbers the rarest."""
+Weight = Literal["stop", "warning", "note"]
+
+
+class DataFinding(Record):
+    """One thing to know about the data."""
+
+    weight: Weight
+    """`stop`: training would be pointless or its score a lie."""
+    kind: str
+    text: str
+    remedy: str
+
+
+def findings_of(i: "Inspection", has_classes: bool) -> list[DataFinding]:
+    """Findings, the gravest first."""
+    findings = [*_labels(i, has_classes), *_leaks(i), *_contents(i)]
+    order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
+    return sorted(findings, key=lambda finding: order[finding.weight])
+
+
+def _labels(i: "Inspection", has_classes: bool) -> list[DataFinding]:
+    if not has_classes:
+        return []
+    findings = []
+    if i.label_count < 2:
+        text = f"all {i.rows:,} rows have the label {next(iter(i.labels), 'none')!r}: there is nothing to learn."
+        findings.append(_finding("stop", "one class", text, "Add rows of another class."))
+    for part, labels in i.unseen_labels.items():
+        text = f"{len(labels)} labels of {part} are in no training row: {', '.join(labels[:5])}."
+        findings.append(_finding("warning", "unseen labels", text, "They will be wrong: add rows, or merge labels."))
+    counts = list(i.labels.values())
+    if len(counts) > 1 and max(counts) >= UNBALANCED * min(counts):
+        text = f"the rarest label has {min(counts):,} rows, the most frequent {max(counts):,}."
+        findings.append(_finding("warning", "unbalanced", text, "Judge by macro-F1 beside accuracy."))
+    rare = [label for label, count in i.labels.items() if count < RARE]
+    if rare:
+        text = f"{len(rare)} labels have fewer than {RARE} rows."
+        findings.append(_finding("warning", "rare labels", text, "Add rows, or merge labels."))
+    if i.contradictions:
+        text = f"{i.contradictions:,} texts occur with different labels."
+        findings.append(_finding("warning", "contradictions", text, "Decide on one, or allow several labels."))
+    for sign in i.signs:
+        remedy = "A model will learn that first: balance it, or remove it from the texts."
+        findings.append(_finding("warning", "gives the label away", f"{sign}.", remedy))
+    for column, share in i.telling_columns.items():
+        text = f"the column {column!r} alone tells the label of {share:.0%} of rows. It is not trained on."
+        remedy = "See whether the two agree as they should, and that no text holds it."
+        findings.append(_finding("note", "column tells the label", text, remedy))
+    return findings
+
+
+def _leaks(i: "Inspection") -> list[DataFinding]:
+    findings = []
+    judged = i.parts.get("val", 0) + i.parts.get("test", 0)
+    if i.left_training:
+        text = f"{i.left_training:,} training rows have texts that are judged on; they are left out of training."
+        weight = "warning" if i.left_training > 0.01 * max(judged, 1) else "note"
+        findings.append(_finding(weight, "leak", text, "Nothing to do."))
+    if i.left_validation:
+        text = f"{i.left_validation:,} validation rows are in test; they are left out of validation."
+        findings.append(_finding("warning", "leak", text, "Nothing to do."))
+    if i.near_leaks:
+        text = f"{i.near_leaks:,} judged rows of the sample are nearly the same as one trained on."
+        findings.append(_finding("warning", "near leak", text, "Set data.group_by to what they share."))
+    for column, share in i.shared_values.items():
+        if share >= 0.5 and column not in i.telling_columns:
+            text = f"{share:.0%} of test rows have a value of {column!r} that is also trained on."
+            remedy = f"If that is one thing (a task, an author), set data.group_by: {column}."
+            findings.append(_finding("note", "shared groups", text, remedy))
+    return findings
+
+
+def _contents(i: "Inspection") -> list[DataFinding]:
+    findings = []
+    if i.secrets:
+        text = f"{i.secrets:,} rows hold what has the form of a secret (a key, a token)."
+        findings.append(_finding("warning", "secrets", text, "A model can repeat them: replace them, and revoke them."))
+    if i.emails:
+        text = f"{i.emails:,} rows hold e-mail addresses."
+        findings.append(_finding("note", "e-mail addresses", text, "A model can repeat them: replace them."))
+    if i.exact_duplicates:
+        text = f"{i.exact_duplicates:,} rows repeat another ({i.exact_duplicates / i.rows:.1%})."
+        weight = "warning" if i.exact_duplicates > 0.05 * i.rows else "note"
+        findings.append(_finding(weight, "duplicates", text, "They count more in training; remove them if not meant."))
+    if i.near_duplicates:
+        text = f"{i.near_duplicates:,} of {i.sample:,} sampled rows are nearly the same as another."
+        findings.append(_finding("note", "near duplicates", text, "Look whether they are meant."))
+    if i.rows < FEW_ROWS:
+        text = f"{i.rows} rows: scores will have wide intervals."
+        findings.append(_finding("warning", "few rows", text, "Take a pretrained model, and more rows if you can."))
+    return findings
+
+
+def _finding(weight: Weight, kind: str, text: str, remedy: str) -> DataFinding:
+    return DataFinding(weight=weight, kind=kind, text=text[0].upper() + text[1:], remedy=remedy)

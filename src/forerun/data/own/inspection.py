@@ -1,0 +1,320 @@
+"""What is in somebody's data, and what is wrong with it? One streamed pass; the data are never changed.
+
+All rows: lengths, exact duplicates, parts of the split and leaks between them, labels, secrets and e-mail addresses.
+A sample of `SAMPLE` rows, drawn by the hash of their texts: near duplicates, languages, signs that give labels away,
+tokens a character. About forty bytes a row are in memory, and the sample.
+"""
+
+import heapq
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.data.own.canonical import checked_row
+from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
+from forerun.data.own.findings import DataFinding, findings_of
+from forerun.data.own.formats import RowLayout
+from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs
+from forerun.data.own.near_duplicates import near_pairs
+from forerun.data.own.repairs import Repairs
+from forerun.data.own.row_kinds import CanonicalRow, LabelledRow, TaggedRow, texts_of
+from forerun.data.own.rows import rows_of
+from forerun.data.own.splits import HeldOutSplit, SplitKey, hash_of, normalised, own_sources, split_key, split_rows
+from forerun.data.own.text_signs import language_of, signs_in
+from forerun.errors import BadData
+from forerun.records import Record
+from forerun.settings.schema import DataSettings
+
+SAMPLE = 5000
+CHARACTERS_A_TOKEN = 4.0
+"""Where no tokenizer says more: English text under the byte-pair encodings of GPT-2 has some 4.2, code some 3.2."""
+PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
+MOST_LABELS = 50
+"""Labels that are listed; all are counted."""
+OTHER_COLUMNS, MOST_VALUES = 8, 200_000
+"""Columns beside those of the format that are looked at, and different values until one is given up."""
+TokenCounter = Callable[[str], int]
+
+
+class Histogram(Record):
+    """Lengths of rows, at percentiles."""
+
+    at: dict[int, int]
+    """Percentile → length."""
+    mean: float
+
+
+class Inspection(Record):
+    """What the pass saw."""
+
+    rows: int
+    characters: Histogram
+    words: Histogram
+    tokens: Histogram
+    characters_per_token: float
+    are_tokens_counted: bool
+    """Whether a tokenizer counted them on the sample; else they are characters divided by `CHARACTERS_A_TOKEN`."""
+    parts: dict[str, int]
+    split_hash: str
+    left_training: int
+    left_validation: int
+    stated_parts: list[str]
+    """Parts that the data state."""
+    exact_duplicates: int
+    """Rows whose texts came before."""
+    contradictions: int
+    """Texts that occur with different labels."""
+    near_duplicates: int
+    """Rows of the sample with a near one before them, exact ones not counted."""
+    near_leaks: int
+    """Judged rows of the sample that nearly are in the sample's training rows."""
+    sample: int
+    labels: dict[str, int]
+    label_count: int
+    unseen_labels: dict[str, list[str]]
+    """Judged part → labels that training rows do not have."""
+    languages: dict[str, int]
+    emails: int
+    secrets: int
+    signs: list[str]
+    """What gives a label away, one sentence each."""
+    telling_columns: dict[str, float]
+    """Column that is not trained on → share of rows whose label its value alone tells."""
+    shared_values: dict[str, float]
+    """Column → share of the test rows whose value also is in training rows, where few values would be expected to."""
+    repairs: dict[str, int]
+    findings: list[DataFinding]
+
+    def truncated(self, sequence_length: int) -> float:
+        """Share of rows with more tokens than `sequence_length`, between the percentiles that are known."""
+        lengths = sorted((length, place) for place, length in self.tokens.at.items())
+        below = float(np.interp(sequence_length, [length for length, _ in lengths], [place for _, place in lengths]))
+        return 1 - below / 100 if sequence_length < lengths[-1][0] else 0.0
+
+
+@dataclass
+class _Tally:
+    """What one pass gathers."""
+
+    characters: array = field(default_factory=lambda: array("L"))
+    words: array = field(default_factory=lambda: array("L"))
+    hashes: bytearray = field(default_factory=bytearray)
+    keys: list[SplitKey] = field(default_factory=list)
+    labels: list[tuple[str, ...]] = field(default_factory=list)
+    emails: int = 0
+    secrets: int = 0
+    sample: list[tuple[int, int]] = field(default_factory=list)
+    """A heap of (minus the hash, place): those with the least hashes."""
+    texts: dict[int, str] = field(default_factory=dict)
+    cells: dict[str, list[int]] = field(default_factory=dict)
+    codes: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+def inspect(
+    data: DataSettings, layout: RowLayout, rows_sample: Sequence[Row], count_tokens: TokenCounter | None = None
+) -> Inspection:
+    """Look at every row of `data` once; `rows_sample` are its first, by which other columns are chosen.
+
+    Raises:
+        BadData: a row that no repair is for, or a split that leaves a part empty.
+    """
+    repairs, tally = Repairs(tuple(data.repair)), _Tally()
+    others = _other_columns(columns_of(rows_sample), layout, data)
+    tally.cells = {name: [] for name in others}
+    tally.codes = {name: {} for name in others}
+    shared_labels: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for source, part in own_sources(data):
+        for number, row in enumerate(rows_of(data, repairs, source), start=1):
+            where = f"{source}, row {number}"
+            record = checked_row(row, layout, where, repairs)
+            if record is not None:
+                key = split_key(row, record, data, where, part)
+                _add(tally, row, record, key, shared_labels)
+    if not tally.keys:
+        raise BadData(f"{data.source}: must hold at least one good row; found none that is left. Give data.")
+    return _summary(data, tally, split_rows(tally.keys, data), repairs, layout, count_tokens)
+
+
+def _add(
+    tally: _Tally, row: Row, record: CanonicalRow, key: SplitKey, shared: dict[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    """Count one row."""
+    texts = texts_of(record)
+    place, whole = len(tally.keys), "\n".join(texts)
+    text_hash = hash_of(normalised(whole))
+    tally.characters.append(len(whole))
+    tally.words.append(len(whole.split()))
+    tally.hashes += text_hash
+    tally.keys.append(SplitKey(hash_of(key.text).hex(), key.group, key.order, key.stated))
+    labels = record.labels if isinstance(record, LabelledRow) else tuple(sorted(set(_tags(record))))
+    tally.labels.append(shared.setdefault(labels, labels) if len(shared) < MOST_VALUES else labels)
+    signs = signs_in(whole)
+    tally.emails += "email" in signs
+    tally.secrets += "secret" in signs
+    for name, cells in list(tally.cells.items()):
+        value, codes = value_at(row, name), tally.codes[name]
+        cells.append(-1 if is_empty(value) else codes.setdefault(str(value), len(codes)))
+        if len(codes) > MOST_VALUES:
+            del tally.cells[name], tally.codes[name]
+    _maybe_sample(tally, place, whole, int.from_bytes(text_hash))
+
+
+def _maybe_sample(tally: _Tally, place: int, whole: str, value: int) -> None:
+    """Take the row into the sample if its hash is among the least so far; equal texts come together."""
+    if len(tally.sample) < SAMPLE:
+        heapq.heappush(tally.sample, (-value, place))
+    elif -value > tally.sample[0][0]:
+        _, leaving = heapq.heapreplace(tally.sample, (-value, place))
+        del tally.texts[leaving]
+    else:
+        return
+    tally.texts[place] = whole
+
+
+def _summary(
+    data: DataSettings,
+    tally: _Tally,
+    split: HeldOutSplit,
+    repairs: Repairs,
+    layout: RowLayout,
+    count_tokens: TokenCounter | None,
+) -> Inspection:
+    hashes = np.frombuffer(bytes(tally.hashes), dtype=">u8")
+    places = sorted(tally.texts)
+    ratio = _characters_per_token(tally, places, count_tokens)
+    near, near_leaks = _near(tally, split, places, hashes)
+    label_counts = Counter(label for labels in tally.labels for label in labels)
+    has_classes = layout.format == "labelled" and layout.labels != "number"
+    sentences, telling = _signs(tally, places) if has_classes else ([], {})
+    values = dict(
+        rows=len(tally.keys),
+        characters=_histogram(np.asarray(tally.characters)),
+        words=_histogram(np.asarray(tally.words)),
+        tokens=_histogram(np.ceil(np.asarray(tally.characters) / ratio)),
+        characters_per_token=ratio,
+        are_tokens_counted=count_tokens is not None,
+        parts={str(part): count for part, count in split.counts.items()},
+        split_hash=split.hash,
+        left_training=split.left_training,
+        left_validation=split.left_validation,
+        stated_parts=sorted({key.stated for key in tally.keys if key.stated}),
+        exact_duplicates=len(hashes) - len(np.unique(hashes)),
+        contradictions=_contradictions(hashes, tally.labels) if layout.format == "labelled" else 0,
+        near_duplicates=near,
+        near_leaks=near_leaks,
+        sample=len(places),
+        labels=dict(label_counts.most_common(MOST_LABELS)) if layout.labels != "number" else {},
+        label_count=len(label_counts),
+        unseen_labels=_unseen(tally, split) if has_classes or layout.format == "tagged" else {},
+        languages=dict(Counter(language_of(tally.texts[place]) for place in places).most_common()),
+        emails=tally.emails,
+        secrets=tally.secrets,
+        signs=sentences,
+        telling_columns=telling,
+        shared_values=_shared_values(tally, split),
+        repairs={str(kind): count for kind, count in sorted(repairs.counts.items())},
+        findings=[],
+    )
+    inspection = Inspection.model_validate(values)
+    return inspection.model_copy(update={"findings": findings_of(inspection, has_classes)})
+
+
+def _histogram(lengths: NDArray[np.floating] | NDArray[np.integer]) -> Histogram:
+    at = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
+    return Histogram(
+        at={place: int(length) for place, length in zip(PERCENTILES, at, strict=True)}, mean=float(lengths.mean())
+    )
+
+
+def _characters_per_token(tally: _Tally, places: Sequence[int], count_tokens: TokenCounter | None) -> float:
+    if count_tokens is None:
+        return CHARACTERS_A_TOKEN
+    tokens = sum(count_tokens(tally.texts[place]) for place in places)
+    return sum(len(tally.texts[place]) for place in places) / max(1, tokens)
+
+
+def _near(tally: _Tally, split: HeldOutSplit, places: Sequence[int], hashes: NDArray) -> tuple[int, int]:
+    """Rows of the sample that are near one before them, and judged rows near a training row."""
+    pairs = [(places[a], places[b]) for a, b in near_pairs([tally.texts[place] for place in places])]
+    pairs = [(a, b) for a, b in pairs if hashes[a] != hashes[b]]
+    leaks = {
+        judged
+        for pair in pairs
+        for judged, other in (pair, pair[::-1])
+        if split.part(other) == "train" and split.part(judged) in ("val", "test")
+    }
+    return len({b for _, b in pairs}), len(leaks)
+
+
+def _contradictions(hashes: NDArray, labels: Sequence[tuple[str, ...]]) -> int:
+    """Texts that occur with more than one label."""
+    order = np.argsort(hashes, kind="stable")
+    texts: set[int] = set()
+    for a, b in zip(order[:-1], order[1:], strict=True):
+        if hashes[a] == hashes[b] and labels[a] != labels[b]:
+            texts.add(int(hashes[a]))
+    return len(texts)
+
+
+def _unseen(tally: _Tally, split: HeldOutSplit) -> dict[str, list[str]]:
+    trained = {label for place in split.places("train") for label in tally.labels[place]}
+    unseen = {}
+    for part in ("val", "test"):
+        labels = {label for place in split.places(part) for label in tally.labels[place]} - trained
+        if labels:
+            unseen[part] = sorted(labels)
+    return unseen
+
+
+def _signs(tally: _Tally, places: Sequence[int]) -> tuple[list[str], dict[str, float]]:
+    """Sentences about words and layouts that give the label away, and columns that do."""
+    single = [place for place in places if len(tally.labels[place]) == 1]
+    labels = [tally.labels[place][0] for place in single]
+    sentences = [_sentence(sign) for sign in label_signs([tally.texts[place] for place in single], labels)]
+    columns = {name: [str(cells[place]) for place in single] for name, cells in tally.cells.items()}
+    return sentences, columns_that_tell(columns, labels)
+
+
+def _sentence(sign: LabelSign) -> str:
+    return (
+        f"{sign.sign} is in {sign.share_with_label:.1%} of texts labelled {sign.label!r} and in "
+        f"{sign.share_of_others:.1%} of the others"
+    )
+
+
+def _shared_values(tally: _Tally, split: HeldOutSplit) -> dict[str, float]:
+    """Columns that look like groups (tasks, authors), and the share of test rows whose group is trained on."""
+    shares = {}
+    train, test = split.places("train"), split.places("test")
+    for name, cells in tally.cells.items():
+        column = np.asarray(cells)
+        values = len(tally.codes[name])
+        if not 20 < values <= 0.7 * (column >= 0).sum() or not len(test):
+            continue
+        tested = column[test]
+        tested = tested[tested >= 0]
+        if len(tested):
+            shares[name] = float(np.isin(tested, column[train]).mean())
+    return shares
+
+
+def _other_columns(columns: dict[str, Column], layout: RowLayout, data: DataSettings) -> list[str]:
+    """Columns of short values that come again and are no part of the format."""
+    used = {*layout.fields.values(), data.fields.get("split", "split")}
+    names = [
+        column.name
+        for column in columns.values()
+        if column.name not in used
+        and column.kind in ("text", "number")
+        and column.mean_length < 60
+        and 1 < column.distinct <= 0.9 * column.values
+    ]
+    return names[:OTHER_COLUMNS]
+
+
+def _tags(record: CanonicalRow) -> tuple[str, ...]:
+    return record.tags if isinstance(record, TaggedRow) else ()

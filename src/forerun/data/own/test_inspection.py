@@ -1,0 +1,101 @@
+import json
+import random
+
+import pytest
+
+from forerun.data.own.findings import findings_of
+from forerun.data.own.formats import RowLayout, layout_of
+from forerun.data.own.inspection import inspect
+from forerun.data.own.rows import rows_of
+from forerun.settings.schema import DataSettings
+
+WORDS = [f"word{n}" for n in range(400)]
+
+
+def text(seed, length=12):
+    return " ".join(random.Random(seed).choices(WORDS, k=length))
+
+
+def look(tmp_path, rows, **data):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stated = DataSettings(source=str(tmp_path / "a.jsonl"), **data)
+    sample = list(rows_of(stated))
+    return inspect(stated, layout_of(stated, sample), sample)
+
+
+def kinds(inspection):
+    return {finding.kind for finding in inspection.findings}
+
+
+CLEAN = [{"text": text(n), "label": "ab"[n % 2]} for n in range(400)]
+
+
+def test_clean_data_have_no_findings(tmp_path):
+    inspection = look(tmp_path, CLEAN)
+    assert kinds(inspection) == set()
+    assert (inspection.rows, inspection.labels, inspection.label_count) == (400, {"a": 200, "b": 200}, 2)
+    assert sum(inspection.parts.values()) == 400
+    assert inspection.words.at == {5: 12, 25: 12, 50: 12, 75: 12, 95: 12, 99: 12, 100: 12}
+    assert inspection.truncated(inspection.tokens.at[100]) == 0
+    assert inspection.truncated(1) > 0.9
+
+
+def with_stated(rows, part):
+    return [{**row, "split": part} for row in rows]
+
+
+FAULTS = {
+    "one class": [{"text": text(n), "label": "a"} for n in range(400)],
+    "unseen labels": with_stated(CLEAN, "train") + with_stated([{"text": text(-1), "label": "c"}], "test"),
+    "unbalanced": [{"text": text(n), "label": "a" if n % 25 else "b"} for n in range(1000)],
+    "rare labels": [*CLEAN, {"text": text(-1), "label": "c"}],
+    "contradictions": [*CLEAN, {**CLEAN[0], "label": "b"}],
+    "gives the label away": [{"text": text(n) + (" package" if n % 2 else ""), "label": n % 2} for n in range(400)],
+    "column tells the label": [{**row, "name": "human" if row["label"] == "a" else "robot"} for row in CLEAN],
+    "leak": with_stated(CLEAN, "train") + with_stated(CLEAN[:60], "test"),
+    "near leak": with_stated([{"text": text(n, 60), "label": n % 2} for n in range(300)], "train")
+    + with_stated([{"text": text(n, 60) + " end", "label": n % 2} for n in range(9)], "test"),
+    "shared groups": [{**row, "task": f"t{n % 40}"} for n, row in enumerate(CLEAN)],
+    "secrets": [*CLEAN, {"text": "my key is AKIA" + "A" * 16, "label": "a"}],
+    "e-mail addresses": [*CLEAN, {"text": "write to jo.doe@example.org now", "label": "a"}],
+    "duplicates": [*CLEAN, CLEAN[0]],
+    "few rows": CLEAN[:100],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_each_defect_is_named(kind, tmp_path):
+    inspection = look(tmp_path, FAULTS[kind])
+    assert kind in kinds(inspection)
+    assert kind not in kinds(look(tmp_path, CLEAN))
+
+
+def test_secrets_are_counted_and_never_repeated(tmp_path):
+    secret = "ghp_" + "q7" * 18
+    inspection = look(tmp_path, [*CLEAN, {"text": f"token {secret}", "label": "a"}])
+    assert inspection.secrets == 1
+    assert secret not in inspection.model_dump_json()
+
+
+def test_allowed_repairs_are_counted(tmp_path):
+    rows = [*CLEAN, {"text": "", "label": "a"}, {"text": "x y", "label": None}]
+    inspection = look(tmp_path, rows, repair=["empty-texts", "missing-labels"], labels="one")
+    assert inspection.repairs == {"empty-texts": 1, "missing-labels": 1}
+    assert inspection.rows == 400
+
+
+def test_a_tokenizer_counts_on_the_sample(tmp_path):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CLEAN))
+    data = DataSettings(source=str(tmp_path / "a.jsonl"))
+    inspection = inspect(data, RowLayout("text", {"text": "text"}), CLEAN, count_tokens=lambda text: len(text.split()))
+    assert inspection.are_tokens_counted
+    assert inspection.tokens.mean == pytest.approx(12, abs=1)
+    assert inspection.labels == {}
+
+
+def test_findings_are_worst_first(tmp_path):
+    findings = findings_of(look(tmp_path, [*FAULTS["one class"], FAULTS["e-mail addresses"][-1]]), has_classes=True)
+    assert [finding.weight for finding in findings] == sorted(
+        (f.weight for f in findings), key=["stop", "warning", "note"].index
+    )
+    assert findings[0].kind == "one class"

@@ -1,0 +1,256 @@
+"""From somebody's data to a run that can be started: what `forerun init` proposes, asks and writes.
+
+Nothing is guessed in silence: what could be two things is a question, which stands in the file above the setting that
+answers it, with the default marked.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, get_args
+
+import yaml
+
+from forerun.data.own.columns import Row, value_at
+from forerun.data.own.formats import PARTS, SAMPLE_ROWS, Proposal, RowLayout, recognise
+from forerun.data.own.inspection import Inspection, inspect
+from forerun.data.own.labels import label_kind
+from forerun.data.own.repairs import MEANINGS, Repairs
+from forerun.data.own.rows import row_meaning, rows_of
+from forerun.errors import ForerunError, InvalidSettings, nearest
+from forerun.hardware.catalogue import Device
+from forerun.models.build import maximum_length
+from forerun.models.catalogue import architectures, model_config
+from forerun.models.first_weights import MINILM, is_from_scratch
+from forerun.records import Forecast
+from forerun.runs.first_settings import ModelChoice, choose_model, first_settings
+from forerun.settings.load import settings_from
+from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
+from forerun.units import format_bytes, format_seconds
+
+LEAST_BATCH = 1
+MINILM_ROW = "minilm-l6"
+LONGEST, UNKNOWN_PARAMETERS = 512, 100_000_000
+"""Of a model that says nothing of itself."""
+Forecaster = Callable[[Settings, Device], Forecast]
+
+
+@dataclass(frozen=True)
+class DataQuestion:
+    """Something that only the owner of the data knows."""
+
+    setting: str
+    """Dotted path of the setting that answers it."""
+    text: str
+    default: str
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DataProposal:
+    """What init found out and proposes."""
+
+    content: Mapping[str, Any]
+    """The settings, as written."""
+    reasons: Mapping[str, str]
+    """Why, by dotted path."""
+    questions: tuple[DataQuestion, ...]
+    inspection: Inspection
+    meaning: str
+    """What a row of the data is."""
+    better: str
+    """What model to take where more can be had."""
+    device: str
+    forecast: Forecast | None = None
+    no_forecast: str = ""
+    """Why there is none."""
+    changes: tuple[str, ...] = field(default=())
+    """What was changed so that it fits."""
+
+
+def propose(
+    source: str,
+    device: Device,
+    forecaster: Forecaster,
+    *,
+    task: str | None = None,
+    model: str | None = None,
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> DataProposal:
+    """Look at the data and work out a run on `device`.
+
+    Raises:
+        BadData: the data cannot be read, or no format is recognised.
+        InvalidSettings: `task` is no workload, or none that these rows are for.
+    """
+    _check_task(task)
+    every_repair = DataSettings(source=source, repair=list(get_args(Repair)))
+    rows = list(islice(rows_of(every_repair, Repairs(every_repair.repair)), SAMPLE_ROWS))
+    proposals = recognise(rows, workload=task)
+    best = proposals[0]
+    layout, questions = _layout(best, proposals, rows)
+    on_progress(f"looking at {source} as {best.format}")
+    data = _data(every_repair, layout)
+    inspection = inspect(data, layout, rows)
+    choice = _choice(model, best.workload, inspection, device)
+    sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
+    stated = _data(DataSettings(source=source, repair=[*inspection.repairs]), layout)  # type: ignore[list-item]
+    content = _content(source, best.workload, stated, sections)
+    questions += _repair_questions(inspection)
+    reasons |= {"workload": best.reason, "data.format": best.reason}
+    proposal = DataProposal(
+        content, reasons, tuple(questions), inspection, row_meaning(source), choice.better, device.name
+    )
+    return _with_forecast(proposal, device, forecaster, on_progress)
+
+
+def yaml_text(proposal: DataProposal, command: str) -> str:
+    """The file: what was seen, then the settings, each with why, and questions above what answers them."""
+    i = proposal.inspection
+    lines = [
+        f"# Written by: {command}",
+        f"# {i.rows:,} rows ({proposal.meaning} each): {_parts(i)}; about {i.tokens.at[50]} tokens in the middle, "
+        f"{i.tokens.at[95]} at the 95th percentile.",
+        *(f"# {finding.weight}: {finding.text} {finding.remedy}" for finding in i.findings),
+        f"# {forecast_line(proposal)}",
+        *(f"# {change}" for change in proposal.changes),
+    ]
+    if proposal.better:
+        lines.append(f"# A better model: {proposal.better}.")
+    if proposal.questions:
+        lines.append(f"# {len(proposal.questions)} questions below are marked QUESTION; what is set is the default.")
+    return "\n".join([*lines, *_yaml_lines(proposal.content, proposal, "")]) + "\n"
+
+
+def forecast_line(proposal: DataProposal) -> str:
+    """The forecast in one sentence."""
+    forecast = proposal.forecast
+    if forecast is None:
+        return f"No forecast for {proposal.device}: {proposal.no_forecast}"
+    memory = forecast.memory
+    cost = "" if forecast.run.cost is None else f", ${forecast.run.cost:,.2f}"
+    return (
+        f"Forecast on {proposal.device}: {'fits' if forecast.fits else 'DOES NOT FIT'}, "
+        f"{format_bytes(memory.device_bytes.conservative)} of {format_bytes(memory.capacity_bytes)} at most, "
+        f"{format_seconds(forecast.step.seconds.expected)} a step, {format_seconds(forecast.run.seconds.expected)} the "
+        f"run{cost}."
+    )
+
+
+def _check_task(task: str | None) -> None:
+    workloads = sorted({workload for parts in PARTS.values() for workload in parts.workloads})
+    if task is not None and task not in workloads:
+        raise InvalidSettings(
+            f"--task: one of {', '.join(workloads)}; found {task!r}. Nearest: {nearest(task, workloads)}."
+        )
+
+
+def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) -> tuple[RowLayout, list[DataQuestion]]:
+    """How rows are read, and what about it is not certain."""
+    questions = []
+    if not best.is_certain:
+        others = tuple(f"format: {p.format}, fields: {_inline(dict(p.fields))} ({p.reason})" for p in proposals[1:4])
+        default = f"format: {best.format}, fields: {_inline(dict(best.fields))}"
+        text = f"what are the rows? By the columns alone: {best.reason}"
+        questions.append(DataQuestion("data.format", text, default, others))
+    column = best.fields.get("label")
+    if column is None:
+        return RowLayout(best.format, best.fields), questions
+    guess = label_kind([value_at(row, column) for row in rows], "|", column)
+    if not guess.is_certain:
+        others = tuple(kind for kind in ("one", "several", "number") if kind != guess.kind)
+        text = f"what does {column} hold? {guess.reason} `one` class a row, `several`, or a `number` to estimate."
+        questions.append(DataQuestion("data.labels", text, guess.kind, others))
+    return RowLayout(best.format, best.fields, guess.kind), questions
+
+
+def _data(data: DataSettings, layout: RowLayout) -> DataSettings:
+    stated = {"format": layout.format, "fields": dict(layout.fields)}
+    if "label" in layout.fields:
+        stated["labels"] = layout.labels
+    return data.model_copy(update=stated)
+
+
+def _content(source: str, workload: str, data: DataSettings, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as they are written."""
+    name = source.rstrip("/").rpartition("/")[2].split(".")[0] or "run"
+    stated = {key: value for key, value in data.model_dump().items() if key in ("source", "format", "fields")}
+    if "label" in data.fields:
+        stated["labels"] = data.labels
+    stated |= {"validation": data.validation, "test": data.test}
+    if data.repair:
+        stated["repair"] = list(data.repair)
+    content = {"name": name, "workload": workload, "model": sections["model"], "data": stated}
+    return content | {key: value for key, value in sections.items() if key != "model"}
+
+
+def _choice(model: str | None, workload: str, inspection: Inspection, device: Device) -> ModelChoice:
+    """The user's model, or one that fits the device and the data."""
+    if model is None:
+        return choose_model(workload, inspection, device)
+    config = model_config(MINILM_ROW if model.lower() == MINILM else model, {}, "sdpa")
+    longest = maximum_length(config) or LONGEST
+    rows = [row for row in architectures() if model.lower() in (row.name, *row.aliases)]
+    parameters = rows[0].parameters if rows else UNKNOWN_PARAMETERS
+    scratch = Settings(name="x", workload=workload, model=ModelSettings(name=model))
+    return ModelChoice(model, {}, parameters, longest, "as asked by --model", "", is_from_scratch(scratch))
+
+
+def _repair_questions(inspection: Inspection) -> list[DataQuestion]:
+    questions = []
+    for kind, count in inspection.repairs.items():
+        text = f"{count:,} bad rows: {kind} {MEANINGS[kind]}. Is that right?"  # type: ignore[index]
+        questions.append(DataQuestion("data.repair", text, kind, ("without it they are an error",)))
+    return questions
+
+
+def _with_forecast(
+    proposal: DataProposal, device: Device, forecaster: Forecaster, on_progress: Callable[[str], None]
+) -> DataProposal:
+    """The proposal with its forecast; micro-batches are halved until it fits."""
+    content, changes = {**proposal.content}, []
+    while True:
+        settings = settings_from(content)
+        batch = settings.batch
+        on_progress(f"forecasting {batch.micro_batch_size} samples at once on {device.name}")
+        try:
+            forecast = forecaster(settings, device)
+        except ForerunError as error:
+            return replace(proposal, content=content, no_forecast=str(error))
+        if forecast.fits or batch.micro_batch_size <= LEAST_BATCH:
+            return replace(proposal, content=content, forecast=forecast, changes=tuple(changes))
+        smaller = {
+            "micro_batch_size": batch.micro_batch_size // 2,
+            "gradient_accumulation_steps": batch.gradient_accumulation_steps * 2,
+        }
+        changes.append(f"{batch.micro_batch_size} samples at once do not fit {device.name}: half as many.")
+        content["batch"] = {**content["batch"], **smaller}
+
+
+def _yaml_lines(content: Mapping[str, Any], proposal: DataProposal, prefix: str) -> list[str]:
+    lines = []
+    indent = "  " * prefix.count(".")
+    for key, value in content.items():
+        path = f"{prefix}{key}"
+        for question in proposal.questions:
+            if question.setting == path:
+                lines.append(f"{indent}# QUESTION: {question.text} Default: {question.default}.")
+                lines += [f"{indent}#   or: {other}" for other in question.others]
+        if isinstance(value, Mapping) and key not in ("fields", "config"):
+            lines += [f"{indent}{key}:", *_yaml_lines(value, proposal, f"{path}.")]
+        else:
+            reason = proposal.reasons.get(path)
+            lines.append(f"{indent}{key}: {_inline(value)}{f'  # {reason}' if reason else ''}")
+    return lines
+
+
+def _inline(value: Any) -> str:
+    """A value as YAML on one line."""
+    if isinstance(value, float):
+        return f"{value:.1e}" if value < 1e-2 else repr(value)
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _parts(inspection: Inspection) -> str:
+    return ", ".join(f"{count:,} {part}" for part, count in inspection.parts.items())

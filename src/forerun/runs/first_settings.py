@@ -1,0 +1,225 @@
+"""Which settings should a run on somebody's own data begin with? Model, lengths, batch, rate and epochs, each with why.
+
+A starting point, not an optimum: `forerun plan` and `forerun tune` go on from it. Only models that can be had are
+proposed: from an installed wheel, the hub's cache, the hub where it answers, or from scratch; what would be better is
+said beside it.
+
+Rules of thumb, with their sources: learning rates of BERT-like encoders, Devlin et al. 2019, A.3 (2e-5 to 5e-5 for
+110 M parameters); of LoRA, Hu et al. 2021, D (2e-4); from scratch 1e-3 at widths of 64 to 256.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forerun.data.own.inspection import Inspection
+from forerun.hardware.catalogue import Device
+from forerun.models.catalogue import hub_id, hub_is_reachable
+from forerun.models.minilm import minilm_is_installed
+from forerun.models.smollm2 import is_smollm2, smollm2_is_installed
+from forerun.units import GIB, GIGA, MEGA
+
+ENCODERS = ("sequence-classification", "token-classification", "masked-lm", "embedding")
+SHORTEST, ROUNDED_TO = 16, 8
+"""Tokens."""
+ROOM = 1.1
+"""Lengths are estimated from characters, and special tokens come on top."""
+PACKED_LENGTH = 256
+SCRATCH_SIZES = ((0, 64, 2, 2000), (500_000, 128, 4, 4000), (10_000_000, 256, 6, 8000))
+"""From this many tokens of text: width, blocks and vocabulary of a model from scratch."""
+ADAPTED_FROM = 100_000_000
+"""Parameters from which adapters are trained rather than all weights."""
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model that can be had here, and why it."""
+
+    name: str
+    config: Mapping[str, int]
+    """Sizes, for a model from scratch."""
+    parameters: int
+    longest: int
+    """Tokens that it can read."""
+    reason: str
+    better: str
+    """What to take instead where more can be had; empty if nothing."""
+
+    is_from_scratch: bool = False
+    """Whether there are no weights to start from."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A pretrained model that init may propose."""
+
+    name: str
+    parameters: int
+    longest: int
+    memory_gib: int
+    """Least memory of a GPU that it is proposed for; 0 also on a CPU."""
+    languages: str
+    """`English`, `code` or `any`."""
+
+
+CANDIDATES: dict[str, tuple[Candidate, ...]] = {
+    "encoder": (
+        Candidate("codebert", 124_645_632, 512, 8, "code"),
+        Candidate("roberta-base", 124_645_632, 512, 8, "English"),
+        Candidate("xlm-roberta-base", 278_043_648, 512, 12, "any"),
+        Candidate("minilm", 22_713_216, 512, 0, "English"),
+    ),
+    "decoder": (
+        Candidate("qwen2.5-7b", 7_615_616_512, 4096, 40, "any"),
+        Candidate("qwen2.5-1.5b", 1_543_714_304, 4096, 12, "any"),
+        Candidate("qwen2.5-0.5b", 494_032_768, 4096, 6, "any"),
+        Candidate("smollm2-135m", 134_515_008, 2048, 0, "any"),
+    ),
+    "seq2seq": (Candidate("t5-base", 222_903_552, 512, 12, "any"), Candidate("t5-small", 60_506_624, 512, 0, "any")),
+}
+"""What reads one language well, then what reads any; largest first."""
+
+
+def choose_model(
+    workload: str, inspection: Inspection, device: Device, can_be_had: Callable[[str], bool] | None = None
+) -> ModelChoice:
+    """The model to begin with for a workload, the data and a device."""
+    can_be_had = can_be_had or is_available
+    kind = "encoder" if workload in ENCODERS else "seq2seq" if workload == "seq2seq-lm" else "decoder"
+    language = _language(inspection)
+    memory_gib = 0.0 if device.kind == "cpu" else device.memory_bytes / GIB
+    fitting = [
+        candidate
+        for candidate in CANDIDATES[kind]
+        if candidate.memory_gib <= memory_gib * 1.05 and _reads(candidate, language)
+    ]
+    here = next((candidate for candidate in fitting if can_be_had(candidate.name)), None)
+    best = fitting[0] if fitting else None
+    if here is None:
+        better = "" if best is None else f"{best.name}, when online or with its wheel or files here"
+        return _from_scratch(kind, inspection, better)
+    better = "" if best is None or best is here else f"{best.name}, when online"
+    where = "the largest" if best is here else "the largest that is here"
+    reason = (
+        f"{where} pretrained model for {workload} on {device.name} that init knows ({here.parameters / MEGA:,.0f} M)"
+    )
+    return ModelChoice(here.name, {}, here.parameters, here.longest, reason, better)
+
+
+def is_available(name: str) -> bool:
+    """Whether a model's weights are here, or its hub answers."""
+    if name == "minilm":
+        return minilm_is_installed()
+    if is_smollm2(name) and smollm2_is_installed():
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(hub_id(name), "config.json"), str) or hub_is_reachable()
+
+
+def first_settings(
+    workload: str, choice: ModelChoice, inspection: Inspection, device: Device, is_text: bool
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Sections of settings beside `data`, and the reason of each setting by its dotted path."""
+    is_cpu = device.kind == "cpu"
+    reasons: dict[str, str] = {"model.name": choice.reason}
+    packs = workload == "causal-lm" and is_text
+    length, reasons["batch.sequence_length"] = _length(inspection, choice, packs)
+    adapts = choice.parameters >= ADAPTED_FROM and workload in ("causal-lm", "preference")
+    global_size = 8 if packs or workload == "preference" else 16 if workload in ("causal-lm", "seq2seq-lm") else 32
+    global_size = max(2, min(global_size, inspection.parts["train"] // 10 or 2))
+    micro_size = min(global_size, 8 if is_cpu and not choice.is_from_scratch else global_size)
+    steps = math.ceil(inspection.parts["train"] / global_size)
+    epochs, reasons["schedule.epochs"] = _epochs(inspection, choice, packs)
+    rate, reasons["optimizer.learning_rate"] = _rate(choice, adapts)
+    warmup = max(1, min(500, round(0.06 * steps * epochs)))
+    reasons["batch.micro_batch_size"] = f"{global_size} samples a step, {micro_size} at once"
+    reasons["schedule.warmup_steps"] = f"6 % of about {round(steps * epochs):,} steps"
+    sections: dict[str, Any] = {
+        "model": {"name": choice.name, **({"config": dict(choice.config)} if choice.config else {})},
+        "precision": "fp32" if is_cpu else "bf16-mixed" if device.has_bf16 else "fp16-mixed",
+        "optimizer": {"name": "adamw", "learning_rate": rate, "weight_decay": 0.01, "max_gradient_norm": 1.0},
+        "batch": {
+            "micro_batch_size": micro_size,
+            "gradient_accumulation_steps": max(1, global_size // micro_size),
+            "sequence_length": length,
+            "padding": "packed" if packs else "bucketed",
+        },
+        "schedule": {"epochs": epochs, "warmup_steps": warmup, "decay": "linear"},
+    }
+    if adapts:
+        sections["adapter"] = {"kind": "lora", "rank": 16, "alpha": 32, "dropout": 0.05}
+        reasons["adapter.kind"] = (
+            f"adapters, not all {choice.parameters / MEGA:,.0f} M weights: less memory, less forgotten"
+        )
+        if not is_cpu and choice.parameters > GIGA and device.has_bf16:
+            sections["precision"] = "bf16-true"
+    return sections, reasons
+
+
+def _length(inspection: Inspection, choice: ModelChoice, packs: bool) -> tuple[int, str]:
+    """Tokens of a sample, and why."""
+    if packs:
+        return min(PACKED_LENGTH, choice.longest), "texts are packed one after the other into rows of this length"
+    share = inspection.tokens.at[95]
+    wanted_length = max(SHORTEST, ROUNDED_TO * math.ceil(ROOM * share / ROUNDED_TO))
+    length = min(wanted_length, choice.longest)
+    why = f"95 % of rows have at most {share} tokens (estimated), and {ROOM - 1:.0%} room"
+    if length < wanted_length:
+        why = f"the most that {choice.name} reads; 5 % of rows have more than {share} tokens (estimated)"
+    return length, f"{why}; {inspection.truncated(length):.1%} of rows are cut"
+
+
+def _epochs(inspection: Inspection, choice: ModelChoice, packs: bool) -> tuple[int, str]:
+    rows = inspection.parts["train"]
+    if choice.is_from_scratch:
+        epochs = 10 if rows < 5000 else 5 if rows < 50_000 else 2
+        return epochs, f"{rows:,} training rows, from random weights"
+    epochs = 1 if packs or rows > 50_000 else 3
+    return epochs, f"{rows:,} training rows, from pretrained weights"
+
+
+def _rate(choice: ModelChoice, adapts: bool) -> tuple[float, str]:
+    if choice.is_from_scratch:
+        return 1e-3, "usual for small models from random weights"
+    if adapts:
+        return 2e-4, "usual for LoRA"
+    return (1e-4, "usual for small pretrained models") if choice.parameters < 5e7 else (2e-5, "usual for fine-tuning")
+
+
+def _from_scratch(kind: str, inspection: Inspection, better: str) -> ModelChoice:
+    tokens = inspection.tokens.mean * inspection.rows
+    _, width, blocks, vocabulary = next(size for size in reversed(SCRATCH_SIZES) if tokens >= size[0])
+    longest = 1024 if kind == "decoder" else 512
+    heads = width // 32
+    config: dict[str, int] = {
+        "encoder": {
+            "hidden_size": width, "num_hidden_layers": blocks, "num_attention_heads": heads,
+            "intermediate_size": 4 * width, "vocab_size": vocabulary, "max_position_embeddings": longest,
+        },
+        "decoder": {
+            "n_embd": width, "n_layer": blocks, "n_head": heads, "vocab_size": vocabulary, "n_positions": longest,
+        },
+        "seq2seq": {
+            "d_model": width, "d_ff": 4 * width, "num_layers": blocks, "num_heads": heads, "d_kv": 32,
+            "vocab_size": vocabulary,
+        },
+    }[kind]  # fmt: skip
+    name = {"encoder": "tiny-bert", "decoder": "tiny-gpt2", "seq2seq": "tiny-t5"}[kind]
+    parameters = blocks * 12 * width**2 * (2 if kind == "seq2seq" else 1) + vocabulary * width
+    reason = f"from scratch, since no pretrained model is here: sized for some {tokens:,.0f} tokens of text"
+    return ModelChoice(name, config, parameters, longest, reason, better, is_from_scratch=True)
+
+
+def _language(inspection: Inspection) -> str:
+    told = {name: count for name, count in inspection.languages.items() if name != "not told"}
+    total = sum(told.values())
+    if not total:
+        return "English"
+    best = max(told, key=lambda name: told[name])
+    return best if best in ("English", "code") and told[best] >= 0.7 * total else "any"
+
+
+def _reads(candidate: Candidate, language: str) -> bool:
+    return candidate.languages in ("any", language) or (language == "code" and candidate.memory_gib == 0)

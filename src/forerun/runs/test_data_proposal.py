@@ -1,0 +1,95 @@
+import json
+import random
+
+import pytest
+import yaml
+
+from forerun.errors import BadData, InvalidSettings
+from forerun.hardware.detect import detect_cpu
+from forerun.runs.data_proposal import propose, yaml_text
+from forerun.settings.load import settings_from
+
+CPU = detect_cpu().device
+WORDS = [f"word{n}" for n in range(300)]
+
+
+def text(n):
+    return " ".join(random.Random(n).choices(WORDS, k=14))
+
+
+def no_forecast(settings, device):
+    """Stands in for a forecast, which takes seconds and has tests of its own."""
+    raise InvalidSettings(f"not asked for: {settings.workload} on {device.name}.")
+
+
+def write(tmp_path, rows, name="my data.jsonl"):
+    (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(tmp_path / name)
+
+
+def proposal_of(tmp_path, rows, **options):
+    return propose(write(tmp_path, rows), CPU, no_forecast, model=options.pop("model", "tiny-bert"), **options)
+
+
+LABELLED = [{"text": text(n), "label": "ab"[n % 2]} for n in range(300)]
+
+
+def test_the_file_says_what_was_seen_and_loads(tmp_path):
+    proposal = proposal_of(tmp_path, LABELLED)
+    written = yaml_text(proposal, "forerun init x")
+    settings = settings_from(yaml.safe_load(written))
+    assert settings == settings_from(proposal.content)
+    assert (settings.workload, settings.data.format, settings.data.labels) == (
+        "sequence-classification",
+        "labelled",
+        "one",
+    )
+    assert settings.data.fields == {"text": "text", "label": "label"}
+    assert "# 300 rows (a JSON object each)" in written
+    assert "95 % of rows have at most" in written
+    assert "QUESTION" not in written
+    assert "No forecast for" in written
+
+
+def test_a_scale_is_a_question_with_its_default_marked(tmp_path):
+    proposal = proposal_of(tmp_path, [{"text": text(n), "stars": 1 + n % 5} for n in range(300)])
+    lines = yaml_text(proposal, "x").splitlines()
+    place = next(n for n, line in enumerate(lines) if "QUESTION" in line and "stars" in line)
+    assert "Default: one." in lines[place]
+    assert [line.split("or: ")[1] for line in lines[place + 1 : place + 3]] == ["several", "number"]
+    assert lines[place + 3].strip().startswith("labels: one")
+
+
+def test_rows_that_could_be_two_things_are_a_question(tmp_path):
+    rows = [{"question": text(n), "answer": text(-n - 1)} for n in range(300)]
+    proposal = proposal_of(tmp_path, rows, model="tiny-gpt2")
+    assert proposal.content["data"]["format"] == "prompt-completion"
+    written = yaml_text(proposal, "x")
+    assert "# QUESTION: what are the rows?" in written
+    assert "or: format: pairs, fields: {anchor: question, positive: answer}" in written
+
+
+def test_a_task_decides(tmp_path):
+    proposal = proposal_of(tmp_path, LABELLED, task="masked-lm")
+    assert (proposal.content["workload"], proposal.content["data"]["format"]) == ("masked-lm", "text")
+    with pytest.raises(InvalidSettings, match="found 'classification'. Nearest: .*sequence-classification"):
+        proposal_of(tmp_path, LABELLED, task="classification")
+
+
+def test_bad_rows_are_a_question_and_counted(tmp_path):
+    proposal = proposal_of(tmp_path, [*LABELLED, {"text": "", "label": "a"}, {"text": "x y", "label": None}])
+    assert settings_from(proposal.content).data.repair == ["empty-texts", "missing-labels"]
+    assert "# QUESTION: 1 bad rows: empty-texts leaves rows with an empty text out." in yaml_text(proposal, "x")
+
+
+def test_the_data_are_not_changed(tmp_path):
+    source = write(tmp_path, LABELLED)
+    before = (tmp_path / "my data.jsonl").read_bytes()
+    propose(source, CPU, no_forecast, model="tiny-bert")
+    assert (tmp_path / "my data.jsonl").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_no_file_is_an_error(tmp_path):
+    with pytest.raises(BadData, match="Check the path"):
+        propose(str(tmp_path / "gone.csv"), CPU, no_forecast)

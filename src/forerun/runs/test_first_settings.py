@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from forerun.data.own.formats import layout_of
+from forerun.data.own.inspection import inspect
+from forerun.hardware.catalogue import device
+from forerun.hardware.detect import detect_cpu
+from forerun.runs.first_settings import CANDIDATES, choose_model, first_settings
+from forerun.settings.load import settings_from
+from forerun.settings.schema import DataSettings
+
+CPU, T4, A100 = detect_cpu().device, device("t4"), device("a100-40gb")
+
+
+def look(tmp_path, text="The film of the year is that of a man who was not in it, number"):
+    rows = [{"text": f"{text} {n}", "label": n % 2} for n in range(300)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataSettings(source=str(tmp_path / "a.jsonl"))
+    return inspect(data, layout_of(data, rows), rows)
+
+
+@pytest.mark.parametrize(
+    ("workload", "gpu", "name"),
+    [
+        ("sequence-classification", CPU, "minilm"), ("sequence-classification", T4, "roberta-base"), ("causal-lm", CPU, "smollm2-135m"),
+        ("causal-lm", T4, "qwen2.5-1.5b"), ("preference", A100, "qwen2.5-1.5b"), ("seq2seq-lm", A100, "t5-base"),
+    ],
+)  # fmt: skip
+def test_the_model_fits_the_device(workload, gpu, name, tmp_path):
+    choice = choose_model(workload, look(tmp_path), gpu, can_be_had=lambda name: name != "qwen2.5-7b")
+    assert choice.name == name
+    assert not choice.is_from_scratch
+
+
+def test_what_is_not_here_is_named_as_better(tmp_path):
+    choice = choose_model("sequence-classification", look(tmp_path), T4, can_be_had=lambda name: name == "minilm")
+    assert (choice.name, choice.better) == ("minilm", "roberta-base, when online")
+
+
+def test_texts_in_other_languages_get_a_model_that_reads_them(tmp_path):
+    inspection = look(tmp_path, "Мама мыла раму и пела песню")
+    assert (
+        choose_model("sequence-classification", inspection, A100, can_be_had=lambda name: True).name
+        == "xlm-roberta-base"
+    )
+
+
+@pytest.mark.parametrize("workload", ["sequence-classification", "causal-lm", "seq2seq-lm", "embedding", "preference"])
+def test_without_any_weights_a_small_model_from_scratch_is_sized(workload, tmp_path):
+    inspection = look(tmp_path)
+    choice = choose_model(workload, inspection, CPU, can_be_had=lambda name: False)
+    assert choice.is_from_scratch
+    assert choice.better
+    sections, reasons = first_settings(workload, choice, inspection, CPU, is_text=False)
+    settings = settings_from({"name": "x", "workload": workload, **sections})
+    assert settings.optimizer.learning_rate == 1e-3
+    assert settings.batch.sequence_length <= choice.longest
+    assert set(reasons) >= {"model.name", "batch.sequence_length", "optimizer.learning_rate", "schedule.epochs"}
+
+
+def test_precision_follows_the_device_and_large_models_get_adapters(tmp_path):
+    inspection = look(tmp_path)
+    for gpu, precision in ((CPU, "fp32"), (T4, "fp16-mixed"), (A100, "bf16-true")):
+        choice = choose_model("causal-lm", inspection, gpu, can_be_had=lambda name: True)
+        sections, _ = first_settings("causal-lm", choice, inspection, gpu, is_text=True)
+        assert sections["precision"] == precision
+        assert sections["adapter"]["kind"] == "lora"
+        assert sections["batch"]["padding"] == "packed"
+
+
+def test_candidates_are_in_the_catalogue():
+    from forerun.models.catalogue import architecture
+
+    for candidates in CANDIDATES.values():
+        for candidate in candidates:
+            row = architecture("minilm-l6" if candidate.name == "minilm" else candidate.name)
+            assert row.parameters == candidate.parameters

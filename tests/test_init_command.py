@@ -1,0 +1,56 @@
+"""`forerun init` from a CSV to a file that `forerun forecast` reads; a written file is never replaced unasked."""
+
+import csv
+import json
+import random
+
+import pytest
+from typer.testing import CliRunner
+
+from forerun.cli.main import app
+from forerun.errors import InvalidSettings
+
+WORDS = [f"word{n}" for n in range(300)]
+
+
+@pytest.fixture
+def reviews(tmp_path, monkeypatch):
+    """A CSV of labelled texts in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORERUN_LEDGER", f"sqlite:///{tmp_path / 'ledger.db'}")
+    chance = random.Random(0)
+    with (tmp_path / "reviews.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for n in range(120):
+            writer.writerow([" ".join(chance.choices(WORDS, k=10)), "good" if n % 2 else "bad"])
+    return tmp_path / "reviews.csv"
+
+
+@pytest.mark.medium
+def test_a_file_of_data_becomes_settings_with_a_forecast_that_forecast_reads(reviews):
+    run = CliRunner()
+    result = run.invoke(app, ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "2 labels" in result.output
+    assert "few rows" not in result.output
+    assert "120 rows: scores will have wide" in result.output.replace("\n", " ")
+    written = (reviews.parent / "run.yaml").read_text()
+    assert "# Forecast on t4: fits" in written
+    forecast = run.invoke(app, ["forecast", "run.yaml", "--gpu", "t4", "--json"], catch_exceptions=False)
+    assert forecast.exit_code == 0
+    again = run.invoke(
+        app, ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4", "--force", "--json"], catch_exceptions=False
+    )
+    document = json.loads(again.stdout)
+    assert document["schema"] == "forerun.init/1"
+    assert document["inspection"]["rows"] == 120
+    peak = json.loads(forecast.stdout)["memory"]["device_bytes"]
+    assert document["forecast"]["device_bytes"] == peak
+
+
+def test_a_file_is_not_replaced_unasked(reviews):
+    (reviews.parent / "run.yaml").write_text("mine")
+    with pytest.raises(InvalidSettings, match="--force"):
+        CliRunner().invoke(app, ["init", "reviews.csv"], catch_exceptions=False)
+    assert (reviews.parent / "run.yaml").read_text() == "mine"
