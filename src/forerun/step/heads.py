@@ -309,7 +309,10 @@ class Preference(CausalLM):
         """The loss summed over pairs, and the share of pairs in which the chosen answer has gained more."""
         likely, unlikely = self.log_probabilities(model, batch)
         margin = (likely - batch["reference_chosen"]) - (unlikely - batch["reference_rejected"])
-        details = {"accuracy": (margin > 0).float().mean().detach(), "margin": (self.beta * margin).mean().detach()}
+        details = {
+            "training_accuracy": (margin > 0).float().mean().detach(),
+            "training_margin": (self.beta * margin).mean().detach(),
+        }
         return LossSum(-F.logsigmoid(self.beta * margin).sum(), details)
 
     def count(self, batch: Batch) -> float:
