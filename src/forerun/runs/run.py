@@ -187,7 +187,7 @@ def train_and_judge(
     measurement = training.measurement(device.name, ledger.steps(run_id), {}, seconds)
     judgement = experiment.baselines(scores)
     evidence = measurement.evidence.model_copy(update={"half_way_error": remaining.half_way_error})
-    metrics = judgement.metrics | last_epoch_means(ledger.steps(run_id))
+    metrics = last_epoch_means(ledger.steps(run_id)) | judgement.metrics
     measurement = measurement.model_copy(update={"metrics": metrics, "evidence": evidence})
     ledger.record_measurement(run_id, measurement)
     content = {"tables": judgement.tables, "curves": judgement.curves}
