@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from forerun.data.own.inspection import Inspection
+from forerun.data.own.inspection_record import Inspection
 
 LABELS_LISTED = 12
 BAR = 24

@@ -13,7 +13,8 @@ import yaml
 
 from forerun.data.own.columns import Row, value_at
 from forerun.data.own.formats import PARTS, SAMPLE_ROWS, Proposal, RowLayout, recognise
-from forerun.data.own.inspection import Inspection, inspect
+from forerun.data.own.inspection import inspect
+from forerun.data.own.inspection_record import Inspection
 from forerun.data.own.labels import label_kind
 from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.rows import row_meaning, rows_of

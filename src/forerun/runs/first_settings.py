@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.data.own.inspection import Inspection
+from forerun.data.own.inspection_record import Inspection
 from forerun.hardware.catalogue import Device
 from forerun.models.catalogue import hub_id, hub_is_reachable
 from forerun.models.minilm import minilm_is_installed
@@ -213,12 +213,12 @@ def _from_scratch(kind: str, inspection: Inspection, better: str) -> ModelChoice
 
 
 def _language(inspection: Inspection) -> str:
-    told = {name: count for name, count in inspection.languages.items() if name != "not told"}
-    total = sum(told.values())
+    counts = {name: count for name, count in inspection.languages.items() if name != "not counts"}
+    total = sum(counts.values())
     if not total:
         return "English"
-    best = max(told, key=lambda name: told[name])
-    return best if best in ("English", "code") and told[best] >= 0.7 * total else "any"
+    best = max(counts, key=lambda name: counts[name])
+    return best if best in ("English", "code") and counts[best] >= 0.7 * total else "any"
 
 
 def _reads(candidate: Candidate, language: str) -> bool:

@@ -1,36 +1,20 @@
 """What of an inspection should worry somebody, and what to do about it: sentences, worst first."""
 
-from typing import TYPE_CHECKING, Literal
-
-from forerun.records import Record
-
-if TYPE_CHECKING:
-    from forerun.data.own.inspection import Inspection
+from forerun.data.own.inspection_record import DataFinding, Inspection, Weight
 
 FEW_ROWS, RARE = 200, 10
 UNBALANCED = 20.0
 """Times that the most frequent label outnumbers the rarest."""
-Weight = Literal["stop", "warning", "note"]
 
 
-class DataFinding(Record):
-    """One thing to know about the data."""
-
-    weight: Weight
-    """`stop`: training would be pointless or its score a lie."""
-    kind: str
-    text: str
-    remedy: str
-
-
-def findings_of(i: "Inspection", has_classes: bool) -> list[DataFinding]:
+def findings_of(i: Inspection, has_classes: bool) -> list[DataFinding]:
     """Findings, the gravest first."""
     findings = [*_labels(i, has_classes), *_leaks(i), *_contents(i)]
     order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: order[finding.weight])
 
 
-def _labels(i: "Inspection", has_classes: bool) -> list[DataFinding]:
+def _labels(i: Inspection, has_classes: bool) -> list[DataFinding]:
     if not has_classes:
         return []
     findings = []
@@ -61,7 +45,7 @@ def _labels(i: "Inspection", has_classes: bool) -> list[DataFinding]:
     return findings
 
 
-def _leaks(i: "Inspection") -> list[DataFinding]:
+def _leaks(i: Inspection) -> list[DataFinding]:
     findings = []
     judged = i.parts.get("val", 0) + i.parts.get("test", 0)
     if i.left_training:
@@ -82,7 +66,7 @@ def _leaks(i: "Inspection") -> list[DataFinding]:
     return findings
 
 
-def _contents(i: "Inspection") -> list[DataFinding]:
+def _contents(i: Inspection) -> list[DataFinding]:
     findings = []
     if i.secrets:
         text = f"{i.secrets:,} rows hold what has the form of a secret (a key, a token)."

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from forerun.data.own.canonical import checked_row
 from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
-from forerun.data.own.findings import DataFinding, findings_of
+from forerun.data.own.findings import findings_of
 from forerun.data.own.formats import RowLayout
+from forerun.data.own.inspection_record import Histogram, Inspection
 from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs
 from forerun.data.own.near_duplicates import near_pairs
 from forerun.data.own.repairs import Repairs
@@ -26,7 +27,6 @@ from forerun.data.own.rows import rows_of
 from forerun.data.own.splits import HeldOutSplit, SplitKey, hash_of, normalised, own_sources, split_key, split_rows
 from forerun.data.own.text_signs import language_of, signs_in
 from forerun.errors import BadData
-from forerun.records import Record
 from forerun.settings.schema import DataSettings
 
 SAMPLE = 5000
@@ -38,62 +38,6 @@ MOST_LABELS = 50
 OTHER_COLUMNS, MOST_VALUES = 8, 200_000
 """Columns beside those of the format that are looked at, and different values until one is given up."""
 TokenCounter = Callable[[str], int]
-
-
-class Histogram(Record):
-    """Lengths of rows, at percentiles."""
-
-    at: dict[int, int]
-    """Percentile → length."""
-    mean: float
-
-
-class Inspection(Record):
-    """What the pass saw."""
-
-    rows: int
-    characters: Histogram
-    words: Histogram
-    tokens: Histogram
-    characters_per_token: float
-    are_tokens_counted: bool
-    """Whether a tokenizer counted them on the sample; else they are characters divided by `CHARACTERS_A_TOKEN`."""
-    parts: dict[str, int]
-    split_hash: str
-    left_training: int
-    left_validation: int
-    stated_parts: list[str]
-    """Parts that the data state."""
-    exact_duplicates: int
-    """Rows whose texts came before."""
-    contradictions: int
-    """Texts that occur with different labels."""
-    near_duplicates: int
-    """Rows of the sample with a near one before them, exact ones not counted."""
-    near_leaks: int
-    """Judged rows of the sample that nearly are in the sample's training rows."""
-    sample: int
-    labels: dict[str, int]
-    label_count: int
-    unseen_labels: dict[str, list[str]]
-    """Judged part → labels that training rows do not have."""
-    languages: dict[str, int]
-    emails: int
-    secrets: int
-    signs: list[str]
-    """What gives a label away, one sentence each."""
-    telling_columns: dict[str, float]
-    """Column that is not trained on → share of rows whose label its value alone tells."""
-    shared_values: dict[str, float]
-    """Column → share of the test rows whose value also is in training rows, where few values would be expected to."""
-    repairs: dict[str, int]
-    findings: list[DataFinding]
-
-    def truncated(self, sequence_length: int) -> float:
-        """Share of rows with more tokens than `sequence_length`, between the percentiles that are known."""
-        lengths = sorted((length, place) for place, length in self.tokens.at.items())
-        below = float(np.interp(sequence_length, [length for length, _ in lengths], [place for _, place in lengths]))
-        return 1 - below / 100 if sequence_length < lengths[-1][0] else 0.0
 
 
 @dataclass

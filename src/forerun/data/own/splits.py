@@ -204,12 +204,12 @@ def _by_hash(
     least = 0
     for part, share in sorted(missing.items()):
         first, last = np.uint64(least), np.uint64(min(HASH_RANGE - 1, least + int(share * HASH_RANGE)))
-        drawn = pool & (units >= first) & (units < last)
+        picked = pool & (units >= first) & (units < last)
         candidates = units[pool & (codes == PARTS.index("train"))]
-        if not drawn.any() and len(np.unique(candidates)) > len(missing):
-            drawn = pool & (units == candidates.max())  # of few rows: the one whose hash is the largest
-        codes[drawn] = PARTS.index(part)
-        pool = pool & ~drawn
+        if not picked.any() and len(np.unique(candidates)) > len(missing):
+            picked = pool & (units == candidates.max())  # of few rows: the one whose hash is the largest
+        codes[picked] = PARTS.index(part)
+        pool = pool & ~picked
         least = int(last)
 
 

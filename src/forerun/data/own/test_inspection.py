@@ -55,7 +55,7 @@ FAULTS = {
     "leak": with_stated(CLEAN, "train") + with_stated(CLEAN[:60], "test"),
     "near leak": with_stated([{"text": text(n, 60), "label": n % 2} for n in range(300)], "train")
     + with_stated([{"text": text(n, 60) + " end", "label": n % 2} for n in range(9)], "test"),
-    "shared groups": [{**row, "task": f"t{n % 40}"} for n, row in enumerate(CLEAN)],
+    "shared groups": [{**row, "task": f"t{n % 41}"} for n, row in enumerate(CLEAN)],
     "secrets": [*CLEAN, {"text": "my key is AKIA" + "A" * 16, "label": "a"}],
     "e-mail addresses": [*CLEAN, {"text": "write to jo.doe@example.org now", "label": "a"}],
     "duplicates": [*CLEAN, CLEAN[0]],
