@@ -29,6 +29,14 @@ def test_widths_are_divided_by_one_number_and_heads_keep_their_size():
     assert shrunk(config, Size(2, narrow=False))["hidden_size"] == 4096
 
 
+def test_rows_that_experts_multiply_stay_aligned():
+    """As glm4_moe has them: 1408 / 32 would be 44 numbers of two bytes, which the card's kernel refuses."""
+    config = {"hidden_size": 4096, "num_attention_heads": 96, "moe_intermediate_size": 1408, "n_routed_experts": 128}
+    small = shrunk(config, Size(4, narrow=True))
+    assert small["moe_intermediate_size"] % 8 == small["hidden_size"] % 8 == 0
+    assert small["num_attention_heads"] == 6
+
+
 MODELS = ["BertForMaskedLM", "LlamaForCausalLM", "ViTForImageClassification", "T5ForConditionalGeneration",
           "Wav2Vec2ForCTC", "MixtralForCausalLM"]  # fmt: skip
 
