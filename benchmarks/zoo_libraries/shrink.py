@@ -50,7 +50,7 @@ def shrunk(config: dict[str, Any], size: Size) -> dict[str, Any]:
 
 
 ALIGNED = 8
-"""Widths of models with experts stay multiples of it: CUDA's grouped products refuse rows that are not 16 bytes long."""
+"""Widths of models with experts stay multiples of it: CUDA's grouped products refuse rows of other than 16 bytes."""
 
 
 def _common_factor(config: dict[str, Any]) -> int:
