@@ -509,3 +509,14 @@ def test_the_trainers_optimizers_in_eight_bits(name, is_paged):
     state, paged = forecast.memory.breakdown.optimizer_state_bytes, result.session.recorder.trace.paged_bytes
     assert (paged > 0) is is_paged
     assert state + paged == pytest.approx(expected, rel=0.02)
+
+
+def test_findings_of_a_wrapped_loop_name_the_programs_line():
+    pytest.importorskip("accelerate")
+    (forecast,), result = run("accelerated.py", gpus=("h100-80gb",))
+    assert (result.error, forecast.script.steps_seen) == ("", 3)
+    lines = {finding.kind: finding.line for finding in forecast.findings}
+    assert lines["fp32-product"] == "accelerated.py:15"
+    trace = result.session.recorder.trace
+    files = {line.partition(":")[0] for line in trace.lines.values()}
+    assert files == {"accelerated.py"}
