@@ -45,13 +45,13 @@ def kept_pairs(mode: CudaDispatch, query: Tensor, key: Tensor, mask: Sequence[An
     every = batch * heads * queries * keys
     counts = [mask[place] for place in (PARTIAL_BLOCKS, FULL_BLOCKS) if isinstance(mask[place], Tensor)]
     shadows = [shadow_of(count) for count in counts]
-    known = [shadow.value for shadow in shadows if shadow is not None and not shadow.is_assumed]
-    if not counts or len(known) < len(counts):
+    numbers = [shadow.value for shadow in shadows if shadow is not None and not shadow.is_assumed]
+    if not counts or len(numbers) < len(counts):
         mode.assumptions.note("blocks that FlexAttention's mask keeps", "all of them")
         return every
     block = math.prod(min(size, length) for size, length in zip(mask[BLOCK_SIZES], (queries, keys), strict=True))
     repeats = batch * heads / math.prod(counts[0].shape[:-1])  # a mask may be one for all of them
-    return min(every, repeats * block * sum(float(each.sum()) for each in known))
+    return min(every, repeats * block * sum(float(each.sum()) for each in numbers))
 
 
 def _forward(

@@ -1,10 +1,12 @@
 """FlexAttention as eager code: plain arithmetic, which holds scores of every query and key."""
 
+import pytest
 import torch
 
 import forerun
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_without_compiling_every_score_is_held():
     with forerun.virtual_cuda("h100-80gb") as gpu:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
