@@ -17,6 +17,7 @@ from forerun.forecasting.held_tensors import find_held_tensors
 from forerun.forecasting.program import forecast_program
 from forerun.hardware.catalogue import device
 from forerun.report.program import program_tables
+from forerun.trace import OP
 from forerun.virtual.cuda.launchers import parse_command
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -481,3 +482,41 @@ def test_class_maps_of_square_images_are_no_attention_matrices():
         net.cuda()
         torch.softmax(net(torch.zeros(16, 3, 128, 128, device="cuda")), 1).sum().backward()
     assert find_held_tensors(gpu.trace, gpu.memory) == []
+
+
+def test_context_parallel_layers_are_computed_again():
+    """Attention runs three times for each of two layers: forward, again, backward; on a quarter of the sequence."""
+    command = ["torchrun", "--nproc-per-node", "4", str(SCRIPTS / "context_checkpointed.py")]
+    (forecast,), result = forecast_program(parse_command(command), command, [device("h100-80gb")])
+    assert (result.error, forecast.script.steps_seen) == ("", 3)
+    last = result.watcher.spans[-1]
+    trace = result.session.recorder.trace
+    names = [trace.calls[trace.ops[i].call].name for kind, i in trace.events[last.begin : last.end] if kind == OP]
+    attention = [name for name in names if "attention" in name]
+    forward, backward = ([name for name in attention if ("backward" in name) == is_back] for is_back in (False, True))
+    assert len(forward) == 2 * len(backward) == 2 * 2 * 4
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("name", "is_paged"), [("adamw_bnb_8bit", False), ("paged_adamw_8bit", True)])
+def test_the_trainers_optimizers_in_eight_bits(name, is_paged):
+    """Two bytes a parameter, but eight for embeddings, and four for 256 elements each of two states."""
+    pytest.importorskip("bitsandbytes")
+    (forecast,), result = run("eight_bit_trainer.py", name, gpus=("a10",))
+    assert (result.error, forecast.script.steps_seen) == ("", 3)
+    embedded, others = 2048 * 256, forecast.parameters.total - 2048 * 256
+    expected = embedded * 8 + others * (2 + 2 * 4 / 256)
+    state, paged = forecast.memory.breakdown.optimizer_state_bytes, result.session.recorder.trace.paged_bytes
+    assert (paged > 0) is is_paged
+    assert state + paged == pytest.approx(expected, rel=0.02)
+
+
+def test_findings_of_a_wrapped_loop_name_the_programs_line():
+    pytest.importorskip("accelerate")
+    (forecast,), result = run("accelerated.py", gpus=("h100-80gb",))
+    assert (result.error, forecast.script.steps_seen) == ("", 3)
+    lines = {finding.kind: finding.line for finding in forecast.findings}
+    assert lines["fp32-product"] == "accelerated.py:15"
+    trace = result.session.recorder.trace
+    files = {line.partition(":")[0] for line in trace.lines.values()}
+    assert files == {"accelerated.py"}

@@ -164,13 +164,42 @@ def test_other_backends_run_operators_as_they_are(backend, is_told):
 
 
 def test_operators_on_functions_are_named():
-    from torch.nn.attention.flex_attention import flex_attention
-
     with forerun.virtual_cuda("a100-40gb") as gpu:
-        query = torch.ones(1, 2, 128, 16, device="cuda")
-        with pytest.raises(NotImplementedError, match="flex_attention"):  # eager code has none of these either
-            torch.compile(flex_attention)(query, query, query)
-    assert "not modelled" in gpu.compiled_eagerly["flex_attention"]
+        x = torch.ones(4, device="cuda")
+
+        def either(x):
+            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+        with pytest.raises(NotImplementedError, match="cond"):  # eager code has none of these either
+            torch.compile(either)(x)
+    assert "cond is an operator on functions, which is not modelled" in str(gpu.compiled_eagerly)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_flex_attention_is_one_kernel_of_the_blocks_that_its_mask_keeps(is_causal):
+    """Of 4 x 4 blocks a causal mask keeps 10; forward two products of each, backward five."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    with forerun.virtual_cuda("h100-80gb") as gpu:
+        mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 512, 512, device="cuda") if is_causal else None
+        shape = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True}
+        q, k, v = (
+            torch.randn(2, 8, 512, 64, **shape),
+            torch.randn(2, 4, 512, 64, **shape),
+            torch.randn(2, 4, 512, 64, **shape),
+        )
+        out = torch.compile(flex_attention)(q, k, v, block_mask=mask, enable_gqa=True)
+        before = len(gpu.trace.ops)
+        out.sum().backward()
+        assert out.shape == q.shape
+        assert [each.grad.shape for each in (q, k, v)] == [q.shape, k.shape, v.shape]
+    assert gpu.compiled_eagerly == {}
+    pairs = 2 * 8 * (10 if is_causal else 16) * 128 * 128
+    flops = {call.name: call.flops for call in gpu.trace.calls if "flex" in call.name}
+    assert flops["forerun.flex_attention_forward.default"] == 2 * 2 * 64 * pairs
+    assert flops["forerun.flex_attention_backward.default"] == 5 * 2 * 64 * pairs
+    assert gpu.trace.ops[before:]
+    assert not any("softmax" in call.name for call in gpu.trace.calls)
 
 
 def test_a_second_length_makes_a_graph_for_all_lengths():

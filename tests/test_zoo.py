@@ -1,8 +1,10 @@
 """The mechanics of the zoo benchmark: configurations shrink by their names, results are kept, failures are told."""
 
+import itertools
 import json
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -25,6 +27,14 @@ def test_widths_are_divided_by_one_number_and_heads_keep_their_size():
         "num_hidden_layers": 4, "vocab_size": 1024, "layer_types": ["sliding"] * 3 + ["full"], "text": {"d_model": 2},
     }  # fmt: skip
     assert shrunk(config, Size(2, narrow=False))["hidden_size"] == 4096
+
+
+def test_rows_that_experts_multiply_stay_aligned():
+    """As glm4_moe has them: 1408 / 32 would be 44 numbers of two bytes, which the card's kernel refuses."""
+    config = {"hidden_size": 4096, "num_attention_heads": 96, "moe_intermediate_size": 1408, "n_routed_experts": 128}
+    small = shrunk(config, Size(4, narrow=True))
+    assert small["moe_intermediate_size"] % 8 == small["hidden_size"] % 8 == 0
+    assert small["num_attention_heads"] == 6
 
 
 MODELS = ["BertForMaskedLM", "LlamaForCausalLM", "ViTForImageClassification", "T5ForConditionalGeneration",
@@ -83,11 +93,45 @@ def test_a_process_that_dies_is_told_and_the_others_run(tmp_path):
     rows = {file.name: json.loads(file.read_text()) for file in sorted(tmp_path.iterdir())}
     assert rows["a.json"]["reason"] == "the process died with -9"
     assert rows["b.json"]["virtual"]
-    table = zoo.summary("x", rows)
-    assert (table["on_cpu"], table["on_virtual_gpu"], table["share"]) == (2, 1, 0.5)
+    table = zoo.summary("x", rows, 5)
+    assert (table["classes"], table["run"], table["on_cpu"], table["on_virtual_gpu"], table["share"]) == (
+        5,
+        2,
+        2,
+        1,
+        0.5,
+    )
     assert table["failures"] == {"the process died with -9": ["a.json"]}
 
 
 def test_a_step_without_gradient_is_no_step():
     with pytest.raises(ValueError, match="differentiated"):
         train_step(linear(lambda model, batch: {"logits": batch["input"]}), "cpu")
+
+
+def test_an_order_is_made_by_its_seed_and_families_stay_together(tmp_path):
+    names = transformers_models.names()[:60]
+    libraries = {"transformers": {name: tmp_path / name for name in names}}
+    first, again, other = (zoo.families(libraries, seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert sorted(name for _, group in first for name in group) == names
+    for _, group in first:
+        assert len({transformers_models.family(name) for name in group}) == 1
+
+
+def test_the_interval_of_a_share_is_that_of_wilson():
+    """81 of 263: 0.255 to 0.366 (Newcombe, Statistics in Medicine 1998, table I, method 3)."""
+    assert zoo.wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert zoo.wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert zoo.wilson(29, 29)[1] == 1.0
+
+
+def test_a_limit_is_of_processor_time():
+    """Waiting costs nothing; work beyond the limit ends it."""
+    zoo._limit(0.05)
+    try:
+        time.sleep(0.2)
+        with pytest.raises(TimeoutError, match="processor time"):
+            sum(1 for _ in itertools.count())
+    finally:
+        zoo._limit(0)

@@ -49,13 +49,17 @@ def shrunk(config: dict[str, Any], size: Size) -> dict[str, Any]:
     return _shrunk(config, size, factor)
 
 
+ALIGNED = 8
+"""Widths of models with experts stay multiples of it: CUDA's grouped products refuse rows of other than 16 bytes."""
+
+
 def _common_factor(config: dict[str, Any]) -> int:
-    """The largest number that divides all widths and heads."""
-    numbers = [
-        value
-        for name, value in _fields(config)
-        if _is_int(value) and value > 1 and (WIDTH.search(name) or HEADS.search(name))
-    ]
+    """The largest number that divides all widths and heads, and leaves aligned widths where there are experts."""
+    sizes = [(name, value) for name, value in _fields(config) if _is_int(value) and value > 1]
+    widths = [value for name, value in sizes if WIDTH.search(name)]
+    aligned = ALIGNED if any(EXPERTS.search(name) for name, _ in sizes) else 1
+    numbers = [value // aligned if value % aligned == 0 else value for value in widths]
+    numbers += [value for name, value in sizes if HEADS.search(name)]
     return math.gcd(*numbers) if numbers else 1
 
 

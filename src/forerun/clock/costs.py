@@ -21,6 +21,7 @@ COMPILED_HOST_SECONDS = 8 * MICRO
 
 ATTENTION = (
     "scaled_dot_product_flash", "scaled_dot_product_efficient", "scaled_dot_product_cudnn", "._flash_attention_",
+    ".flex_attention_forward", ".flex_attention_backward",
 )  # fmt: skip
 """Parts of the names of fused attention kernels."""
 HALF_CAUSAL = ("flash", "cudnn")

@@ -76,6 +76,8 @@ class AttentionCall:
     needs_gradient: bool = True
     groups_heads: bool = False
     """Several query heads share a key head by request (`enable_gqa`); else head counts that differ are broadcast."""
+    dimensions: int = 4
+    """Of query, key and value where all have as many, else 0."""
 
 
 FUSED = ("cudnn", "flash", "efficient")
@@ -94,6 +96,7 @@ def why_math(call: AttentionCall, target: AttentionTarget) -> str:
     kernel = target.forced.removeprefix("sdpa:")
     alignment = 8 if call.dtype in HALF else 4
     reasons = [
+        (call.dimensions != 4, "query, key and value do not all have 4 dimensions"),
         (kernel == "math", "model.attention asks for math"),
         (kernel == "flash" and call.has_mask, "PyTorch's flash kernel takes no attention mask"),
         (kernel == "flash" and call.dtype not in HALF, "the flash kernel computes in 16 bits only"),
@@ -123,6 +126,9 @@ def choose(call: AttentionCall, target: AttentionTarget, enabled: tuple[str, ...
 
 def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     same_size = call.head_size == call.value_size
+    # sdp_utils_cpp.h (2.13), check_tensor_shapes
+    if call.dimensions != 4:
+        return False
     # sdp_utils_cpp.h:419 (2.13), check_batch_size_and_num_heads_dense
     if call.query_heads != call.key_heads and not call.groups_heads:
         return False
@@ -178,12 +184,13 @@ def attend(
         is_causal=is_causal,
         query_length=query.shape[-2],
         key_length=key.shape[-2],
-        query_heads=query.shape[-3],
-        key_heads=key.shape[-3],
+        query_heads=_heads(query),
+        key_heads=_heads(key),
         head_size=query.shape[-1],
         value_size=value.shape[-1],
         needs_gradient=torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
         groups_heads=enable_gqa,
+        dimensions=query.dim() if query.dim() == key.dim() == value.dim() else 0,
     )
     attn_mask = _as_bias(attn_mask, query)
     target = _current.target
@@ -196,6 +203,10 @@ def attend(
             query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )[0]
     return _fused(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale, call)
+
+
+def _heads(tensor: Tensor) -> int:
+    return tensor.shape[-3] if tensor.dim() > 2 else 1
 
 
 def _note_math(call: AttentionCall, target: AttentionTarget) -> None:

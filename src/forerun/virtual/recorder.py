@@ -26,7 +26,9 @@ from forerun.virtual.fake_results import run_fake
 from forerun.virtual.kernel_memory import temporary_bytes
 
 aten = torch.ops.aten
-INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<")
+WRAPPERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+"""Packages that call PyTorch for a program's loop and bring no layers of their own: their caller is of interest."""
+INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<", *(f"/site-packages/{name}/" for name in WRAPPERS))
 """Files that are no part of the program being traced."""
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import forerun
 from forerun.virtual.attention import AttentionCall, AttentionTarget, choose
 
 PLAIN = AttentionCall(torch.bfloat16, False, 0.0, True, 512, 512, 8, 8, 64, 64)
@@ -30,6 +31,8 @@ CPU = AttentionTarget("cpu", (0, 0))
         ({"key_heads": 2, "has_mask": True}, A100, "math"),
         ({"query_length": 1}, ADA, "efficient"),
         ({"head_size": 60, "value_size": 60}, A100, "math"),
+        ({"dimensions": 5}, A100, "math"),
+        ({"dimensions": 3}, H100, "math"),
         ({"dropout": 0.1}, A100, "flash"),
         ({"dtype": torch.float32}, CPU, "flash"),
         ({"dtype": torch.float32, "dropout": 0.1}, CPU, "math"),
@@ -48,3 +51,12 @@ def test_cudnn_is_taken_by_request_from_ampere_on():
     assert choose(PLAIN, replace(A100, forced="sdpa:cudnn")) == "cudnn"
     assert choose(PLAIN, replace(A100, forced="sdpa")) == "flash"
     assert choose(replace(PLAIN, dtype=torch.float16), replace(T4, forced="sdpa:cudnn")) == "math"
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 16, 8), (4, 16, 8), (16, 8)])
+def test_attention_of_windows_or_of_one_sequence_is_arithmetic(shape):
+    with forerun.virtual_cuda("a100-80gb"):
+        query = torch.randn(shape, device="cuda", requires_grad=True)
+        result = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+        result.sum().backward()
+    assert result.shape == query.grad.shape == shape

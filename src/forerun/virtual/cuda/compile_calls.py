@@ -28,6 +28,8 @@ from forerun.virtual.recorder import Recorder
 
 COMPILERS, RUNS_OPERATORS = {"inductor"}, {"eager", "eager_noexcept", "aot_eager"}
 """Backends that generate kernels, and those that run operators as they are."""
+ON_FUNCTIONS = AT_RANDOM_STATE | {"flex_attention", "flex_attention_backward"}
+"""Operators on functions that are modelled."""
 SKIPPED = (str(Path(__file__).parents[1]), str(Path(torch.optim.__file__).parent))
 """Folders whose frames are not captured: ours are no part of the program, and optimizers run kernels of their own."""
 FAILURES = (RuntimeError, AssertionError, LookupError, TypeError, ValueError, AttributeError, ImportError)
@@ -73,7 +75,7 @@ class CompileCalls:
     def _compile(self, original: Callable[..., Any], model: Any, **options: Any) -> Any:
         backend = options.pop("backend", None) or "inductor"
         mode, settings = options.pop("mode", None) or "default", dict(options.pop("options", None) or {})
-        if options.get("disable") or backend in RUNS_OPERATORS:
+        if options.get("disable") or _name(backend) in RUNS_OPERATORS:  # FlexAttention has an `eager` of its own
             return model
         if backend not in COMPILERS:
             self.eager[_name(model)] = f"its backend {_name(backend)} is not modelled"
@@ -105,7 +107,7 @@ class CompileCalls:
 
     def _prepared(self, graph: CompiledGraph) -> Callable[[list[Any]], Any]:
         for node in graph.graph.graph.nodes:
-            if isinstance(node.target, HigherOrderOperator) and node.target.name() not in AT_RANDOM_STATE:
+            if isinstance(node.target, HigherOrderOperator) and node.target.name() not in ON_FUNCTIONS:
                 raise NotImplementedError(f"{node.target.name()} is an operator on functions, which is not modelled")
             value = resolve(node) if node.op == "get_attr" else None
             if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.device.type == DEVICE:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from forerun.virtual.cuda.lines import LIBRARIES
 from forerun.virtual.recorder import INSIDE
 
@@ -187,6 +189,8 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
     try:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), "<loop>", "eval")
         value = eval(code, {"__builtins__": {}, **names, **COUNTED_CALLS})
+        if isinstance(value, list | tuple) and any(isinstance(each, torch.optim.Optimizer) for each in value):
+            return 1, False  # a turn of it is a part of a step
         return len(value), not isinstance(value, range)
     except (TypeError, NameError, AttributeError, ValueError, NotImplementedError, ArithmeticError):
         return None, False

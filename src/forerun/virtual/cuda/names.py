@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_map_only
 
 from forerun.virtual.backend import DEVICE
@@ -126,6 +127,26 @@ def naming_in_backward() -> Iterator[None]:
         yield
     finally:
         engine._engine_run_backward = original
+
+
+@contextlib.contextmanager
+def comparing_devices_by_name() -> Iterator[None]:
+    """Let activation checkpointing compare what was saved with what is computed again where either is a wrapper.
+
+    A wrapper such as DTensor is made below the dispatcher or above it, and says its device in two ways.
+    """
+    checks: Any = checkpoint._allowed_determinism_checks_to_fns  # of torch/utils/checkpoint.py:1078 (2.13)
+    original = checks["default"]
+
+    def describe(tensor: torch.Tensor) -> dict[str, Any]:
+        properties = original(tensor)
+        return properties | {"device": _CARD[0] if properties["device"].type == DEVICE else properties["device"]}
+
+    checks["default"] = describe
+    try:
+        yield
+    finally:
+        checks["default"] = original
 
 
 def _default_device() -> torch.device | None:

@@ -26,7 +26,7 @@ from forerun.virtual.cuda.compile_calls import CompileCalls
 from forerun.virtual.cuda.dispatch import CudaDispatch
 from forerun.virtual.cuda.loaders import LoaderWatch, making_batches_here
 from forerun.virtual.cuda.module_names import naming_modules
-from forerun.virtual.cuda.names import CudaNames, answering_cuda, naming_in_backward
+from forerun.virtual.cuda.names import CudaNames, answering_cuda, comparing_devices_by_name, naming_in_backward
 from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
@@ -101,6 +101,7 @@ class CudaSession:
         enter(answering_cuda(self._local_rank))
         enter(raising_lost_errors())
         enter(naming_in_backward())
+        enter(comparing_devices_by_name())
         enter(_fake_process_groups(self._ranks))
         enter(steady_buckets())
         enter(_recording_reductions(self.recorder))

@@ -1,10 +1,12 @@
 """Optimizer steps of a program that announces nothing: where each begins and ends in the trace, and when to stop.
 
 A step ends when the optimizer that was stepped first is stepped again: programs with several optimizers, accumulation
-or a loss scaler need no hook. Two steps are alike when they issue the same operators in the same order.
+or a loss scaler need no hook. A younger one for the same parameters takes its place. Two steps are alike when they
+issue the same operators in the same order.
 """
 
 import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,6 +82,13 @@ class StepWatcher:
     step_line: str = ""
     """File and line that stepped the optimizer last."""
     _anchor: int | None = None
+    """Identity of the optimizer that ends a step."""
+    _anchored: frozenset[int] = frozenset()
+    """Identities of its parameters."""
+    _made_after: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    """How many steps there were when each optimizer was made."""
     _begin: int = 0
     _depth: int = 0
     _calls: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -93,12 +102,15 @@ class StepWatcher:
         torch.nn.Module.__call__ = self._counting(self._call)  # type: ignore[method-assign]
         self._backward = torch.autograd.backward
         torch.autograd.backward = self._noting_line(self._backward)
+        self._make_optimizer = torch.optim.Optimizer.__init__
+        torch.optim.Optimizer.__init__ = self._noting_age(self._make_optimizer)  # type: ignore[method-assign]
         self._hooks = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
         return self
 
     def __exit__(self, *exception: object) -> None:
         torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
         torch.autograd.backward = self._backward
+        torch.optim.Optimizer.__init__ = self._make_optimizer  # type: ignore[method-assign]
         for hook in self._hooks:
             hook.remove()
 
@@ -137,6 +149,23 @@ class StepWatcher:
 
         return backward
 
+    def _noting_age(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._made_after[optimizer] = len(self.spans)
+
+        return init
+
+    def _ends_steps(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is the optimizer that was stepped first, or one of its parameters that was made since its step."""
+        if id(optimizer) != self._anchor:
+            updated = frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+            is_heir = updated == self._anchored and self._made_after.get(optimizer, 0) == len(self.spans) > 0
+            if self._anchor is not None and not is_heir:
+                return False
+            self._anchor, self._anchored = id(optimizer), updated
+        return True
+
     def _count(self, module: int, inputs: list[torch.Tensor]) -> None:
         rows = [tensor for tensor in inputs if tensor.dim() > 0]
         ids = [tensor for tensor in rows if tensor.dim() == 2 and not tensor.is_floating_point()]
@@ -165,8 +194,7 @@ class StepWatcher:
         return alike[0] if len(alike) > 1 else min(1, len(self.spans) - 1)
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._anchor is None:
-            self._anchor = id(optimizer)
+        is_anchor = self._ends_steps(optimizer)
         fresh = [
             parameter
             for group in optimizer.param_groups
@@ -178,7 +206,7 @@ class StepWatcher:
         if fresh:
             self.parameters.update({id(parameter): parameter for parameter in fresh})
             self.recorder.own(fresh, Category.PARAMETER)
-        if id(optimizer) == self._anchor:
+        if is_anchor:
             self.without_gradient, self.step_line = [], program_line()
         self.without_gradient += [
             parameter
