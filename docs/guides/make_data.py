@@ -1,6 +1,6 @@
 """Data for the guides, from what ships with Forerun: `python make_data.py reviews|chats|text|documents FILE [ROWS]`.
 
-- `reviews`: a CSV of sentences from film reviews and whether they are positive (data/embedded/ATTRIBUTION.md, CC BY 4.0).
+- `reviews`: a CSV of sentences of film reviews, positive or negative (CC BY 4.0, data/embedded/ATTRIBUTION.md).
 - `chats`: JSON lines of short chats about hours, minutes and days, made here.
 - `text`: the same facts as plain text, for a small base model.
 - `documents`: JSON lines of pairs: the beginning of a paragraph of a State of the Union address, and its rest.
