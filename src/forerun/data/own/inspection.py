@@ -2,7 +2,7 @@
 
 All rows: lengths, exact duplicates, parts of the split and leaks between them, labels, secrets and e-mail addresses.
 A sample of `SAMPLE` rows, drawn by the hash of their texts: near duplicates, languages, signs that give labels away,
-tokens a character. About forty bytes a row are in memory, and the sample.
+tokens a character. In memory: the sample, and some 200 bytes a row, mostly its `SplitKey`.
 """
 
 import heapq
