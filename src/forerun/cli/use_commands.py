@@ -50,14 +50,14 @@ def predict(
 
     row = _row(run_id)
     trained = _opened(row)
-    written = predict_file(
+    result = predict_file(
         trained, file, to, sampling=_sampling(new_tokens, temperature, top_p, seed, None), name=row.name,
         repair=_repairs(repair),
     )  # fmt: skip
     if as_json:
-        print_json({"schema": PREDICTED_SCHEMA, "run_id": row.id, **written.model_dump(mode="json")})
+        print_json({"schema": PREDICTED_SCHEMA, "run_id": row.id, **result.model_dump(mode="json")})
     else:
-        typer.echo(f"{written.rows:,} rows with {', '.join(written.columns)}: {written.file}")
+        typer.echo(f"{result.rows:,} rows with {', '.join(result.columns)}: {result.file}")
 
 
 def generate(
@@ -134,7 +134,7 @@ def chat(
 
 
 def _say(writer: "Writer", messages: list[dict[str, str]], sampling: "Sampling") -> str:
-    """Print the answer while it is written; Ctrl-C ends the answer, not the chat."""
+    """Print the answer while it comes; Ctrl-C ends the answer, not the chat."""
     pieces = []
     writing = writer.write(writer.chat_ids(messages), sampling)
     try:

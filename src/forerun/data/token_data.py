@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,11 @@ class TokenSample:
     target: Sequence[int] | Sequence[float] | float | None = None
     types: Sequence[int] | None = None
     """Which of two texts each token belongs to; None where there is one text."""
+
+    @property
+    def token_labels(self) -> Sequence[int]:
+        """The target as labels or ids of tokens; nothing where it is of the whole sample, or there is none."""
+        return cast(Sequence[int], self.target) if isinstance(self.target, Sequence | np.ndarray) else ()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -186,5 +187,5 @@ def word_similarity(task: RetrievalTask, texts: Sequence[str]) -> np.ndarray:
     """Cosines of TF-IDF vectors of words, fitted to training texts (anchors, candidates)."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    words = TfidfVectorizer(sublinear_tf=True).fit(texts)
+    words: Any = TfidfVectorizer(sublinear_tf=True).fit(texts)
     return (words.transform(task.anchors) @ words.transform(task.candidates).T).toarray()

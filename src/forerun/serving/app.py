@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from forerun.errors import ForerunError
 from forerun.infer.batching import Batcher, QueueFull
 from forerun.infer.gate import Gate
-from forerun.serving.messages import ChatRequest, ClassifyRequest, CompletionRequest, EmbeddingRequest, Generation
+from forerun.serving.messages import ChatRequest, ClassifyRequest, CompletionRequest, EmbeddingRequest, TextRequest
 from forerun.serving.writing import Sampling, Writer, Writing
 
 DEFAULT_NEW_TOKENS = 256
@@ -192,7 +192,7 @@ def _add_rows(app: FastAPI, name: str, kind: str, batcher: Batcher[tuple[str, st
             return {"object": "list", "data": data, "model": name}
 
 
-def _sampling(request: Generation, most: int | None, writer: Writer, prompt: int) -> Sampling:
+def _sampling(request: TextRequest, most: int | None, writer: Writer, prompt: int) -> Sampling:
     """How to continue; without a stated length, as many tokens as there is room for, up to `DEFAULT_NEW_TOKENS`."""
     room = DEFAULT_NEW_TOKENS if writer.longest is None else max(1, writer.longest - prompt)
     return Sampling(
@@ -215,7 +215,7 @@ async def _streamed(
     queue: WritingQueue,
     ids: Sequence[int],
     sampling: Sampling,
-    request: Generation,
+    request: TextRequest,
     head: dict[str, Any],
     piece_of: Any,
 ) -> StreamingResponse:

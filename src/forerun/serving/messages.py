@@ -71,7 +71,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Generation(Asked):
+class TextRequest(Asked):
     """What both kinds of completion take."""
 
     model: str = ""
@@ -92,14 +92,14 @@ class Generation(Asked):
         return tuple(text for text in texts if text)
 
 
-class ChatRequest(Generation):
+class ChatRequest(TextRequest):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)] | None = None
 
 
-class CompletionRequest(Generation):
+class CompletionRequest(TextRequest):
     """`POST /v1/completions`."""
 
     prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1)]

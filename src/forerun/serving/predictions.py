@@ -57,7 +57,7 @@ def predict_file(
     partial = to.with_name(f"{to.name}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="") as file:
-            written = _write(file, suffix, _answered(trained, source, answers, repair), str(to))
+            result = _write(file, suffix, _answered(trained, source, answers, repair), str(to))
         partial.rename(to)
     except OSError as error:
         raise FilesNotWritten(
@@ -66,7 +66,7 @@ def predict_file(
         ) from error
     finally:
         partial.unlink(missing_ok=True)
-    return written
+    return result
 
 
 def answers_of_model(trained: TrainedModel, sampling: Sampling, name: str) -> Answers:

@@ -31,7 +31,7 @@ class RowModel:
     def __init__(self, trained: TrainedModel):
         """Raises NotSupported for a workload that writes text."""
         self.facts, self.tokenizer = trained.facts, trained.tokenizer
-        self.model, self.precision = trained.model, trained.settings.precision
+        self.model, self.policy = trained.model, POLICIES[trained.settings.precision]
         if self.facts.workload not in KINDS:
             raise NotSupported(
                 f"A {self.facts.workload} model gives no labels or vectors. Models that answer rows: "
@@ -59,7 +59,7 @@ class RowModel:
         answers: dict[int, Mapping[str, Any]] = {}
         order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]["input_ids"]))
         device = next(self.model.parameters()).device
-        with torch.inference_mode(), POLICIES[self.precision].autocast(device.type):
+        with torch.inference_mode(), self.policy.autocast(device.type):
             while order:
                 size = max(1, BATCH_TOKENS // max(1, len(inputs[order[0]]["input_ids"])))
                 batch, order = order[:size], order[size:]

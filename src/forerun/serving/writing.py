@@ -217,7 +217,7 @@ class _WhenCancelled(StoppingCriteria):
     def __init__(self, writing: Writing):
         self.writing = writing
 
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **rest: Any) -> torch.Tensor:
+    def __call__(self, input_ids: Any, scores: Any, **rest: Any) -> Any:
         """One answer a row."""
         return torch.full((len(input_ids),), self.writing.is_cancelled, device=input_ids.device)
 

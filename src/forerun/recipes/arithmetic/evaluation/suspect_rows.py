@@ -140,6 +140,6 @@ def _batch(samples: Sequence[TokenSample], pad_id: int) -> dict[str, Tensor]:
     labels = torch.full((len(samples), longest), IGNORED)
     for row, sample in enumerate(samples):
         ids[row, : len(sample.ids)] = torch.as_tensor(list(sample.ids))
-        target = sample.ids if sample.target is None or isinstance(sample.target, int) else sample.target
+        target = sample.token_labels if len(sample.token_labels) else sample.ids
         labels[row, : len(target)] = torch.as_tensor(list(target))
     return {"input_ids": ids, "labels": labels}

@@ -120,7 +120,7 @@ def generated_lengths(settings: Settings, data: CodeLoraData, options: CodeLoraO
 
 
 def _labels(sample: TokenSample) -> Sequence[int]:
-    return sample.target if isinstance(sample.target, Sequence) else ()
+    return sample.token_labels
 
 
 def held_out_loss(step: TrainingStep, data: CodeLoraData, rows: Sequence[Instruction]) -> float:
