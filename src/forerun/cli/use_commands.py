@@ -49,7 +49,7 @@ def predict(
     from forerun.serving.predictions import predict_file
 
     row = _row(run_id)
-    trained = _opened(row)
+    trained = _trained_model(row)
     result = predict_file(
         trained, file, to, sampling=_sampling(new_tokens, temperature, top_p, seed, None), name=row.name,
         repair=_repairs(repair),
@@ -167,7 +167,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     from forerun.own.trained import open_trained
     from forerun.serving.row_model import KINDS, RowModel
 
-    trained = open_trained(folder) if folder is not None else _opened(row)
+    trained = open_trained(folder) if folder is not None else _trained_model(row)
     rows = RowModel(trained) if trained.facts.workload in KINDS else None
     writer = None if rows is not None else _writer_of(trained, row.name)
     app = make_text_app(row.name, writer=writer, rows=rows, hosts=(host,) if host in LOCAL else None, token=token)
@@ -185,7 +185,7 @@ def _row(run_id: str) -> "RunRow":
         return ledger.run(run_id)
 
 
-def _opened(row: "RunRow") -> "TrainedModel":
+def _trained_model(row: "RunRow") -> "TrainedModel":
     from forerun.own.trained import open_trained
     from forerun.runs.run import run_folder
 
@@ -193,7 +193,7 @@ def _opened(row: "RunRow") -> "TrainedModel":
 
 
 def _writer(row: "RunRow") -> "Writer":
-    return _writer_of(_opened(row), row.name)
+    return _writer_of(_trained_model(row), row.name)
 
 
 def _writer_of(trained: "TrainedModel", name: str) -> "Writer":

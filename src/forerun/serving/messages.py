@@ -21,7 +21,7 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {
 NOT_READ = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 
 
-class Asked(BaseModel):
+class ServiceRequest(BaseModel):
     """A request: closed, but for fields of the API that ask for nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -71,7 +71,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class TextRequest(Asked):
+class TextRequest(ServiceRequest):
     """What both kinds of completion take."""
 
     model: str = ""
@@ -111,7 +111,7 @@ class CompletionRequest(TextRequest):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
-class EmbeddingRequest(Asked):
+class EmbeddingRequest(ServiceRequest):
     """`POST /v1/embeddings`."""
 
     model: str = ""
@@ -131,7 +131,7 @@ class PairText(BaseModel):
     pair: Text
 
 
-class ClassifyRequest(Asked):
+class ClassifyRequest(ServiceRequest):
     """`POST /v1/classify`: our own, as OpenAI has no such path."""
 
     model: str = ""
