@@ -1,8 +1,8 @@
-"""Data for the guides, from what ships with Forerun: `python make_data.py reviews|chats|text|documents FILE [ROWS]`.
+"""Data for the guides, from what ships with Forerun: `python make_data.py reviews|chats|forms|documents FILE [ROWS]`.
 
 - `reviews`: a CSV of sentences of film reviews, positive or negative (CC BY 4.0, data/embedded/ATTRIBUTION.md).
 - `chats`: JSON lines of short chats about hours, minutes and days, made here.
-- `text`: the same facts as plain text, for a small base model.
+- `forms`: the same questions, answered with the unit first.
 - `documents`: JSON lines of pairs: the beginning of a paragraph of a State of the Union address, and its rest.
 """
 
@@ -10,6 +10,7 @@ import csv
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from forerun.data.language_text import open_text
@@ -40,24 +41,23 @@ def fact(chance: random.Random) -> tuple[int, str, str, int]:
 
 
 def chats(path: Path, rows: int) -> None:
-    """A system message, a question, and a short answer."""
-    chance = random.Random(1)
+    """A question and a short answer."""
+    _write_chats(path, rows, 1, lambda small, result: f"{result} {small}.")
+
+
+def forms(path: Path, rows: int) -> None:
+    """A question and its answer, the unit first."""
+    _write_chats(path, rows, 2, lambda small, result: f"{small} {result}.")
+
+
+def _write_chats(path: Path, rows: int, seed: int, answer: Callable[[str, int], str]) -> None:
+    chance = random.Random(seed)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(rows):
             n, big, small, result = fact(chance)
             question = chance.choice(QUESTIONS).format(n=n, big=big, small=small)
-            turns = [("system", "Answer in one sentence."), ("user", question), ("assistant", f"{result} {small}.")]
+            turns = [("user", question), ("assistant", answer(small, result))]
             file.write(json.dumps({"messages": [{"role": role, "content": content} for role, content in turns]}) + "\n")
-
-
-def text(path: Path, rows: int) -> None:
-    """A statement a paragraph."""
-    chance = random.Random(2)
-    lines = []
-    for _ in range(rows):
-        n, big, small, result = fact(chance)
-        lines.append(f"There are {result} {small} in {n} {big}s, so {n} {big}s are {result} {small}.")
-    path.write_text("\n\n".join(lines), encoding="utf-8")
 
 
 def documents(path: Path, rows: int) -> None:
@@ -77,4 +77,4 @@ def documents(path: Path, rows: int) -> None:
 if __name__ == "__main__":
     kind, name = sys.argv[1], Path(sys.argv[2])
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 2000
-    {"reviews": reviews, "chats": chats, "text": text, "documents": documents}[kind](name, count)
+    {"reviews": reviews, "chats": chats, "forms": forms, "documents": documents}[kind](name, count)
