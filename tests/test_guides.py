@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs" / "guides"
 EXPECTED = {
     "classifier": ("reviews.yaml", "answers.csv", "reviews-model/config.json"),
-    "assistant": ("base/config.json", "chats.yaml", "assistant/config.json"),
+    "assistant": ("base/config.json", "forms.yaml", "assistant/config.json"),
     "search": ("documents.yaml", "vectors.jsonl", "search-model/config.json"),
 }
 CRITERION_FAILED = 4

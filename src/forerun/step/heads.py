@@ -7,6 +7,7 @@ attention keeps its fast kernel. `pairs` is in `pairs.py`.
 """
 
 import contextlib
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings, NotSupported, nearest
 from forerun.models.build import build_model, config_of
+from forerun.models.catalogue import hub_id
 from forerun.models.first_weights import first_weights
 from forerun.models.smollm2 import is_smollm2, load_smollm2
 from forerun.settings.schema import Settings
@@ -359,7 +361,14 @@ def _model(settings: Settings, head: str, config_fields: Mapping[str, Any], *, p
     config = config_of(settings)
     for name, value in config_fields.items():
         setattr(config, name, value)
-    return build_model(config, head, pretrained_from=first_weights(settings) if pretrained else None)
+    weights = first_weights(settings) if pretrained else None
+    if pretrained and weights is None and "/" in hub_id(settings.model.name):
+        warnings.warn(
+            f"model.config: changes the size of {settings.model.name}, whose weights then fit no more: training starts "
+            f"from random weights. Leave the sizes out to start from its own.",
+            stacklevel=2,
+        )
+    return build_model(config, head, pretrained_from=weights)
 
 
 def _documents_in_row(settings: Settings, length: int) -> int:

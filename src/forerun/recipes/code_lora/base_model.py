@@ -50,6 +50,7 @@ class CodeLora(CausalLM):
 
     def __init__(self, base: Path | None = None):
         """`base` is the directory of a decoder that was pretrained here; only needed to build with weights."""
+        super().__init__()
         self.base = base
 
     @property
