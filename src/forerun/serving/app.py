@@ -6,8 +6,10 @@ imported or rendered: a chat template runs in transformers' own sandbox, on mess
 """
 
 import asyncio
+import base64
 import contextlib
 import json
+import struct
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -177,8 +179,9 @@ def _add_rows(app: FastAPI, name: str, kind: str, batcher: Batcher[tuple[str, st
         async def embeddings(request: EmbeddingRequest) -> dict[str, Any]:
             answers = await batcher.ask([(text, None) for text in request.texts])
             tokens = sum(answer["tokens"] for answer in answers)
+            as_text = request.encoding_format == "base64"
             data = [
-                {"object": "embedding", "index": place, "embedding": answer["vector"]}
+                {"object": "embedding", "index": place, "embedding": _vector(answer["vector"], as_text=as_text)}
                 for place, answer in enumerate(answers)
             ]
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -190,6 +193,11 @@ def _add_rows(app: FastAPI, name: str, kind: str, batcher: Batcher[tuple[str, st
             answers = await batcher.ask(request.rows)
             data = [{"index": place, **answer} for place, answer in enumerate(answers)]
             return {"object": "list", "data": data, "model": name}
+
+
+def _vector(values: Sequence[float], *, as_text: bool) -> list[float] | str:
+    """Numbers, or their fp32 bytes in base64."""
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode() if as_text else list(values)
 
 
 def _sampling(request: TextRequest, most: int | None, writer: Writer, prompt: int) -> Sampling:

@@ -15,7 +15,6 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "n": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "logprobs": (False,), "top_logprobs": (0,),
     "logit_bias": ({},), "best_of": (1,), "echo": (False,), "suffix": ("",), "response_format": ({"type": "text"},),
     "parallel_tool_calls": (True, False), "tools": ([],), "tool_choice": ("none", "auto"), "dimensions": (),
-    "encoding_format": ("float",),
 }  # fmt: skip
 """Fields that clients send with the value that asks for nothing; `null` always is such a value."""
 NOT_READ = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
@@ -116,6 +115,8 @@ class EmbeddingRequest(ServiceRequest):
 
     model: str = ""
     input: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+    encoding_format: Literal["float", "base64"] | None = None
+    """`base64` is what OpenAI's own client asks for: fp32, least byte first."""
 
     @property
     def texts(self) -> list[str]:

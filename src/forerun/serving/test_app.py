@@ -1,6 +1,8 @@
 """The service speaks OpenAI's dialect: whole and streamed answers, vectors, labels; refusals name what is wrong."""
 
+import base64
 import json
+import struct
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -120,6 +122,8 @@ def test_vectors_come_in_openais_form():
         answer = client.post("/v1/embeddings", json={"input": ["a b c", "a"], "model": "x"}).json()
         assert [row["embedding"][0] for row in answer["data"]] == [3.0, 1.0]
         assert answer["usage"]["total_tokens"] == 6
+        packed = client.post("/v1/embeddings", json={"input": "a b", "encoding_format": "base64"}).json()["data"][0]
+        assert struct.unpack("<2f", base64.b64decode(packed["embedding"])) == (2.0, 0.0)
         assert client.post("/v1/classify", json={"input": "a"}).status_code == 404
 
 
