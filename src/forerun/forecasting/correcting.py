@@ -4,7 +4,6 @@ from forerun.experience import Correction
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program import ProgramForecast
 from forerun.forecasting.ranges import run_range, shares, spread
-from forerun.records import RunPhases
 from forerun.units import format_percent
 
 TERMS = ("compile", "evaluation", "checkpoint")
@@ -12,19 +11,28 @@ TERMS = ("compile", "evaluation", "checkpoint")
 
 
 def corrected(forecast: ProgramForecast, correction: Correction, group: str) -> ProgramForecast:
-    """The forecast with each term of its time multiplied by what past runs say; `group` is that of its range."""
+    """The forecast with each term of its time multiplied by what past runs say; `group` is that of its range.
+
+    The time of a step's data has a term of its own, apart from the step's.
+    """
     step, run = forecast.step, forecast.run
+    data = step.phases.data_seconds
     factors = {name: correction.factor(name, getattr(run.phases, f"{name}_seconds")) for name in TERMS}
-    factors["step"] = correction.factor("step", step.seconds.expected)
-    factor = factors["step"]
-    phases = {name: value * factor for name, value in step.phases.model_dump().items()}
+    factors["step"] = correction.factor("step", step.seconds.expected - data)
+    factors["data"] = correction.factor("data", data)
+    phases = {
+        name: value * factors["data" if name == "data_seconds" else "step"]
+        for name, value in step.phases.model_dump().items()
+    }
+    before = sum(step.phases.model_dump().values())
+    ratio = sum(phases.values()) / before if before else factors["step"]
     step = step.model_copy(update={
-        "seconds": spread(step.seconds.expected * factor, *shares(group, correction)),
-        "phases": step.phases.model_copy(update=phases), "mfu": step.mfu / factor,
-        "tokens_per_second": step.tokens_per_second / factor, "samples_per_second": step.samples_per_second / factor,
+        "seconds": spread(step.seconds.expected * ratio, *shares(group, correction)),
+        "phases": step.phases.model_copy(update=phases), "mfu": step.mfu / ratio,
+        "tokens_per_second": step.tokens_per_second / ratio, "samples_per_second": step.samples_per_second / ratio,
     })  # fmt: skip
     by_phase = {f"{name}_seconds": getattr(run.phases, f"{name}_seconds") * factors[name] for name in TERMS}
-    whole = RunPhases(training_seconds=run.phases.training_seconds * factor, **by_phase)
+    whole = run.phases.model_copy(update={"training_seconds": run.phases.training_seconds * ratio, **by_phase})
     seconds = run_range(whole, group, correction)
     share = seconds.expected / run.seconds.expected if run.seconds.expected else 1.0
     run = run.model_copy(
@@ -32,6 +40,7 @@ def corrected(forecast: ProgramForecast, correction: Correction, group: str) -> 
     )
     warnings = list(forecast.warnings)
     if correction.terms:
-        warnings.append(f"Corrected by {correction.said}: steps {format_percent(factor - 1, signed=True)}.")
+        change = format_percent(factors["step"] - 1, signed=True)
+        warnings.append(f"Corrected by {correction.said}: steps {change}.")
     detail = forecast.detail.model_copy(update={"versions": made_with(), "corrected_by": factors})
     return forecast.model_copy(update={"step": step, "run": run, "warnings": warnings, "detail": detail})
