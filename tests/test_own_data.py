@@ -122,10 +122,12 @@ def test_an_exported_classifier_is_read_by_pipelines_of_transformers(tmp_path):
     export_run(result.run_id, experiment, detect().device, folder, tmp_path / "export", merge=False)
     texts = ["the film was lovely and rain", "the story was dull people in town"]
     answers = pipeline("text-classification", model=str(tmp_path / "export"))(texts)
-    assert [answer["label"] for answer in answers] == ["pos", "neg"]
     trained = open_trained(folder)
     with torch.inference_mode():
         logits = trained.model(**trained.tokenizer(texts, return_tensors="pt", padding=True)).logits
+    labels = [trained.facts.label_names[place] for place in logits.argmax(1).tolist()]
+    assert set(trained.facts.label_names) == {"pos", "neg"}
+    assert [answer["label"] for answer in answers] == labels
     assert [a["score"] for a in answers] == pytest.approx(logits.softmax(1).max(1).values.tolist(), abs=1e-5)
 
 
