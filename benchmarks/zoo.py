@@ -1,7 +1,7 @@
 """Share of the model classes of libraries that train on the virtual GPU, among those that train on this CPU.
 
-    python -m benchmarks.zoo --results /tmp/zoo_results transformers timm torchvision diffusers
-    python -m benchmarks.zoo --results /tmp/zoo_results transformers --only bert
+    python -m benchmarks.zoo --results zoo_results transformers timm torchvision diffusers
+    python -m benchmarks.zoo --results zoo_results transformers --only bert
 
 Each class is built at a small size with random weights and does one step of AdamW on the CPU. A class that does so is
 counted, and must then do the same step under `forerun.virtual_cuda`, with at least as many gradients. Families run in
@@ -13,6 +13,7 @@ as if classes were independent; those of a family are not quite. Method version 
 
 import argparse
 import collections
+import contextlib
 import importlib
 import itertools
 import json
@@ -26,7 +27,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,16 @@ def on_cpu(candidates: Any) -> tuple[Example | None, Step | None, str]:
 def trained(candidates: Any, note: Callable[[dict[str, Any]], None]) -> None:
     """Both steps of one class; `note` is given what is known after each."""
     start = time.process_time()
-    _limit(CPU_SECONDS)
-    example, real, reason = on_cpu(candidates)
+    with time_limit(CPU_SECONDS):
+        example, real, reason = on_cpu(candidates)
     seconds = time.process_time() - start
     if example is None or real is None:
         return note({"cpu": False, "reason": reason, "cpu_seconds": seconds})
     row = {"cpu": True, "virtual": False, "reason": DIED, "cpu_seconds": seconds, "note": example.note}
     note(row)
-    _limit(VIRTUAL_SECONDS)
     start = time.process_time()
     try:
-        with forerun.virtual_cuda(CARD) as gpu:
+        with time_limit(VIRTUAL_SECONDS), forerun.virtual_cuda(CARD) as gpu:
             step = train_step(example, "cuda")
         # on the CPU values decide which experts get tokens, here all do: more gradients are no failure
         same = (step.loss_shape, step.parameters) == (real.loss_shape, real.parameters)
@@ -102,12 +102,20 @@ def trained(candidates: Any, note: Callable[[dict[str, Any]], None]) -> None:
     return note(row | {"virtual_seconds": time.process_time() - start})
 
 
-def _limit(seconds: float) -> None:
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError inside the block after so many seconds of processor time; waiting costs nothing."""
+
     def stop(*_: Any) -> None:
         raise TimeoutError(f"no step within {seconds} s of processor time")
 
-    signal.signal(signal.SIGPROF, stop)
+    former = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, former)
 
 
 def in_own_process(jobs: dict[Path, Callable[[Callable[[dict[str, Any]], None]], None]]) -> None:

@@ -126,12 +126,12 @@ def test_the_interval_of_a_share_is_that_of_wilson():
     assert zoo.wilson(29, 29)[1] == 1.0
 
 
-def test_a_limit_is_of_processor_time():
-    """Waiting costs nothing; work beyond the limit ends it."""
-    zoo._limit(0.05)
-    try:
+def test_a_limit_is_of_processor_time_and_of_its_block_alone():
+    """Waiting costs nothing; work beyond the limit ends it; after the block no clock runs on."""
+    former = signal.getsignal(signal.SIGPROF)
+    with zoo.time_limit(0.05):
         time.sleep(0.2)
-        with pytest.raises(TimeoutError, match="processor time"):
-            sum(1 for _ in itertools.count())
-    finally:
-        zoo._limit(0)
+    with pytest.raises(TimeoutError, match="processor time"), zoo.time_limit(0.05):
+        sum(1 for _ in itertools.count())
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGPROF) == former
