@@ -11,16 +11,13 @@ from typing import Any
 
 import torch
 
-from forerun.data.plan import BatchPlan
-from forerun.data.token_data import IGNORED, Batch, TokenSample, padded, sampler_of
-from forerun.settings.schema import Settings
+from forerun.data.token_data import IGNORED, Batch, SampleOrder, TokenSample, padded
 
 
 @dataclass(frozen=True)
-class SidedData:
+class SidedData(SampleOrder):
     """`TrainingData` over sides of equally many samples; the order is a pure function of settings and epoch."""
 
-    settings: Settings
     sides: Mapping[str, Sequence[TokenSample]]
     """Samples of each side, by the prefix of its keys."""
     padding_id: int
@@ -28,7 +25,6 @@ class SidedData:
     """Whether batches have padding masks."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """A number for each sample, by its key."""
-    _orders: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -36,27 +32,6 @@ class SidedData:
         limit = self.settings.batch.sequence_length
         rows = zip(*self.sides.values(), strict=True)
         return [min(limit, max(len(sample.ids) for sample in row)) for row in rows]
-
-    @cached_property
-    def sampler(self) -> Any:
-        """Order of the samples, and which of them share a micro-batch."""
-        return sampler_of(self.settings, self.lengths)
-
-    def plan(self) -> BatchPlan:
-        """Shapes of the first epoch."""
-        return self.sampler.plan()
-
-    def epoch_steps(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
-        """Optimizer steps of an epoch, each its micro-batches, each the indices of its samples."""
-        if epoch not in self._orders:
-            self._orders.clear()
-            self._orders[epoch] = self.sampler.epoch(epoch)
-        return self._orders[epoch]
-
-    def tokens(self, indices: Sequence[int]) -> tuple[int, int]:
-        """Tokens of the longest sides of one micro-batch without and with padding."""
-        shape = self.sampler.shape(indices)
-        return sum(self.lengths[index] for index in indices), shape.size * shape.length
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Tensors of one micro-batch, on the host."""

@@ -10,7 +10,7 @@ device.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
@@ -45,15 +45,50 @@ class TokenSample:
 
 
 @dataclass(frozen=True)
-class TokenData:
-    """`TrainingData` over samples in memory; the order is a pure function of settings and epoch."""
+class SampleOrder:
+    """Which samples share a micro-batch, in which order: a pure function of settings, lengths and epoch."""
 
     settings: Settings
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each sample after cutting; of the longest where it has several texts."""
+        raise NotImplementedError
+
+    @cached_property
+    def sampler(self) -> PackedSampler | LengthBucketSampler:
+        """Order of the samples, and which of them share a micro-batch."""
+        return sampler_of(self.settings, self.lengths)
+
+    @cached_property
+    def _orders(self) -> dict[int, Any]:
+        return {}
+
+    def plan(self) -> BatchPlan:
+        """Shapes of the first epoch."""
+        return self.sampler.plan()
+
+    def epoch_steps(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
+        """Optimizer steps of an epoch, each its micro-batches, each the indices of its samples."""
+        if epoch not in self._orders:
+            self._orders.clear()
+            self._orders[epoch] = self.sampler.epoch(epoch)
+        return self._orders[epoch]
+
+    def tokens(self, indices: Sequence[int]) -> tuple[int, int]:
+        """Tokens of one micro-batch without and with padding."""
+        shape = self.sampler.shape(indices)
+        return sum(self.lengths[index] for index in indices), shape.size * shape.length
+
+
+@dataclass(frozen=True)
+class TokenData(SampleOrder):
+    """`TrainingData` over samples, in memory or not; the order is a pure function of settings and epoch."""
+
     samples: Sequence[TokenSample]
     padding_id: int = 0
     start_id: int = 0
     """Id of the token that a decoder begins with (`seq2seq-lm`)."""
-    _orders: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def valid_labels(self) -> Iterator[int]:
         """Labels per token that count in the loss, of workloads that have them; ids where a sample has no others."""
@@ -74,27 +109,6 @@ class TokenData:
             )
             for s in self.samples
         ]
-
-    @cached_property
-    def sampler(self) -> PackedSampler | LengthBucketSampler:
-        """Order of the samples, and which of them share a micro-batch."""
-        return sampler_of(self.settings, self.lengths)
-
-    def plan(self) -> BatchPlan:
-        """Shapes of the first epoch."""
-        return self.sampler.plan()
-
-    def epoch_steps(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
-        """Optimizer steps of an epoch, each its micro-batches, each the indices of its samples."""
-        if epoch not in self._orders:
-            self._orders.clear()
-            self._orders[epoch] = self.sampler.epoch(epoch)
-        return self._orders[epoch]
-
-    def tokens(self, indices: Sequence[int]) -> tuple[int, int]:
-        """Tokens of one micro-batch without and with padding."""
-        shape = self.sampler.shape(indices)
-        return sum(self.lengths[index] for index in indices), shape.size * shape.length
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Tensors of one micro-batch, on the host."""

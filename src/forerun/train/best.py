@@ -22,8 +22,8 @@ from forerun.train.checkpoint import (
     Progress,
     checkpoints,
     load_newest,
-    manifest_of,
     model_tensors,
+    own_manifest,
     restore_model,
     source_of,
     write_checkpoint,
@@ -153,12 +153,7 @@ def load_weights(path: Path, step: TrainingStep) -> Progress:
         CheckpointDamaged: a file is missing, cut or changed.
         InvalidSettings: it was made with other settings.
     """
-    manifest = manifest_of(path)
-    if manifest["settings_hash"] != step.settings.resumable_hash:
-        raise InvalidSettings(
-            f"Checkpoint {path} belongs to settings {manifest['settings_hash']}, the run has "
-            f"{step.settings.resumable_hash}. Name the run that it belongs to."
-        )
+    manifest = own_manifest(path, step, "Name the run that it belongs to.")
     restore_model(step, source_of(path, MODEL, manifest["parts"]))
     return manifest["progress"]
 

@@ -235,19 +235,23 @@ def load_checkpoint(path: Path, step: TrainingStep) -> Progress:
         CheckpointDamaged: a file is missing, cut or changed.
         InvalidSettings: it was made with other settings.
     """
-    manifest = manifest_of(path)
-    if manifest["settings_hash"] != step.settings.resumable_hash:
-        raise InvalidSettings(
-            f"Checkpoint {path} belongs to settings {manifest['settings_hash']}, the run has "
-            f"{step.settings.resumable_hash}. "
-            f"Resume with the settings it was started with, or start in another folder."
-        )
+    remedy = "Resume with the settings it was started with, or start in another folder."
+    manifest = own_manifest(path, step, remedy)
     restore_model(step, source_of(path, MODEL, manifest["parts"]))
     _restore_optimizer(step, source_of(path, OPTIMIZER, manifest["parts"]))
     restore_generators(load_file(path / GENERATORS), manifest["random"])
     if step.scaler is not None and manifest["scaler"] is not None:
         step.scaler.load_state_dict(manifest["scaler"])
     return manifest["progress"]
+
+
+def own_manifest(path: Path, step: TrainingStep, remedy: str) -> dict[str, Any]:
+    """The manifest of `path`, which must be of the run of `step`: InvalidSettings with the `remedy` otherwise."""
+    manifest, own = manifest_of(path), step.settings.resumable_hash
+    if manifest["settings_hash"] != own:
+        theirs = manifest["settings_hash"]
+        raise InvalidSettings(f"Checkpoint {path} belongs to settings {theirs}, the run has {own}. {remedy}")
+    return manifest
 
 
 def _sealed(manifest: dict[str, Any]) -> str:
