@@ -184,6 +184,8 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trace.checkpoint_bytes = _bytes(trainable) + _bytes(state)
     trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
     trace.world_size = step.settings.parallel.world_size
+    trace.gpus_per_machine = step.settings.cluster.gpus_per_node
+    trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
     trace.micro_steps, trace.accumulation = micro_steps, accumulation
     trace.paged_bytes = paged_bytes(step.optimizer)
     if step.settings.quantization != "none":
