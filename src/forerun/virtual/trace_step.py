@@ -60,7 +60,11 @@ def trace_step(
     session = VirtualSession(device, settings.model.attention, is_compiled=settings.compile != "none")
     session.recorder.keeps_lines = keep_lines
     alone = settings.parallel.kind == "none"
-    ranks = contextlib.nullcontext() if alone else rank_zero_of(settings.parallel.world_size)
+    ranks = (
+        contextlib.nullcontext()
+        if alone
+        else rank_zero_of(settings.parallel.world_size, settings.cluster.gpus_per_node)
+    )
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(ranks)
