@@ -120,7 +120,7 @@ def cluster_rows(folder: Path) -> list[Timing]:
             if derived and 0.005 / max(bandwidth, 1e-9) > COARSE:
                 continue
             links, net = RUNS[row["group"]]
-            ranks, domain = int(float(row["n_gpus"])), fabric(links).domain
+            ranks, domain = int(float(row["n_gpus"])), fabric(links).domain or 8
             machine = domain if domain > 8 else 8
             rows.append(
                 Timing(

@@ -30,8 +30,8 @@ class Fabric(Record):
     family: Literal["nvlink", "pcie"]
     bytes_per_second: float
     """That one GPU sends at once, at best."""
-    domain: int
-    """GPUs at most."""
+    domain: int | None = None
+    """GPUs that they join; null where it depends on the machine."""
     multicast: bool = False
     """Its switches add up (NVLink SHARP)."""
     shared_bus: bool = False

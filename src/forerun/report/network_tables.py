@@ -36,12 +36,12 @@ def networks_view(between: Sequence[Network], inside: Sequence[Fabric]) -> Rende
         rate = row.adapters_of(MACHINE) * row.adapter_bytes_per_second / GIGA
         evidence = "measured" if network_rates(row.kind).measured else "derived"
         networks.add_row(row.name, row.description, row.kind, f"{rate:g}", evidence)
-    links = _table("links", "GPUs", "GB/s", "most", "timings", caption=LINKS_CAPTION)
+    links = _table("links", "GPUs", "GB/s", "join", "timings", caption=LINKS_CAPTION)
     for row in inside:
         evidence = "measured" if link_rates(row)[1] else "derived"
-        links.add_row(
-            row.name, ", ".join(row.gpus) or "-", f"{row.bytes_per_second / GIGA:g}", str(row.domain), evidence
-        )
+        joined = "-" if row.domain is None else str(row.domain)
+        rate = f"{row.bytes_per_second / GIGA:g}"
+        links.add_row(row.name, ", ".join(row.gpus) or "-", rate, joined, evidence)
     return Group(*(table for table in (networks, links) if table.row_count))
 
 
