@@ -1,6 +1,7 @@
 """Unmodified scripts on a virtual GPU: what they believe, what is forecast, and that nothing they write stays."""
 
 import copy
+import dataclasses
 import json
 import os
 import subprocess
@@ -117,6 +118,25 @@ def test_one_rank_of_a_sharded_job():
     shard = 4 * 1024 * 1024 * FLOAT_BYTES / 16
     assert forecast.memory.breakdown.optimizer_state_bytes == pytest.approx(2 * shard, rel=0.01)
     assert not torch.distributed.is_initialized()
+    assert any("No network is named" in warning for warning in forecast.warnings)
+
+
+@pytest.mark.medium
+def test_a_slow_network_is_waited_for(tmp_path):
+    """The same ranks in one machine, over InfiniBand, over Ethernet, and over what nccl-tests measured."""
+    measured = tmp_path / "run.txt"
+    ranks = [f"#  Rank {r:2} Group  0 Pid 1 on  n{r // 2} device  {r % 2} [0x10] NVIDIA A100" for r in range(4)]
+    row = "     1048576        262144     float     sum      -1    9e6    0.0    0.0      0    9e6    0.0    0.0      0"
+    measured.write_text("\n".join(["# Collective test starting: all_gather_perf", *ranks, row]))
+    command = ["python", str(SCRIPTS / "sharded.py")]
+    seconds = []
+    for nodes, network in ((1, None), (2, "ib-ndr400"), (2, "ethernet-10g"), (2, str(measured))):
+        program = dataclasses.replace(parse_command(command, 4 // nodes, nodes), network=network)
+        (forecast,), _ = forecast_program(program, command, [device("a100-80gb")])
+        seconds.append(forecast.step.phases.communication_seconds)
+        assert not any("No network" in warning for warning in forecast.warnings)
+    assert seconds == sorted(seconds)
+    assert seconds[-1] > 9
 
 
 def test_everything_is_put_back():

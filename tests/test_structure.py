@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
     "errors", "units", "extensions", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
-    "virtual", "memory", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
+    "virtual", "memory", "network", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
     "report", "runs", "own", "serving", "tune", "api", "hf", "notebook", "pytest_plugin", "cli", "recipes", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
@@ -24,12 +24,13 @@ TORCH_FREE = [
     "trace",
     "hardware.catalogue",
     "memory",
+    "network",
     "clock",
     "ledger",
     "report",
     "recipes.code_detector.similarity",
 ]
-APART = {"train": {"virtual", "memory", "clock", "forecasting", "plan"}}
+APART = {"train": {"virtual", "memory", "network", "clock", "forecasting", "plan"}}
 """The trainer knows nothing of the virtual GPU: both meet in `step` and `records`."""
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base", "core", "manager"}
 MODULE_LINES, FUNCTION_LINES = 400, 60

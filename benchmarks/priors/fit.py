@@ -64,8 +64,6 @@ SIMT_GPUS = {
     "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie", "Tesla V100-PCIE-32GB": "v100-32gb", "Tesla T4": "t4",
     "NVIDIA L4": "l4", "NVIDIA A100 80GB PCIe": "a100-80gb-pcie", "NVIDIA H100 80GB HBM3": "h100-80gb",
 }  # fmt: skip
-ON_THE_WIRE = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-"""Times (n - 1) / n of the message: what each of n ranks sends."""
 
 
 def tensor_rows(folder: Path) -> tuple[dict[str, Array], dict[str, Chip]]:
@@ -318,29 +316,6 @@ def elementwise(folder: Path) -> dict[str, Any]:
     return {"devices": devices, "unseen": np.round(middle, 4).tolist()}
 
 
-def collectives(folder: Path) -> dict[str, Any]:
-    """Microseconds to start and bytes per second on the wire of NCCL's collectives within one machine."""
-    rows: dict[tuple[str, str, str], list[list[float]]] = {}
-    with gzip.open(folder / "aiconfigurator" / "nccl.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            if row["system"] in TENSOR_GPUS and row["op_name"] in ON_THE_WIRE and row["nccl_dtype"] == "half":
-                key = TENSOR_GPUS[row["system"]], row["op_name"], row["num_gpus"]
-                ranks = int(row["num_gpus"])
-                moved = 2 * float(row["message_size"]) * ON_THE_WIRE[row["op_name"]] * (ranks - 1) / ranks
-                rows.setdefault(key, []).append([moved, float(row["latency_ms"]) / 1e3])
-    devices: dict[str, Any] = {}
-    for (gpu, operator, ranks), listed in sorted(rows.items()):
-        r = np.array(listed)
-
-        def seconds(c: Array, r: Array = r) -> Array:
-            return c[0] * 1e-6 + r[:, 0] / (c[1] * 1e9)
-
-        coefficients, error = fit_few(seconds, r[:, 1], [10.0, 200.0])
-        print(f"{operator:15} {gpu:12} {ranks} ranks {error:6.1%} {np.round(coefficients, 1)}")
-        devices.setdefault(gpu, {}).setdefault(operator, {})[ranks] = np.round(coefficients, 2).tolist()
-    return devices
-
-
 def main() -> None:
     """Fit, print, write."""
     folder = Path(sys.argv[1])
@@ -354,7 +329,6 @@ def main() -> None:
         "errors": {"tensor": tensor_errors, "simt": simt_errors},
         "attention": attention(folder),
         "elementwise": elementwise(folder),
-        "collectives": collectives(folder),
     }
     before = json.loads(TARGET.read_text(encoding="utf-8"))  # convolutions have a fit of their own: benchmarks/vision
     table |= {name: before[name] for name in ("images", "images_source", "dense_convolutions")}

@@ -4,6 +4,7 @@
     ├── InvalidSettings(ValueError)          a key, type, range or combination of settings is wrong
     ├── NotSupported(NotImplementedError)    valid by the contract, not offered by this version
     ├── UnknownDevice(LookupError)           no such GPU in the catalogue
+    ├── UnknownNetwork(LookupError)          no such network or links in the catalogue
     ├── UnknownModel(LookupError)            no such architecture, hub id or directory
     ├── MissingPeak(LookupError)             the catalogue has no dense peak for a dtype
     ├── MissingExtra(ImportError)            an optional package is not installed
@@ -49,6 +50,10 @@ class NotSupported(ForerunError, NotImplementedError):
 
 class UnknownDevice(ForerunError, LookupError):
     """No GPU of that name in the catalogue."""
+
+
+class UnknownNetwork(ForerunError, LookupError):
+    """No network between machines, or links inside one, of that name in the catalogue."""
 
 
 class UnknownModel(ForerunError, LookupError):

@@ -4,6 +4,7 @@ A `Trace` is written by the virtual GPU and read by two replays: memory (allocat
 order; each is a pair `(kind, index)` where kind is ALLOCATE or FREE (index into `storages`) or OP (index into `ops`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -126,6 +127,9 @@ class Trace:
     """Bytes of trainable parameters and optimizer state, what one checkpoint holds."""
     world_size: int = 1
     """Ranks, of which the trace shows one."""
+    gpus_per_machine: int = 8
+    network: str | Mapping[str, Any] | None = None
+    """What joins the machines, as `forerun.clock.between_ranks.job_of` takes it; None where nobody said."""
     documents: str = ""
     """How packed documents are kept apart, in words; empty where nothing is packed."""
     paged_bytes: int = 0

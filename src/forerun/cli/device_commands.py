@@ -12,7 +12,7 @@ PRECISIONS_SCHEMA = "forerun.precisions/1"
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (gpus, doctor, calibrate):
+    for command in (gpus, networks, doctor, calibrate):
         app.command()(command)
 
 
@@ -25,6 +25,23 @@ def gpus(as_json: JsonOption = False) -> None:
         print_json(gpus_json(devices()))
     else:
         _show(gpus_table(devices()))
+
+
+def networks(
+    search: Annotated[
+        str | None, typer.Option("--search", metavar="TEXT", help="Only rows that contain TEXT: a name, cloud or GPU.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List networks between machines and links inside them, for `cluster.network` and `exec --network`."""
+    from forerun.network.catalogue import fabrics, networks
+    from forerun.report.network_tables import networks_json, networks_view, rows_with
+
+    between, inside = rows_with(search, networks()), rows_with(search, fabrics())
+    if as_json:
+        print_json(networks_json(between, inside))
+    else:
+        _show(networks_view(between, inside))
 
 
 def doctor(

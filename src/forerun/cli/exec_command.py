@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 COMPARISON_SCHEMA = "forerun.comparison/1"
 
 
+RanksOption = Annotated[int | None, typer.Option("--nproc-per-node", min=1, help="Ranks on each machine.")]
+NetworkOption = Annotated[
+    str | None, typer.Option("--network", help="What joins machines: `forerun networks`, or a file of nccl-tests.")
+]
+
+
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
     app.command(name="exec", context_settings={"allow_interspersed_args": False})(execute)
@@ -42,10 +48,9 @@ def execute(
     total_steps: Annotated[
         int | None, typer.Option("--total-steps", min=1, help="Optimizer steps of the whole run, where nobody says.")
     ] = None,
-    nproc_per_node: Annotated[
-        int | None, typer.Option("--nproc-per-node", min=1, help="Ranks on each machine.")
-    ] = None,
+    nproc_per_node: RanksOption = None,
     nnodes: Annotated[int | None, typer.Option("--nnodes", min=1, help="Machines.")] = None,
+    network: NetworkOption = None,
     rank: Annotated[
         str, typer.Option("--rank", help="Ranks to run: numbers, first, middle, last; several by commas.")
     ] = "0",
@@ -71,7 +76,7 @@ def execute(
     from forerun.virtual.cuda.launchers import parse_command
 
     devices = [device(name) for name in gpu_names(gpu, default="a100-40gb")]
-    program = parse_command(command, nproc_per_node, nnodes)
+    program = replace(parse_command(command, nproc_per_node, nnodes), network=_network(network))
     exports = _Exports(
         _writable(snapshot, "--snapshot"), _writable(trace, "--trace"), _page_folder() if as_html else None
     )
@@ -79,7 +84,8 @@ def execute(
     if len(ranks) > 1:
         exports.refuse_several_ranks(devices)
         numbers = {"--steps": steps, "--total-steps": total_steps, "--price": price, "--gpu": devices[0].name}
-        largest = forecast_ranks(command, ranks, numbers | {"--nproc-per-node": nproc_per_node, "--nnodes": nnodes})
+        numbers |= {"--nproc-per-node": nproc_per_node, "--nnodes": nnodes, "--network": program.network}
+        largest = forecast_ranks(command, ranks, numbers)
         _show([largest], as_json)
         return _leave([largest], largest.script.exit_code, largest.out_of_memory is not None)
     with _own_output() if as_json else contextlib.nullcontext():
@@ -93,6 +99,25 @@ def execute(
     _show(forecasts, as_json)
     exports.write(forecasts, run, device(forecasts[0].gpu), program.target)
     return _leave(forecasts, run.exit_code, run.out_of_memory is not None)
+
+
+def _network(choice: str | None) -> str | None:
+    """The network as it was named, or the whole path of a file, since the folder may change; before the program runs.
+
+    Raises:
+        UnknownNetwork: neither a name of the catalogue nor a file.
+        BadData: the file is no nccl-tests output.
+    """
+    from forerun.network.catalogue import network
+    from forerun.network.nccl_tests import read_nccl_tests
+
+    if choice is None:
+        return None
+    path = Path(choice)
+    if path.is_file():
+        read_nccl_tests(path)
+        return str(path.absolute())
+    return network(choice).name
 
 
 def _leave(forecasts: "list[ProgramForecast]", exit_code: int, is_full: bool) -> None:

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.clock import recurrent
+from forerun.clock.between_ranks import STREAMING_BLOCKS, Job, job_of
 from forerun.clock.convolutions import CONVOLUTIONS, DENSE, ConvolutionModel, Parts
 from forerun.clock.costs import (
     ATTENTION,
@@ -35,7 +36,10 @@ from forerun.clock.image_layers import image_layer_parts
 from forerun.clock.products import Chip, ProductPrior, Products
 from forerun.experience import DeviceCalibration
 from forerun.hardware.catalogue import Device, devices
-from forerun.trace import BESIDE_HOST, BETWEEN_RANKS, GROUP_SIZE, HOST_BYTES, MACHINES, Call, TensorSpec
+from forerun.network.algorithms import Kind, Layout
+from forerun.network.catalogue import Network
+from forerun.network.collective import CollectivePrice
+from forerun.trace import BESIDE_HOST, BETWEEN_RANKS, HOST_BYTES, Call, TensorSpec
 from forerun.units import GIGA, MICRO
 
 OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1)}
@@ -46,11 +50,6 @@ HOPPER_SHARE = 0.35 / 0.7
 """FlashAttention-2 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
 THIRD_SHARE = 0.75 / 0.7
 """FlashAttention-3 reaches 75 % of an H100's peak (ibid.)."""
-COLLECTIVES = {
-    "allgather": "all_gather", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-    "allreduce": "all_reduce", "all_reduce": "all_reduce",
-}  # fmt: skip
-"""Parts of operator names, and what the coefficient file calls them."""
 HOST_LINK_SHARE = 0.78
 """Share of the link's stated rate that copies from pinned memory reach: 5.8 and 6.5 of PCIe 2.0's 8 GB/s, bandwidthTest
 on a GTX TITAN Black (github.com/ComputationalRadiationPhysics/jungfrau-photoncounter, issue 18). Pageable: less."""
@@ -98,6 +97,8 @@ class PriorCosts:
     calibration: DeviceCalibration | None = None
     """Measurements of this very device; its products, copies and host time replace what was fitted to others."""
     is_host: bool = False
+    job: Job | None = None
+    """The machines of several ranks; None takes those that are usual for the GPU."""
     _seconds_by_call: dict[Call, float] = field(default_factory=dict, compare=False)
     _leans: dict[str, NDArray[np.float64]] = field(default_factory=dict, compare=False)
 
@@ -142,34 +143,36 @@ class PriorCosts:
 
     @property
     def knows_ranks(self) -> bool:
-        """Whether collectives among so many ranks were measured on such a GPU."""
-        return self.world_size == 1 or self._links("all_reduce", self.world_size) is not None
+        """Whether the links between GPUs of this name are known."""
+        return self.world_size == 1 or self._job is not None
 
-    def _links(self, operator: str, ranks: int) -> list[float] | None:
-        """Start (microseconds) and GB/s of a collective; measured for two, four and eight ranks in one machine."""
-        if "pcie" in self.device.name:  # the measured ones of its architecture have NVLink
-            return None
-        measured = table()["collectives"].get(measured_like(self.device, list(table()["collectives"])) or "", {})
-        sizes = sorted(int(n) for n in measured.get(operator, {}))
-        fitting = next((n for n in sizes if n >= ranks), None)
-        return None if fitting is None else measured[operator][str(fitting)]
+    @cached_property
+    def _job(self) -> Job | None:
+        return job_of(self.device, self.world_size) if self.job is None else self.job
 
-    def _collective(self, call: Call) -> float:
-        operator = next((name for part, name in COLLECTIVES.items() if part in call.name), "all_reduce")
-        group = dict(call.keywords)
-        ranks = group.get(GROUP_SIZE, self.world_size)
-        links = self._links(operator, ranks) if group.get(MACHINES, 1) == 1 else None
-        if links is None or ranks == 1:
-            return 0.0
-        message = max(spec.bytes for spec in (*call.inputs, *call.outputs))
-        # A ring passes (n - 1) / n of the message through each link, twice to reduce it and spread the result.
-        times = 2 if operator == "all_reduce" else 1
-        moved_bytes = times * message * (ranks - 1) / ranks
-        return links[0] * MICRO + moved_bytes / (links[1] * GIGA)
+    @property
+    def gpus_per_machine(self) -> int:
+        """GPUs of each machine of the job."""
+        return 1 if self._job is None else self._job.cluster.gpus_per_machine
+
+    @property
+    def communication_share(self) -> float:
+        """Share of the multiprocessors that NCCL's kernels hold while they run beside others."""
+        return 0.0 if self._job is None else min(0.5, STREAMING_BLOCKS / (self.device.sm_count or STREAMING_BLOCKS))
+
+    @property
+    def collective_prices(self) -> dict[tuple[Kind, Layout], CollectivePrice]:
+        """The dearest collective of each kind and layout that was priced."""
+        return {} if self._job is None else self._job.prices
+
+    @property
+    def network(self) -> Network | None:
+        """What joins the job's machines, where nobody named it."""
+        return self._job.cluster.network if self._job is not None and self._job.network_is_assumed else None
 
     def _seconds(self, call: Call) -> float:
         if call.name.startswith(BETWEEN_RANKS):
-            return self._collective(call)
+            return 0.0 if self._job is None else self._job.price(call).seconds
         if call.name.startswith(BESIDE_HOST) or HOST_BYTES in dict(call.keywords):
             return self._beside_host(call)
         operator = call.name.split(".")[1]

@@ -153,20 +153,25 @@ def test_a_card_that_its_power_holds_back_is_no_example_for_others():
     assert shares[0] < 0.65 < shares[1]
 
 
-@pytest.mark.parametrize(("ranks", "seconds"), [(2, 1e9 / 247.5e9), (8, 2 * 7 / 8 * 1e9 / 383.1e9)])
-def test_collectives_by_hand(ranks, seconds):
-    """A gigabyte reduced over H100s: twice (n - 1) / n of it at the measured rate."""
+@pytest.mark.parametrize(("ranks", "algbw"), [(2, 282), (8, 229)])
+def test_collectives_are_near_published_ones(ranks, algbw):
+    """A gigabyte reduced over H100s, GB/s: 512 MiB by AIConfigurator's NCCL 2.29 timings, fitted half (2 ranks, H200)."""
     spec = TensorSpec((5 * 10**8,), (1,), "bfloat16", 10**9)
     call = Call("c10d.allreduce_.default", (), (), (spec,), (spec,), 0, 10**9, 10**9)
-    assert PriorCosts(device("h100-80gb"), world_size=ranks).device_seconds(call) == pytest.approx(seconds, rel=0.02)
+    seconds = PriorCosts(device("h100-80gb"), world_size=ranks).device_seconds(call)
+    assert 1 / seconds == pytest.approx(algbw, rel=0.12)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "ranks", "knows"),
-    [("a100-40gb", 8, True), ("a100-40gb", 16, False), ("a100-80gb-pcie", 2, False), ("t4", 2, False), ("t4", 1, True)],
-)
-def test_unmeasured_links_are_said(gpu, ranks, knows):
-    assert PriorCosts(device(gpu), world_size=ranks).knows_ranks is knows
+@pytest.mark.parametrize("gpu", ["a100-40gb", "a100-80gb-pcie", "t4", "rtx-4090"])
+def test_links_of_every_gpu_of_the_catalogue_are_known(gpu):
+    assert PriorCosts(device(gpu), world_size=16).knows_ranks
+    assert not PriorCosts(device(gpu).model_copy(update={"name": "of-no-catalogue"}), world_size=2).knows_ranks
+    assert PriorCosts(device(gpu).model_copy(update={"name": "of-no-catalogue"})).knows_ranks
+
+
+def test_nccl_holds_multiprocessors_of_several_ranks_only():
+    assert PriorCosts(A100).communication_share == 0
+    assert PriorCosts(A100, world_size=8).communication_share == pytest.approx(24 / 108)
 
 
 def test_measured_costs_fall_back_and_say_so():

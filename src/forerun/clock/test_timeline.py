@@ -153,3 +153,17 @@ def test_spans_of_a_host_follow_each_other():
     assert [(s.issue_begin, s.begin, s.end) for s in spans] == [
         pytest.approx((0, 0.1, 1.1)), pytest.approx((1.1, 1.2, 2.2)),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("collective", "backward"), [(10.0, 2 / 0.75), (1.0, 1.25 + 1)])
+def test_products_slow_while_collectives_hold_multiprocessors(collective, backward):
+    """Two products of a second begin with a reduction: at 3/4 of their speed for as long as it runs."""
+
+    class Costs(FixedCosts):
+        communication_share = 0.25
+
+        def device_seconds(self, call):
+            return collective if "allreduce" in call.name else super().device_seconds(call)
+
+    time = replay_clock(trace_of((*BACKWARD, 3), (*BACKWARD, 0), (*BACKWARD, 0)), Costs(host=0.0))
+    assert time.phases.backward_seconds == pytest.approx(backward)

@@ -3,8 +3,9 @@
 The device starts an operator when it is free and the host has issued it. Time in which the device waits for the host is
 `host_seconds`; reads of values make the host wait for the device. Collectives run beside the device, on a stream of
 their own; the device waits for gathered weights before it uses them and for all gradients before the update, which is
-`communication_seconds`. On a host device (`cpu`) there is one clock. With gradient accumulation the second traced
-micro-step is repeated for all later ones; its steady time is taken.
+`communication_seconds`. While they run they hold some multiprocessors, and products beside them slow by that share. On
+a host device (`cpu`) there is one clock. With gradient accumulation the second traced micro-step is repeated for all
+later ones; its steady time is taken.
 """
 
 from collections import defaultdict
@@ -120,6 +121,7 @@ class _Clocks:
     def __post_init__(self) -> None:
         self.device_seconds = [self.costs.device_seconds(call) for call in self.trace.calls]
         self.host_seconds = [self.costs.host_seconds(call) for call in self.trace.calls]
+        self.communication_share: float = getattr(self.costs, "communication_share", 0.0)
         self.totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
 
     def run(self, ops: Iterable[Op], repeats: int) -> None:
@@ -182,6 +184,8 @@ class _Clocks:
                 self._wait_for_ranks(self.gathered)
             if seconds:
                 wait = max(0.0, self.host - self.device)
+                if call.flops:
+                    seconds = self._beside_ranks(seconds, self.link - self.device - wait)
                 self.busy["host"] += wait
                 self.busy[op.phase.value] += seconds
                 self.device += wait + seconds
@@ -190,6 +194,13 @@ class _Clocks:
         total = self.totals[(call.name, op.phase.value)]
         total[0] += count
         total[1] += count * seconds
+
+    def _beside_ranks(self, seconds: float, remaining: float) -> float:
+        """Time of a kernel when collectives hold a share of the multiprocessors for `remaining` more seconds."""
+        if remaining <= 0 or not self.communication_share:
+            return seconds
+        beside = remaining * (1 - self.communication_share)
+        return seconds / (1 - self.communication_share) if beside >= seconds else seconds + remaining - beside
 
     def join_ranks(self) -> None:
         """The update needs every gradient of every rank."""

@@ -18,7 +18,7 @@ class CollectiveCount(Record):
     phase: str
     ranks: int
     machines: int
-    """Machines that the ranks are in; across several, time is not priced."""
+    """Machines that the ranks are in."""
     bytes: int
     """Of the larger side of one: its input or its output."""
     count: int
@@ -27,7 +27,7 @@ class CollectiveCount(Record):
 def count_collectives(step: Trace) -> list[CollectiveCount]:
     """Collectives of a step, those that move most first."""
     counts: Counter[tuple[str, str, int, int, int]] = Counter()
-    for phase, call in _collectives(step):
+    for phase, call in collectives_of(step):
         group = dict(call.keywords)
         size = max((spec.bytes for spec in (*call.inputs, *call.outputs)), default=0)
         name = call.name.split(".")[1]
@@ -45,7 +45,7 @@ def data_parallel_ranks(step: Trace) -> int:
     Groups that reduce as much in the forward pass share their rows (tensor parallelism); a mean of losses is little.
     """
     sizes: dict[Phase, Counter[tuple[str, int]]] = {phase: Counter() for phase in Phase}
-    for phase, call in _collectives(step):
+    for phase, call in collectives_of(step):
         if not call.name.startswith(AWAITED) and "reduce" in call.name:
             ranks = dict(call.keywords).get(GROUP_SIZE, 1)
             sizes[phase][call.name, ranks] += max((spec.bytes for spec in (*call.inputs, *call.outputs)), default=0)
@@ -53,7 +53,8 @@ def data_parallel_ranks(step: Trace) -> int:
     return math.prod(key[1] for key in backward if forward[key] <= LITTLE * backward[key])
 
 
-def _collectives(step: Trace) -> list[tuple[Phase, Call]]:
+def collectives_of(step: Trace) -> list[tuple[Phase, Call]]:
+    """Every collective of a step in order, with its phase."""
     ops = [step.ops[index] for kind, index in step.events if kind == OP]
     pairs = [(op.phase, step.calls[op.call]) for op in ops]
     return [(phase, call) for phase, call in pairs if call.name.startswith(BETWEEN_RANKS) and not call.is_view]

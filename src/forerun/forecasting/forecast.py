@@ -14,6 +14,7 @@ from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.quantization_warnings import quantization_warnings
 from forerun.forecasting.ranges import SETTINGS, group_of, run_range, shares, spread
+from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.memory.overhead import outside_bytes
@@ -225,6 +226,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         warnings.append(f"Compiling is taken as {duration}: {figures}.")
     warnings.extend(note for note in (model.longest.trace.documents, model.disk_note) if note)
     warnings.extend(kernel_warnings(model.longest.trace, model.costs))
+    warnings.extend(rank_warnings(model.longest.trace, model.costs))
     warnings.extend(host_warnings(model.longest.trace, model.costs))
     warnings.extend(quantization_warnings(request.settings, model.longest.trace))
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
@@ -236,7 +238,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
 def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
     gaps = list(NOT_MODELLED[request.device.kind])
     if not getattr(model.costs, "knows_ranks", request.settings.parallel.world_size == 1):
-        gaps.append("time of communication between ranks: not measured for such a GPU and so many ranks")
+        gaps.append("time of communication between ranks: the links of such a GPU are not known")
     reads = len(model.longest.trace.assumed_values)
     if reads:
         gaps.append(f"{reads} reads of tensor values, answered with 0: {model.longest.trace.assumed_values[0]} …")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forerun.clock.between_ranks import GPUS_PER_MACHINE, job_of_trace
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.errors import MissingPeak
@@ -24,6 +25,7 @@ from forerun.forecasting.live_card import CardMemory, clock_of
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_run import mean_seconds, whole_run
 from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
+from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.overhead import outside_bytes
@@ -154,12 +156,16 @@ def forecast_program(
     if run.out_of_memory is not None and larger:
         second = run_on(max(larger, key=lambda device: device.memory_bytes))
         runs |= {device.name: second for device in larger}
+    here = program.ranks_per_node if program.nodes > 1 else max(GPUS_PER_MACHINE, program.ranks_per_node)
+    reading = RunReading(gpus_per_machine=here, network=program.network)
     forecasts: list[ProgramForecast] = []
     refusals: list[MissingPeak] = []
     for device in devices:
         try:
             forecasts.append(
-                forecast_run(runs[device.name], device, command, program.world_size, total_steps, price_per_hour)
+                forecast_run(
+                    runs[device.name], device, command, program.world_size, total_steps, price_per_hour, reading=reading
+                )
             )
         except MissingPeak as error:
             refusals.append(error)
@@ -188,6 +194,9 @@ class RunReading:
     """Measured speeds of the device; stated ones stand in for them."""
     step_weights: Sequence[float] | None = None
     """What each step after the first counts for in the mean step; None: those like the last one count alike."""
+    gpus_per_machine: int = GPUS_PER_MACHINE
+    network: str | None = None
+    """What joins machines; None takes what is usual for the device, and says so."""
 
 
 def forecast_run(
@@ -198,7 +207,11 @@ def forecast_run(
     trace, watcher = run.session.recorder.trace, run.watcher
     trace.world_size = world_size
     memory = reading.replay(trace, device)
-    costs = PriorCosts(device, tf32=trace.tf32, world_size=world_size, calibration=reading.calibration)
+    trace.gpus_per_machine, trace.network = reading.gpus_per_machine, reading.network
+    costs = PriorCosts(
+        device, tf32=trace.tf32, world_size=world_size, calibration=reading.calibration,
+        job=job_of_trace(device, trace),
+    )  # fmt: skip
     steps = _step_times(trace, watcher, costs, reading.step_weights)
     length = watcher.program_length
     if total_steps is not None:
@@ -221,7 +234,7 @@ def forecast_run(
             compile_seconds=_compile_seconds(run, device), price_per_hour=price_per_hour,
         ),
         warnings=_warnings(run, device, costs, length, bool(steps)),
-        not_modelled=_not_modelled(run, world_size),
+        not_modelled=_not_modelled(run, costs),
         detail=ForecastDetail(device_name=device.name, versions=made_with()),
         script=ScriptReport(
             command=text,
@@ -324,6 +337,7 @@ def _warnings(
         warnings.append(
             "The length of the whole run is not known, so run and cost are of the steps seen. Give --total-steps."
         )
+    warnings += rank_warnings(_last_step(run.session.recorder.trace, run.watcher), costs)
     warnings += _of_compiling(run, device)
     steps = _warm_steps(run.session.recorder.trace, run.watcher)
     warnings += kernel_warnings(steps[-1] if steps else run.session.recorder.trace, costs)
@@ -347,12 +361,12 @@ def _of_compiling(run: ProgramRun, device: Device) -> list[str]:
     return warnings
 
 
-def _not_modelled(run: ProgramRun, world_size: int) -> list[str]:
+def _not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
     listed = ["time that the GPU waits for data"]
     if run.watcher.program_length is None or not run.watcher.program_length.evaluation_batches:
         listed.append("evaluation and generation between steps")
-    if world_size > 1:
-        listed.append("time of communication between machines")
+    if not costs.knows_ranks:
+        listed.append("time of communication between ranks: the links of such a GPU are not known")
     step = _last_step(run.session.recorder.trace, run.watcher)
     if any(row.name in ("send", "recv_") for row in count_collectives(step)):
         listed.append("time that a pipeline stage waits for others")

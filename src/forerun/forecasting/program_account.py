@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from forerun.clock.between_ranks import job_of_trace
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import OperatorSpan, operator_spans
 from forerun.hardware.catalogue import Device
@@ -45,7 +46,8 @@ class ProgramAccount:
     @cached_property
     def spans(self) -> list[OperatorSpan]:
         """When each operator was issued and ran."""
-        costs = PriorCosts(self.device, tf32=self.trace.tf32, world_size=self.trace.world_size)
+        job = job_of_trace(self.device, self.trace)
+        costs = PriorCosts(self.device, tf32=self.trace.tf32, world_size=self.trace.world_size, job=job)
         return operator_spans(self.trace, costs)
 
     @cached_property

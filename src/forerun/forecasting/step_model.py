@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from forerun.clock.between_ranks import job_of_trace
 from forerun.clock.costs import Costs
 from forerun.clock.measured import MeasuredCosts
 from forerun.clock.priors import PriorCosts
@@ -223,7 +224,8 @@ def choose_costs(
     """Operators timed here for the device at hand (the CPU), priors for every other; calibration goes before both."""
     if device.kind != "cpu":
         return PriorCosts(
-            device, tf32=traces[0].tf32, world_size=traces[0].world_size, calibration=calibration
+            device, tf32=traces[0].tf32, world_size=traces[0].world_size, calibration=calibration,
+            job=job_of_trace(device, traces[0]),
         )  # fmt: skip
     here, processors = torch.device("cpu"), ProcessorTime()
     # timed as the step runs: the training loop keeps freed memory too, and fresh pages would be slower

@@ -206,6 +206,16 @@ class ParallelSettings(Section):
     """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload."""
 
 
+class ClusterSettings(Section):
+    """Machines that the devices are in."""
+
+    gpus_per_node: Count = 8
+    """Devices of one machine."""
+    network: str | dict[str, Any] = "auto"
+    """What joins machines: a name that `forerun networks` lists, a file of nccl-tests output, or `{kind, adapters,
+    gigabit_per_second}`, also `{like: NAME, nccl_tests: FILE}`. `auto` takes what is usual for the GPU, and says so."""
+
+
 class CheckpointSettings(Section):
     """When a run is saved."""
 
@@ -274,6 +284,8 @@ class Settings(Section):
     """`chunked` never holds the logits of all tokens: for large vocabularies."""
     parallel: ParallelSettings = ParallelSettings()
     """Devices."""
+    cluster: ClusterSettings = ClusterSettings()
+    """Machines and what joins them, for forecasts of more devices than one machine has."""
     checkpoints: CheckpointSettings = CheckpointSettings()
     """Saving."""
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -296,13 +308,15 @@ class Settings(Section):
     @property
     def hash(self) -> str:
         """16 hex digits that identify the run's settings (everything but `name`)."""
-        canonical = json.dumps(self.model_dump(exclude={"name"}), sort_keys=True, separators=(",", ":"))
+        # Where nothing is said of machines the hash is what it was before they could be named: the ledger knows it.
+        unnamed = {"name", "cluster"} if self.cluster == ClusterSettings() else {"name"}
+        canonical = json.dumps(self.model_dump(exclude=unnamed), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @property
     def resumable_hash(self) -> str:
         """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
-        content = self.model_dump(exclude={"name", "parallel"})
+        content = self.model_dump(exclude={"name", "parallel", "cluster"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.world_size
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))

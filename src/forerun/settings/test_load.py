@@ -33,6 +33,21 @@ evaluation: {every_epochs: 1, examples: 0, new_tokens: 0}
 """
 
 
+def test_settings_that_name_no_machines_keep_the_hash_of_before():
+    """Recorded at 9078e73, before `cluster`: ledgers are keyed by it."""
+    assert settings_from(MINIMAL).hash == "3f50ce956c8ba800"
+    assert settings_from({**MINIMAL, "cluster": {"gpus_per_node": 8}}).hash == "3f50ce956c8ba800"
+
+
+def test_machines_are_named_or_described():
+    named = settings_from({**MINIMAL, "cluster": {"gpus_per_node": 4, "network": "efa-p5"}})
+    assert (named.cluster.gpus_per_node, named.cluster.network) == (4, "efa-p5")
+    own = {"kind": "infiniband", "adapters": 4, "gigabit_per_second": 200}
+    assert settings_from({**MINIMAL, "cluster": {"network": own}}).cluster.network == own
+    with pytest.raises(InvalidSettings, match="cluster.gpus_per_node"):
+        settings_from({**MINIMAL, "cluster": {"gpus_per_node": 0}})
+
+
 def test_the_contracts_file_is_valid():
     settings = settings_from(yaml.safe_load(CONTRACT))
     assert settings.global_batch_size == 16
@@ -98,6 +113,7 @@ def test_hash_ignores_the_name_and_sees_everything_else():
     one = settings_from(MINIMAL)
     assert one.hash == settings_from({**MINIMAL, "name": "other"}).hash
     assert one.hash != settings_from({**MINIMAL, "seed": 1}).hash
+    assert one.hash != settings_from({**MINIMAL, "cluster": {"network": "ib-ndr400"}}).hash
     assert one.hash == Settings.model_validate_json(one.model_dump_json()).hash
 
 

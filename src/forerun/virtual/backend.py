@@ -22,6 +22,8 @@ class VirtualBackend(backend_registration._DummyBackendModule):
     Event: type["Event"]
     ranks = 1
     """Ranks of the process group; this process plays one of them."""
+    ranks_per_machine: int | None = None
+    """Of these, how many are in each machine; None where a launcher's environment says so."""
     _streams: list["Stream"]
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:

@@ -12,6 +12,7 @@ from torch.distributed.distributed_c10d import _resolve_process_group  # type: i
 from torch.utils.flop_counter import flop_registry
 
 from forerun.trace import GROUP_SIZE, HOST_BYTES, MACHINES, Call, Named, TensorSpec
+from forerun.virtual.backend import VirtualBackend
 
 aten = torch.ops.aten
 GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
@@ -150,7 +151,8 @@ def _group(args: tuple[Any, ...]) -> tuple[int, int]:
     if not objects and not isinstance(args[-1], str):
         return 1, 1
     group = ProcessGroup.unbox(objects[0]) if objects else _resolve_process_group(args[-1])  # type: ignore[arg-type]
-    per_machine = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) or group.size()
+    stated = VirtualBackend.ranks_per_machine or int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+    per_machine = stated or dist.get_world_size()
     ranks = dist.get_process_group_ranks(group)
     return len(ranks), len({rank // per_machine for rank in ranks})
 

@@ -20,8 +20,8 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, 25 * MIB
 
 
 @contextlib.contextmanager
-def rank_zero_of(world_size: int) -> Iterator[None]:
-    """Be rank 0 of `world_size` ranks.
+def rank_zero_of(world_size: int, ranks_per_machine: int | None = None) -> Iterator[None]:
+    """Be rank 0 of `world_size` ranks, `ranks_per_machine` in each machine.
 
     Raises:
         NotSupported: this process belongs to a real group.
@@ -36,11 +36,11 @@ def rank_zero_of(world_size: int) -> Iterator[None]:
 
     register()
     dist.init_process_group("cpu:fake,virtual:fake", store=FakeStore(), rank=0, world_size=world_size)
-    VirtualBackend.ranks = world_size
+    VirtualBackend.ranks, VirtualBackend.ranks_per_machine = world_size, ranks_per_machine
     try:
         yield
     finally:
-        VirtualBackend.ranks = 1
+        VirtualBackend.ranks, VirtualBackend.ranks_per_machine = 1, None
         dist.destroy_process_group()
 
 

@@ -11,6 +11,7 @@ from forerun.memory.overhead import NCCL_BYTES, NCCL_PAIR_BYTES
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
+from forerun.virtual.describe import _group
 from forerun.virtual.process_group import rank_zero_of
 from forerun.virtual.trace_step import trace_step
 
@@ -111,3 +112,12 @@ def test_collectives_are_in_the_trace():
     blocks = 2 + 1
     assert names.count("c10d._allgather_base_.default") == 2 * blocks - 1, "what is outside the blocks stays gathered"
     assert names.count("c10d._reduce_scatter_base_.default") == blocks
+
+
+@pytest.mark.parametrize(("per_machine", "machines"), [(None, [1, 1, 1]), (8, [2, 1, 2]), (4, [4, 2, 2])])
+def test_machines_of_groups_are_counted(per_machine, machines):
+    """Of all ranks, of the first eight, and of the first of each eight, as HSDP has them."""
+    with rank_zero_of(16, per_machine):
+        groups = [dist.group.WORLD, dist.new_group(list(range(8))), dist.new_group([0, 8])]
+        counts = [_group((group.group_name,)) for group in groups]
+    assert counts == list(zip([16, 8, 2], machines, strict=True))

@@ -60,7 +60,11 @@ def trace_step(
     session = VirtualSession(device, settings.model.attention, is_compiled=settings.compile != "none")
     session.recorder.keeps_lines = keep_lines
     alone = settings.parallel.kind == "none"
-    ranks = contextlib.nullcontext() if alone else rank_zero_of(settings.parallel.world_size)
+    ranks = (
+        contextlib.nullcontext()
+        if alone
+        else rank_zero_of(settings.parallel.world_size, settings.cluster.gpus_per_node)
+    )
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(ranks)
@@ -184,6 +188,8 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trace.checkpoint_bytes = _bytes(trainable) + _bytes(state)
     trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
     trace.world_size = step.settings.parallel.world_size
+    trace.gpus_per_machine = step.settings.cluster.gpus_per_node
+    trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
     trace.micro_steps, trace.accumulation = micro_steps, accumulation
     trace.paged_bytes = paged_bytes(step.optimizer)
     if step.settings.quantization != "none":

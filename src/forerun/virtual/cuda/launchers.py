@@ -34,6 +34,8 @@ class Program:
     environment: dict[str, str] = field(default_factory=dict)
     unknown_ranks: str = ""
     """What leaves the number of ranks to the machine, where it was taken as one."""
+    network: str | None = None
+    """What joins machines, by name or by a file of nccl-tests output; None where nobody said."""
 
     @property
     def world_size(self) -> int:
