@@ -69,7 +69,8 @@ def read_parts(settings: Settings) -> OwnParts:
     entry = row_entry(settings, lambda folder: _write_parts(settings, folder))
     facts = entry.facts
     split = HeldOutSplit(np.load(entry.folder / CODES), facts["left_training"], facts["left_validation"])
-    train, validation, test = (StoredRows(entry.folder, split.places(part), entry) for part in PARTS)
+    everyone = StoredRows(entry.folder, np.arange(len(split.codes)), entry)
+    train, validation, test = (everyone.at(split.places(part)) for part in PARTS)
     # the entry may be that of a file of the same content elsewhere
     notes = [note.replace(facts["source"], settings.data.source or "") for note in facts["notes"]]
     if split.left_training or split.left_validation:

@@ -4,6 +4,7 @@ A list that begins with the kind of row, `["TextRow", "some text"]`: unlike the 
 list or a folder, it can be entered anywhere, and repairs are done.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,8 +83,10 @@ class StoredRows(Sequence[Any]):
         return (self[number] for number in range(len(self)))
 
     def at(self, places: NDArray[np.int64]) -> "StoredRows":
-        """Rows of other places."""
-        return StoredRows(self._folder, places, self._owner)
+        """Rows of other places; the ends of all rows are shared."""
+        rows = copy.copy(self)
+        rows.places = places
+        return rows
 
     @property
     def identity(self) -> list[str]:
