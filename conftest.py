@@ -1,6 +1,17 @@
-"""For every test of the project: hypothesis judges answers, not how long a busy machine takes for them."""
+"""For every test of the project: hypothesis judges answers, not how long a busy machine takes for them.
+
+Rows and tokens of own data are kept in a folder of the tests' own.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
 
 from hypothesis import settings
 
 settings.register_profile("forerun", deadline=None)
 settings.load_profile("forerun")
+
+os.environ["FORERUN_CACHE"] = tempfile.mkdtemp(prefix="forerun-tests-")
+atexit.register(shutil.rmtree, os.environ["FORERUN_CACHE"], ignore_errors=True)

@@ -97,8 +97,16 @@ class ChatTokens:
         Raises:
             BadData: the template cannot render it, or changes what it has written when a message is added.
         """
-        ids: list[int] = []
-        labels: list[int] = []
+        texts = self.conversation_texts(messages, first)
+        return self.conversation_sample([self._plain(text) for text in texts])
+
+    def conversation_texts(self, messages: Sequence[Message], first: int = 0) -> list[str]:
+        """What stands before each answer from message `first` on, and the answer, in turn.
+
+        Raises:
+            BadData: as `conversation`.
+        """
+        texts: list[str] = []
         text = ""
         for number, message in enumerate(messages):
             if message["role"] != "assistant" or number < first:
@@ -111,11 +119,18 @@ class ChatTokens:
                     f"tokenizer changes it at message {number + 1} of {len(messages)}, a turn of "
                     f"{message['role']!r}. Give chats with one answer each, or a tokenizer with another chat_template."
                 )
-            prompt, answer = self._plain(before[len(text) :]), self._plain(after[len(before) :])
-            place = max((index for index, token in enumerate(answer) if token in self.end_ids), default=len(answer) - 1)
-            ids += prompt + answer
-            labels += [IGNORED] * len(prompt) + answer[: place + 1] + [IGNORED] * (len(answer) - place - 1)
+            texts += [before[len(text) :], after[len(before) :]]
             text = after
+        return texts
+
+    def conversation_sample(self, pieces: Sequence[Sequence[int]]) -> TokenSample:
+        """A chat for training from the ids of its `conversation_texts`."""
+        ids: list[int] = []
+        labels: list[int] = []
+        for prompt, answer in zip(pieces[::2], pieces[1::2], strict=True):
+            place = max((index for index, token in enumerate(answer) if token in self.end_ids), default=len(answer) - 1)
+            ids += [*prompt, *answer]
+            labels += [IGNORED] * len(prompt) + [*answer[: place + 1]] + [IGNORED] * (len(answer) - place - 1)
         end = max((index + 1 for index, label in enumerate(labels) if label != IGNORED), default=0)
         return TokenSample(ids[:end], labels[:end])
 

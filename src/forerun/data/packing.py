@@ -13,6 +13,7 @@ row fitted into none before it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,12 +24,12 @@ WINDOW = 16
 """Micro-batches packed together: larger wastes less and mixes less."""
 
 
-def first_fit(order: Sequence[int] | Indices, lengths: Sequence[int], row_length: int) -> list[list[int]]:
+def first_fit(order: Sequence[int] | Indices, lengths: Sequence[int] | Indices, row_length: int) -> list[list[int]]:
     """Rows of at most `row_length` tokens; each sample of `order` goes into the first that has room."""
     rows: list[list[int]] = []
     room = np.zeros(len(order) + 1, dtype=np.int64)
     for index in order:
-        length = lengths[index]
+        length = int(lengths[index])
         fits = np.flatnonzero(room[: len(rows)] >= length)
         if len(fits):
             row = int(fits[0])
@@ -41,7 +42,7 @@ def first_fit(order: Sequence[int] | Indices, lengths: Sequence[int], row_length
     return rows
 
 
-def rows_of(indices: Sequence[int] | Indices, lengths: Sequence[int], row_length: int) -> list[list[int]]:
+def rows_of(indices: Sequence[int] | Indices, lengths: Sequence[int] | Indices, row_length: int) -> list[list[int]]:
     """The rows of a micro-batch: a sample that does not fit into the current row begins the next."""
     rows: list[list[int]] = []
     room = -1
@@ -59,7 +60,7 @@ class PackedSampler(EpochSampler):
     """Rows of `sequence_length` tokens, each of several samples."""
 
     def __post_init__(self) -> None:
-        longest = max(self.lengths, default=0)
+        longest = int(np.max(self.lengths, initial=0))
         if not 0 < longest <= self.sequence_length:
             raise ValueError(
                 f"samples have 1 to sequence_length={self.sequence_length} tokens; found {len(self.lengths)} samples, "
@@ -75,12 +76,13 @@ class PackedSampler(EpochSampler):
         order = random.permutation(len(lengths))
         tokens = WINDOW * self.micro_batch_size * self.sequence_length
         window = (np.cumsum(lengths[order]) - 1) // tokens
+        edges = np.searchsorted(window, np.arange(int(window[-1]) + 2))
         batches: list[Indices] = []
         left: list[int] = []
-        for number in range(int(window[-1]) + 1):
-            samples = np.concatenate([np.asarray(left, dtype=np.int64), order[window == number]])
+        for first, end in pairwise(edges):
+            samples = np.concatenate([np.asarray(left, dtype=np.int64), order[first:end]])
             decreasing = samples[np.argsort(-lengths[samples], kind="stable")]
-            rows = first_fit(decreasing, self.lengths, self.sequence_length)
+            rows = first_fit(decreasing, lengths, self.sequence_length)
             full = len(rows) - len(rows) % self.micro_batch_size
             width = self.micro_batch_size
             batches += [_flat(rows[first : first + width]) for first in range(0, full, width)]

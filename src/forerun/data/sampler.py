@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -40,7 +41,7 @@ def padded_length(length: int, sequence_length: int, multiple: int = LENGTH_MULT
 class EpochSampler(ABC):
     """Order of the samples, epoch by epoch; a pure function of its fields and the epoch."""
 
-    lengths: Sequence[int]
+    lengths: Sequence[int] | NDArray[np.int64]
     """Tokens of each sample, at most `sequence_length`."""
     micro_batch_size: int
     """Rows of a micro-batch."""
@@ -61,7 +62,7 @@ class EpochSampler(ABC):
             (self.shape(batch) for step in steps for batch in step),
             steps=len(steps),
             samples=len(self.lengths),
-            tokens=float(sum(self.lengths)),
+            tokens=float(np.sum(self.lengths)),
         )
 
     @abstractmethod
@@ -77,8 +78,8 @@ class EpochSampler(ABC):
 class LengthBucketSampler(EpochSampler):
     """Samples of like lengths together, and members of one group."""
 
-    groups: Sequence[str]
-    """Group of each sample."""
+    groups: Sequence[str] | None = None
+    """Group of each sample; None where every sample is alone."""
     padding: Literal["fixed", "longest", "bucketed"] = "bucketed"
     """`longest` pads like `bucketed` but does not sort by length."""
     length_multiple: int = LENGTH_MULTIPLE
@@ -86,12 +87,13 @@ class LengthBucketSampler(EpochSampler):
     """Most samples of one group that stay together."""
 
     def __post_init__(self) -> None:
-        if len(self.lengths) != len(self.groups) or not len(self.lengths):
-            raise ValueError(f"one length and group a sample; found {len(self.lengths)} and {len(self.groups)}")
+        groups = len(self.lengths) if self.groups is None else len(self.groups)
+        if len(self.lengths) != groups or not groups:
+            raise ValueError(f"one length and group a sample; found {len(self.lengths)} and {groups}")
 
     def shape(self, batch: Sequence[int] | Indices) -> BatchShape:
         """Samples and padded tokens of a micro-batch."""
-        longest = max(self.lengths[index] for index in batch)
+        longest = int(self._lengths[np.asarray(batch)].max())
         return BatchShape(len(batch), self.padded(longest))
 
     def padded(self, longest: int) -> int:
@@ -99,7 +101,14 @@ class LengthBucketSampler(EpochSampler):
         fixed = self.padding == "fixed"
         return self.sequence_length if fixed else padded_length(longest, self.sequence_length, self.length_multiple)
 
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.asarray(self.lengths, dtype=np.int64)
+
     def _micro_batches(self, random: np.random.Generator) -> list[Indices]:
+        if self.groups is None or len(set(self.groups)) == len(self.groups):
+            batches = self._lone_samples(random)
+            return [batches[position] for position in random.permutation(len(batches))]
         clusters = self._clusters(random)
         clusters = [clusters[position] for position in random.permutation(len(clusters))]
         if self.padding == "bucketed":
@@ -107,12 +116,19 @@ class LengthBucketSampler(EpochSampler):
         batches = list(self._pack(deque(clusters)))
         return [batches[position] for position in random.permutation(len(batches))]
 
+    def _lone_samples(self, random: np.random.Generator) -> list[Indices]:
+        """Micro-batches of clusters of one sample each, without an object for each: as `_pack` would make them."""
+        order = random.permutation(len(self._lengths))
+        if self.padding == "bucketed":
+            window = np.arange(len(order)) // (WINDOW * self.micro_batch_size)
+            longest = self._lengths[order]
+            order = order[np.lexsort((np.where(window % 2, -longest, longest), window))]
+        return [order[first : first + self.micro_batch_size] for first in range(0, len(order), self.micro_batch_size)]
+
     def _clusters(self, random: np.random.Generator) -> list[Indices]:
         by_group: dict[str, list[int]] = {}
-        for index, group in enumerate(self.groups):
+        for index, group in enumerate(self.groups or ()):
             by_group.setdefault(group, []).append(index)
-        if len(by_group) == len(self.groups):  # every sample is alone: nothing to draw
-            return list(np.arange(len(self.groups), dtype=np.int64).reshape(-1, 1))
         most = min(self.members, self.micro_batch_size)
         return [
             cluster

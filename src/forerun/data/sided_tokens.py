@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from forerun.data.token_data import IGNORED, Batch, SampleOrder, TokenSample, padded
+from forerun.data.token_data import IGNORED, Batch, SampleOrder, TokenSample, id_lengths, padded
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,12 @@ class SidedData(SampleOrder):
     """A number for each sample, by its key."""
 
     @cached_property
-    def lengths(self) -> list[int]:
+    def lengths(self) -> NDArray[np.int64]:
         """Tokens of the longest side of each sample, after cutting."""
-        limit = self.settings.batch.sequence_length
-        rows = zip(*self.sides.values(), strict=True)
-        return [min(limit, max(len(sample.ids) for sample in row)) for row in rows]
+        sides = [id_lengths(samples) for samples in self.sides.values()]
+        if len({len(side) for side in sides}) > 1:
+            raise ValueError(f"sides have equally many samples; found {[len(side) for side in sides]}")
+        return np.minimum(np.max(sides, axis=0), self.settings.batch.sequence_length)
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Tensors of one micro-batch, on the host."""

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.data.packing import PackedSampler, rows_of
@@ -44,6 +45,31 @@ class TokenSample:
         return cast(Sequence[int], self.target) if isinstance(self.target, Sequence | np.ndarray) else ()
 
 
+@runtime_checkable
+class MeasuredSamples(Protocol):
+    """Samples that know their lengths without being read."""
+
+    id_lengths: NDArray[np.int64]
+    """Ids of each sample."""
+    target_lengths: NDArray[np.int64] | None
+    """Target ids or labels of each sample; None where there are none of tokens."""
+
+
+def id_lengths(samples: Sequence[TokenSample]) -> NDArray[np.int64]:
+    """Ids of each sample."""
+    if isinstance(samples, MeasuredSamples):
+        return samples.id_lengths
+    return np.fromiter((len(sample.ids) for sample in samples), dtype=np.int64, count=len(samples))
+
+
+def target_lengths(samples: Sequence[TokenSample]) -> NDArray[np.int64]:
+    """Target ids or labels of each sample; 0 where there are none of tokens."""
+    if isinstance(samples, MeasuredSamples):
+        own = samples.target_lengths
+        return np.zeros(len(samples), dtype=np.int64) if own is None else own
+    return np.fromiter((len(sample.token_labels) for sample in samples), dtype=np.int64, count=len(samples))
+
+
 @dataclass(frozen=True)
 class SampleOrder:
     """Which samples share a micro-batch, in which order: a pure function of settings, lengths and epoch."""
@@ -51,7 +77,7 @@ class SampleOrder:
     settings: Settings
 
     @cached_property
-    def lengths(self) -> list[int]:
+    def lengths(self) -> NDArray[np.int64]:
         """Tokens of each sample after cutting; of the longest where it has several texts."""
         raise NotImplementedError
 
@@ -78,7 +104,7 @@ class SampleOrder:
     def tokens(self, indices: Sequence[int]) -> tuple[int, int]:
         """Tokens of one micro-batch without and with padding."""
         shape = self.sampler.shape(indices)
-        return sum(self.lengths[index] for index in indices), shape.size * shape.length
+        return int(self.lengths[np.asarray(indices)].sum()), shape.size * shape.length
 
 
 @dataclass(frozen=True)
@@ -98,17 +124,12 @@ class TokenData(SampleOrder):
             yield from (int(label) for label in labels if label != IGNORED)
 
     @cached_property
-    def lengths(self) -> list[int]:
+    def lengths(self) -> NDArray[np.int64]:
         """Tokens of each sample after cutting; of the longer side where there are two."""
-        limit = self.settings.batch.sequence_length
-        two_sided = self.settings.workload in ("seq2seq-lm", "pairs")
-        return [
-            min(
-                limit,
-                max(len(s.ids), len(s.target) if two_sided and not isinstance(s.target, float | int | None) else 0),
-            )
-            for s in self.samples
-        ]
+        lengths = id_lengths(self.samples)
+        if self.settings.workload in ("seq2seq-lm", "pairs"):
+            lengths = np.maximum(lengths, target_lengths(self.samples))
+        return np.minimum(lengths, self.settings.batch.sequence_length)
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Tensors of one micro-batch, on the host."""
@@ -158,7 +179,7 @@ class TokenData(SampleOrder):
             row_positions: list[int] = []
             own_labels: list[int] = []
             for document, index in enumerate(row, start=1):
-                sample, size = self.samples[index], self.lengths[index]
+                sample, size = self.samples[index], int(self.lengths[index])
                 firsts.append(number * length + len(row_ids))
                 row_ids.extend(sample.ids[:size])
                 edges.append(firsts[-1] + size)
@@ -186,7 +207,7 @@ class TokenData(SampleOrder):
         return _counted({**batch, "labels": row_labels}, row_labels)
 
 
-def sampler_of(settings: Settings, lengths: Sequence[int]) -> PackedSampler | LengthBucketSampler:
+def sampler_of(settings: Settings, lengths: Sequence[int] | NDArray[np.int64]) -> PackedSampler | LengthBucketSampler:
     """Order of samples of so many tokens each, none longer than the settings' sequence length."""
     batch = settings.batch
     shape: dict[str, Any] = {
@@ -196,9 +217,8 @@ def sampler_of(settings: Settings, lengths: Sequence[int]) -> PackedSampler | Le
     }  # fmt: skip
     if batch.padding == "packed":
         return PackedSampler(**shape)
-    groups = [str(index) for index in range(len(lengths))]
     multiple = LENGTH_MULTIPLE if settings.compile == "none" else COMPILED_MULTIPLE
-    return LengthBucketSampler(**shape, groups=groups, padding=batch.padding, length_multiple=multiple)
+    return LengthBucketSampler(**shape, padding=batch.padding, length_multiple=multiple)
 
 
 def _ids(target: Sequence[int] | Sequence[float] | float | None) -> Sequence[int]:

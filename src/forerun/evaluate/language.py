@@ -8,7 +8,7 @@ The tables are the baselines that a model must beat: `unigram` with one count ad
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from forerun.train.recovery import in_pieces
 
 DISCOUNT = 0.75
 Ids = NDArray[np.int32]
+CountTable = Callable[[Ids], NDArray[np.float64]]
+"""Nats of each target of held-out rows or streams."""
 
 
 @dataclass(frozen=True)
@@ -77,25 +79,40 @@ def _score(model: nn.Module, batch: Batch, device: torch.device) -> tuple[float,
 
 def unigram_loss(train: Ids, held_out: Ids, vocabulary: int) -> float:
     """Nats per target of a table of token counts; arrays of token rows or streams, targets are all but the first."""
-    counts = np.bincount(_targets(train), minlength=vocabulary) + 1.0
-    return float(-np.log(counts / counts.sum())[_targets(held_out)].mean())
+    return float(unigram_table(train, vocabulary)(held_out).mean())
 
 
 def bigram_loss(train: Ids, held_out: Ids, vocabulary: int) -> float:
     """Nats per target of a table of token pairs, discounted and backed off."""
+    return float(bigram_table(train, vocabulary)(held_out).mean())
+
+
+def unigram_table(train: Ids, vocabulary: int) -> CountTable:
+    """Nats of each target by its count in `train`."""
+    counts = np.bincount(_targets(train), minlength=vocabulary) + 1.0
+    nats = -np.log(counts / counts.sum())
+    return lambda held_out: nats[_targets(held_out)]
+
+
+def bigram_table(train: Ids, vocabulary: int) -> CountTable:
+    """Nats of each target by the pairs of `train`."""
     bigrams, counts = np.unique(_pairs(train, vocabulary), return_counts=True)
     before, after = bigrams // vocabulary, bigrams % vocabulary
     totals = np.bincount(before, weights=counts, minlength=vocabulary)
     kinds = np.bincount(before, minlength=vocabulary)
     continuations = np.bincount(after, minlength=vocabulary) + 1.0
     below = continuations / continuations.sum()
-    targets = _pairs(held_out, vocabulary)
-    place = np.searchsorted(bigrams, targets).clip(max=len(bigrams) - 1)
-    target_counts = np.where(bigrams[place] == targets, counts[place], 0)
-    first, second = targets // vocabulary, targets % vocabulary
-    whole = np.maximum(totals[first], 1)
-    rest = np.where(totals[first] > 0, DISCOUNT * kinds[first] / whole, 1.0)
-    return float(-np.log(np.maximum(target_counts - DISCOUNT, 0) / whole + rest * below[second]).mean())
+
+    def nats(held_out: Ids) -> NDArray[np.float64]:
+        targets = _pairs(held_out, vocabulary)
+        place = np.searchsorted(bigrams, targets).clip(max=len(bigrams) - 1)
+        target_counts = np.where(bigrams[place] == targets, counts[place], 0)
+        first, second = targets // vocabulary, targets % vocabulary
+        whole = np.maximum(totals[first], 1)
+        rest = np.where(totals[first] > 0, DISCOUNT * kinds[first] / whole, 1.0)
+        return -np.log(np.maximum(target_counts - DISCOUNT, 0) / whole + rest * below[second])
+
+    return nats
 
 
 def _pairs(ids: Ids, vocabulary: int) -> NDArray[np.int64]:

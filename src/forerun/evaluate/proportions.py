@@ -5,14 +5,17 @@ Sources: Wilson 1927; Efron and Tibshirani 1993 (percentile bootstrap); Connor 1
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 Z95, Z80 = 1.959964, 0.841621
 """Normal quantiles: 95 % two-sided, 80 % power."""
 DRAWS = 2000
+DRAWN_AT_ONCE = 2**23
+"""Most row numbers in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,17 @@ def wilson(hits: float, trials: int) -> Interval:
     return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
 
 
+def draws_of_rows(rows: int, draws: int, seed: int = 0) -> Iterator[NDArray[np.int64]]:
+    """Numbers of `rows` rows drawn with replacement, `draws` times: blocks (some draws, rows) of bounded size.
+
+    One after the other the blocks are what `integers(0, rows, (draws, rows))` gives at once.
+    """
+    random = np.random.default_rng(seed)
+    size = max(1, DRAWN_AT_ONCE // max(1, rows))
+    for first in range(0, draws, size):
+        yield random.integers(0, rows, (min(size, draws - first), rows))
+
+
 def paired_difference(
     first: Sequence[float], second: Sequence[float], *, draws: int = DRAWS, seed: int = 0
 ) -> Interval:
@@ -52,8 +66,7 @@ def paired_difference(
     if not first or len(first) != len(second):
         raise ValueError(f"paired scores need the same tasks; found {len(first)} and {len(second)}")
     gaps = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
-    random = np.random.default_rng(seed)
-    means = gaps[random.integers(0, len(gaps), (draws, len(gaps)))].mean(axis=1)
+    means = np.concatenate([gaps[draw].mean(axis=1) for draw in draws_of_rows(len(gaps), draws, seed)])
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(gaps.mean()), float(low), float(high))
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from forerun.evaluate.proportions import paired_difference, samples_needed, tasks_needed, wilson
+from forerun.evaluate.proportions import draws_of_rows, paired_difference, samples_needed, tasks_needed, wilson
 
 
 @pytest.mark.parametrize(("hits", "low", "high"), [(46, 0.812, 0.968), (44, 0.762, 0.944)])
@@ -54,3 +54,11 @@ def test_tasks_needed_have_the_power_they_promise():
         hits += abs(gaps.mean()) > 1.96 * gaps.std() / tasks**0.5
     assert 0.73 < hits / 300 < 0.88
     assert tasks_needed([1.0, 0.0], [1.0, 0.0]) is None
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_draws_in_blocks_are_those_of_one_call(rows, monkeypatch):
+    monkeypatch.setattr("forerun.evaluate.proportions.DRAWN_AT_ONCE", 3000)
+    blocks = list(draws_of_rows(rows, 50, seed=4))
+    assert max(block.size for block in blocks) <= 3000
+    assert np.array_equal(np.concatenate(blocks), np.random.default_rng(4).integers(0, rows, (50, rows)))

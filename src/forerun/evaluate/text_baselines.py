@@ -7,7 +7,7 @@
 - tf-idf: words and pairs of words, logistic regression (scikit-learn's defaults, `C` = 1).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ import numpy as np
 from forerun.evaluate.label_metrics import Cells, Floats, LabelPredictions
 
 DRAW_SEED = 0
+BLOCK = 2**16
+"""Texts that are answered at once: their features are in memory."""
 Texts = Sequence[str]
 
 
@@ -97,7 +99,14 @@ def fit_length(texts: Texts, targets: Cells, *, is_multi_label: bool) -> Callabl
 
 def answers_of(baseline: Baseline, texts: Texts, targets: Cells, *, is_multi_label: bool) -> LabelPredictions:
     """A baseline's answers to rows whose labels are known."""
-    return LabelPredictions(targets, baseline.answer(texts), is_multi_label)
+    answers = np.concatenate([baseline.answer(part) for part in in_blocks(texts)])
+    return LabelPredictions(targets, answers, is_multi_label)
+
+
+def in_blocks(texts: Texts) -> Iterator[list[str]]:
+    """Texts, some thousands at once."""
+    for first in range(0, len(texts), BLOCK):
+        yield list(texts[first : first + BLOCK])
 
 
 def _lengths(texts: Texts) -> Floats:

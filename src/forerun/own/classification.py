@@ -5,11 +5,17 @@ checkpoint. Numbers are learned as distances from the training mean in standard 
 unit.
 """
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import overload
 
 import numpy as np
 
 from forerun.data.own.row_kinds import LabelledRow
+from forerun.data.own.stored_rows import StoredRows
+from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData
 from forerun.evaluate.label_metrics import (
@@ -31,6 +37,7 @@ from forerun.own.label_tables import (
 from forerun.own.number_scores import NUMBER_SCORES, judge_numbers, number_scores
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import class_logits, held_out_data
+from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
 from forerun.own.tokens import encoded, tokenizer_of
 from forerun.own.workloads import workload_of_facts
@@ -44,6 +51,8 @@ LABEL_SCORES = {
     "macro_f1": True, "micro_f1": True, "mcc": True, "balanced_accuracy": True, "average_precision": True, "ece": False,
 }  # fmt: skip
 Z95 = 1.96
+BASELINE_ROWS, BASELINE_BYTES = 200_000, 2**25
+"""Most training rows, and bytes of them, that baselines are fitted to."""
 
 
 def scores_of_labels(labels: str) -> dict[str, bool]:
@@ -51,15 +60,44 @@ def scores_of_labels(labels: str) -> dict[str, bool]:
     return dict(NUMBER_SCORES) if labels == "number" else dict(LABEL_SCORES)
 
 
-class LabelRows:
-    """Rows of one part as texts, samples and targets."""
+class RowTexts(Sequence[str]):
+    """Texts of rows, read when asked for; of pairs both, a line each."""
 
-    def __init__(self, rows: Sequence[LabelledRow], samples: Sequence[TokenSample], facts: TaskFacts):
-        self.texts = [row.text if row.pair is None else f"{row.text}\n{row.pair}" for row in rows]
-        self.samples = samples
+    def __init__(self, rows: Sequence[LabelledRow]):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> "RowTexts": ...
+    def __getitem__(self, index: int | slice) -> "str | RowTexts":
+        if isinstance(index, slice):
+            return RowTexts(self.rows[index])
+        row = self.rows[index]
+        return row.text if row.pair is None else f"{row.text}\n{row.pair}"
+
+
+class LabelRows:
+    """Rows of one part as texts and targets."""
+
+    def __init__(self, rows: Sequence[LabelledRow], lengths: np.ndarray, facts: TaskFacts, note: str = ""):
+        self.texts = RowTexts(rows)
         self.targets = targets_of(rows, facts)
         """Zeros and ones (rows, labels), or numbers (rows,) in their own unit."""
-        self.lengths = [len(sample.ids) for sample in samples]
+        self.lengths = lengths
+        """Tokens of each row."""
+        self.note = note
+
+
+def baseline_rows(rows: StoredRows, facts: TaskFacts) -> LabelRows:
+    """The training rows, or every n-th of them, that baselines are fitted to; they are in memory while they are."""
+    stride = max(1, math.ceil(len(rows) / BASELINE_ROWS), math.ceil(int(rows.size_bytes.sum()) / BASELINE_BYTES))
+    part = rows[::stride]
+    note = f"Baselines are fitted to {len(part):,} training rows, one in {stride}." if stride > 1 else ""
+    return LabelRows(part, np.zeros(len(part), dtype=np.int64), facts, note)
 
 
 def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task:
@@ -69,12 +107,12 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
         BadData: fewer than two labels.
     """
     rows = parts.split(settings.evaluation.examples)
-    texts = (text for row in parts.train for text in (row.text, row.pair) if text is not None)
+    texts = (text for row in parts.learning_rows for text in (row.text, row.pair) if text is not None)
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     facts = _facts(settings, parts, tokenizer.pad_token_id)
     workload = workload_of_facts(facts, tokenizer)
     samples = {part: _samples(own, facts, tokenizer) for part, own in rows.items()}
-    split = {part: LabelRows(own, samples[part], facts) for part, own in rows.items()}
+    split = {part: LabelRows(rows[part], samples[part].id_lengths, facts) for part in ("validation", "test")}
     held_out = {part: held_out_data(settings, samples[part], facts.pad_id) for part in ("validation", "test")}
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
@@ -90,10 +128,10 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
         final_examples=len(rows["test"]),
         evaluate=evaluate,
         judge=lambda step: class_logits(step, held_out["test"]),
-        baselines=lambda logits: _judge(logits, split["train"], split["test"], facts),
+        baselines=lambda logits: _judge(logits, baseline_rows(rows["train"], facts), split["test"], facts),
         scores=scores_of_labels(facts.label_kind),
         assumptions=assumptions,
-        trivial=_trivial(split["train"], facts),
+        trivial=_trivial(parts.train, facts),
     )
 
 
@@ -109,17 +147,17 @@ def targets_of(rows: Sequence[LabelledRow], facts: TaskFacts) -> np.ndarray:
 
 
 def _facts(settings: Settings, parts: OwnParts, pad_id: int) -> TaskFacts:
-    everyone: list[LabelledRow] = [*parts.train, *parts.validation, *parts.test]
     plain = {
         "workload": settings.workload, "format": parts.format, "fields": dict(parts.fields),
-        "is_paired": everyone[0].pair is not None, "sequence_length": settings.batch.sequence_length, "pad_id": pad_id,
-        "label_kind": parts.layout.labels,
+        "is_paired": parts.train[0].pair is not None, "sequence_length": settings.batch.sequence_length,
+        "pad_id": pad_id, "label_kind": parts.layout.labels,
     }  # fmt: skip
     if parts.layout.labels == "number":
         values = np.asarray([row.number for row in parts.train], dtype=np.float64)
         scale = float(values.std()) or 1.0
         return TaskFacts(**plain, label_names=("number",), label_mean=float(values.mean()), label_scale=scale)
-    names = tuple(sorted({label for row in everyone for label in row.labels}))
+    everybody = chain(parts.train, parts.validation, parts.test)
+    names = tuple(sorted({label for row in everybody for label in row.labels}))
     if len(names) < 2 and parts.layout.labels == "one":
         raise BadData(
             f"{settings.data.source}: classification needs at least two labels; found {', '.join(names) or 'none'}. "
@@ -128,18 +166,31 @@ def _facts(settings: Settings, parts: OwnParts, pad_id: int) -> TaskFacts:
     return TaskFacts(**plain, label_names=names)
 
 
-def _samples(rows: Sequence[LabelledRow], facts: TaskFacts, tokenizer: object) -> list[TokenSample]:
-    pairs = [row.pair for row in rows] if facts.is_paired else None
-    inputs = encoded(tokenizer, [row.text for row in rows], pairs, facts.sequence_length)
-    targets = targets_of(rows, facts)
+def _samples(rows: StoredRows, facts: TaskFacts, tokenizer: object) -> StoredSamples:
+    def samples(_: object) -> Iterator[TokenSample]:
+        texts = ((row.text, row.pair) for row in rows)
+        inputs = encoded(tokenizer, texts, facts.sequence_length, are_pairs=facts.is_paired)
+        for row, own in zip(rows, inputs, strict=True):
+            types = own["token_type_ids"] if facts.is_paired else None
+            yield TokenSample(np.asarray(own["input_ids"], dtype=np.int32), _target(row, facts), types)  # type: ignore[arg-type]
+
+    return stored_samples(rows, tokenizer, {"task": facts.model_dump(mode="json")}, samples)[0][""]
+
+
+def _target(row: LabelledRow, facts: TaskFacts) -> float | list[float]:
+    """What the model learns of a row: its class, its number in standard deviations, or zeros and ones."""
     if facts.label_kind == "number":
-        labels = ((targets - facts.label_mean) / facts.label_scale).tolist()
-    else:
-        labels = targets.argmax(axis=1).tolist() if facts.label_kind == "one" else targets.astype(float).tolist()
-    return [
-        TokenSample(np.asarray(row["input_ids"], dtype=np.int32), label, row["token_type_ids"] if pairs else None)  # type: ignore[arg-type]
-        for row, label in zip(inputs, labels, strict=True)
-    ]
+        return (row.number - facts.label_mean) / facts.label_scale
+    if facts.label_kind == "one":
+        return _class(row, facts)
+    return [float(name in row.labels) for name in facts.label_names]
+
+
+def _class(row: LabelledRow, facts: TaskFacts) -> int:
+    """Place of a row's only label among all."""
+    place = bisect_left(facts.label_names, row.labels[0])
+    assert facts.label_names[place] == row.labels[0]
+    return place
 
 
 def probabilities(logits: np.ndarray, facts: TaskFacts) -> np.ndarray:
@@ -166,12 +217,12 @@ def _scores(logits: np.ndarray, rows: LabelRows, facts: TaskFacts) -> dict[str, 
     return figures(_predictions(logits, rows.targets, facts), plain_decision(len(facts.label_names)))
 
 
-def _trivial(train: LabelRows, facts: TaskFacts) -> TrivialLoss | None:
+def _trivial(train: Sequence[LabelledRow], facts: TaskFacts) -> TrivialLoss | None:
     if facts.label_kind == "number":
         return TrivialLoss(1.0, "always answering with the mean of the training rows")
     if facts.label_kind == "several":
         return None
-    return TrivialLoss(label_entropy(train.targets.argmax(axis=1).tolist()), "always answering with the labels' shares")
+    return TrivialLoss(label_entropy(_class(row, facts) for row in train), "always answering with the labels' shares")
 
 
 def _judge(logits: np.ndarray, train: LabelRows, test: LabelRows, facts: TaskFacts) -> Judgement:
@@ -196,8 +247,8 @@ def _judge(logits: np.ndarray, train: LabelRows, test: LabelRows, facts: TaskFac
     rows += [[name, *(own[each] for each in LABEL_SCORES)] for name, own in scores.items()]
     note = (
         f"{len(test.texts):,} test rows, {len(train.texts):,} to train on. {score} ± {error:.3f} (95 %, rows drawn "
-        f"again); {gap:+.3f} ({low:+.3f} to {high:+.3f}) against {best}, the strongest baseline."
-    )
+        f"again); {gap:+.3f} ({low:+.3f} to {high:+.3f}) against {best}, the strongest baseline. {train.note}"
+    ).strip()
     tables = [
         ResultTable(title="Test, beside its baselines", note=note, columns=["", *LABEL_SCORES], rows=rows),
         label_table(facts.label_names, here, plain),

@@ -5,7 +5,8 @@ anchors. Ties count at their expected place. Baselines: TF-IDF of words, the enc
 """
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,17 @@ import numpy as np
 import torch
 
 from forerun.data.own.row_kinds import PairRow, TripletRow, texts_of
+from forerun.data.own.stored_rows import StoredRows
 from forerun.data.sided_tokens import SidedData
+from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import TokenSample
 from forerun.errors import NotSupported
+from forerun.evaluate.proportions import draws_of_rows
 from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import batches_by_length, scoring
+from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
 from forerun.own.tokens import encoded, tokenizer_of
 from forerun.own.workloads import workload_of_facts
@@ -33,6 +38,10 @@ from forerun.train.recovery import in_pieces
 
 RETRIEVAL_SCORES = {"mrr": True, "accuracy_at_1": True, "accuracy_at_10": True}
 DRAWS = 1000
+BASELINE_ROWS = 200_000
+"""Most training rows that TF-IDF is fitted to."""
+SIMILARITIES = 2**25
+"""Similarities in memory at once."""
 UNTRAINED = "untrained.json"
 Rows = Sequence[PairRow | TripletRow]
 
@@ -45,14 +54,20 @@ class RetrievalTask:
     candidates: list[str]
     places: np.ndarray
     """Candidate that each anchor looks for."""
-    anchor_samples: list[TokenSample]
-    candidate_samples: list[TokenSample]
+    anchor_samples: StoredSamples
+    candidate_samples: StoredSamples
 
-    def ranks(self, similarity: np.ndarray) -> np.ndarray:
-        """Expected rank from 1 on of each anchor's candidate, from similarities (anchors, candidates)."""
-        own = similarity[np.arange(len(self.places)), self.places][:, None]
-        above, equal = (similarity > own).sum(axis=1), (similarity == own).sum(axis=1)
-        return above + (equal + 1) / 2
+    def ranks(self, similarity: Callable[[slice], np.ndarray]) -> np.ndarray:
+        """Expected rank from 1 on of each anchor's candidate, from similarities (some anchors, candidates)."""
+        ranks = []
+        size = max(1, SIMILARITIES // max(1, len(self.candidates)))
+        for first in range(0, len(self.anchors), size):
+            part = slice(first, first + size)
+            block, places = similarity(part), self.places[part]
+            own = block[np.arange(len(places)), places][:, None]
+            above, equal = (block > own).sum(axis=1), (block == own).sum(axis=1)
+            ranks.append(above + (equal + 1) / 2)
+        return np.concatenate(ranks)
 
 
 def rank_scores(ranks: np.ndarray) -> dict[str, float]:
@@ -71,7 +86,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     """
     split = parts.split(settings.evaluation.examples)
     _require_no_scores(settings, split["train"])
-    texts = (text for row in split["train"] for text in texts_of(row))
+    texts = (text for row in parts.learning_rows for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     has_negatives = parts.format == "triplets"
     facts = TaskFacts(
@@ -79,25 +94,18 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id,
     )  # fmt: skip
 
-    def samples(own_texts: Sequence[str]) -> list[TokenSample]:
-        rows = encoded(tokenizer, own_texts, None, facts.sequence_length)
-        return [TokenSample(np.asarray(row["input_ids"], np.int32)) for row in rows]  # type: ignore[arg-type]
-
-    def retrieval_task(rows: Rows) -> RetrievalTask:
-        unique = list(dict.fromkeys(text for row in rows for text in texts_of(row)[1:]))
-        numbers = {text: number for number, text in enumerate(unique)}
-        places = np.asarray([numbers[row.positive] for row in rows])
-        anchors = [row.anchor for row in rows]
-        return RetrievalTask(anchors, unique, places, samples(anchors), samples(unique))
-
-    sides = {prefix: samples([texts_of(row)[n] for row in split["train"]])
-             for n, prefix in enumerate(("", OTHER, NEGATIVE)[: 3 if has_negatives else 2])}  # fmt: skip
-    tasks = {part: retrieval_task(split[part]) for part in ("validation", "test")}
+    train = split["train"]
+    sides = {
+        prefix: text_samples(train, tokenizer, facts, prefix, lambda n=n: (texts_of(row)[n] for row in train))
+        for n, prefix in enumerate(("", OTHER, NEGATIVE)[: 3 if has_negatives else 2])
+    }
+    tasks = {part: retrieval_task(split[part], tokenizer, facts) for part in ("validation", "test")}
     untrained: dict[str, float] = {}
 
     def scores(step: TrainingStep, part: str) -> np.ndarray:
         task = tasks[part]
-        return task.ranks(vectors(step, task.anchor_samples, facts) @ vectors(step, task.candidate_samples, facts).T)
+        anchors, candidates = (vectors(step, own, facts) for own in (task.anchor_samples, task.candidate_samples))
+        return task.ranks(lambda part: anchors[part] @ candidates.T)
 
     def before(step: TrainingStep, folder: Path) -> None:
         path = folder / UNTRAINED
@@ -111,16 +119,41 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         tokenizer=tokenizer,
         workload=workload_of_facts(facts, tokenizer),
         data=SidedData(settings, sides, facts.pad_id),
-        train_size=len(split["train"]),
+        train_size=len(train),
         watched_size=len(split["validation"]),
         final_examples=2 * (len(tasks["test"].anchors) + len(tasks["test"].candidates)),
         evaluate=lambda step: watched(rank_scores(scores(step, "validation"))),
         judge=lambda step: scores(step, "test"),
-        baselines=lambda ranks: judge_ranks(ranks, tasks["test"], split["train"], untrained),
+        baselines=lambda ranks: judge_ranks(ranks, tasks["test"], train, untrained),
         scores=RETRIEVAL_SCORES,
         assumptions=assumptions,
         before=before,
     )
+
+
+def text_samples(
+    rows: StoredRows, tokenizer: Any, facts: TaskFacts, side: str, texts: Callable[[], Iterable[str]]
+) -> StoredSamples:
+    """Samples of texts that `rows` decide about, on disk."""
+
+    def samples(_: object) -> Iterator[TokenSample]:
+        for row in encoded(tokenizer, ((text, None) for text in texts()), facts.sequence_length):
+            yield TokenSample(np.asarray(row["input_ids"], np.int32))  # type: ignore[arg-type]
+
+    return stored_samples(rows, tokenizer, {"task": facts.model_dump(mode="json"), "side": side}, samples)[0][""]
+
+
+def retrieval_task(rows: StoredRows, tokenizer: Any, facts: TaskFacts) -> RetrievalTask:
+    """Who of `rows` looks for whom; the texts themselves are in memory."""
+    unique = list(dict.fromkeys(text for row in rows for text in texts_of(row)[1:]))
+    numbers = {text: number for number, text in enumerate(unique)}
+    places = np.asarray([numbers[row.positive] for row in rows])
+    anchors = [row.anchor for row in rows]
+    samples = [
+        text_samples(rows, tokenizer, facts, side, lambda texts=texts: texts)
+        for side, texts in (("anchors", anchors), ("candidates", unique))
+    ]
+    return RetrievalTask(anchors, unique, places, *samples)
 
 
 def _require_no_scores(settings: Settings, rows: Rows) -> None:
@@ -148,27 +181,28 @@ def vectors(step: TrainingStep, samples: Sequence[TokenSample], facts: TaskFacts
 
 def judge_ranks(ranks: np.ndarray, task: RetrievalTask, train: Rows, untrained: dict[str, float]) -> Judgement:
     """Retrieval scores beside the baselines, by length, and the farthest positives."""
-    words = task.ranks(word_similarity(task, [text for row in train for text in texts_of(row)]))
-    chance = task.ranks(np.zeros((len(task.anchors), len(task.candidates))))
+    stride = max(1, math.ceil(len(train) / BASELINE_ROWS))
+    words = task.ranks(word_similarity(task, [text for row in train[::stride] for text in texts_of(row)]))
+    chance = np.full(len(ranks), (len(task.candidates) + 1) / 2)
     baselines = {"tf-idf": rank_scores(words), "chance": rank_scores(chance)}
     baselines |= {"untrained": untrained} if untrained else {}
     best, of_best = strongest("mrr", baselines, is_higher_better=True)
-    draws = np.random.default_rng(0).integers(0, len(ranks), (DRAWS, len(ranks)))
-    low, high = np.quantile((1 / ranks)[draws].mean(axis=1), [0.025, 0.975])
-    gap_low, gap_high = np.quantile((1 / ranks - 1 / words)[draws].mean(axis=1), [0.025, 0.975])
+    low, high = _mean_interval(1 / ranks)
+    gap_low, gap_high = _mean_interval(1 / ranks - 1 / words)
     metrics = {**rank_scores(ranks), **named(baselines), **of_best, "mrr.low": float(low), "mrr.high": float(high)}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in RETRIEVAL_SCORES)]]
     rows += [[name, *(own[each] for each in RETRIEVAL_SCORES)] for name, own in baselines.items()]
     note = (
         f"{len(task.anchors):,} anchors, {len(task.candidates):,} candidates each. mrr {low:.3f} to {high:.3f} (95 %, "
         f"anchors drawn again), {gap_low:+.3f} to {gap_high:+.3f} against tf-idf. Strongest baseline: {best}."
+        + (f" tf-idf is fitted to one training row in {stride}." if stride > 1 else "")
     )
     worst: list[int] = np.argsort(-ranks, kind="stable")[:EXAMPLES].tolist()
     far: list[list[Cell]] = [
         [shortened(task.anchors[n]), shortened(task.candidates[task.places[n]]), float(ranks[n])] for n in worst
     ]
     slices: list[list[Cell]] = []
-    for name, part in zip(THIRDS, thirds([len(sample.ids) for sample in task.anchor_samples]), strict=True):
+    for name, part in zip(THIRDS, thirds(task.anchor_samples.id_lengths), strict=True):
         if len(part):
             own = rank_scores(ranks[part])
             slices.append([name, len(part), own["mrr"], own["accuracy_at_1"]])
@@ -183,9 +217,17 @@ def judge_ranks(ranks: np.ndarray, task: RetrievalTask, train: Rows, untrained: 
     )
 
 
-def word_similarity(task: RetrievalTask, texts: Sequence[str]) -> np.ndarray:
-    """Cosines of TF-IDF vectors of words, fitted to training texts (anchors, candidates)."""
+def _mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """95 % interval of a mean over rows drawn again."""
+    means = np.concatenate([values[draw].mean(axis=1) for draw in draws_of_rows(len(values), DRAWS)])
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def word_similarity(task: RetrievalTask, texts: Sequence[str]) -> Callable[[slice], np.ndarray]:
+    """Cosines of TF-IDF vectors of words, fitted to training texts (some anchors, candidates)."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     words: Any = TfidfVectorizer(sublinear_tf=True).fit(texts)
-    return (words.transform(task.anchors) @ words.transform(task.candidates).T).toarray()
+    anchors, candidates = words.transform(task.anchors), words.transform(task.candidates).T
+    return lambda part: (anchors[part] @ candidates).toarray()

@@ -66,12 +66,12 @@ def calibration_table(answers: LabelPredictions) -> ResultTable:
     return ResultTable(title="Calibration", note=note, columns=columns, rows=rows)
 
 
-def thirds(lengths: Sequence[int]) -> list[np.ndarray]:
+def thirds(lengths: Sequence[int] | np.ndarray) -> list[np.ndarray]:
     """Indices of the shortest, the middle and the longest third."""
     return np.array_split(np.argsort(lengths, kind="stable"), 3)
 
 
-def length_table(answers: LabelPredictions, decision: Decision, lengths: Sequence[int]) -> ResultTable:
+def length_table(answers: LabelPredictions, decision: Decision, lengths: Sequence[int] | np.ndarray) -> ResultTable:
     """Scores of the rows by their length in tokens."""
     rows: list[list[Cell]] = []
     for name, part in zip(THIRDS, thirds(lengths), strict=True):

@@ -15,9 +15,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.data.chat_tokens import ChatTokens, Message
 from forerun.data.own.row_kinds import ChatRow, TextRow, Turn, texts_of
+from forerun.data.own.stored_rows import StoredRows
+from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import IGNORED, TokenData, TokenSample
 from forerun.errors import BadData, InvalidSettings
 from forerun.forecasting.request import Generated
@@ -25,16 +28,18 @@ from forerun.own.facts import TaskFacts
 from forerun.own.generated import Answers, generate_answers, generated_judgement
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import held_out_data
+from forerun.own.stores import stored_samples
 from forerun.own.task import Task, watched
-from forerun.own.token_scores import TOKEN_SCORES, Untrained, judge_tokens, score_tokens
-from forerun.own.tokens import PLAIN_TEMPLATE, tokenizer_of
+from forerun.own.token_scores import SHOWN_TEXTS, TOKEN_SCORES, Untrained, judge_tokens, score_tokens
+from forerun.own.tokens import PLAIN_TEMPLATE, in_batches, plain_ids, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
-from forerun.train.alive import TrivialLoss, label_entropy
+from forerun.train.alive import TrivialLoss, count_entropy
 
 SEPARATORS = ("<|endoftext|>",)
 """Tokens that stand between documents, where a tokenizer has them; else its start and end tokens do."""
+Ids = NDArray[np.int32]
 CHECKED_ROWS = 16
 """First rows whose special tokens are looked at."""
 GENERATED_ROWS = 32
@@ -45,7 +50,7 @@ GENERATED_ROWS = 32
 class LanguageRows:
     """Samples of one part, and what was lost on the way."""
 
-    samples: list[TokenSample]
+    samples: StoredSamples
     text_bytes: int | None
     """Bytes of UTF-8 that the predicted tokens stand for; None where the loss is not that of whole texts."""
     cut: int = 0
@@ -63,19 +68,17 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     """
     split = parts.split(settings.evaluation.examples)
     is_text = parts.format == "text"
-    texts = chain.from_iterable(texts_of(row) for row in parts.train)
+    texts = chain.from_iterable(texts_of(row) for row in parts.learning_rows)
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     encoder = TextEncoder(tokenizer, settings) if is_text else ChatEncoder(tokenizer, settings)
-    rows = {part: encoder.rows(own) for part, own in split.items()}
-    _require_rows(settings, rows)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
         start_id=encoder.start_id, is_chat=not is_text,
     )  # fmt: skip
-    held_out = {
-        part: held_out_data(settings, rows[part].samples, facts.pad_id) for part in ("validation", "test")
-    }  # fmt: skip
+    rows = {part: language_rows(own, encoder, facts, settings) for part, own in split.items()}
+    _require_rows(settings, rows)
+    held_out = {part: held_out_data(settings, own.samples, facts.pad_id) for part, own in rows.items()}
     data = TokenData(settings, rows["train"].samples, facts.pad_id)
     untrained = Untrained(held_out["test"])
     questions = [] if is_text or not settings.evaluation.new_tokens else list(split["test"][:GENERATED_ROWS])
@@ -90,7 +93,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     def baselines(answers: tuple[Any, Answers | None]) -> Any:
         scores, generated = answers
         notes = _notes(rows["train"], "training"), _notes(rows["test"], "test")
-        texts = [tokenizer.decode(list(sample.ids)) for sample in rows["test"].samples[:2000]]
+        texts = [tokenizer.decode(list(sample.ids)) for sample in rows["test"].samples[:SHOWN_TEXTS]]
         judgement = judge_tokens(
             scores, data.samples, held_out["test"].samples, untrained, text_bytes=rows["test"].text_bytes,
             texts=texts, note=" ".join(filter(None, notes)),
@@ -110,10 +113,21 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         baselines=baselines,
         scores=TOKEN_SCORES,
         assumptions=assumptions,
-        trivial=TrivialLoss(label_entropy(data.valid_labels()), "always answering with the shares of the tokens"),
+        trivial=TrivialLoss(
+            count_entropy(rows["train"].samples.counts), "always answering with the shares of the tokens"
+        ),
         generated=Generated(((len(questions), None),)) if questions else Generated(),
         before=untrained.score,
     )
+
+
+def language_rows(
+    rows: StoredRows, encoder: "TextEncoder | ChatEncoder", facts: TaskFacts, settings: Settings
+) -> LanguageRows:
+    """Samples of a part, on disk, and what was lost on the way."""
+    meaning = {"task": facts.model_dump(mode="json"), "padding": settings.batch.padding}
+    sides, losses = stored_samples(rows, encoder.tokenizer, meaning, lambda losses: encoder.samples(rows, losses))
+    return LanguageRows(sides[""], losses.get("text_bytes"), losses.get("cut", 0), losses.get("empty", 0))
 
 
 def _require_rows(settings: Settings, rows: Mapping[str, LanguageRows]) -> None:
@@ -143,22 +157,28 @@ class TextEncoder:
         self.start_id = end if start is None else start
         self.end_ids: tuple[int, ...] = (end,)
 
-    def rows(self, rows: Sequence[TextRow]) -> LanguageRows:
-        """Samples of a part, in its order."""
+    def samples(self, rows: Iterable[TextRow], losses: dict[str, Any]) -> Iterator[TokenSample]:
+        """Samples of a part, in its order; the bytes of its texts are written down in `losses`."""
         length = self.settings.batch.sequence_length
-        documents = self._documents(rows)
-        if self.settings.batch.padding == "fixed":
-            stream = list(chain.from_iterable(documents))
-            if self.start_id == self.end_ids[0]:  # the end of one is the start of the next
-                stream = _without_doubles(stream, self.start_id)
-            documents = iter([stream])
-        samples = [TokenSample(np.asarray(p, dtype=np.int32)) for d in documents for p in pieces(d, length)]  # type: ignore[arg-type]
-        return LanguageRows(samples, sum(len(row.text.encode()) for row in rows))
+        losses["text_bytes"] = 0
 
-    def _documents(self, rows: Sequence[TextRow]) -> Iterator[list[int]]:
-        for row in rows:
-            ids = self.tokenizer(row.text, add_special_tokens=False, verbose=False)["input_ids"]
-            yield [self.start_id, *ids, *self.end_ids]
+        def texts() -> Iterator[str]:
+            for row in rows:
+                losses["text_bytes"] += len(row.text.encode())
+                yield row.text
+
+        documents = self._documents(texts())
+        if self.settings.batch.padding == "fixed":
+            is_shared = self.start_id == self.end_ids[0]  # the end of one is the start of the next
+            parts = pieces_of_stream(without_doubles(documents, self.start_id) if is_shared else documents, length)
+        else:
+            parts = (part for document in documents for part in pieces(document, length))
+        for part in parts:
+            yield TokenSample(part)  # type: ignore[arg-type]
+
+    def _documents(self, texts: Iterable[str]) -> Iterator[Ids]:
+        for ids in plain_ids(self.tokenizer, texts):
+            yield np.asarray([self.start_id, *ids, *self.end_ids], dtype=np.int32)
 
 
 class ChatEncoder:
@@ -171,31 +191,47 @@ class ChatEncoder:
         self.tokenizer, self.settings = tokenizer, settings
         self.end_ids, self.start_id = self.chat.end_ids, tokenizer.bos_token_id
 
-    def rows(self, rows: Sequence[ChatRow]) -> LanguageRows:
-        """Samples of a part, in its order; without those that have no answer within the sequence length."""
+    def samples(self, rows: Iterable[ChatRow], losses: dict[str, Any]) -> Iterator[TokenSample]:
+        """Samples of a part, in its order; without those that have no answer within the sequence length.
+
+        Rows that are cut, and those without an answer, are counted in `losses`.
+        """
         length = self.settings.batch.sequence_length
-        samples: list[TokenSample] = []
-        cut = empty = 0
-        for number, row in enumerate(rows):
-            sample = self.sample(row)
+        losses |= {"cut": 0, "empty": 0}
+        for number, sample in enumerate(self.whole_samples((row, 0) for row in rows)):
             if number < CHECKED_ROWS:
                 self._require_one_start(sample)
-            cut += len(sample.ids) > length
+            losses["cut"] += len(sample.ids) > length
             short = cut_sample(sample, length)
             if all(label == IGNORED for label in short.target[1:]):  # type: ignore[index]
-                empty += 1
+                losses["empty"] += 1
                 continue
-            samples.append(short)
-        return LanguageRows(samples, None, cut, empty)
+            yield short
+
+    def whole_samples(self, rows: Iterable[tuple[ChatRow, int]]) -> Iterator[TokenSample]:
+        """Chats with the message from which on their answers are learned; many are tokenised at once."""
+        texts = ((row, self._texts(row, first)) for row, first in rows)
+        for part in in_batches(texts, lambda both: sum(map(len, both[1]))):
+            ids = plain_ids(self.tokenizer, (text for _, own in part for text in own if text))
+            for row, own in part:
+                yield self._sample(row, [next(ids) if text else [] for text in own])
 
     def sample(self, row: ChatRow, first: int = 0) -> TokenSample:
         """One chat; the loss is that of its answers from message `first` on."""
+        return next(self.whole_samples([(row, first)]))
+
+    def _texts(self, row: ChatRow, first: int) -> list[str]:
+        """Prompt and answer, in turn."""
         if not row.is_plain:
-            return self.chat.conversation([_message(turn) for turn in row.messages], first)
-        prompt = self.chat.continuation_prompt("".join(turn.content for turn in row.messages[:-1]))
-        answer = self.tokenizer(row.messages[-1].content, add_special_tokens=False)["input_ids"]
-        answer = [*answer, self.tokenizer.eos_token_id]
-        return TokenSample(prompt + answer, [IGNORED] * len(prompt) + answer)
+            return self.chat.conversation_texts([_message(turn) for turn in row.messages], first)
+        return ["".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content]
+
+    def _sample(self, row: ChatRow, ids: Sequence[Sequence[int]]) -> TokenSample:
+        if not row.is_plain:
+            return self.chat.conversation_sample(ids)
+        start = self.tokenizer.bos_token_id
+        prompt, answer = [*([] if start is None else [start]), *ids[0]], [*ids[1], self.tokenizer.eos_token_id]
+        return TokenSample([*prompt, *answer], [IGNORED] * len(prompt) + answer)
 
     def prompt(self, row: ChatRow) -> list[int]:
         """Ids up to where the last answer begins."""
@@ -223,11 +259,24 @@ class ChatEncoder:
             )
 
 
-def pieces(ids: Sequence[int], length: int) -> Iterator[Sequence[int]]:
+def pieces(ids: Ids, length: int) -> Iterator[Ids]:
     """Runs of at most `length` ids; each repeats the last of the one before, so that every id but the first has one
     before it."""
     for first in range(0, max(1, len(ids) - 1), length - 1):
         yield ids[first : first + length]
+
+
+def pieces_of_stream(documents: Iterable[Ids], length: int) -> Iterator[Ids]:
+    """`pieces` of all documents as one, of which only what is left of the last piece is in memory."""
+    rest = np.zeros(0, dtype=np.int32)
+    is_first = True
+    for document in documents:
+        rest = np.concatenate([rest, document])
+        while len(rest) > length:
+            yield rest[:length]
+            rest, is_first = rest[length - 1 :], False
+    if is_first or len(rest) > 1:  # one id alone is the last of the piece before
+        yield rest
 
 
 def cut_sample(sample: TokenSample, length: int) -> TokenSample:
@@ -240,13 +289,13 @@ def _message(turn: Turn) -> Message:
     return {"role": turn.role, "content": turn.content}
 
 
-def _without_doubles(stream: Iterable[int], token: int) -> list[int]:
-    """A stream in which `token` never follows itself."""
-    result: list[int] = []
-    for each in stream:
-        if each != token or not result or result[-1] != token:
-            result.append(each)
-    return result
+def without_doubles(documents: Iterable[Ids], token: int) -> Iterator[Ids]:
+    """Documents in whose stream `token` never follows itself."""
+    last = -1
+    for document in documents:
+        before = np.concatenate([[last], document[:-1]])
+        last = int(document[-1])
+        yield document[(document != token) | (before != token)]
 
 
 def _notes(rows: LanguageRows, part: str) -> str:

@@ -7,21 +7,25 @@ token, and of the token after the one before.
 Source: Devlin et al. 2019 (arXiv 1810.04805), section 3.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
+from forerun.data.own.stored_rows import StoredRows
 from forerun.data.plan import BatchPlan
+from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import IGNORED, Batch, TokenData, TokenSample
 from forerun.errors import InvalidSettings
 from forerun.own.facts import TaskFacts
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import held_out_data
+from forerun.own.stores import stored_samples
 from forerun.own.task import Task, watched
-from forerun.own.token_scores import TOKEN_SCORES, TokenScores, Untrained, judge_tokens, score_tokens
-from forerun.own.tokens import around_texts, tokenizer_of
+from forerun.own.token_scores import SHOWN_TEXTS, TOKEN_SCORES, TokenScores, Untrained, judge_tokens, score_tokens
+from forerun.own.tokens import around_texts, plain_ids, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.runs.recipe import Judgement
 from forerun.settings.schema import Settings
@@ -62,6 +66,37 @@ class Masking:
 
 
 @dataclass(frozen=True)
+class HiddenSamples(Sequence[TokenSample]):
+    """Held-out samples with tokens hidden, the same ones whenever they are read."""
+
+    plain: StoredSamples
+    masking: Masking
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    @overload
+    def __getitem__(self, index: int) -> TokenSample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TokenSample]: ...
+    def __getitem__(self, index: int | slice) -> TokenSample | Sequence[TokenSample]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        return self.masking.hidden(self.plain[number].ids, HELD_OUT, number)
+
+    @property
+    def id_lengths(self) -> NDArray[np.int64]:
+        """Ids of each sample."""
+        return self.plain.id_lengths
+
+    @property
+    def target_lengths(self) -> NDArray[np.int64]:
+        """Labels of each sample."""
+        return self.plain.id_lengths
+
+
+@dataclass(frozen=True)
 class MaskedData:
     """`TrainingData` of rows that are masked anew each epoch; an index says its epoch, epoch · rows + row."""
 
@@ -75,7 +110,7 @@ class MaskedData:
     def epoch_steps(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
         """Optimizer steps of an epoch."""
         first = epoch * len(self.inner.samples)
-        return [[[int(i) + first for i in batch] for batch in step] for step in self.inner.epoch_steps(epoch)]
+        return [[np.asarray(batch) + first for batch in step] for step in self.inner.epoch_steps(epoch)]  # type: ignore[misc]
 
     def tokens(self, indices: Sequence[int]) -> tuple[int, int]:
         """Tokens of one micro-batch without and with padding."""
@@ -84,7 +119,9 @@ class MaskedData:
     def collate(self, indices: Sequence[int]) -> Batch:
         """CPU tensors of one micro-batch."""
         rows = len(self.inner.samples)
-        samples = [self.masking.hidden(self.inner.samples[i % rows].ids, i // rows, i % rows) for i in indices]
+        samples = [
+            self.masking.hidden(self.inner.samples[i % rows].ids, i // rows, i % rows) for i in map(int, indices)
+        ]
         return replace(self.inner, samples=samples).collate(range(len(samples)))
 
 
@@ -94,7 +131,9 @@ def open_masked(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> T
     Raises:
         InvalidSettings: the tokenizer has no mask token.
     """
-    tokenizer, assumptions = tokenizer_of(settings, (row.text for row in parts.train), lengths_only=lengths_only)
+    tokenizer, assumptions = tokenizer_of(
+        settings, (row.text for row in parts.learning_rows), lengths_only=lengths_only
+    )
     if tokenizer.mask_token_id is None:
         raise InvalidSettings(
             f"model.name: masked-lm needs a tokenizer with a mask token; that of {settings.model.name} has none. Take "
@@ -105,23 +144,19 @@ def open_masked(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> T
     )
     length = settings.batch.sequence_length
     split = parts.split(settings.evaluation.examples)
-    plain = {name: masked_rows([row.text for row in rows], tokenizer, length) for name, rows in split.items()}
-    hidden = {
-        name: [masking.hidden(sample.ids, HELD_OUT, number) for number, sample in enumerate(plain[name])]
-        for name in ("validation", "test")
-    }
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields), sequence_length=length,
         pad_id=tokenizer.pad_token_id,
     )  # fmt: skip
+    plain = {name: masked_rows(rows, tokenizer, facts) for name, rows in split.items()}
+    hidden = {name: HiddenSamples(plain[name], masking) for name in ("validation", "test")}
     held_out = {name: held_out_data(settings, samples, facts.pad_id) for name, samples in hidden.items()}
     untrained = Untrained(held_out["test"])
 
     def baselines(scores: TokenScores) -> Judgement:
-        texts = [tokenizer.decode(list(sample.ids), skip_special_tokens=True) for sample in plain["test"]]
-        pairs = _all_pairs(plain["train"]), _hidden_pairs(plain["test"], hidden["test"])
+        texts = [tokenizer.decode(list(sample.ids), skip_special_tokens=True) for sample in plain["test"][:SHOWN_TEXTS]]
         note = f"{SHARE:.0%} of the tokens are hidden, the same ones for all."
-        return judge_tokens(scores, (), hidden["test"], untrained, texts=texts, note=note, pairs=pairs)
+        return judge_tokens(scores, plain["train"], hidden["test"], untrained, texts=texts, note=note)
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         return watched(score_tokens(step, held_out["validation"]).metrics())
@@ -143,28 +178,14 @@ def open_masked(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> T
     )
 
 
-def masked_rows(texts: Sequence[str], tokenizer: Any, length: int) -> list[TokenSample]:
-    """Rows of at most `length` ids with special tokens around; a long text goes on in the next row."""
+def masked_rows(rows: StoredRows, tokenizer: Any, facts: TaskFacts) -> StoredSamples:
+    """Samples of at most the sequence length with special tokens around; a long text goes on in the next."""
     start, end = around_texts(tokenizer)
-    room = length - len(start) - len(end)
-    rows: list[TokenSample] = []
-    for text in texts:
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        parts = [ids[first : first + room] for first in range(0, len(ids), room)]
-        rows += [TokenSample(np.asarray([*start, *part, *end], np.int32)) for part in parts]  # type: ignore[arg-type]
-    return rows
+    room = facts.sequence_length - len(start) - len(end)
 
+    def samples(_: object) -> Iterator[TokenSample]:
+        for ids in plain_ids(tokenizer, (row.text for row in rows)):
+            for first in range(0, len(ids), room):
+                yield TokenSample(np.asarray([*start, *ids[first : first + room], *end], np.int32))  # type: ignore[arg-type]
 
-def _all_pairs(samples: Sequence[TokenSample]) -> np.ndarray:
-    rows = [np.stack([np.asarray(s.ids)[:-1], np.asarray(s.ids)[1:]], axis=1) for s in samples if len(s.ids) > 1]
-    return np.concatenate(rows)
-
-
-def _hidden_pairs(plain: Sequence[TokenSample], hidden: Sequence[TokenSample]) -> np.ndarray:
-    """The token before each hidden one as the model sees it, and the hidden one."""
-    rows = []
-    for whole, sample in zip(plain, hidden, strict=True):
-        place = np.flatnonzero(np.asarray(sample.target) != IGNORED)
-        place = place[place > 0]
-        rows.append(np.stack([np.asarray(sample.ids)[place - 1], np.asarray(whole.ids)[place]], axis=1))
-    return np.concatenate(rows)
+    return stored_samples(rows, tokenizer, {"task": facts.model_dump(mode="json")}, samples)[0][""]

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
+from forerun.evaluate.proportions import draws_of_rows
+from forerun.evaluate.text_baselines import in_blocks
 from forerun.own.label_tables import THIRDS, shortened, thirds
 from forerun.own.task import named, strongest
 from forerun.report.tables import Cell, ResultTable
@@ -17,9 +19,19 @@ DRAWS, EXAMPLES = 1000, 8
 class NumberRows(Protocol):
     """Rows with their numbers."""
 
-    texts: list[str]
+    @property
+    def texts(self) -> Sequence[str]:
+        """Text of each row."""
+        ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row."""
+        ...
+
     targets: np.ndarray
-    lengths: list[int]
+    note: str
+    """What is to be said of them."""
 
 
 def number_scores(targets: np.ndarray, answers: np.ndarray) -> dict[str, float]:
@@ -46,7 +58,7 @@ def number_baselines(train: NumberRows, texts: Sequence[str]) -> dict[str, np.nd
     return {
         "mean": np.full(len(texts), float(train.targets.mean())),
         "length": lengths.predict(_sizes(texts)),
-        "tf-idf": words.predict(list(texts)),
+        "tf-idf": np.concatenate([words.predict(part) for part in in_blocks(texts)]),
     }
 
 
@@ -57,10 +69,12 @@ def judge_numbers(answers: np.ndarray, train: NumberRows, test: NumberRows) -> J
     score = next(iter(NUMBER_SCORES))
     best, strongest_scores = strongest(score, scores, is_higher_better=False)
     metrics = number_scores(test.targets, answers)
-    random = np.random.default_rng(0)
-    draws = random.integers(0, len(answers), (DRAWS, len(answers)))
-    own = np.sqrt(((answers - test.targets) ** 2)[draws].mean(axis=1))
-    gaps = own - np.sqrt(((others[best] - test.targets) ** 2)[draws].mean(axis=1))
+    squares = [(each - test.targets) ** 2 for each in (answers, others[best])]
+    drawn_errors = [
+        [np.sqrt(each[draw].mean(axis=1)) for each in squares] for draw in draws_of_rows(len(answers), DRAWS)
+    ]  # fmt: skip
+    own, other = (np.concatenate(errors) for errors in zip(*drawn_errors, strict=True))
+    gaps = own - other
     (low, high), (gap_low, gap_high) = np.quantile(own, [0.025, 0.975]), np.quantile(gaps, [0.025, 0.975])
     metrics |= {**named(scores), **strongest_scores, f"{score}.low": float(low), f"{score}.high": float(high)}
     metrics |= {"gap.low": float(gap_low), "gap.high": float(gap_high)}
@@ -68,8 +82,8 @@ def judge_numbers(answers: np.ndarray, train: NumberRows, test: NumberRows) -> J
     rows += [[name, *(each[figure] for figure in NUMBER_SCORES)] for name, each in scores.items()]
     note = (
         f"{len(test.texts):,} test rows. {score} {low:.3f} to {high:.3f} (95 %, rows drawn again); {gap_low:+.3f} to "
-        f"{gap_high:+.3f} against {best}, the strongest baseline."
-    )
+        f"{gap_high:+.3f} against {best}, the strongest baseline. {train.note}"
+    ).strip()
     tables = [
         ResultTable(title="Test, beside its baselines", note=note, columns=["", *NUMBER_SCORES], rows=rows),
         _length_table(answers, test),
@@ -88,10 +102,8 @@ def _length_table(answers: np.ndarray, test: NumberRows) -> ResultTable:
 
 
 def _error_table(answers: np.ndarray, test: NumberRows) -> ResultTable:
-    worst = np.argsort(-np.abs(answers - test.targets), kind="stable")[:EXAMPLES]
-    rows: list[list[Cell]] = [
-        [shortened(test.texts[n]), float(test.targets[n]), float(answers[n])] for n in worst.tolist()
-    ]
+    worst: list[int] = np.argsort(-np.abs(answers - test.targets), kind="stable")[:EXAMPLES].tolist()
+    rows: list[list[Cell]] = [[shortened(test.texts[n]), float(test.targets[n]), float(answers[n])] for n in worst]
     return ResultTable(title="Largest errors", columns=["text", "true", "answer"], rows=rows)
 
 

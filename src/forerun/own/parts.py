@@ -1,16 +1,25 @@
-"""Rows of own data in one form, in three parts: training, validation, test."""
+"""Rows of own data in one form, in three parts: training, validation, test; on disk, and read by number."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from pathlib import Path
+
+import numpy as np
 
 from forerun.data.own.formats import SAMPLE_ROWS, RowLayout, layout_of
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import rows_of
-from forerun.data.own.splits import PARTS, SplitKey, keyed_rows, split_rows
+from forerun.data.own.splits import PARTS, HeldOutSplit, SplitKey, keyed_rows, split_rows
+from forerun.data.own.stored_rows import RowWriter, StoredRows
 from forerun.errors import BadData
+from forerun.models.first_weights import is_from_scratch
+from forerun.own.stores import CODES, row_entry
 from forerun.settings.schema import Settings
+
+LEARNING_BYTES = 2**27
+"""Most bytes of rows that a tokenizer is learned from."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +27,9 @@ class OwnParts:
     """Canonical rows of the three parts, with how they were read."""
 
     layout: RowLayout
-    train: Sequence[Any]
-    validation: Sequence[Any]
-    test: Sequence[Any]
+    train: StoredRows
+    validation: StoredRows
+    test: StoredRows
     notes: tuple[str, ...] = ()
     """Sentences on rows that were left out or mended."""
 
@@ -34,40 +43,65 @@ class OwnParts:
         """Column of each part of a row."""
         return self.layout.fields
 
-    def split(self, most_watched: int) -> dict[str, Sequence[Any]]:
+    @property
+    def learning_rows(self) -> StoredRows:
+        """Training rows that a tokenizer is learned from: all, or every n-th of more than `LEARNING_BYTES`."""
+        return self.train[:: learning_stride(self.train)]
+
+    def split(self, most_watched: int) -> dict[str, StoredRows]:
         """Rows by part; at most so many validation rows where that is not 0."""
         watched = self.validation[:most_watched] if most_watched else self.validation
         return {"train": self.train, "validation": watched, "test": self.test}
 
 
+def learning_stride(rows: StoredRows) -> int:
+    """1, or n where a tokenizer is learned from every n-th row."""
+    return max(1, math.ceil(int(rows.size_bytes.sum()) / LEARNING_BYTES))
+
+
 def read_parts(settings: Settings) -> OwnParts:
-    """Read, recognise and split the rows of `data.source`; all of them are in memory.
+    """Read, recognise and split the rows of `data.source`, unless an earlier process has; 25 bytes a row are in memory.
 
     Raises:
         BadData: they cannot be read or told apart, or a part of them has no rows.
+        FilesNotWritten: there is no room for them on the disk.
     """
-    data = settings.data
-    # the sample is read with a count of its own, or its repairs would be counted twice
-    layout = layout_of(data, list(islice(rows_of(data, Repairs(data.repair)), SAMPLE_ROWS)), settings.workload)
-    repairs, records = Repairs(data.repair), []
-
-    def keys() -> Iterator[SplitKey]:
-        for record, key in keyed_rows(data, layout, repairs):
-            records.append(record)
-            yield key
-
-    split = split_rows(keys(), data)
-    parts = {part: [records[place] for place in split.places(part)] for part in PARTS}
-    for part, rows in parts.items():
-        if not rows:
-            raise BadData(
-                f"{data.source}: a run needs rows to train on, to watch and to judge by; found none for {part} among "
-                f"{len(records)}. Set data.validation and data.test to a share above 0, or to a file."
-            )
-    notes = repairs.lines()
+    entry = row_entry(settings, lambda folder: _write_parts(settings, folder))
+    facts = entry.facts
+    split = HeldOutSplit(np.load(entry.folder / CODES), facts["left_training"], facts["left_validation"])
+    everyone = StoredRows(entry.folder, np.arange(len(split.codes)), entry)
+    train, validation, test = (everyone.at(split.places(part)) for part in PARTS)
+    # the entry may be that of a file of the same content elsewhere
+    notes = [note.replace(facts["source"], settings.data.source or "") for note in facts["notes"]]
     if split.left_training or split.left_validation:
         notes.append(
             f"left out, as their text is judged on: {split.left_training} training rows, {split.left_validation} "
             f"validation rows"
         )
-    return OwnParts(layout, parts["train"], parts["val"], parts["test"], tuple(notes))
+    stride = learning_stride(train)
+    if stride > 1 and is_from_scratch(settings):
+        notes.append(f"tokenizer, where it is learned here: from one training row in {stride}")
+    return OwnParts(RowLayout(**facts["layout"]), train, validation, test, tuple(notes))
+
+
+def _write_parts(settings: Settings, folder: Path) -> tuple[RowLayout, HeldOutSplit, list[str]]:
+    """Write all rows into `folder`; how they are read, the part of each, and what was mended."""
+    data = settings.data
+    # the sample is read with a count of its own, or its repairs would be counted twice
+    layout = layout_of(data, list(islice(rows_of(data, Repairs(data.repair)), SAMPLE_ROWS)), settings.workload)
+    repairs = Repairs(data.repair)
+
+    def keys(writer: RowWriter) -> Iterator[SplitKey]:
+        for record, key in keyed_rows(data, layout, repairs):
+            writer.add(record)
+            yield key
+
+    with RowWriter(folder) as writer:
+        split = split_rows(keys(writer), data)
+    for part, count in split.counts.items():
+        if not count:
+            raise BadData(
+                f"{data.source}: a run needs rows to train on, to watch and to judge by; found none for {part} among "
+                f"{len(split.codes)}. Set data.validation and data.test to a share above 0, or to a file."
+            )
+    return layout, split, repairs.lines()

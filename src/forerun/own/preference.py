@@ -6,7 +6,7 @@ one. Baselines: the answer that the untrained model finds likelier (in all, and 
 shorter one, whichever is preferred more often in the training rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from forerun.data.own.row_kinds import ChatRow, PreferenceRow, texts_of
+from forerun.data.own.row_kinds import ChatRow, texts_of
+from forerun.data.own.stored_rows import StoredRows
 from forerun.data.sided_tokens import SidedData
+from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData
 from forerun.evaluate.proportions import paired_difference, wilson
@@ -26,6 +28,7 @@ from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.language import ChatEncoder, cut_sample
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import BATCH_TOKENS, batches_by_length, scoring
+from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
 from forerun.own.token_scores import LOGIT_VALUES
 from forerun.own.tokens import tokenizer_of
@@ -41,7 +44,7 @@ from forerun.train.recovery import in_pieces
 
 PREFERENCE_SCORES = {"accuracy": True, "loss": False, "margin": True}
 REFERENCE = "reference.safetensors"
-Sides = dict[str, list[TokenSample]]
+Sides = dict[str, StoredSamples]
 PARTS = ("train", "validation", "test")
 
 
@@ -76,20 +79,20 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
         BadData: no pair has both answers within the sequence length.
     """
     split = parts.split(settings.evaluation.examples)
-    texts = (text for row in parts.train for text in texts_of(row))
+    texts = (text for row in parts.learning_rows for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
     encoder = ChatEncoder(tokenizer, settings)
-    sided = {part: preference_samples(rows, encoder, settings) for part, rows in split.items()}
-    rows_left = {part: rows for part, (_, rows) in sided.items()}
-    data = {
-        part: SidedData(settings, sides, tokenizer.pad_token_id, with_masks=False) for part, (sides, _) in sided.items()
-    }
-    pairs = PreferenceSplit(data, {})
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
         start_id=encoder.start_id, is_chat=True,
     )  # fmt: skip
+    sided = {part: preference_samples(rows, encoder, facts, settings) for part, rows in split.items()}
+    rows_left = {part: rows for part, (_, rows) in sided.items()}
+    data = {
+        part: SidedData(settings, sides, tokenizer.pad_token_id, with_masks=False) for part, (sides, _) in sided.items()
+    }
+    pairs = PreferenceSplit(data, {})
     for own in data.values():  # a forecast needs no values, and training gets them in `before`
         zeros = np.zeros(len(own.lengths), np.float32)
         own.numbers.update(reference_chosen=zeros, reference_rejected=zeros)
@@ -119,32 +122,36 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
 
 
 def preference_samples(
-    rows: Sequence[PreferenceRow], encoder: ChatEncoder, settings: Settings
-) -> tuple[Sides, list[PreferenceRow]]:
+    rows: StoredRows, encoder: ChatEncoder, facts: TaskFacts, settings: Settings
+) -> tuple[Sides, StoredRows]:
     """Samples of both answers, the loss being that of the answers alone, and the rows that have room for both.
 
     Raises:
         BadData: none has.
     """
     length = settings.batch.sequence_length
-    sides: Sides = {"": [], REJECTED: []}
-    rows_left = []
-    for row in rows:
-        first = len(row.prompt)
-        both = [
-            cut_sample(encoder.sample(ChatRow((*row.prompt, *answer), row.is_plain), first), length)
-            for answer in (row.better, row.worse)
-        ]
-        if all(any(label != IGNORED for label in sample.target[1:]) for sample in both):  # type: ignore[index]
-            rows_left.append(row)
-            for samples, sample in zip(sides.values(), both, strict=True):
-                samples.append(sample)
-    if not rows_left:
+
+    def chats() -> Iterator[tuple[ChatRow, int]]:
+        for row in rows:
+            for answer in (row.better, row.worse):
+                yield ChatRow((*row.prompt, *answer), row.is_plain), len(row.prompt)
+
+    def samples(losses: dict[str, Any]) -> Iterator[TokenSample]:
+        losses["places"] = []
+        wholes = encoder.whole_samples(chats())
+        for number, both in enumerate(zip(wholes, wholes, strict=True)):
+            cut = [cut_sample(sample, length) for sample in both]
+            if all(any(label != IGNORED for label in sample.target[1:]) for sample in cut):  # type: ignore[index]
+                losses["places"].append(number)
+                yield from cut
+
+    stored, losses = stored_samples(rows, encoder.tokenizer, {"task": facts.model_dump(mode="json")}, samples)
+    if not losses["places"]:
         raise BadData(
             f"{settings.data.source}: preference needs pairs whose answers begin within batch.sequence_length={length} "
             f"tokens; found none in {len(rows)}. Raise it."
         )
-    return sides, rows_left
+    return {"": stored[""][::2], REJECTED: stored[""][1::2]}, rows.at(rows.places[losses["places"]])
 
 
 def log_probabilities(step: TrainingStep, data: SidedData) -> np.ndarray:
@@ -175,9 +182,7 @@ def pair_scores(answers: np.ndarray, reference: np.ndarray) -> dict[str, float]:
     }  # fmt: skip
 
 
-def judge_pairs(
-    answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, list[PreferenceRow]], lost: int
-) -> Judgement:
+def judge_pairs(answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, StoredRows], lost: int) -> Judgement:
     """Accuracy beside the baselines with its interval, by length, and the surest mistakes."""
     reference, data = pairs.reference["test"], pairs.data
     sizes = {part: answer_sizes(data[part]) for part in ("train", "test")}

@@ -5,13 +5,15 @@ rows) stand beside the copy baseline, which answers with the source. `evaluation
 written; 0 takes the longest target of the test rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from forerun.data.own.row_kinds import ChatRow, TranslationRow
-from forerun.data.token_data import TokenData, TokenSample
+from forerun.data.own.stored_rows import StoredRows
+from forerun.data.stored_samples import StoredSamples
+from forerun.data.token_data import TokenData, TokenSample, target_lengths
 from forerun.errors import BadData
 from forerun.forecasting.request import Generated
 from forerun.models.build import config_of
@@ -19,14 +21,23 @@ from forerun.own.facts import TaskFacts
 from forerun.own.generated import Answers, generate_answers, generated_judgement
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import held_out_data
+from forerun.own.stores import stored_samples
 from forerun.own.task import Task, watched
-from forerun.own.token_scores import TOKEN_SCORES, TokenScores, Untrained, judge_tokens, score_tokens
+from forerun.own.token_scores import (
+    SHOWN_TEXTS,
+    TOKEN_SCORES,
+    Pairs,
+    TokenScores,
+    Untrained,
+    judge_tokens,
+    score_tokens,
+)
 from forerun.own.tokens import encoded, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.runs.recipe import Judgement
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
-from forerun.train.alive import TrivialLoss, label_entropy
+from forerun.train.alive import TrivialLoss, count_entropy
 
 GENERATED_ROWS = 64
 """Test rows whose targets are written."""
@@ -38,24 +49,21 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     Raises:
         BadData: a chat has more than one question and answer.
     """
-    everyone = parts.split(settings.evaluation.examples).items()
-    split = {part: [source_and_target(row) for row in rows] for part, rows in everyone}
-    texts = (text for pair in split["train"] for text in pair)
+    split = parts.split(settings.evaluation.examples)
+    texts = (text for row in parts.learning_rows for text in source_and_target(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
-    length = settings.batch.sequence_length
-    samples = {part: rewriting_samples(rows, tokenizer, length) for part, rows in split.items()}
     start = getattr(config_of(settings), "decoder_start_token_id", None)
     start = tokenizer.pad_token_id if start is None else start
     facts = TaskFacts(
-        workload=settings.workload, format=parts.format, fields=dict(parts.fields), sequence_length=length,
-        pad_id=tokenizer.pad_token_id, end_ids=(tokenizer.eos_token_id,), start_id=start,
+        workload=settings.workload, format=parts.format, fields=dict(parts.fields),
+        sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id,
+        end_ids=(tokenizer.eos_token_id,), start_id=start,
     )  # fmt: skip
-    held_out = {
-        part: held_out_data(settings, samples[part], facts.pad_id, start) for part in ("validation", "test")
-    }  # fmt: skip
+    samples = {part: rewriting_samples(rows, tokenizer, facts) for part, rows in split.items()}
+    held_out = {part: held_out_data(settings, own, facts.pad_id, start) for part, own in samples.items()}
     data, untrained = TokenData(settings, samples["train"], facts.pad_id, start), Untrained(held_out["test"])
-    asked_rows = split["test"][:GENERATED_ROWS]
-    new_tokens = settings.evaluation.new_tokens or max(len(s.target) for s in samples["test"])  # type: ignore[arg-type]
+    asked_rows = [source_and_target(row) for row in split["test"][:GENERATED_ROWS]]
+    new_tokens = settings.evaluation.new_tokens or int(target_lengths(samples["test"]).max())
 
     def judge(step: TrainingStep) -> tuple[TokenScores, Answers]:
         prompts = [list(map(int, sample.ids)) for sample in samples["test"][:GENERATED_ROWS]]
@@ -67,9 +75,11 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         return score_tokens(step, held_out["test"]), own_answers
 
     def baselines(answers: tuple[TokenScores, Answers]) -> Judgement:
-        pairs = target_pairs(samples["train"], start), target_pairs(samples["test"], start)
-        targets = [target for _, target in split["test"]]
-        judgement = judge_tokens(answers[0], (), samples["test"], untrained, texts=targets, pairs=pairs)
+        targets = [source_and_target(row)[1] for row in split["test"][:SHOWN_TEXTS]]
+        judgement = judge_tokens(
+            answers[0], samples["train"], samples["test"], untrained, texts=targets,
+            pairs_of=lambda sample: target_pairs(sample, start),
+        )  # fmt: skip
         return generated_judgement(judgement, answers[1])
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
@@ -88,7 +98,7 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         baselines=baselines,
         scores=TOKEN_SCORES,
         assumptions=assumptions,
-        trivial=TrivialLoss(label_entropy(data.valid_labels()), "always answering with the shares of the tokens"),
+        trivial=TrivialLoss(count_entropy(samples["train"].counts), "always answering with the shares of the tokens"),
         generated=Generated(((len(asked_rows), float(new_tokens)),)),
         before=untrained.score,
     )
@@ -111,22 +121,23 @@ def source_and_target(row: TranslationRow | ChatRow) -> tuple[str, str]:
     return "\n\n".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content
 
 
-def rewriting_samples(rows: Sequence[tuple[str, str]], tokenizer: Any, length: int) -> list[TokenSample]:
-    """Ids of each source and of its target, cut to `length`, with the tokenizer's end."""
-    sides = [encoded(tokenizer, [row[side] for row in rows], None, length) for side in (0, 1)]
-    end = tokenizer.eos_token_id
-    samples = []
-    for source, target in zip(*sides, strict=True):
-        ids = target["input_ids"]
-        ids = ids if not ids or ids[-1] == end else [*ids[: length - 1], end]
-        samples.append(TokenSample(np.asarray(source["input_ids"], np.int32), np.asarray(ids, np.int32)))  # type: ignore[arg-type]
-    return samples
+def rewriting_samples(rows: StoredRows, tokenizer: Any, facts: TaskFacts) -> StoredSamples:
+    """Ids of each source and of its target, cut to the sequence length, with the tokenizer's end."""
+    length, end = facts.sequence_length, tokenizer.eos_token_id
+
+    def side(number: int) -> Iterator[Mapping[str, Any]]:
+        return encoded(tokenizer, ((source_and_target(row)[number], None) for row in rows), length)
+
+    def samples(_: object) -> Iterator[TokenSample]:
+        for source, target in zip(side(0), side(1), strict=True):
+            ids = target["input_ids"]
+            ids = ids if not ids or ids[-1] == end else [*ids[: length - 1], end]
+            yield TokenSample(np.asarray(source["input_ids"], np.int32), np.asarray(ids, np.int32))  # type: ignore[arg-type]
+
+    return stored_samples(rows, tokenizer, {"task": facts.model_dump(mode="json")}, samples)[0][""]
 
 
-def target_pairs(samples: Sequence[TokenSample], start: int) -> np.ndarray:
+def target_pairs(sample: TokenSample, start: int) -> Pairs:
     """The token before each target, which the start is before the first, and the target (targets, 2)."""
-    rows = []
-    for sample in samples:
-        target = np.asarray(sample.target, dtype=np.int32)
-        rows.append(np.stack([np.concatenate([[start], target[:-1]]), target], axis=1))
-    return np.concatenate(rows)
+    target = np.asarray(sample.target, dtype=np.int32)
+    return np.stack([np.concatenate([np.asarray([start], np.int32), target[:-1]]), target], axis=1)

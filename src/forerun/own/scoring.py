@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.data.token_data import TokenData, TokenSample
@@ -26,17 +27,17 @@ def held_out_data(settings: Settings, samples: Sequence[TokenSample], pad_id: in
 
 
 def batches_by_length(
-    lengths: Sequence[int], collate: Callable[[Sequence[int]], Batch], tokens: int = BATCH_TOKENS
+    lengths: Sequence[int] | NDArray[np.int64], collate: Callable[[Sequence[int]], Batch], tokens: int = BATCH_TOKENS
 ) -> Iterator[tuple[list[int], Batch]]:
     """Every sample once, the longest first: indices and batch of at most `tokens` padded tokens (one sample at least).
 
     The longest come first, so that a batch too large for the memory is met at once.
     """
-    order = np.argsort([-length for length in lengths], kind="stable").tolist()
+    order = np.argsort(-np.asarray(lengths), kind="stable")
     first = 0
     while first < len(order):
-        size = max(1, tokens // max(1, lengths[order[first]]))
-        indices = order[first : first + size]
+        size = max(1, tokens // max(1, int(lengths[order[first]])))
+        indices = order[first : first + size].tolist()
         yield indices, collate(indices)
         first += size
 

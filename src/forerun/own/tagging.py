@@ -5,13 +5,15 @@ most often in the training rows (unseen words the most frequent tag of all), and
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from forerun.data.own.row_kinds import TaggedRow
+from forerun.data.own.stored_rows import StoredRows
+from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import IGNORED, TokenData, TokenSample
 from forerun.errors import BadData
 from forerun.evaluate.spans import OUTSIDE, PREFIXES, count_spans, scores_by_type
@@ -19,15 +21,16 @@ from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import answers, held_out_data
+from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
-from forerun.own.tokens import around_texts, tokenizer_of
+from forerun.own.tokens import around_texts, in_batches, plain_ids, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Batch
-from forerun.train.alive import TrivialLoss, label_entropy
+from forerun.train.alive import TrivialLoss, count_entropy
 
 TAG_SCORES = {"f1": True, "precision": True, "recall": True, "accuracy": True}
 Tags = list[list[str]]
@@ -41,7 +44,7 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
     """
     split = parts.split(settings.evaluation.examples)
     tokenizer, assumptions = tokenizer_of(
-        settings, (" ".join(row.words) for row in parts.train), lengths_only=lengths_only
+        settings, (" ".join(row.words) for row in parts.learning_rows), lengths_only=lengths_only
     )
     names = tuple(sorted({tag for rows in split.values() for row in rows for tag in row.tags}))
     if len(names) < 2:
@@ -50,7 +53,7 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
         workload=settings.workload, format=parts.format, fields=dict(parts.fields), label_names=names,
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    samples = {part: [tagged_sample(row, facts, tokenizer) for row in rows] for part, rows in split.items()}
+    samples = {part: tagged_samples(rows, facts, tokenizer) for part, rows in split.items()}
     held_out = {part: held_out_data(settings, samples[part], facts.pad_id) for part in ("validation", "test")}
     data = TokenData(settings, samples["train"], facts.pad_id)
 
@@ -72,18 +75,39 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
         baselines=lambda tags: judge_tags(tags, split["train"], split["test"]),
         scores=TAG_SCORES,
         assumptions=assumptions,
-        trivial=TrivialLoss(label_entropy(data.valid_labels()), "always answering with the shares of the tags"),
+        trivial=TrivialLoss(count_entropy(samples["train"].counts), "always answering with the shares of the tags"),
     )
+
+
+def tagged_samples(rows: StoredRows, facts: TaskFacts, tokenizer: Any) -> StoredSamples:
+    """Samples of a part, on disk; many rows are tokenised at once."""
+
+    def samples(_: object) -> Iterator[TokenSample]:
+        around = around_texts(tokenizer)
+        for part in in_batches(rows, lambda row: sum(map(len, row.words))):
+            words = [word if place == 0 else f" {word}" for row in part for place, word in enumerate(row.words)]
+            ids = plain_ids(tokenizer, words)
+            for row in part:
+                own = [next(ids) or [unknown_id(tokenizer)] for _ in row.words]
+                yield _labelled_words(row, own, facts, around)
+
+    return stored_samples(rows, tokenizer, {"task": facts.model_dump(mode="json")}, samples)[0][""]
 
 
 def tagged_sample(row: TaggedRow, facts: TaskFacts, tokenizer: Any) -> TokenSample:
     """Ids of the words with special tokens around, and a label for the first piece of each word."""
-    start, end = around_texts(tokenizer)
+    ids = [word_ids(word, tokenizer, is_first=number == 0) for number, word in enumerate(row.words)]
+    return _labelled_words(row, ids, facts, around_texts(tokenizer))
+
+
+def _labelled_words(
+    row: TaggedRow, pieces_of_words: Sequence[list[int]], facts: TaskFacts, around: tuple[list[int], list[int]]
+) -> TokenSample:
+    start, end = around
     places = {name: number for number, name in enumerate(facts.label_names)}
     ids, labels = list(start), [IGNORED] * len(start)
     room = facts.sequence_length - len(end)
-    for number, (word, tag) in enumerate(zip(row.words, row.tags, strict=True)):
-        pieces = word_ids(word, tokenizer, is_first=number == 0)
+    for pieces, tag in zip(pieces_of_words, row.tags, strict=True):
         if len(ids) + len(pieces) > room:
             break
         ids += pieces
@@ -94,8 +118,12 @@ def tagged_sample(row: TaggedRow, facts: TaskFacts, tokenizer: Any) -> TokenSamp
 def word_ids(word: str, tokenizer: Any, *, is_first: bool) -> list[int]:
     """Ids of one word of a sentence: with a blank before it unless it is the first; one id at least."""
     ids = tokenizer(word if is_first else f" {word}", add_special_tokens=False)["input_ids"]
-    unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
-    return ids or [unknown]
+    return ids or [unknown_id(tokenizer)]
+
+
+def unknown_id(tokenizer: Any) -> int:
+    """Id of words that the tokenizer makes nothing of."""
+    return tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
 
 
 def answer_tags(step: TrainingStep, data: TokenData, rows: Sequence[TaggedRow], names: Sequence[str]) -> Tags:

@@ -9,17 +9,20 @@ before training. Intervals are 95 %, over samples drawn again.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
-from forerun.data.token_data import IGNORED, TokenData, TokenSample
-from forerun.evaluate.language import bigram_loss, unigram_loss
+from forerun.data.token_data import IGNORED, TokenData, TokenSample, id_lengths
+from forerun.evaluate.language import bigram_table, unigram_table
+from forerun.evaluate.proportions import draws_of_rows
 from forerun.own.label_tables import THIRDS, shortened, thirds
 from forerun.own.scoring import BATCH_TOKENS, answers
 from forerun.own.task import named, strongest
@@ -34,6 +37,14 @@ LOGIT_VALUES = 2**27
 """Most logits at once: 512 MiB in fp32."""
 DRAWS, EXAMPLES = 1000, 8
 UNTRAINED = "untrained.json"
+COUNTED_TOKENS = 2**24
+"""Most training tokens, about, of which tables of counts are made: 0.4 GiB."""
+BLOCK_TARGETS = 2**20
+"""Held-out targets that are looked up at once."""
+SHOWN_TEXTS = 2000
+"""First test samples among which the worst predicted are shown."""
+Pairs = NDArray[np.int32]
+PairsOf = Callable[[TokenSample], Pairs]
 
 
 @dataclass(frozen=True)
@@ -62,8 +73,10 @@ class TokenScores:
 
     def interval(self) -> tuple[float, float]:
         """Ends of the 95 % interval of the loss."""
-        draws = np.random.default_rng(0).integers(0, len(self.nats), (DRAWS, len(self.nats)))
-        losses = self.nats[draws].sum(axis=1) / np.maximum(1, self.targets[draws].sum(axis=1))
+        losses = np.concatenate([
+            self.nats[draw].sum(axis=1) / np.maximum(1, self.targets[draw].sum(axis=1))
+            for draw in draws_of_rows(len(self.nats), DRAWS)
+        ])  # fmt: skip
         low, high = np.quantile(losses, [0.025, 0.975])
         return float(low), float(high)
 
@@ -106,22 +119,48 @@ class Untrained:
         path.write_text(json.dumps(self.scores))
 
 
-def predicted_pairs(samples: Sequence[TokenSample]) -> np.ndarray:
+def predicted_pairs(sample: TokenSample) -> Pairs:
     """The token before each target, and the target (targets, 2)."""
-    rows = []
+    ids = np.asarray(sample.ids, dtype=np.int32)
+    labels = ids if sample.target is None else np.asarray(sample.target, dtype=np.int32)
+    place = np.flatnonzero(labels[1:] != IGNORED)
+    return np.stack([ids[place], labels[place + 1]], axis=1)
+
+
+def count_baselines(
+    train: Sequence[TokenSample], test: Sequence[TokenSample], pairs_of: PairsOf = predicted_pairs
+) -> tuple[dict[str, dict[str, float]], str]:
+    """Loss and perplexity of tables of counts; and a sentence, where the tables do not count every training sample.
+
+    Of more than `COUNTED_TOKENS` training tokens every n-th sample is counted, so that memory stays bounded.
+    """
+    stride = max(1, math.ceil(int(id_lengths(train).sum()) / COUNTED_TOKENS))
+    counted = np.concatenate([pairs_of(sample) for sample in train[::stride]])
+    size = 1 + max(int(block.max(initial=0)) for block in chain([counted], _blocks(test, pairs_of)))
+    tables = {"unigram": unigram_table(counted, size), "bigram": bigram_table(counted, size)}
+    sums, targets = dict.fromkeys(tables, 0.0), 0
+    for block in _blocks(test, pairs_of):
+        targets += len(block)
+        for name, nats in tables.items():
+            sums[name] += float(nats(block).sum())
+    losses = {name: whole / max(1, targets) for name, whole in sums.items()}
+    scores = {name: {"loss": loss, "perplexity": math.exp(min(loss, 700.0))} for name, loss in losses.items()}
+    note = f"Unigram and bigram are counts of {len(counted):,} training targets, those of one sample in {stride}."
+    return scores, note if stride > 1 else ""
+
+
+def _blocks(samples: Sequence[TokenSample], pairs_of: PairsOf) -> Iterator[Pairs]:
+    """All pairs of `samples`, of many samples at once."""
+    block: list[Pairs] = []
+    size = 0
     for sample in samples:
-        ids = np.asarray(sample.ids, dtype=np.int32)
-        labels = ids if sample.target is None else np.asarray(sample.target, dtype=np.int32)
-        place = np.flatnonzero(labels[1:] != IGNORED)
-        rows.append(np.stack([ids[place], labels[place + 1]], axis=1))
-    return np.concatenate(rows)
-
-
-def count_baselines(train: np.ndarray, held_out: np.ndarray) -> dict[str, dict[str, float]]:
-    """Loss and perplexity of tables of counts, from pairs of tokens (n, 2)."""
-    size = int(max(train.max(), held_out.max())) + 1
-    losses = {"unigram": unigram_loss(train, held_out, size), "bigram": bigram_loss(train, held_out, size)}
-    return {name: {"loss": loss, "perplexity": math.exp(min(loss, 700.0))} for name, loss in losses.items()}
+        block.append(pairs_of(sample))
+        size += len(block[-1])
+        if size >= BLOCK_TARGETS:
+            yield np.concatenate(block)
+            block, size = [], 0
+    if block:
+        yield np.concatenate(block)
 
 
 def judge_tokens(
@@ -133,15 +172,13 @@ def judge_tokens(
     text_bytes: int | None = None,
     texts: Sequence[str] = (),
     note: str = "",
-    pairs: tuple[np.ndarray, np.ndarray] | None = None,
+    pairs_of: PairsOf = predicted_pairs,
 ) -> Judgement:
     """Scores of the test samples beside the baselines, by length, and the worst predicted texts.
 
-    `pairs` are the (token before, target) of the training and of the test samples, where they are not those of the
-    samples themselves.
+    `pairs_of` gives a sample's pairs of (token before, target), which the tables of counts are made of.
     """
-    before, after = pairs if pairs is not None else (predicted_pairs(train), predicted_pairs(test))
-    baselines = count_baselines(before, after)
+    baselines, counted_note = count_baselines(train, test, pairs_of)
     if untrained is not None and untrained.scores:
         baselines["untrained"] = untrained.scores
     metrics = scores.metrics(text_bytes)
@@ -153,7 +190,7 @@ def judge_tokens(
     rows += [[name, *(own.get(each) for each in columns)] for name, own in baselines.items()]
     text = (
         f"{int(scores.targets.sum()):,} predicted tokens of {len(test):,} test samples; loss {low:.3f} to {high:.3f} "
-        f"nats (95 %, samples drawn again). Strongest baseline: {best}. {note}"
+        f"nats (95 %, samples drawn again). Strongest baseline: {best}. {' '.join(filter(None, (counted_note, note)))}"
     ).strip()
     tables = [
         ResultTable(title="Test, beside its baselines", note=text, columns=["", *columns], rows=rows),
@@ -166,7 +203,7 @@ def judge_tokens(
 
 def _length_table(scores: TokenScores, test: Sequence[TokenSample]) -> ResultTable:
     rows: list[list[Cell]] = []
-    for name, part in zip(THIRDS, thirds([len(sample.ids) for sample in test]), strict=True):
+    for name, part in zip(THIRDS, thirds(id_lengths(test)), strict=True):
         targets = int(scores.targets[part].sum())
         if targets:
             loss, hits = float(scores.nats[part].sum()) / targets, float(scores.hits[part].sum()) / targets

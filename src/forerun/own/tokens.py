@@ -4,9 +4,9 @@ A learned tokenizer is one of transformers: `<pad>`, `<s>`, `</s>`, `<mask>` and
 where the model's configuration does not name others. Encoders get `<s> text </s>`, and a second text with its `</s>`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.data.chat_tokens import PIECES, SPARE
@@ -30,8 +30,10 @@ PLAIN_TEMPLATE = (
 )
 """Chats for a tokenizer without a template of its own: roles in words, and an answer ends in its end token."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "tokenizer.model")
-MINIMUM_COUNT, TEXTS_AT_ONCE = 2, 4096
+MINIMUM_COUNT = 2
+TEXTS_AT_ONCE, LETTERS_AT_ONCE = 4096, 2**22
 GENERATING = ("causal-lm", "seq2seq-lm", "preference")
+T = TypeVar("T")
 
 
 def tokenizer_of(
@@ -103,21 +105,39 @@ def learned_tokenizer(settings: Settings, texts: Iterable[str]) -> Any:
 
 
 def encoded(
-    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str | None] | None, sequence_length: int
-) -> list[Mapping[str, Any]]:
+    tokenizer: Any, texts: Iterable[tuple[str, str | None]], sequence_length: int, *, are_pairs: bool = False
+) -> Iterator[Mapping[str, Any]]:
     """Ids and types of each text, or pair of texts, with special tokens, cut to `sequence_length`."""
-    rows: list[Mapping[str, Any]] = []
-    for first in range(0, len(texts), TEXTS_AT_ONCE):
-        part = slice(first, first + TEXTS_AT_ONCE)
+    for part in in_batches(texts, lambda both: len(both[0]) + len(both[1] or "")):
         batch = tokenizer(
-            list(texts[part]), None if pairs is None else [pair or "" for pair in pairs[part]], truncation=True,
-            max_length=sequence_length, verbose=False, return_token_type_ids=True,
+            [text for text, _ in part], [pair or "" for _, pair in part] if are_pairs else None, truncation=True,
+            max_length=sequence_length, verbose=False, return_token_type_ids=True, return_attention_mask=False,
         )  # fmt: skip
-        rows += [
-            {"input_ids": ids, "token_type_ids": types}
-            for ids, types in zip(batch["input_ids"], batch["token_type_ids"], strict=True)
-        ]
-    return rows
+        for ids, types in zip(batch["input_ids"], batch["token_type_ids"], strict=True):
+            yield {"input_ids": ids, "token_type_ids": types}
+
+
+def plain_ids(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
+    """Ids of each text without special tokens around."""
+    for part in in_batches(texts, len):
+        batch = tokenizer(
+            part, add_special_tokens=False, verbose=False, return_attention_mask=False, return_token_type_ids=False
+        )
+        yield from batch["input_ids"]
+
+
+def in_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Items in lists of at most `TEXTS_AT_ONCE` and about `LETTERS_AT_ONCE` letters: what is in memory at once."""
+    part: list[T] = []
+    letters = 0
+    for item in items:
+        part.append(item)
+        letters += size(item)
+        if len(part) == TEXTS_AT_ONCE or letters >= LETTERS_AT_ONCE:
+            yield part
+            part, letters = [], 0
+    if part:
+        yield part
 
 
 def around_texts(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -17,7 +17,8 @@ from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import Inspection
 from forerun.data.own.labels import label_kind
 from forerun.data.own.repairs import MEANINGS, Repairs
-from forerun.data.own.rows import row_meaning, rows_of
+from forerun.data.own.rows import NO_ID, row_meaning, rows_of
+from forerun.data.own.splits import UnknownPart
 from forerun.errors import ForerunError, InvalidSettings, nearest
 from forerun.hardware.catalogue import Device
 from forerun.models.build import maximum_length
@@ -91,8 +92,8 @@ def propose(
     best = proposals[0]
     layout, questions = _layout(best, proposals, rows)
     on_progress(f"looking at {source} as {best.format}")
-    data = _data(every_repair, layout)
-    inspection = inspect(data, layout, rows)
+    inspection, layout, split_questions = _inspect(every_repair, layout, rows)
+    questions += split_questions
     choice = _choice(model, best.workload, inspection, device)
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
     stated = _data(DataSettings(source=source, repair=[*inspection.repairs]), layout)  # type: ignore[list-item]
@@ -163,6 +164,23 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
         text = f"what does {column} hold? {guess.reason} `one` class a row, `several`, or a `number` to estimate."
         questions.append(DataQuestion("data.labels", text, guess.kind, others))
     return RowLayout(best.format, best.fields, guess.kind), questions
+
+
+def _inspect(
+    data: DataSettings, layout: RowLayout, rows: Sequence[Row]
+) -> tuple[Inspection, RowLayout, list[DataQuestion]]:
+    """What was found; where the column of the split has words for no part, without it, and that as a question."""
+    try:
+        return inspect(_data(data, layout), layout, rows), layout, []
+    except UnknownPart as error:
+        anew = replace(layout, fields={**layout.fields, "split": NO_ID})
+        text = (
+            f"the column {error.column!r} says {error.word!r}, which is no part. Are all rows to be drawn into parts "
+            f"anew, those too that say train or test?"
+        )
+        other = f"call rows of {error.word!r} train, validation or test in the file, or take them out, and leave split"
+        question = DataQuestion("data.fields", text, f"split: {NO_ID}, they are", (f"{other} away here",))
+        return inspect(_data(data, anew), anew, rows), anew, [question]
 
 
 def _data(data: DataSettings, layout: RowLayout) -> DataSettings:

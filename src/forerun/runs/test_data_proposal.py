@@ -93,3 +93,17 @@ def test_the_data_are_not_changed(tmp_path):
 def test_no_file_is_an_error(tmp_path):
     with pytest.raises(BadData, match="Check the path"):
         propose(str(tmp_path / "gone.csv"), CPU, no_forecast)
+
+
+def test_a_split_with_a_word_for_no_part_is_a_question_with_its_default_marked(tmp_path):
+    parts = ["train"] * 8 + ["test", "validation"]
+    rows = [{**row, "split": parts[n % 10]} for n, row in enumerate(LABELLED)]
+    assert "split" not in propose(write(tmp_path, rows), CPU, no_forecast, model="tiny-bert").content["data"]["fields"]
+    proposal = proposal_of(tmp_path, [*rows, {**LABELLED[0], "text": "last", "split": "prompt"}])
+    written = yaml_text(proposal, "x")
+    settings = settings_from(yaml.safe_load(written))
+    assert settings.data.fields["split"] == "none"
+    assert sum(proposal.inspection.parts.values()) == 301
+    question = next(line for line in written.splitlines() if "# QUESTION:" in line)
+    assert "'split' says 'prompt'" in question
+    assert "Default: split: none" in question

@@ -44,9 +44,14 @@ class TrivialLoss:
 
 def label_entropy(labels: Iterable[int], smoothing: float = 0.0) -> float:
     """Least mean cross-entropy of a constant answer to `labels`, in nats; with label smoothing over the labels seen."""
-    counts = Counter(labels)
-    whole = sum(counts.values())
-    shares = [(1 - smoothing) * count / whole + smoothing / len(counts) for count in counts.values()]
+    return count_entropy(list(Counter(labels).values()), smoothing)
+
+
+def count_entropy(counts: Iterable[int], smoothing: float = 0.0) -> float:
+    """`label_entropy` of labels that occur so often; labels that do not occur count for nothing."""
+    own = [int(count) for count in counts if count]
+    whole = sum(own)
+    shares = [(1 - smoothing) * count / whole + smoothing / len(own) for count in own]
     return -sum(share * math.log(share) for share in shares)
 
 

@@ -60,23 +60,6 @@ def delimited_rows(path: Path, repairs: Repairs) -> Iterator[tuple[int, Row]]:
         yield start, dict(zip(header, fields, strict=True))
 
 
-def row_at(path: Path, offset: int, header: list[str], delimiter: str) -> Row:
-    """The row that begins at a byte."""
-    lines = TextLines(path, Repairs(("encoding",)), offset)
-    return dict(zip(header, next(csv.reader(lines, delimiter=delimiter, strict=True)), strict=True))
-
-
-def header_of(path: Path, delimiter: str) -> list[str]:
-    """Names of the columns.
-
-    Raises:
-        BadData: none, or two of one name.
-    """
-    return _header(
-        path, next(csv.reader(TextLines(path, Repairs(("encoding",))), delimiter=delimiter, strict=True), [])
-    )
-
-
 def _header(path: Path, names: list[str]) -> list[str]:
     if not any(name.strip() for name in names) or any(len(name) > LONGEST_NAME for name in names):
         raise BadData(

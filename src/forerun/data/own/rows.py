@@ -68,6 +68,13 @@ def rows_of(data: DataSettings, repairs: Repairs | None = None, source: str | No
     return read_own_rows(source, repairs=repairs or Repairs(tuple(data.repair)), id_column=data.fields.get("id"))
 
 
+def is_hub_id(source: str) -> bool:
+    """Whether `source` can only be a data set of the hub."""
+    path = Path(source)
+    is_name = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+    return is_name and not path.exists() and not table_kind(path) and not _is_text(path)
+
+
 def row_meaning(source: str) -> str:
     """What a row of `source` is, in a few words."""
     path = Path(source)
@@ -88,7 +95,7 @@ def _rows(source: str, repairs: Repairs) -> Iterator[Row]:
         yield from _table(path, repairs)
     elif _is_text(path):
         yield from _paragraphs(path, repairs)
-    elif source.count("/") == 1 and not source.startswith((".", "/", "~")) and not path.exists():
+    elif is_hub_id(source):
         yield from _hub(source)
     else:
         raise BadData(

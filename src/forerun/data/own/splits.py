@@ -36,6 +36,14 @@ ISO_DATE = re.compile(r"\d{4}(-\d\d){0,2}([T ][\d:.,+Z-]*)?")
 HASH_RANGE = 2**64
 
 
+class UnknownPart(BadData):
+    """A column that should say the part of a row says something else."""
+
+    def __init__(self, column: str, word: str, message: str) -> None:
+        super().__init__(message)
+        self.column, self.word = column, word
+
+
 @dataclass(frozen=True, slots=True)
 class SplitKey:
     """What of a row decides its part."""
@@ -145,7 +153,7 @@ def stated_part(row: Row, data: DataSettings, where: str) -> Part | None:
     """The part in a row's column `split`, or in that of `data.fields.split` (`none`: no column says it).
 
     Raises:
-        BadData: a word for no part.
+        UnknownPart: a word for no part.
     """
     column = data.fields.get("split", "split")
     value = None if column == NO_ID else row.get(column)
@@ -153,10 +161,11 @@ def stated_part(row: Row, data: DataSettings, where: str) -> Part | None:
         return None
     part = SPLIT_WORDS.get(str(value).strip().lower())
     if part is None:
-        raise BadData(
+        raise UnknownPart(
+            column, str(value),
             f"{where}: the column {column!r} says train, validation or test; found {value!r}. Correct it, or set "
-            f"data.fields: {{split: {NO_ID}}} if it is no split."
-        )
+            f"data.fields: {{split: {NO_ID}}} if it is no split.",
+        )  # fmt: skip
     return part  # type: ignore[return-value]
 
 

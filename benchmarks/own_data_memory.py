@@ -1,0 +1,135 @@
+"""Own data larger than memory: seconds to the first step and peak resident set of `forerun run`, by file.
+
+    python benchmarks/own_data_memory.py [GB] [text|labels|chats ...]      a table and one JSON line; 1 GB by default
+
+Each file is made here (words of a Zipf law over 50,000 made-up ones, a row of 20 to 200 words) and trained on for three
+steps with the cheapest model from scratch, twice: `first` reads, splits and tokenises, `again` opens what the first run
+kept. 0.1 % of the rows watch and 0.1 % judge, so that what is measured is data, not scoring. `rows` and `tokens` are
+those trained on; `resident` is the largest resident set of the child, workers included (`ru_maxrss`); `disk` is what
+rows and tokens take in the cache. Limit: 4 GB (10^9 bytes) of host memory whatever the file's size. Method version 1.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WORDS, SEED, PIECE = 50_000, 0, 20_000
+LIMIT_BYTES = 4 * 10**9
+KILOBYTE = 1024
+"""Unit of `ru_maxrss` on Linux: getrusage(2)."""
+SIZE = {"vocab_size": 8192}
+KINDS = {
+    "text": ("rows.jsonl", {"workload": "causal-lm", "model": {"name": "tiny-gpt2", "config": SIZE}}),
+    "labels": ("rows.csv", {"workload": "sequence-classification", "model": {"name": "tiny-bert", "config": SIZE}}),
+    "chats": ("rows.jsonl", {"workload": "causal-lm", "model": {"name": "tiny-llama", "config": SIZE}}),
+}
+SETTINGS = {
+    "name": "own-data-memory", "precision": "fp32", "schedule": {"max_steps": 3},
+    "batch": {"micro_batch_size": 8, "sequence_length": 128, "padding": "bucketed"},
+}  # fmt: skip
+
+
+def sentences() -> Iterator[str]:
+    """Rows of words without end."""
+    chance, spelling = np.random.default_rng(SEED), random.Random(SEED)
+    letters = "etaoinshrdlucmfwypvbgk"
+    words = np.asarray(["".join(spelling.choices(letters, k=spelling.randint(2, 9))) for _ in range(WORDS)])
+    share = 1 / np.arange(1, WORDS + 1)
+    edges = np.cumsum(share / share.sum())
+    while True:
+        sizes = chance.integers(20, 200, PIECE)
+        drawn = words[np.minimum(np.searchsorted(edges, chance.random(sizes.sum())), WORDS - 1)].tolist()
+        first = 0
+        for size in sizes.tolist():
+            yield " ".join(drawn[first : first + size])
+            first += size
+
+
+def write_file(path: Path, kind: str, size_bytes: int) -> None:
+    """A file of `kind` of at least `size_bytes`."""
+    rows = sentences()
+    with path.open("w", encoding="utf-8") as file:
+        if kind == "labels":
+            file.write("text,label\n")
+        while file.tell() < size_bytes:
+            for number, text in zip(range(PIECE), rows, strict=False):
+                if kind == "labels":
+                    line = f"{text},{('no', 'yes', 'perhaps')[number % 3]}"
+                elif kind == "text":
+                    line = f'{{"text": "{text}"}}'
+                else:
+                    half = len(text) // 2
+                    turns = (("user", text[:half].strip()), ("assistant", text[half:].strip()))
+                    line = json.dumps({"messages": [{"role": role, "content": own} for role, own in turns]})
+                file.write(f"{line}\n")
+
+
+def measured(folder: Path, kind: str, name: str) -> dict[str, Any]:
+    """One run in a process of its own."""
+    source, settings = KINDS[kind]
+    data = {"source": str(folder / source), "validation": 0.001, "test": 0.001}
+    file = folder / "run.yaml"
+    file.write_text(json.dumps({**SETTINGS, **settings, "data": data}))
+    environment = {
+        **os.environ, "FORERUN_CACHE": str(folder / "cache"), "FORERUN_LEDGER": f"sqlite:///{folder}/ledger.sqlite"
+    }  # fmt: skip
+    start, first_step, tail = time.perf_counter(), None, ""
+    with (folder / "out.json").open("w") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "forerun", "run", str(file), "--json"], cwd=folder, env=environment, stdout=out,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stderr is not None
+        for line in child.stderr:
+            if first_step is None and line.startswith("step 1/"):
+                first_step = time.perf_counter() - start
+            tail = line
+        _, status, usage = os.wait4(child.pid, 0)
+    whole = time.perf_counter() - start
+    code = os.waitstatus_to_exitcode(status)
+    if code not in (0, 4):  # 4: three steps do not beat a baseline
+        raise SystemExit(f"{kind}: forerun run ended with {code}: {tail}")
+    manifests = [json.loads(path.read_text()) for path in (folder / "cache").glob("*/entry.json")]
+    files = [file for manifest in manifests for file in manifest["files"].values()]
+    run = json.loads((folder / "out.json").read_text())
+    samples = max((folder / "cache").glob("*/side-0/ends.npy"), key=lambda path: path.stat().st_size)
+    ends = np.load(samples, mmap_mode="r")
+    return {
+        "kind": kind, "run": name, "rows": len(ends), "tokens": int(ends[-1]), "first_step_seconds": first_step,
+        "whole_seconds": whole, "resident_bytes": usage.ru_maxrss * KILOBYTE,
+        "disk_bytes": sum(file["bytes"] for file in files), "steps": run["measurement"]["run"]["total_steps"],
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Make the files, measure both runs of each, print."""
+    words = sys.argv[1:]
+    size = float(words.pop(0)) if words and words[0].replace(".", "").isdigit() else 1.0
+    results = []
+    print(f"{'':8}{'':7}{'rows':>11}{'tokens':>15}{'first step':>12}{'whole run':>11}{'resident':>10}{'disk':>9}")
+    for kind in words or list(KINDS):
+        with tempfile.TemporaryDirectory() as place:
+            write_file(Path(place) / KINDS[kind][0], kind, int(size * 10**9))
+            for name in ("first", "again"):
+                row = measured(Path(place), kind, name)
+                results.append(row)
+                print(
+                    f"{kind:8}{name:7}{row['rows']:11,}{row['tokens']:15,}{row['first_step_seconds']:10,.0f} s"
+                    f"{row['whole_seconds']:9,.0f} s{row['resident_bytes'] / 10**9:7.2f} GB"
+                    f"{row['disk_bytes'] / 10**9:6.2f} GB", flush=True,
+                )  # fmt: skip
+    is_within = all(row["resident_bytes"] < LIMIT_BYTES for row in results)
+    print(json.dumps({"version": 1, "gigabytes": size, "is_within_limit": is_within, "runs": results}))
+
+
+if __name__ == "__main__":
+    main()
