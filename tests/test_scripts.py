@@ -219,10 +219,15 @@ TITAN_PARALLEL = {
     "sharded": [], "replicated": ["--parallelism.data_parallel_replicate_degree", "2"],
     "tensor": ["--parallelism.tensor_parallel_degree", "4"], "context": ["--parallelism.context_parallel_degree", "2"],
 }  # fmt: skip
+TITAN_STAGES = {
+    name: ["--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_schedule", name,
+           "--training.local_batch_size", "4"]
+    for name in ("1F1B", "Interleaved1F1B")
+}  # fmt: skip
 
 
 @pytest.mark.scripts
-@pytest.mark.parametrize("parallelism", TITAN_PARALLEL)
+@pytest.mark.parametrize("parallelism", [*TITAN_PARALLEL, *TITAN_STAGES])
 def test_torchtitan_runs_as_it_is(parallelism, tmp_path):
     need(["torchtitan", "tyro", "torchdata", "tomli", "triton"])
     sys.path.insert(0, str(HERE))
@@ -240,9 +245,15 @@ def test_torchtitan_runs_as_it_is(parallelism, tmp_path):
     (tmp_path / "tests" / "assets" / "c4_test" / "data.json").write_text("\n".join(rows))
     (tmp_path / "debug.toml").write_text(TITAN)
     launch = ["torchrun", "--nproc_per_node", "8", "-m", "torchtitan.train", "--job.config_file", "debug.toml"]
-    document, _ = execute([*launch, *TITAN_PARALLEL[parallelism]], tmp_path, gpu="h100-80gb")
+    options = (TITAN_PARALLEL | TITAN_STAGES)[parallelism]
+    document, _ = execute([*launch, *options], tmp_path, gpu="h100-80gb")
     check_plausible(document)
     assert document["world_size"] == 8
+    is_pipeline = parallelism in TITAN_STAGES
+    assert [kind["ranks"] for kind in document["kinds"]] == (["0-3", "4-7"] if is_pipeline else ["0-7"])
+    if is_pipeline:  # four data-parallel ranks; only the first stage is given the ids
+        tokens = document["step"]["tokens_per_second"] * document["step"]["seconds"]["expected"]
+        assert tokens == pytest.approx(4 * 4 * 256)
 
 
 @pytest.mark.scripts

@@ -39,6 +39,11 @@ AWAITED = "_c10d_functional."
 """Prefix of those that the device waits for at once: what follows reads their results (tensor parallelism)."""
 GROUP_SIZE, MACHINES = "group_size", "machines"
 """Keywords of such an operator: how many ranks take part, and in how many machines they are."""
+RANKS, PEER, STREAM = "ranks", "peer", "stream"
+"""More of them: the ranks that take part, by their numbers in the job; of `send` and `recv_` the other rank; the stream
+that it was issued to, where that is not the default one."""
+MESSAGES = ("c10d.send", "c10d.recv_")
+"""Beginnings of the names of operators between two ranks."""
 HOST_BYTES = "host_bytes"
 """Keyword of an operator: bytes that it carries between host and device."""
 BESIDE_HOST = ("forerun.copy_to_host", "forerun.update_on_host_")
@@ -155,5 +160,7 @@ class Trace:
     """Why attention fell back to plain arithmetic, each reason once."""
     assumed_values: list[str] = field(default_factory=list)
     """Reads of tensor values that the trace had to answer itself."""
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    """Where the default stream waits for what other ranks take part in: index into `events`, and index into `ops`."""
     failures: list[tuple[int, int]] = field(default_factory=list)
     """Requests that the card could not serve: index into `events` where each was made, and its bytes."""

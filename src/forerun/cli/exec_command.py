@@ -22,10 +22,14 @@ from forerun.cli.options import (
 
 if TYPE_CHECKING:
     from forerun.forecasting.program import ProgramForecast
+    from forerun.forecasting.whole_job import JobRequest
     from forerun.hardware.catalogue import Device
+    from forerun.virtual.cuda.launchers import Program
     from forerun.virtual.cuda.run import ProgramRun
 
 COMPARISON_SCHEMA = "forerun.comparison/1"
+KINDS = "kinds"
+"""The value of `--rank` that asks for one rank of each kind."""
 
 
 RanksOption = Annotated[int | None, typer.Option("--nproc-per-node", min=1, help="Ranks on each machine.")]
@@ -52,8 +56,8 @@ def execute(
     nnodes: Annotated[int | None, typer.Option("--nnodes", min=1, help="Machines.")] = None,
     network: NetworkOption = None,
     rank: Annotated[
-        str, typer.Option("--rank", help="Ranks to run: numbers, first, middle, last; several by commas.")
-    ] = "0",
+        str, typer.Option("--rank", help="Ranks to run: kinds (one of each), numbers, first, middle, last; by commas.")
+    ] = "kinds",
     price: Annotated[
         float | None, typer.Option("--price", min=0, help="Price per hour of one device, in dollars.")
     ] = None,
@@ -71,7 +75,7 @@ def execute(
 ) -> None:
     """Run a training program, unmodified, on a virtual GPU and forecast it. Exit code 3: it does not fit."""
     from forerun.cli.exec_ranks import forecast_ranks, ranks_of
-    from forerun.forecasting.program import forecast_program
+    from forerun.forecasting.whole_job import JobRequest
     from forerun.hardware.catalogue import device
     from forerun.virtual.cuda.launchers import parse_command
 
@@ -80,7 +84,7 @@ def execute(
     exports = _Exports(
         _writable(snapshot, "--snapshot"), _writable(trace, "--trace"), _page_folder() if as_html else None
     )
-    ranks = ranks_of(rank, program.world_size)
+    ranks = [] if rank == KINDS else ranks_of(rank, program.world_size)
     if len(ranks) > 1:
         exports.refuse_several_ranks(devices)
         numbers = {"--steps": steps, "--total-steps": total_steps, "--price": price, "--gpu": devices[0].name}
@@ -89,10 +93,8 @@ def execute(
         _show([largest], as_json)
         return _leave([largest], largest.script.exit_code, largest.out_of_memory is not None)
     with _own_output() if as_json else contextlib.nullcontext():
-        forecasts, run = forecast_program(
-            program, command, devices, rank=ranks[0],
-            most_steps=steps, total_steps=total_steps, price_per_hour=price, keep_files=keep_files,
-        )  # fmt: skip
+        request = JobRequest(devices, steps, total_steps, price, keep_files)
+        forecasts, run = _run(program, command, request, ranks[0] if ranks else None)
     forecasts = _with_experience(forecasts)
     if run.error:
         print(run.error, file=sys.stderr)
@@ -118,6 +120,20 @@ def _network(choice: str | None) -> str | None:
         read_nccl_tests(path)
         return str(path.absolute())
     return network(choice).name
+
+
+def _run(
+    program: "Program", command: list[str], request: "JobRequest", rank: int | None
+) -> "tuple[list[ProgramForecast], ProgramRun]":
+    """Run one rank, or where none is named one of each kind."""
+    from forerun.forecasting.whole_job import forecast_job, forecast_rank, results_of
+    from forerun.virtual.cuda.peers import leave_result
+
+    if rank is None:
+        return forecast_job(program, command, request)
+    forecasts, run = forecast_rank(program, command, request, rank, None)
+    leave_result(rank, results_of(forecasts, run).model_dump_json())
+    return forecasts, run
 
 
 def _leave(forecasts: "list[ProgramForecast]", exit_code: int, is_full: bool) -> None:

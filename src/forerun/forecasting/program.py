@@ -4,6 +4,7 @@ Memory is that of everything the program did, as `torch.cuda.max_memory_allocate
 of the steps that are like the last one; time between them that only the host takes is not in it.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import statistics
@@ -21,6 +22,7 @@ from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.kernel_warnings import kernel_warnings
+from forerun.forecasting.kinds import RankKind
 from forerun.forecasting.live_card import CardMemory, clock_of
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_run import mean_seconds, whole_run
@@ -43,7 +45,7 @@ from forerun.trace import Trace
 from forerun.units import format_seconds
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.length import ProgramLength
-from forerun.virtual.cuda.peers import peers_of
+from forerun.virtual.cuda.peers import Peers, peers_of
 from forerun.virtual.cuda.run import ProgramRun, run_program
 from forerun.virtual.cuda.steps import StepWatcher
 
@@ -105,7 +107,9 @@ class ProgramForecast(Forecast):
     rank: int = 0
     """The rank that was run."""
     ranks: list[RankForecast] = []
-    """Where several were run: each of them; the forecast is that of the one that needs most memory."""
+    """Where several were asked for: each of them; the forecast is that of the one that needs most memory."""
+    kinds: list[RankKind] = []
+    """Ranks that do the same, of the whole job; the forecast is that of the kind that needs most memory."""
     out_of_memory: OutOfMemoryPoint | None = None
 
 
@@ -132,25 +136,28 @@ def forecast_program(
     price_per_hour: float | None = None,
     keep_files: bool = False,
     rank: int = 0,
+    peers: Peers | None = None,
 ) -> tuple[list[ProgramForecast], ProgramRun]:
     """Run `program` as `rank` on the first of `devices` and forecast it on each, from what it did on the first.
 
     Where it runs out of memory there, larger cards are forecast from a second run, on the largest. A card without a
     peak for a dtype of the program is left out, and the first forecast says so. `total_steps` is the length of the
-    whole run where the program does not say it.
+    whole run where the program does not say it. `peers` are the ranks beside this one in the first run; without them
+    they are run for it alone.
 
     Raises:
         MissingPeak: no card has the peaks that the program needs.
     """
 
-    def run_on(device: Device) -> ProgramRun:
-        with peers_of(program, command, device.name, rank) as peers:
+    def run_on(device: Device, peers: Peers | None = None) -> ProgramRun:
+        alone = peers_of(program, command, ["--gpu", device.name], rank)
+        with contextlib.nullcontext(peers) if peers is not None else alone as others:
             return run_program(
                 program, device, CardMemory(device), most_steps=most_steps, keep_files=keep_files,
-                clock=clock_of(device), rank=rank, peers=peers,
+                clock=clock_of(device), rank=rank, peers=others,
             )  # fmt: skip
 
-    run = run_on(devices[0])
+    run = run_on(devices[0], peers)
     runs = {device.name: run for device in devices}
     larger = [device for device in devices if device.memory_bytes > devices[0].memory_bytes]
     if run.out_of_memory is not None and larger:
@@ -250,7 +257,7 @@ def forecast_run(
             for each in run.assumptions[:MOST_ASSUMED]
         ],
         findings=find_faults(trace, watcher, device, memory.memory, mean_seconds(steps)),
-        collectives=count_collectives(_last_step(trace, watcher)),
+        collectives=count_collectives(last_step(trace, watcher)),
         out_of_memory=None if run.out_of_memory is None else OutOfMemoryPoint(
             line=run.out_of_memory.line,
             tried_bytes=run.out_of_memory.tried_bytes,
@@ -282,8 +289,8 @@ def _warm_steps(trace: Trace, watcher: StepWatcher, first: int | None = None) ->
     return [dataclasses.replace(trace, events=trace.events[span.begin : span.end], warm_from=0) for span in spans]
 
 
-def _last_step(trace: Trace, watcher: StepWatcher) -> Trace:
-    """The last step as a trace of its own; an empty one where there was none."""
+def last_step(trace: Trace, watcher: StepWatcher) -> Trace:
+    """The last step of a program as a trace of its own; an empty one where there was none."""
     span = watcher.spans[-1] if watcher.spans else None
     return dataclasses.replace(trace, events=trace.events[span.begin : span.end] if span else [], warm_from=0)
 
@@ -305,7 +312,7 @@ def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace:
             seconds=spread(0.0, 1.0, 1.0), phases=StepPhases(), model_flops=0, hardware_flops=0, mfu=0,
             tokens_per_second=0, samples_per_second=0,
         )  # fmt: skip
-    seconds, ranks = mean_seconds(steps), data_parallel_ranks(_last_step(trace, watcher))
+    seconds, ranks = mean_seconds(steps), data_parallel_ranks(last_step(trace, watcher))
     model_flops = statistics.fmean(step.model_flops for step in steps)
     phases = {name: statistics.fmean(getattr(step.phases, name) for step in steps) for name in StepPhases.model_fields}
     dtypes = [spec.dtype for call in trace.calls if call.flops for spec in call.inputs if "float" in spec.dtype]
@@ -337,7 +344,7 @@ def _warnings(
         warnings.append(
             "The length of the whole run is not known, so run and cost are of the steps seen. Give --total-steps."
         )
-    warnings += rank_warnings(_last_step(run.session.recorder.trace, run.watcher), costs)
+    warnings += rank_warnings(last_step(run.session.recorder.trace, run.watcher), costs)
     warnings += _of_compiling(run, device)
     steps = _warm_steps(run.session.recorder.trace, run.watcher)
     warnings += kernel_warnings(steps[-1] if steps else run.session.recorder.trace, costs)
@@ -367,7 +374,7 @@ def _not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
         listed.append("evaluation and generation between steps")
     if not costs.knows_ranks:
         listed.append("time of communication between ranks: the links of such a GPU are not known")
-    step = _last_step(run.session.recorder.trace, run.watcher)
+    step = last_step(run.session.recorder.trace, run.watcher)
     if any(row.name in ("send", "recv_") for row in count_collectives(step)):
         listed.append("time that a pipeline stage waits for others")
     return listed

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.utils.flop_counter import flop_registry
 
-from forerun.trace import GROUP_SIZE, HOST_BYTES, MACHINES, Call, Named, TensorSpec
-from forerun.virtual.backend import VirtualBackend
+from forerun.trace import GROUP_SIZE, HOST_BYTES, MACHINES, PEER, RANKS, STREAM, Call, Named, TensorSpec
+from forerun.virtual.backend import VirtualBackend, current_stream
 
 aten = torch.ops.aten
 GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
@@ -67,7 +68,11 @@ def describe(
     if func.namespace in ("c10d", "_c10d_functional") and not after_collective:
         is_view = False  # collectives write in place without saying so
         ranks, machines = _group(args)
-        keywords += ((GROUP_SIZE, ranks), (MACHINES, machines))
+        keywords += ((GROUP_SIZE, len(ranks) or 1), (MACHINES, machines), (RANKS, ranks))
+        if packet._qualified_op_name in ("c10d::send", "c10d::recv_"):
+            keywords += ((PEER, ranks[args[2]]),)
+        if current_stream():
+            keywords += ((STREAM, current_stream()),)
     carried = _carried_bytes(packet, args, out, device)
     if carried:
         keywords += ((HOST_BYTES, carried),)
@@ -143,18 +148,24 @@ def _mutated_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return list(flat(changed))
 
 
-def _group(args: tuple[Any, ...]) -> tuple[int, int]:
-    """Ranks and machines of the process group among a collective's arguments: an object, or at the end its name."""
+def _group(args: tuple[Any, ...]) -> tuple[tuple[int, ...], int]:
+    """Ranks and number of machines of the process group among a collective's arguments: an object, or its name."""
     objects = [
         value for value in args if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type())
     ]
     if not objects and not isinstance(args[-1], str):
-        return 1, 1
+        return (), 1
     group = ProcessGroup.unbox(objects[0]) if objects else _resolve_process_group(args[-1])  # type: ignore[arg-type]
     stated = VirtualBackend.ranks_per_machine or int(os.environ.get("LOCAL_WORLD_SIZE", 0))
     per_machine = stated or dist.get_world_size()
-    ranks = dist.get_process_group_ranks(group)
-    return len(ranks), len({rank // per_machine for rank in ranks})
+    ranks = _shared(tuple(dist.get_process_group_ranks(group)))
+    return ranks, len({rank // per_machine for rank in ranks})
+
+
+@cache
+def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """One object for equal groups: hundreds of calls refer to thousands of ranks."""
+    return ranks
 
 
 def plain(value: Any) -> Any:

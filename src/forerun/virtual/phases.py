@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forerun.trace import Category, Phase
@@ -39,9 +40,24 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
     hooks = [register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)]
     for name, original in originals.items():
         setattr(torch.autograd, name, labelled(original))
+    # a pipeline's schedule calls it by itself, after the last backward pass
+    # (torch/distributed/pipelining/stage.py, 2.13)
+    reduce_gradients = FSDPParamGroup.post_backward
+
+    def reduce(group: FSDPParamGroup, *args: Any) -> Any:
+        is_inside = recorder.current_phase is Phase.BACKWARD
+        with recorder.phase(Phase.BACKWARD, recorder.current_micro_step):
+            result = reduce_gradients(group, *args)
+        if not is_inside:
+            recorder.own_gradients()
+            recorder.raise_postponed()
+        return result
+
+    FSDPParamGroup.post_backward = reduce  # type: ignore[method-assign]
     try:
         yield
     finally:
+        FSDPParamGroup.post_backward = reduce_gradients  # type: ignore[method-assign]
         for name, original in originals.items():
             setattr(torch.autograd, name, original)
         for hook in hooks:

@@ -7,14 +7,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 
 from forerun.errors import NotSupported
 from forerun.trace import Category
 from forerun.units import MIB
-from forerun.virtual.backend import VirtualBackend
+from forerun.virtual.backend import VirtualBackend, current_stream
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.registration import register
 
+STARTS = (
+    "allreduce", "broadcast", "reduce", "allgather", "_allgather_base", "gather", "scatter", "reduce_scatter",
+    "_reduce_scatter_base", "alltoall", "alltoall_base", "barrier", "send", "recv", "allreduce_coalesced",
+    "allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced",
+)  # fmt: skip
+"""Methods of a process group that start an exchange and return its `Work` (torch/csrc/distributed/c10d/init.cpp)."""
 FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, 25 * MIB
 """`kDefaultFirstBucketBytes` and `kDefaultBucketBytesCap` (`torch/csrc/distributed/c10d/reducer.hpp:30-31`, 2.13)."""
 
@@ -84,6 +91,69 @@ def steady_buckets() -> Iterator[None]:
         setattr(dist, name, original)
 
 
+@contextlib.contextmanager
+def recording_waits(recorder: Recorder) -> Iterator[None]:
+    """Note where the default stream of the device is made to wait for an exchange: at `Work.wait`.
+
+    What is started on another stream waits there (FSDP); those waits are not noted.
+    """
+    started: dict[int, tuple[Any, int]] = {}  # holds each Work: its id is a key
+    trace = recorder.trace
+
+    def starting(original: Any) -> Any:
+        def start(*args: Any, **kwargs: Any) -> Any:
+            count = len(trace.ops)
+            work = original(*args, **kwargs)
+            if len(trace.ops) > count and work is not None:
+                started[id(work)] = work, len(trace.ops) - 1
+            return work
+
+        return start
+
+    def waiting(original: Any) -> Any:
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            _, op = started.pop(id(work), (None, None))
+            if op is not None and not recorder.is_muted and current_stream() == 0:
+                trace.waits.append((len(trace.events), op))
+            return original(work, *args, **kwargs)
+
+        return wait
+
+    from torch._C._distributed_c10d import FakeWork  # type: ignore[attr-defined]
+
+    group = dist.ProcessGroup
+    places = [(group, name, starting) for name in STARTS if name in vars(group)] + [(FakeWork, "wait", waiting)]
+    # as the class holds them: `getattr` would lose what binds pybind11's functions to an object
+    originals = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
+    for owner, name, wrapped in places:
+        setattr(owner, name, wrapped(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+@contextlib.contextmanager
+def noting_groups(groups: list[tuple[int, ...]]) -> Iterator[None]:
+    """Add the ranks of every process group that the program makes, also of those that this rank is not in.
+
+    All ranks make all groups (documentation of `torch.distributed.new_group`), so one rank sees those of all.
+    """
+    original = distributed_c10d._new_group_with_tag
+
+    def make(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if ranks is not None:
+            groups.append(tuple(sorted(map(int, ranks))))
+        return original(ranks, *args, **kwargs)
+
+    distributed_c10d._new_group_with_tag = make
+    try:
+        yield
+    finally:
+        distributed_c10d._new_group_with_tag = original
+
+
 def record_reductions(model: nn.parallel.DistributedDataParallel, recorder: Recorder) -> None:
     """Have DDP's reductions recorded; they belong to no micro-step, as they happen once for each optimizer step."""
 
@@ -91,7 +161,7 @@ def record_reductions(model: nn.parallel.DistributedDataParallel, recorder: Reco
         buffer = bucket.buffer()
         recorder.own([buffer], Category.GRADIENT)
         with recorder.phase(recorder.current_phase, -1):
-            dist.all_reduce(buffer)
+            dist.all_reduce(buffer, async_op=True)  # the update waits for it, not what follows
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(buffer)
         return future

@@ -1,6 +1,7 @@
 """One rank's view of DDP and FSDP2 for groups whose other ranks do not exist."""
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import forerun
@@ -11,8 +12,10 @@ from forerun.memory.overhead import NCCL_BYTES, NCCL_PAIR_BYTES
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
+from forerun.trace import PEER, RANKS, STREAM
 from forerun.virtual.describe import _group
-from forerun.virtual.process_group import rank_zero_of
+from forerun.virtual.process_group import noting_groups, rank_zero_of, recording_waits
+from forerun.virtual.recorder import Recorder
 from forerun.virtual.trace_step import trace_step
 
 BASE = {
@@ -120,4 +123,35 @@ def test_machines_of_groups_are_counted(per_machine, machines):
     with rank_zero_of(16, per_machine):
         groups = [dist.group.WORLD, dist.new_group(list(range(8))), dist.new_group([0, 8])]
         counts = [_group((group.group_name,)) for group in groups]
-    assert counts == list(zip([16, 8, 2], machines, strict=True))
+    assert [(len(ranks), number) for ranks, number in counts] == list(zip([16, 8, 2], machines, strict=True))
+
+
+def test_what_the_default_stream_waits_for_is_noted():
+    with forerun.virtual_cuda("h100-80gb") as gpu:
+        dist.init_process_group("nccl", rank=0, world_size=4)
+        pair = dist.new_group([0, 2])
+        x = torch.zeros(1024, device="cuda")
+        received = dist.irecv(x, src=2, group=pair)
+        dist.all_reduce(x)  # the device goes on when it is over
+        dist.all_reduce(x, async_op=True)  # nobody waits
+        with torch.cuda.stream(torch.cuda.Stream()):
+            dist.all_reduce(x)  # only that stream waits
+        received.wait()
+    trace = gpu.trace
+    names = [trace.calls[trace.ops[op].call].name for _, op in trace.waits]
+    assert names == ["c10d.allreduce_.default", "c10d.recv_.default"]
+    receive = next(call for call in trace.calls if call.name.startswith("c10d.recv_"))
+    assert dict(receive.keywords)[RANKS] == (0, 2)
+    assert dict(receive.keywords)[PEER] == 2
+    streams = {dict(call.keywords).get(STREAM) for call in trace.calls if "allreduce" in call.name}
+    assert len(streams) == 2
+
+
+def test_groups_of_all_ranks_are_noted_and_torch_is_as_it_was():
+    groups = []
+    before = dict(vars(dist.ProcessGroup))
+    with rank_zero_of(4), noting_groups(groups), recording_waits(Recorder("virtual")):
+        dist.new_group([2, 3])
+        dist.init_device_mesh("cpu", (2, 2))
+    assert groups == [(2, 3), (0, 2), (1, 3), (0, 1), (2, 3)]
+    assert dict(vars(dist.ProcessGroup)) == before

@@ -77,6 +77,30 @@ class Peers:
         with _OPEN(path, encoding="utf-8") as file:
             return json.load(file)
 
+    def result(self, rank: int) -> Path:
+        """The file in which a rank that was started leaves its result."""
+        return self.folder / f"result-{rank}.json"
+
+    def finish(self, ranks: Sequence[int]) -> Sequence[int]:
+        """Run `ranks` to their end, each in a process of its own; returns them.
+
+        Raises:
+            NotSupported: one of them ended without a result.
+        """
+        for rank in ranks:
+            self._want(rank)
+        self._let_run(True)
+        while waiting := [rank for rank in ranks if not is_there(str(self.result(rank)))]:
+            self._serve()
+            for rank in waiting:
+                if self._processes[rank].poll() is not None and not is_there(str(self.result(rank))):
+                    raise NotSupported(
+                        f"exec: rank {rank} is another kind of rank and could not be run beside rank {self.rank}; see "
+                        f"it alone: --rank {rank}. Its last words: {self._last_words(rank)}"
+                    )
+            time.sleep(POLL_SECONDS)
+        return ranks
+
     def close(self) -> None:
         """End the ranks that were started."""
         for process in self._processes.values():
@@ -116,6 +140,15 @@ class Peers:
             return file.read()[-TAIL_CHARACTERS:].strip()
 
 
+def leave_result(rank: int, content: str) -> None:
+    """Leave the result of `rank` for the rank that started it; nothing where the user did."""
+    if FOLDER_VARIABLE in os.environ:
+        path = Path(os.environ[FOLDER_VARIABLE]) / f"result-{rank}.json"
+        part = path.with_suffix(".part")
+        part.write_text(content, encoding="utf-8")
+        part.replace(path)
+
+
 def starter(command: Sequence[str], folder: Path) -> Callable[[int], subprocess.Popen[bytes]]:
     """Starts ranks of a program: `command` without `--rank`, as it is now in the environment and the folder of now."""
     here, environment = os.getcwd(), os.environ | {FOLDER_VARIABLE: str(folder)}
@@ -131,8 +164,11 @@ def starter(command: Sequence[str], folder: Path) -> Callable[[int], subprocess.
 
 
 @contextlib.contextmanager
-def peers_of(program: Program, command: Sequence[str], gpu: str, rank: int) -> Iterator[Peers | None]:
-    """The ranks beside `rank` of a program that is started by `command`; None where it is the only one."""
+def peers_of(program: Program, command: Sequence[str], options: Sequence[str], rank: int) -> Iterator[Peers | None]:
+    """The ranks beside `rank` of a program that is started by `command`; None where it is the only one.
+
+    `options` are those of `forerun exec` that every rank is run with.
+    """
     if program.world_size == 1:
         yield None
         return
@@ -140,8 +176,9 @@ def peers_of(program: Program, command: Sequence[str], gpu: str, rank: int) -> I
         yield Peers(Path(os.environ[FOLDER_VARIABLE]), rank, None)
         return
     ranks = ["--nproc-per-node", str(program.ranks_per_node), "--nnodes", str(program.nodes)]
+    ranks += [] if program.network is None else ["--network", program.network]
     with tempfile.TemporaryDirectory(prefix="forerun-peers-") as folder:
-        peers = Peers(Path(folder), rank, starter(["--gpu", gpu, *ranks, "--json", "--", *command], Path(folder)))
+        peers = Peers(Path(folder), rank, starter([*options, *ranks, "--json", "--", *command], Path(folder)))
         try:
             yield peers
         finally:

@@ -37,7 +37,13 @@ from forerun.virtual.cuda.weights import without_reading_weights
 from forerun.virtual.device_guard import raising_lost_errors
 from forerun.virtual.hugging_face import without_fakes_for_transformers
 from forerun.virtual.placement import moving_fake_modules
-from forerun.virtual.process_group import record_reductions, steady_buckets, without_shape_questions
+from forerun.virtual.process_group import (
+    noting_groups,
+    record_reductions,
+    recording_waits,
+    steady_buckets,
+    without_shape_questions,
+)
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.registration import register
 
@@ -76,6 +82,8 @@ class CudaSession:
         self._clock = clock
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.compiling = CompileCalls(self.recorder, self._fake)
+        self.groups: list[tuple[int, ...]] = []
+        """Ranks of every process group that the program made, in order."""
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "CudaSession":
@@ -103,6 +111,8 @@ class CudaSession:
         enter(naming_in_backward())
         enter(comparing_devices_by_name())
         enter(_fake_process_groups(self._ranks))
+        enter(noting_groups(self.groups))
+        enter(recording_waits(self.recorder))
         enter(steady_buckets())
         enter(_recording_reductions(self.recorder))
         enter(making_batches_here(self.loaders))

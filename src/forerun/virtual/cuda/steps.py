@@ -241,7 +241,9 @@ class StepWatcher:
         trace, end = self.recorder.trace, len(self.recorder.trace.events)
         calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[self._begin : end] if kind == OP]
         work = sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
-        _calls, samples, tokens = min(self._calls.values(), default=(0, 0, 0))  # a discriminator is called more often
+        # a discriminator is called more often; of several stages of a pipeline one is given the ids
+        counts = min(self._calls.values(), key=lambda each: (each[0], -each[2]), default=(0, 0, 0))
+        _calls, samples, tokens = counts
         fetched, lines = tuple(self.loaders.take()), tuple(self._backward_lines)
         self.spans.append(StepSpan(self._begin, end, work, self.allocated_bytes(), samples, tokens, fetched, lines))
         self._begin, self._calls, self._backward_lines = end, {}, []

@@ -11,7 +11,7 @@ import torch
 import forerun
 from forerun.cli.exec_ranks import ranks_of
 from forerun.errors import InvalidSettings, NotSupported
-from forerun.virtual.cuda.peers import Peers
+from forerun.virtual.cuda.peers import FOLDER_VARIABLE, Peers, leave_result
 
 SCRIPT = Path(__file__).parents[4] / "tests" / "scripts" / "pipeline_stages.py"
 FLOAT_BYTES = 4
@@ -76,3 +76,45 @@ def test_each_stage_of_a_pipeline_has_its_own_memory(schedule):
     stages = {"interleaved": 3}.get(schedule, 1)  # borders between this rank and the other
     assert sum(row["count"] for row in exchanged) == 2 * 8 * stages
     assert "time that a pipeline stage waits for others" in document["not_modelled"]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("schedule", "stages"), [("gpipe", [[0], [1, 2], [3]]), ("1f1b", [[0], [1], [2], [3]])])
+def test_stages_that_do_the_same_are_one_kind(schedule, stages):
+    """All of GPipe's stages hold all micro-batches; of 1F1B's each holds one less than the one before it."""
+    execute = [sys.executable, "-m", "forerun", "exec", "--gpu", "h100-80gb", "--json"]
+    launch = ["torchrun", "--nproc_per_node", "4", str(SCRIPT), schedule]
+    done = subprocess.run([*execute, "--", *launch], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    document = json.loads(done.stdout)
+    kinds = document["kinds"]
+    assert [kind["stages"] for kind in kinds] == stages
+    assert ",".join(kind["ranks"] for kind in kinds) == {3: "0,1-2,3", 4: "0,1,2,3"}[len(stages)]
+    assert sum(kind["count"] for kind in kinds) == document["world_size"] == 4
+    largest = max(kinds, key=lambda kind: kind["device_bytes"])
+    assert document["rank"] == largest["rank"]
+    assert document["memory"]["peak_allocated_bytes"] == largest["peak_allocated_bytes"]
+    tokens = document["step"]["tokens_per_second"] * document["step"]["seconds"]["expected"]
+    assert tokens == pytest.approx(16 * 128)  # the first stage alone is given the ids
+    assert all(kind["compute_seconds"] > kind["communication_seconds"] > 0 for kind in kinds)
+
+
+def test_a_rank_that_leaves_no_result_is_named(tmp_path):
+    def start(rank):
+        with open(tmp_path / f"rank-{rank}.txt", "w") as words:
+            return subprocess.Popen([sys.executable, "-c", "import sys; sys.exit('no card')"], stderr=words)
+
+    peers = Peers(tmp_path, 0, start)
+    with pytest.raises(NotSupported, match=r"rank 4 .*--rank 4.*no card"):
+        peers.finish([4])
+    peers.close()
+
+
+def test_results_are_left_for_the_rank_that_started_this_one(tmp_path, monkeypatch):
+    leave_result(4, "{}")
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    leave_result(4, '{"cards": []}')
+    peers = Peers(tmp_path, 0, lambda rank: subprocess.Popen([sys.executable, "-c", ""]))
+    assert peers.finish([4]) == [4]
+    assert peers.result(4).read_text() == '{"cards": []}'
+    peers.close()

@@ -39,7 +39,7 @@ class DriverConfig:
     def set_active(self, driver):
         self._active = driver
     def reset_active(self):
-        self._active = None
+        raise RuntimeError("0 active drivers ([]). There should only be one.")  # as 3.9 does where there is no GPU
 driver = DriverConfig()
 """
 

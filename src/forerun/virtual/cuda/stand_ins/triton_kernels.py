@@ -85,11 +85,13 @@ def virtual_triton(capability: tuple[int, int]) -> Iterator[None]:
         return
     jit, driver = (importlib.import_module(f"triton.runtime.{name}") for name in ("jit", "driver"))
     interface, config = jit.KernelInterface, driver.driver
-    original = interface.__getitem__
+    original, before = interface.__getitem__, dict(vars(config))
     interface.__getitem__ = _launcher
     config.set_active(VirtualDriver(capability))
     try:
         yield
     finally:
         interface.__getitem__ = original
-        config.reset_active()
+        # `reset_active` would look for a driver (triton/runtime/driver.py:46, 3.9), and there may be none here
+        vars(config).clear()
+        vars(config).update(before)
