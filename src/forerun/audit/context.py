@@ -66,7 +66,7 @@ class Context:
     @property
     def micro_steps_per_epoch(self) -> int:
         """Batches that a loader makes of an epoch, on one device."""
-        per_step = self.run.batch.micro_batch_size * self.run.parallel.world_size
+        per_step = self.run.batch.micro_batch_size * self.run.parallel.data_ranks
         return (math.floor if self.drop_last else math.ceil)(self.examples / per_step)
 
     @property

@@ -30,7 +30,7 @@ class GlobalBatch(Check):
 
 def check_global_batch(claim: GlobalBatch, context: Context) -> Finding:
     """R03: micro-batch x accumulation x devices."""
-    batch, world = context.run.batch, context.run.parallel.world_size
+    batch, world = context.run.batch, context.run.parallel.data_ranks
     right = context.run.global_batch_size
     formula = f"{batch.micro_batch_size} x {batch.gradient_accumulation_steps}" + (f" x {world}" if world > 1 else "")
     agreement = compare_quantities(claim.claimed, right, share=0.0)

@@ -109,7 +109,7 @@ def _shares(claim: Speed, context: Context) -> Shares:
 def _samples(per: str, context: Context) -> float:
     run = context.run
     if per == "micro-step":
-        return run.batch.micro_batch_size * run.parallel.world_size
+        return run.batch.micro_batch_size * run.parallel.data_ranks
     if per == "update":
         return run.global_batch_size
     return context.examples if per == "epoch" else context.updates * run.global_batch_size

@@ -113,7 +113,7 @@ class StepModel:
                 for shape, number in plan.shapes
                 if number
             )
-            phases[name] = whole / micro_steps / plan.steps / self.request.settings.parallel.world_size
+            phases[name] = whole / micro_steps / plan.steps / self.request.settings.parallel.data_ranks
         phases[DATA] += self.request.times.data_seconds_per_step
         return phases
 
@@ -140,7 +140,7 @@ class StepModel:
             for shape, number in plan.shapes
             if number
         )
-        return whole / self.traced[0].trace.accumulation / plan.steps / self.request.settings.parallel.world_size
+        return whole / self.traced[0].trace.accumulation / plan.steps / self.request.settings.parallel.data_ranks
 
 
 def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None = None) -> StepModel:

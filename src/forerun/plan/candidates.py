@@ -165,7 +165,7 @@ class StepClass:
             times[self._short] = self._time(self._trace(request, size, accumulation, self._short), request)
         update = times[longest].phases.optimizer_seconds
         working = at_length({length: t.seconds - t.phases.optimizer_seconds for length, t in times.items()}, mean)
-        full_rows = plan.steps * size * accumulation * settings.parallel.world_size
+        full_rows = plan.steps * size * accumulation * settings.parallel.data_ranks
         # The last step of an epoch may hold fewer rows: work goes by rows, the update and the data by steps.
         seconds = working * rows(plan) / full_rows + update + request.times.data_seconds_per_step
         nearest = times[min(times, key=lambda length: abs(length - mean))]

@@ -40,13 +40,13 @@ def describe_rule(old: Settings, new: Settings) -> str:
 def with_global_batch(settings: Settings, original: Settings, global_batch: int) -> Settings:
     """`settings` with a `global_batch` samples in a step; rate, warm-up and length are carried over from `original`."""
     factor = global_batch / original.global_batch_size
-    size = min(settings.batch.micro_batch_size, global_batch // settings.parallel.world_size)
-    while (global_batch // settings.parallel.world_size) % size:
+    size = min(settings.batch.micro_batch_size, global_batch // settings.parallel.data_ranks)
+    while (global_batch // settings.parallel.data_ranks) % size:
         size -= 1
     rate = original.optimizer.learning_rate * rate_factor(original.optimizer.name, factor)
     changes: dict[str, Any] = {
         "batch.micro_batch_size": size,
-        "batch.gradient_accumulation_steps": global_batch // settings.parallel.world_size // size,
+        "batch.gradient_accumulation_steps": global_batch // settings.parallel.data_ranks // size,
         "optimizer.learning_rate": float(f"{rate:.6g}"),
         "schedule.warmup_steps": round(original.schedule.warmup_steps / factor),
     }

@@ -241,7 +241,7 @@ def _try_other_globals(original: Settings, pool: CandidatePool, bench: Workbench
         global_batch = original.global_batch_size * factor
         if bench.is_out_of_time:
             return
-        if global_batch != int(global_batch) or global_batch % original.parallel.world_size:
+        if global_batch != int(global_batch) or global_batch % original.parallel.data_ranks:
             continue
         if original.data.examples and global_batch > original.data.examples:
             continue

@@ -97,7 +97,10 @@ def precisions(settings: Settings, device: Device) -> list[str]:
 
 def strategies(settings: Settings) -> list[str]:
     """Ways to use the devices that the settings ask for."""
-    return [settings.parallel.kind] if settings.parallel.world_size == 1 else ["ddp", "fsdp"]
+    parallel = settings.parallel
+    if parallel.data_ranks == 1:
+        return [parallel.kind]
+    return ["ddp", "fsdp"] if parallel.tensor == parallel.replicate == 1 else ["fsdp"]
 
 
 def can_run(settings: Settings, device: Device) -> bool:

@@ -11,7 +11,11 @@ import math
 import warnings
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
+from forerun.settings.section import Count as Count
+from forerun.settings.section import Section as Section
 
 Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
 Attention = Literal[
@@ -20,7 +24,6 @@ Attention = Literal[
 ]  # fmt: skip
 OLD_ATTENTION = {kernel: f"sdpa:{kernel}" for kernel in ("flash", "efficient", "math")}
 """Words of settings files of before 2026-11-22, and what they mean."""
-Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 DataFormat = Literal[
     "auto", "text", "labelled", "tagged", "messages", "conversations", "alpaca", "prompt-completion", "translation",
@@ -35,12 +38,6 @@ Repair = Literal["empty-texts", "missing-labels", "ragged-rows", "broken-lines",
 first); `encoding` reads bytes that are not UTF-8 as Windows-1252."""
 CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""
-
-
-class Section(BaseModel):
-    """A frozen group of settings; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
 
 class ModelSettings(Section):
@@ -193,29 +190,6 @@ class ScheduleSettings(Section):
     """Epochs at the start in which only the heads are trained."""
 
 
-class ParallelSettings(Section):
-    """How a run is spread over devices."""
-
-    kind: Literal["none", "ddp", "fsdp"] = "none"
-    """Strategy."""
-    world_size: Count = 1
-    """Devices."""
-    zero: Literal[0, 1, 2, 3] = 0
-    """Stage of DeepSpeed's ZeRO with `kind: ddp`: 1 splits optimizer state and fp32 weights over ranks, 2 gradients."""
-    offload: Literal["none", "optimizer", "parameters"] = "none"
-    """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload."""
-
-
-class ClusterSettings(Section):
-    """Machines that the devices are in."""
-
-    gpus_per_node: Count = 8
-    """Devices of one machine."""
-    network: str | dict[str, Any] = "auto"
-    """What joins machines: a name that `forerun networks` lists, a file of nccl-tests output, or `{kind, adapters,
-    gigabit_per_second}`, also `{like: NAME, nccl_tests: FILE}`. `auto` takes what is usual for the GPU, and says so."""
-
-
 class CheckpointSettings(Section):
     """When a run is saved."""
 
@@ -303,21 +277,25 @@ class Settings(Section):
     @property
     def global_batch_size(self) -> int:
         """Samples per optimizer step over all devices."""
-        return self.batch.micro_batch_size * self.batch.gradient_accumulation_steps * self.parallel.world_size
+        return self.batch.micro_batch_size * self.batch.gradient_accumulation_steps * self.parallel.data_ranks
 
     @property
     def hash(self) -> str:
         """16 hex digits that identify the run's settings (everything but `name`)."""
         # Where nothing is said of machines the hash is what it was before they could be named: the ledger knows it.
         unnamed = {"name", "cluster"} if self.cluster == ClusterSettings() else {"name"}
-        canonical = json.dumps(self.model_dump(exclude=unnamed), sort_keys=True, separators=(",", ":"))
+        content = self.model_dump(exclude=unnamed)
+        for name, default in LATER_WORDS.items():
+            if content["parallel"][name] == default:
+                del content["parallel"][name]
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @property
     def resumable_hash(self) -> str:
         """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
         content = self.model_dump(exclude={"name", "parallel", "cluster"})
-        content["batch"]["gradient_accumulation_steps"] *= self.parallel.world_size
+        content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -325,7 +303,7 @@ class Settings(Section):
     @property
     def micro_batches_per_step(self) -> int:
         """Over all devices."""
-        return self.batch.gradient_accumulation_steps * self.parallel.world_size
+        return self.batch.gradient_accumulation_steps * self.parallel.data_ranks
 
     def steps_per_epoch(self, sequences: int) -> int:
         """Optimizer steps in one pass over `sequences`; the last partial accumulation is flushed, so it counts."""
@@ -357,10 +335,11 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
             f"data.examples={examples}. Set batch.micro_batch_size to {examples} or less.",
         ),
         (
-            s.parallel.kind == "none" and s.parallel.world_size > 1,
+            s.parallel.kind == "none" and s.parallel.world_size > s.parallel.tensor,
             f"parallel.world_size: more than one device needs a strategy; found world_size={s.parallel.world_size} "
-            f"with kind='none'. Set parallel.kind to ddp or fsdp, or world_size to 1.",
+            f"with kind='none'. Set parallel.kind to ddp or fsdp, or world_size to {s.parallel.tensor}.",
         ),
+        *layout_conflicts(s.parallel),
         (
             s.schedule.frozen_encoder_epochs > s.schedule.epochs,
             f"schedule.frozen_encoder_epochs: at most schedule.epochs; found {s.schedule.frozen_encoder_epochs:g} "

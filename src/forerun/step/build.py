@@ -28,6 +28,7 @@ from forerun.step.parallel import unwrapped
 from forerun.step.precision import policy_of
 from forerun.step.prompt_adapters import KINDS, add_prompt_adapter, require_place
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
+from forerun.step.tensor_parallel import require_tensor_parallel
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 from forerun.step.zero import ZeroOptimizer, require_zero
@@ -180,6 +181,7 @@ def refuse_unsupported(settings: Settings) -> None:
     require_alone(settings)
     require_offload(settings)
     require_zero(settings)
+    require_tensor_parallel(settings)
     if settings.activation_offload and (settings.compile != "none" or settings.parallel.kind == "fsdp"):
         raise NotSupported(
             f"activation_offload: hooks on saved tensors are not modelled inside compiled graphs or around gathered "

@@ -38,7 +38,7 @@ from forerun.step.documents import (
 from forerun.step.fused_kernels import FUSED_LOSS, FusedLoss, require_kernels
 from forerun.step.label_losses import LabelLoss
 from forerun.step.pairs import Embeddings, Pairs
-from forerun.step.parallel import unwrapped
+from forerun.step.parallel import unwrapped, whole
 from forerun.step.prompt_adapters import PROMPT_TOKENS
 from forerun.step.workload import Batch, LossSum
 
@@ -123,7 +123,7 @@ class HeadWorkload:
     def criterion(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy summed over valid labels."""
         flat = logits.reshape(-1, logits.shape[-1]).float()
-        return F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum")
+        return whole(F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum"))
 
     def _keep_apart(self, model: nn.Module, batch: Batch, inputs: dict[str, Any], stack: contextlib.ExitStack) -> None:
         """Add to `inputs` what keeps the documents of a packed batch apart."""

@@ -18,6 +18,8 @@ from forerun.errors import NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.precision import policy_of
 
+REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
+"""Dimensions of the mesh of ranks."""
 SHARDED_OPTIMIZERS = ("adamw", "sgd")
 """Rules that work on shards: element by element."""
 
@@ -58,7 +60,7 @@ def require_group(settings: Settings) -> None:
     Raises:
         NotSupported: there is none.
     """
-    if settings.parallel.kind != "none" and not dist.is_initialized():
+    if not settings.parallel.is_alone and not dist.is_initialized():
         raise NotSupported(
             f"parallel.kind: {settings.parallel.kind!r} trains in {settings.parallel.world_size} processes, and this "
             f"one is alone. Start it with forerun train --nproc {settings.parallel.world_size}."
@@ -66,17 +68,39 @@ def require_group(settings: Settings) -> None:
 
 
 def mesh_of_ranks(settings: Settings, device_type: str) -> Any:
-    """The ranks in a row, as FSDP2 wants them; None when nothing is sharded."""
-    if settings.parallel.kind != "fsdp":
+    """The ranks by what they share, those that are split most innermost; None where no tensor is split.
+
+    Sizes of dimensions that are 1 are left out: FSDP2 takes one dimension to shard over, or two to replicate too.
+    """
+    parallel = settings.parallel
+    sizes = {REPLICATE: parallel.replicate, SHARD: parallel.data_ranks // parallel.replicate, TENSOR: parallel.tensor}
+    own = {name: size for name, size in sizes.items() if size > 1}
+    if parallel.kind == "fsdp":
+        own = {name: size for name, size in sizes.items() if size > 1 or name == SHARD}
+    if parallel.kind == "ddp" or not own:
         return None
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(device_type, (settings.parallel.world_size,))
+    return init_device_mesh(device_type, tuple(own.values()), mesh_dim_names=tuple(own))
 
 
 def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
-    """Shard parameters in place, block by block and then the rest; on `meta` nothing is ever held whole."""
+    """Split layers in place, then shard parameters, block by block and the rest; on `meta` nothing is ever held whole.
+
+    Raises:
+        NotSupported, InvalidSettings: the layers of the model cannot be split.
+    """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    if settings.parallel.tensor > 1:
+        from forerun.step.tensor_parallel import split
+
+        split(model, settings, mesh[TENSOR])
+        # the last block's output is a view of what was gathered; nothing of the model writes into it
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+    if settings.parallel.kind != "fsdp":
+        return model
+    over = (REPLICATE, SHARD) if settings.parallel.replicate > 1 else (SHARD,)
 
     policy = policy_of(settings)
     mixed = MixedPrecisionPolicy()
@@ -84,7 +108,7 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
         mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
     # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
     for module in (*transformer_blocks(model), model):
-        fully_shard(module, mesh=mesh, mp_policy=mixed)
+        fully_shard(module, mesh=mesh[over], mp_policy=mixed)
     return model
 
 
@@ -117,7 +141,7 @@ def mean_over_ranks(count: Any, settings: Settings, device_type: str) -> Any:
 
     Gradients are averaged over ranks, so a sum divided by the mean count counts globally.
     """
-    if settings.parallel.kind == "none":
+    if settings.parallel.is_alone:
         return count
     counted = count.clone() if isinstance(count, Tensor) else torch.full((), count, device=device_type)
     dist.all_reduce(counted)

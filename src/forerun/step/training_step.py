@@ -19,6 +19,7 @@ from forerun.settings.schema import Settings
 from forerun.step.attention import DocumentKernel, kernels_of
 from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
 from forerun.step.precision import PrecisionPolicy, policy_of
+from forerun.step.tensor_parallel import split_loss
 from forerun.step.workload import Batch, SpansStep, Workload
 from forerun.step.zero import ZeroOptimizer
 from forerun.trace import Phase
@@ -80,8 +81,8 @@ class TrainingStep:
             raise ValueError("a step needs at least one micro-batch")
         counted = self.counted(micro_batches) if counted is None else counted
         count = mean_over_ranks(counted, self.settings, self.device_type)
-        several = self.settings.parallel.kind != "none"
-        with kernels_of(self.settings):
+        several = not self.settings.parallel.is_alone
+        with kernels_of(self.settings), split_loss(self.settings):
             if (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
                 total, details = self._spanning(self.workload, micro_batches, count, observer)
             else:
@@ -160,7 +161,7 @@ class TrainingStep:
     ) -> tuple[list[tuple[Tensor, ...]], list[Batch]]:
         """Outputs and batches of the whole step, blanks left out; those of other ranks carry no gradient."""
         own = [(leaf, batch) for leaf, batch in zip(leaves, micro_batches, strict=True) if BLANK not in batch]
-        if self.settings.parallel.kind == "none" or any(is_fake(value) for leaf, _ in own for value in leaf):
+        if self.settings.parallel.is_alone or any(is_fake(value) for leaf, _ in own for value in leaf):
             return [leaf for leaf, _ in own], [batch for _, batch in own]  # the virtual GPU has no peers to ask
         on_progress = [
             (tuple(value.detach().cpu() for value in leaf), {key: value.cpu() for key, value in batch.items()})

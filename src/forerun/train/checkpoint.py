@@ -25,7 +25,7 @@ from forerun.errors import CheckpointDamaged, InvalidSettings
 from forerun.step.parallel import of_all_ranks, whole
 from forerun.step.training_step import TrainingStep
 from forerun.train.generators import device_generators, host_generators, restore_generators
-from forerun.train.parts import Parts, apart, is_sharded, part_of
+from forerun.train.parts import Parts, apart, is_first_copy, is_sharded, part_of
 from forerun.train.ranks import from_first, rank
 
 FORMAT = "forerun.checkpoint/3"
@@ -299,14 +299,14 @@ def _tensors(step: TrainingStep, *, sharded: bool) -> dict[str, dict[str, Tensor
 
 def _local_parts(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Parts of the tensors that this rank writes."""
-    return {name: part_of(t)[0] for name, t in tensors.items() if rank() == 0 or is_sharded(t)}
+    return {name: part_of(t)[0] for name, t in tensors.items() if is_first_copy(t)}
 
 
 def _places(step: TrainingStep) -> dict[str, dict[str, list[int]]]:
     """File → tensor → where its part begins, over all ranks."""
     own = {}
     for file, tensors in ((MODEL, model_tensors(step)), (OPTIMIZER, _optimizer_tensors(step))):
-        places = {name: part_of(t)[1] for name, t in tensors.items() if rank() == 0 or is_sharded(t)}
+        places = {name: part_of(t)[1] for name, t in tensors.items() if is_first_copy(t)}
         own[_file(file, rank())] = places
     return {file: places for each in of_all_ranks(own) for file, places in each.items()}
 

@@ -123,11 +123,14 @@ def workers_needed(data_seconds: float, compute_seconds: float, processors: int 
 
 
 def coming_steps(
-    positions: Iterator[tuple[int, int, int]], order: Callable[[int], Order]
+    positions: Iterator[tuple[int, int, int]], order: Callable[[int], Order], tensor: int = 1
 ) -> Iterator[list[Sequence[int]]]:
-    """This rank's micro-batches of each step still to come; `positions` are (step, epoch, index in the epoch)."""
+    """This rank's micro-batches of each step still to come.
+
+    `positions` are (step, epoch, index in the epoch); each `tensor` ranks share rows (`ranks.share`).
+    """
     epoch_now, steps = -1, ()
     for _, epoch, index in positions:
         if epoch != epoch_now:
             epoch_now, steps = epoch, order(epoch)
-        yield share(steps[index])[0]
+        yield share(steps[index], tensor)[0]

@@ -13,6 +13,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from forerun.train.ranks import rank
+
 Places = dict[str, list[int]]
 """Tensor → where its part begins in the whole tensor."""
 
@@ -20,6 +22,14 @@ Places = dict[str, list[int]]
 def is_sharded(tensor: Any) -> bool:
     """Whether ranks hold parts of it."""
     return hasattr(tensor, "full_tensor")
+
+
+def is_first_copy(tensor: Any) -> bool:
+    """Whether this rank is the first of those that hold the same values of `tensor`."""
+    if not is_sharded(tensor):
+        return rank() == 0
+    place = tensor.device_mesh.get_coordinate()
+    return not any(where and layout.is_replicate() for where, layout in zip(place, tensor.placements, strict=True))
 
 
 def part_of(tensor: Tensor) -> tuple[Tensor, list[int]]:

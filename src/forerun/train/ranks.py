@@ -44,7 +44,7 @@ def join_group(settings: Settings, device_type: str) -> None:
     """
     required = settings.parallel.world_size
     started = int(os.environ.get("WORLD_SIZE", "1"))
-    if settings.parallel.kind == "none" and started == 1:
+    if settings.parallel.is_alone and started == 1:
         return
     if started != required or "RANK" not in os.environ:
         raise NotSupported(
@@ -68,10 +68,14 @@ def _init_group(backend: str) -> None:
     dist.init_process_group(backend, store=PrefixStore(f"attempt-{attempt}", store), rank=number, world_size=world)
 
 
-def share(micro_batches: Sequence[T]) -> tuple[list[T], int]:
-    """This rank's micro-batches of a step, and how many blanks it must run beside them."""
-    own = list(micro_batches[rank() :: world_size()])
-    most = -(-len(micro_batches) // world_size())
+def share(micro_batches: Sequence[T], tensor: int = 1) -> tuple[list[T], int]:
+    """This rank's micro-batches of a step, and how many blanks it must run beside them.
+
+    Each `tensor` ranks that follow each other split every layer, and so train on the same rows.
+    """
+    data_ranks = world_size() // tensor
+    own = list(micro_batches[rank() // tensor :: data_ranks])
+    most = -(-len(micro_batches) // data_ranks)
     return own, most - len(own)
 
 

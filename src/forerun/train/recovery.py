@@ -73,7 +73,7 @@ class Recovery:
             OutOfMemory: a single sample does not fit, or the update does not.
         """
         self.times = 0
-        if self.step.settings.parallel.kind != "none":
+        if not self.step.settings.parallel.is_alone:
             return self.step.run(micro_batches, observer)
         counted = self.step.counted(micro_batches)
         states = generator_states(self.step.device_type)

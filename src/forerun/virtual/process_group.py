@@ -167,3 +167,25 @@ def record_reductions(model: nn.parallel.DistributedDataParallel, recorder: Reco
         return future
 
     model.register_comm_hook(None, reduce)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def masks_fill() -> Iterator[None]:
+    """Zero the rows of a split embedding that other ranks have as CUDA does: by one kernel, without counting them.
+
+    PyTorch writes `tensor[mask] = 0.0` there, which a device fills in place; fake tensors ask how many are masked.
+    """
+    # torch/distributed/tensor/_ops/_mask_buffer.py (2.13), apply_mask; canDispatchToMaskedFill in C++
+    from torch.distributed.tensor._ops._mask_buffer import MaskBuffer
+
+    original = MaskBuffer.apply_mask
+
+    def apply_mask(self: Any, tensor: Tensor) -> None:
+        mask = self.data if tensor.ndim == self.data.ndim else self.data.unsqueeze(-1)
+        tensor.masked_fill_(mask, 0.0)
+
+    MaskBuffer.apply_mask = apply_mask
+    try:
+        yield
+    finally:
+        MaskBuffer.apply_mask = original

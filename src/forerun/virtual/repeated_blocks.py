@@ -56,7 +56,7 @@ def shallow_depths(settings: Settings) -> tuple[list[Settings], int] | None:
     where it is compiled: as a whole its parts do not repeat, in blocks nearly all the time goes to the first.
     """
     config = config_of(settings)
-    if settings.parallel.kind != "none" or settings.compile != "none" or config.is_encoder_decoder:
+    if not settings.parallel.is_alone or settings.compile != "none" or config.is_encoder_decoder:
         return None
     blocks = config.num_hidden_layers
     field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError, UntraceableOp
@@ -31,6 +32,7 @@ from forerun.virtual.compiled import compiling_afresh, virtual_backend
 from forerun.virtual.fused_kernels import fused_kernels
 from forerun.virtual.placement import place
 from forerun.virtual.process_group import (
+    masks_fill,
     rank_zero_of,
     record_reductions,
     steady_buckets,
@@ -59,7 +61,7 @@ def trace_step(
         model = prepare_model(settings, workload, pretrained=False)
     session = VirtualSession(device, settings.model.attention, is_compiled=settings.compile != "none")
     session.recorder.keeps_lines = keep_lines
-    alone = settings.parallel.kind == "none"
+    alone = settings.parallel.is_alone
     ranks = (
         contextlib.nullcontext()
         if alone
@@ -74,7 +76,9 @@ def trace_step(
             stack.enter_context(session)
             if mesh is not None:
                 stack.enter_context(without_shape_questions(session.recorder))
-                shard(model, settings, mesh)
+                stack.enter_context(masks_fill())
+                with _disable_current_modes():  # meshes of ranks are real tensors, and parameters are on `meta`
+                    shard(model, settings, mesh)
             place(model, session.torch_device)
             stack.enter_context(fused_kernels(model, settings, device, session.recorder))
             session.name_modules(model)

@@ -1,0 +1,105 @@
+"""How a run is spread over devices, and what machines they are in."""
+
+import math
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from forerun.settings.section import Count, Section
+
+LAYOUT = {"data", "shard", "replicate", "tensor"}
+"""Words of `parallel` that multiply to a number of devices."""
+
+
+LATER_WORDS = {"replicate": 1, "tensor": 1, "sequence_parallel": False}
+"""Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
+
+
+class ParallelSettings(Section):
+    """How a run is spread over devices."""
+
+    kind: Literal["none", "ddp", "fsdp"] = "none"
+    """How ranks that train on rows of their own share the model: each has a copy, or a shard."""
+    world_size: Count = 1
+    """Devices."""
+    replicate: Count = 1
+    """Copies of the shards with `kind: fsdp` (HSDP): the ranks that rows are dealt to are split into so many groups."""
+    tensor: Count = 1
+    """Ranks over which every layer is split (tensor parallelism); they train on the same rows."""
+    sequence_parallel: bool = False
+    """With `tensor`: norms and residuals are split along the sequence over the same ranks."""
+    zero: Literal[0, 1, 2, 3] = 0
+    """Stage of DeepSpeed's ZeRO with `kind: ddp`: 1 splits optimizer state and fp32 weights over ranks, 2 gradients."""
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_devices(cls, value: Any) -> Any:
+        """A layout, `data` or `shard` ranks beside `replicate` and `tensor`, says strategy and devices too."""
+        if not isinstance(value, dict) or not LAYOUT & value.keys():
+            return value
+        if not {"data", "shard"} & value.keys() and value.get("world_size", 1) != 1:
+            return value  # data ranks are what is left of the devices
+        rest = {name: number for name, number in value.items() if name not in ("data", "shard")}
+        if {"data", "shard"} <= value.keys() and value["data"] != 1 != value["shard"]:
+            raise ValueError(
+                f"parallel.data: ranks with a copy each, where parallel.shard has ranks with a shard each; found "
+                f"{value['data']} and {value['shard']}. Copies of shards are parallel.replicate."
+            )
+        name = "data" if value.get("data", 1) != 1 else "shard"
+        factors = [value.get(name, 1), rest.get("replicate", 1), rest.get("tensor", 1)]
+        if not all(isinstance(factor, int) and factor >= 1 for factor in factors):
+            raise ValueError(f"parallel.{name}: a number of ranks, 1 or more; found {factors[0]!r}.")
+        kind = "ddp" if name == "data" else "fsdp" if factors[:2] != [1, 1] else "none"
+        devices = math.prod(factors)
+        for key, own in (("kind", kind), ("world_size", devices)):
+            if rest.get(key, own) not in (own, "none", 1):
+                raise ValueError(
+                    f"parallel.{key}: follows from the layout, which makes it {own!r}; found {rest[key]!r}. "
+                    "Leave it out."
+                )
+        return {**rest, "kind": kind, "world_size": devices}
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks that train on rows of their own."""
+        return self.world_size // self.tensor
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process without a group trains."""
+        return self.kind == "none" and self.world_size == 1
+
+
+class ClusterSettings(Section):
+    """Machines that the devices are in."""
+
+    gpus_per_node: Count = 8
+    """Devices of one machine."""
+    network: str | dict[str, Any] = "auto"
+    """What joins machines: a name that `forerun networks` lists, a file of nccl-tests output, or `{kind, adapters,
+    gigabit_per_second}`, also `{like: NAME, nccl_tests: FILE}`. `auto` takes what is usual for the GPU, and says so."""
+
+
+def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
+    """The same, of ranks alone."""
+    near = max(p.tensor, round(p.world_size / p.tensor) * p.tensor)
+    return [
+        (
+            p.world_size % p.tensor > 0,
+            f"parallel.world_size: a multiple of parallel.tensor; found {p.world_size} with tensor={p.tensor}. "
+            f"Nearest: {near}.",
+        ),
+        (
+            p.replicate > 1 and (p.kind != "fsdp" or p.data_ranks % p.replicate > 0),
+            f"parallel.replicate: divides the ranks over which parallel.kind=fsdp shards; found {p.replicate} with "
+            f"kind={p.kind!r} and {p.data_ranks} ranks. Set it to 1, or name parallel.shard: the world is shard × "
+            f"replicate × tensor.",
+        ),
+        (
+            p.sequence_parallel and p.tensor == 1,
+            "parallel.sequence_parallel: splits the sequence over the ranks of parallel.tensor; found tensor=1. Set it "
+            "to false, or parallel.tensor above 1.",
+        ),
+    ]

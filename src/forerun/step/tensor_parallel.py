@@ -1,0 +1,263 @@
+"""Tensor parallelism: the linear layers of every block split over ranks, by the plan that the architecture brings.
+
+transformers' models say how each linear layer is split (`tp_plan`): by columns, or by rows of the one that follows.
+Here PyTorch's DTensor does it, so that FSDP2 can shard what is left over the other ranks. The embedding is split by
+rows of its vocabulary, the output layer by columns of it, and its logits stay split: cross-entropy exchanges three
+numbers a token instead of the logits. With `parallel.sequence_parallel` what lies between the split layers, norms and
+residuals, is split along the sequence: its activations are a part, and an all-reduce becomes a reduce-scatter and an
+all-gather.
+
+Parameters that are not split are replicated on the same mesh, so that optimizers and norms of gradients see one kind of
+tensor.
+
+Not covered: mixture of experts, packed query-key-value layers (phi-3), adapters, quantised weights, dropout, compiled
+steps, DDP.
+"""
+
+import contextlib
+import fnmatch
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from forerun.errors import InvalidSettings, NotSupported
+from forerun.settings.schema import Settings
+
+COLUMNS, ROWS, HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
+"""Styles of a plan: a layer's output is split, its input is, or it works on each head alone."""
+ENDS = ("colwise_gather_output", "colwise_rep", "embedding_rowwise")
+"""Styles of the output layer and of the embedding."""
+SEQUENCE = Shard(1)
+"""Activations are (batch, sequence, width)."""
+HIDDEN = "hidden_states"
+"""Keyword by which transformers' blocks give their parts what these work on."""
+ARGUMENTS = {
+    "num_attention_heads": "attention heads", "num_key_value_heads": "key-value heads",
+    "intermediate_size": "intermediate channels",
+}  # fmt: skip
+
+
+def require_tensor_parallel(settings: Settings) -> None:
+    """Refuse what does not go together with split layers.
+
+    Raises:
+        NotSupported: naming the setting and the reason.
+    """
+    if settings.parallel.tensor == 1:
+        return
+    obstacles = [
+        (settings.parallel.kind == "ddp", "parallel.kind", "ddp", "DDP takes no parameters that are split already. Set "
+         "parallel.kind to fsdp; parallel.replicate says how many copies of the shards there are"),
+        (settings.adapter.kind != "none", "adapter.kind", settings.adapter.kind, "adapters of split layers are not "
+         "split by this version. Set it to none, or parallel.tensor to 1"),
+        (settings.quantization != "none", "quantization", settings.quantization, "packed weights cannot be split. Set "
+         "it to none, or parallel.tensor to 1"),
+        (settings.compile != "none", "compile", settings.compile, "compiled steps over split layers are not modelled. "
+         "Set it to none"),
+        (settings.cross_entropy != "full", "cross_entropy", settings.cross_entropy, "logits are split over ranks "
+         "already. Set it to full"),
+        (settings.model.kernels != "none", "model.kernels", settings.model.kernels, "fused kernels know no split "
+         "layers. Set it to none"),
+        (settings.parallel.zero > 0 or settings.parallel.offload != "none", "parallel.zero", settings.parallel.zero,
+         "ZeRO and offloading are modelled for data parallel ranks alone. Set parallel.kind to fsdp"),
+        (settings.workload != "causal-lm", "workload", settings.workload, "tensor parallelism is built for causal-lm. "
+         "Set parallel.tensor to 1"),
+        (settings.precision == "fp16-mixed", "precision", settings.precision, "loss scaling does not look for "
+         "infinities in the parts of other ranks. Set it to bf16-mixed"),
+    ]  # fmt: skip
+    for applies, name, value, reason in obstacles:
+        if applies:
+            raise NotSupported(f"{name}: found {value!r} with parallel.tensor={settings.parallel.tensor}: {reason}.")
+
+
+def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
+    """Split the layers of `model` in place over the 1-D `mesh`; on `meta` nothing is ever held whole.
+
+    Every rank must hold the same weights before.
+
+    Raises:
+        NotSupported: the architecture has no plan, or one with a style that is not built.
+        InvalidSettings: its heads or channels cannot be divided by the number of ranks.
+    """
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # that norms take two steps
+    plan = plan_of(model, settings)
+    require_divisible(model, mesh.size())
+    sequence = settings.parallel.sequence_parallel
+    bare: Any = model
+    input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
+    is_tied = output_layer is not None and output_layer.weight is input_layer.weight
+    styles: dict[nn.Module, ParallelStyle] = {}
+    parents: dict[nn.Module, None] = {}
+    blocks = blocks_of(model)
+    inside = {id(part) for block in blocks for part in block.modules()}
+    for name, module in model.named_modules():
+        style = next((s for pattern, s in plan.items() if fnmatch.fnmatchcase(name, pattern)), None)
+        if module is output_layer:
+            styles[module] = ColwiseParallel(use_local_output=False)
+            module.register_forward_hook(_whole_in_evaluation)
+        elif module is input_layer:
+            styles[module] = RowwiseParallel(input_layouts=Replicate())
+        elif style == COLUMNS:
+            styles[module] = ColwiseParallel()
+            parents[model.get_submodule(name.rpartition(".")[0])] = None
+        elif style == ROWS:
+            styles[module] = RowwiseParallel(output_layouts=SEQUENCE if sequence else Replicate())
+        elif style == HEADS:
+            styles[module] = _Replicated(Shard(2))
+        elif any(True for _ in module.parameters(recurse=False)):
+            styles[module] = _Replicated(SEQUENCE if sequence and id(module) in inside else Replicate())
+    layout = SEQUENCE if sequence else Replicate()
+    for parent in parents:
+        if parent in blocks:
+            raise NotSupported(
+                f"parallel.tensor: a block of {type(model).__name__} splits layers outside its attention and its "
+                f"feed-forward part, which this version cannot. Set parallel.tensor to 1."
+            )
+        parent.register_forward_pre_hook(functools.partial(_gather, mesh, layout), with_kwargs=True, prepend=True)
+    if sequence:
+        blocks[0].register_forward_pre_hook(functools.partial(_cut, mesh), with_kwargs=True)
+        blocks[-1].register_forward_hook(functools.partial(_join, mesh))
+    for module, style in styles.items():
+        parallelize_module(module, mesh, style, src_data_rank=None)
+    if is_tied and output_layer is not None:
+        output_layer.weight = input_layer.weight
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(_settle)
+    return model
+
+
+def plan_of(model: nn.Module, settings: Settings) -> dict[str, str]:
+    """Module path, with `*` for numbers, → style.
+
+    Raises:
+        NotSupported: there is none, or one with a style that is not built.
+    """
+    plan: dict[str, str] = dict(getattr(model, "tp_plan", None) or {})
+    names = [name for name, _ in model.named_modules()]
+    own = {p: s for p, s in plan.items() if any(fnmatch.fnmatchcase(name, p) for name in names)}
+    if not own:
+        raise NotSupported(
+            f"parallel.tensor: {type(model).__name__} has no plan for tensor parallelism in transformers; found "
+            f"parallel.tensor={settings.parallel.tensor}. Set it to 1 and shard with parallel.kind=fsdp."
+        )
+    unknown = sorted({style for style in own.values() if style not in (COLUMNS, ROWS, HEADS, *ENDS)})
+    if unknown:
+        raise NotSupported(
+            f"parallel.tensor: splits linear layers by columns and rows; {type(model).__name__} also has layers of the "
+            f"styles {', '.join(unknown)}. Set parallel.tensor to 1 and shard with parallel.kind=fsdp."
+        )
+    if any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules()):
+        raise NotSupported(
+            f"parallel.tensor: dropout would differ between ranks where activations are whole; found some in "
+            f"{type(model).__name__}. Set its rates to 0 in model.config."
+        )
+    return own
+
+
+def require_divisible(model: nn.Module, ranks: int) -> None:
+    """Refuse a number of ranks that does not divide heads or channels.
+
+    Raises:
+        InvalidSettings: naming the nearest numbers that do.
+    """
+    config: Any = getattr(model.config, "get_text_config", lambda: model.config)()
+    sizes = {word: getattr(config, name) for name, word in ARGUMENTS.items() if getattr(config, name, None)}
+    for word, size in sizes.items():
+        if size % ranks:
+            fitting = [n for n in range(1, size + 1) if all(s % n == 0 for s in sizes.values())]
+            below = max(n for n in fitting if n < ranks)
+            above = [n for n in fitting if n > ranks][:1]
+            raise InvalidSettings(
+                f"parallel.tensor: divides all heads and channels; found {ranks} with {size} {word}. Nearest: "
+                f"{', '.join(map(str, [below, *above]))}."
+            )
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The repeated blocks, in order."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return list(max(lists, key=len))
+
+
+def split_loss(settings: Settings) -> contextlib.AbstractContextManager[Any]:
+    """Around forward and backward passes whose logits are split over ranks."""
+    return loss_parallel() if settings.parallel.tensor > 1 else contextlib.nullcontext()
+
+
+class _Replicated(ParallelStyle):
+    """Parameters that every rank holds, of a module whose input lies as `layout` says, and its output too."""
+
+    def __init__(self, layout: Any):
+        super().__init__()
+        self.layout = layout
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            tensor = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(tensor, requires_grad=parameter.requires_grad))
+        module.register_forward_pre_hook(self._distribute(device_mesh))
+        module.register_forward_hook(lambda _module, _inputs, output: output.to_local())
+        return module
+
+    def _distribute(self, mesh: Any) -> Callable[..., Any]:
+        def distribute(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (DTensor.from_local(inputs[0], mesh, [self.layout], run_check=False), *inputs[1:])
+
+        return distribute
+
+
+def _gather(mesh: Any, layout: Any, module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Give a module with layers split by columns the whole of what it works on.
+
+    As one DTensor for all of them, so that their gradients are added before they are exchanged.
+    """
+
+    def whole_input(tensor: Tensor) -> DTensor:
+        return DTensor.from_local(tensor, mesh, [layout], run_check=False).redistribute(placements=[Replicate()])
+
+    if inputs:
+        return (whole_input(inputs[0]), *inputs[1:]), keywords
+    return inputs, {**keywords, HIDDEN: whole_input(keywords[HIDDEN])}
+
+
+def _cut(mesh: Any, module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """This rank's part of the sequence, from the first block on."""
+
+    def part(tensor: Tensor) -> Tensor:
+        whole_sequence = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
+        return whole_sequence.redistribute(placements=[SEQUENCE]).to_local()
+
+    if inputs:
+        return (part(inputs[0]), *inputs[1:]), keywords
+    return inputs, {**keywords, HIDDEN: part(keywords[HIDDEN])}
+
+
+def _join(mesh: Any, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    """The whole sequence, after the last block."""
+    first = output[0] if isinstance(output, tuple) else output
+    part = DTensor.from_local(first, mesh, [SEQUENCE], run_check=False)
+    joined = part.redistribute(placements=[Replicate()]).to_local()
+    return (joined, *output[1:]) if isinstance(output, tuple) else joined
+
+
+def _whole_in_evaluation(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    """Logits are split in training only."""
+    return output if module.training or not isinstance(output, DTensor) else output.full_tensor()
+
+
+def _settle(parameter: Any) -> None:
+    """Add up a gradient of which every rank has its own part; FSDP2 does so itself."""
+    gradient = parameter.grad
+    if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+        parameter.grad = gradient.redistribute(placements=parameter.placements)

@@ -1,0 +1,81 @@
+"""Training with split layers is training in one process: losses, norms, weights, and checkpoints read under any layout."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config
+
+DRIVER = Path(__file__).with_name("layout_driver.py")
+STEPS = 4
+pytestmark = [pytest.mark.medium, pytest.mark.parity]
+
+
+def run(folder, world, **changes):
+    folder.mkdir(parents=True, exist_ok=True)
+    several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
+    command = [sys.executable, "-W", "ignore", *several, str(DRIVER), str(folder), json.dumps(changes), str(STEPS)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert process.returncode == 0, process.stderr[-3000:]
+    (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
+    return json.loads(line), torch.load(folder / "weights.pt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("alone"), 1)
+
+
+def assert_same(actual, expected):
+    """fp32 sums in another order, and AdamW divides small gradients by their size: 2e-4 after four updates of 1e-3."""
+    assert set(actual) == set(expected)
+    for name, weight in expected.items():
+        assert torch.allclose(actual[name], weight, atol=2e-4), name
+
+
+@pytest.mark.parametrize(
+    ("world", "parallel", "recomputed"),
+    [
+        (2, {"tensor": 2}, "none"), (2, {"tensor": 2, "sequence_parallel": True}, "blocks"),
+        (4, {"shard": 2, "replicate": 2}, "none"), (4, {"replicate": 2, "tensor": 2}, "none"),
+    ],
+)  # fmt: skip
+def test_split_layers_are_whole_ones(tmp_path, alone, world, parallel, recomputed):
+    """Heads, channels, vocabulary and sequence over two ranks; copies of shards; clipping over all of them."""
+    report, weights = run(tmp_path, world, parallel=parallel, recomputed=recomputed)
+    assert report["losses"] == pytest.approx(alone[0]["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(alone[0]["norms"], rel=1e-4)
+    assert_same(weights, alone[1])
+    assert report["local"] < 0.51 * alone[0]["local"]
+
+
+def test_norms_of_heads_and_tied_embeddings(tmp_path):
+    """Gradients of a norm over each head are added up over the heads of all ranks."""
+    model = tmp_path / "model"
+    config = Qwen3Config(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        intermediate_size=128, vocab_size=500, tie_word_embeddings=True,
+    )  # fmt: skip
+    config.save_pretrained(model)
+    expected, one = run(tmp_path / "one", 1, model=str(model))
+    parallel = {"tensor": 2, "sequence_parallel": True}
+    report, weights = run(tmp_path / "two", 2, model=str(model), parallel=parallel)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+
+
+def test_checkpoints_in_parts_go_on_under_any_layout(tmp_path, alone):
+    """Four ranks write what they hold, each part once; two read what they need, and then one does."""
+    _, weights = run(tmp_path, 4, parallel={"shard": 2, "tensor": 2}, sharded=True)
+    assert_same(weights, alone[1])
+    second = tmp_path / "step-00000002"
+    assert len(list(second.glob("model-*.safetensors"))) == 4
+    for world, parallel in ((2, {"tensor": 2, "sequence_parallel": True}), (1, {})):
+        shutil.rmtree(tmp_path / "step-00000004")
+        report, weights = run(tmp_path, world, parallel=parallel)
+        assert report["first"] == 2
+        assert_same(weights, alone[1])
