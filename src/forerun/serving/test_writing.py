@@ -1,5 +1,7 @@
 """Text comes in whole characters, stops where it should, and is the same at once and in pieces."""
 
+import time
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -48,6 +50,15 @@ def test_a_stop_text_ends_the_answer_and_is_no_part_of_it(writer):
     assert "".join(writing) == whole[: whole.index(stop)]
     assert writing.finish_reason == "stop"
     assert writer.write_all([ids], Sampling(new_tokens=16, stop=(stop,)))[0] == whole[: whole.index(stop)]
+
+
+def test_a_stop_text_that_is_read_after_the_model_is_done_ends_the_answer_too(writer):
+    ids = writer.text_ids("six seven")
+    whole = "".join(writer.write(ids, Sampling(new_tokens=16)))
+    writing = writer.write(ids, Sampling(new_tokens=16, stop=(whole[6:9],)))
+    for _ in writing:
+        time.sleep(0.5)  # sixteen tokens of so small a model take less
+    assert writing.finish_reason == "stop"
 
 
 def test_whoever_stops_reading_stops_the_model(writer):

@@ -179,6 +179,8 @@ class Writer:
             if not is_whole:  # whoever read has gone
                 writing.cancel()
             thread.join()
+            if writing.is_cancelled:  # a model may be done with all its tokens before a stop text is read
+                writing.finish_reason = "stop"
         if failure:
             raise failure[0]
 

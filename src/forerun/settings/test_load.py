@@ -48,6 +48,17 @@ def test_machines_are_named_or_described():
         settings_from({**MINIMAL, "cluster": {"gpus_per_node": 0}})
 
 
+def test_a_layout_counts_its_devices_and_a_whole_record_of_settings_takes_another_strategy():
+    sharded = settings_from(MINIMAL, ["parallel.shard=4", "parallel.replicate=2", "parallel.tensor=2"])
+    assert (sharded.parallel.kind, sharded.parallel.world_size, sharded.parallel.data_ranks) == ("fsdp", 16, 8)
+    whole = settings_from(MINIMAL).model_dump()
+    for kind, devices in (("fsdp", 1), ("ddp", 4)):
+        changed = settings_from(whole, [f"parallel.kind={kind}", f"parallel.world_size={devices}"])
+        assert (changed.parallel.kind, changed.parallel.world_size) == (kind, devices)
+    with pytest.raises(InvalidSettings, match="follows from the layout"):
+        settings_from(MINIMAL, ["parallel.kind=ddp", "parallel.shard=4"])
+
+
 def test_the_contracts_file_is_valid():
     settings = settings_from(yaml.safe_load(CONTRACT))
     assert settings.global_batch_size == 16
