@@ -39,9 +39,9 @@ class ParallelSettings(Section):
         """A layout, `data` or `shard` ranks beside `replicate` and `tensor`, says strategy and devices too."""
         if not isinstance(value, dict):
             return value
-        if not {"data", "shard"} & value.keys():
-            if all(value.get(name, 1) == 1 for name in LAYOUT) or value.get("world_size", 1) != 1:
-                return value  # data ranks are what is left of the devices
+        is_plain = all(value.get(name, 1) == 1 for name in LAYOUT) or value.get("world_size", 1) != 1
+        if is_plain and not {"data", "shard"} & value.keys():
+            return value  # data ranks are what is left of the devices
         rest = {name: number for name, number in value.items() if name not in ("data", "shard")}
         if {"data", "shard"} <= value.keys() and value["data"] != 1 != value["shard"]:
             raise ValueError(
