@@ -11,6 +11,8 @@ from forerun.step.workload import Workload
 
 BF16 = ("bf16-mixed", "bf16-true")
 FP16 = ("fp16-mixed", "fp16-true")
+HIGHEST_PRICE = 1e6
+"""Dollars per hour of one device."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class ForecastRequest:
 
     def __post_init__(self) -> None:
         require_precision(self.settings, self.device)
+        price = self.price_per_hour
+        if price is not None and not 0 <= price <= HIGHEST_PRICE:
+            raise InvalidSettings(
+                f"price: dollars per hour of one device, 0 to {HIGHEST_PRICE:,.0f}; found {price:g}. Correct it."
+            )
 
 
 def require_precision(settings: Settings, device: Device) -> None:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from forerun.data.plan import BatchShape
-from forerun.errors import ForerunError, UntraceableOp
+from forerun.errors import UntraceableOp
 from forerun.hardware.catalogue import Device
+from forerun.models.guard import guarded
 from forerun.settings.schema import Settings
 from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
@@ -61,43 +62,39 @@ def trace_step(
         model = prepare_model(settings, workload, pretrained=False)
     session = VirtualSession(device, settings.model.attention, is_compiled=settings.compile != "none")
     session.recorder.keeps_lines = keep_lines
-    alone = settings.parallel.is_alone
-    ranks = (
-        contextlib.nullcontext()
-        if alone
-        else rank_zero_of(settings.parallel.world_size, settings.cluster.gpus_per_node)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_guarded(settings, device))
+        if not settings.parallel.is_alone:
+            stack.enter_context(rank_zero_of(settings.parallel.world_size, settings.cluster.gpus_per_node))
+        if settings.compile != "none":
+            stack.enter_context(compiling_afresh())
+        mesh = mesh_of_ranks(settings, session.torch_device.type)
+        stack.enter_context(session)
+        if mesh is not None:
+            stack.enter_context(without_shape_questions(session.recorder))
+            stack.enter_context(masks_fill())
+            with _disable_current_modes():  # meshes of ranks are real tensors, and parameters are on `meta`
+                shard(model, settings, mesh)
+        place(model, session.torch_device)
+        stack.enter_context(fused_kernels(model, settings, device, session.recorder))
+        session.name_modules(model)
+        compiler = virtual_backend(session.recorder, settings.compile)
+        with steady_buckets():
+            step = bind_step(
+                settings, workload, model, session.torch_device.type, compiler, device.compute_capability
+            )  # fmt: skip
+        if isinstance(step.called, nn.parallel.DistributedDataParallel):
+            record_reductions(step.called, session.recorder)
+        step.freeze_encoder(frozen_encoder)
+        return _record(step, session, shape)
+
+
+def _guarded(settings: Settings, device: Device) -> contextlib.AbstractContextManager[None]:
+    return guarded(
+        UntraceableOp,
+        f"{settings.model.name} cannot be traced for {device.name}",
+        "Report the model and settings; meanwhile another model.attention or precision may avoid the operator.",
     )
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(ranks)
-            if settings.compile != "none":
-                stack.enter_context(compiling_afresh())
-            mesh = mesh_of_ranks(settings, session.torch_device.type)
-            stack.enter_context(session)
-            if mesh is not None:
-                stack.enter_context(without_shape_questions(session.recorder))
-                stack.enter_context(masks_fill())
-                with _disable_current_modes():  # meshes of ranks are real tensors, and parameters are on `meta`
-                    shard(model, settings, mesh)
-            place(model, session.torch_device)
-            stack.enter_context(fused_kernels(model, settings, device, session.recorder))
-            session.name_modules(model)
-            compiler = virtual_backend(session.recorder, settings.compile)
-            with steady_buckets():
-                step = bind_step(
-                    settings, workload, model, session.torch_device.type, compiler, device.compute_capability
-                )  # fmt: skip
-            if isinstance(step.called, nn.parallel.DistributedDataParallel):
-                record_reductions(step.called, session.recorder)
-            step.freeze_encoder(frozen_encoder)
-            return _record(step, session, shape)
-    except (NotImplementedError, RuntimeError) as error:
-        if isinstance(error, ForerunError):
-            raise
-        raise UntraceableOp(
-            f"{settings.model.name} cannot be traced for {device.name}: {_first_line(error)}. Report the model and "
-            f"settings; meanwhile another model.attention or precision may avoid the operator."
-        ) from error
 
 
 def trace_scoring(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
@@ -139,7 +136,7 @@ def _trace_evaluation(
         model = prepare_model(settings, workload, pretrained=False).eval()
     take_offsets(model, settings, device.compute_capability)
     session = VirtualSession(device, settings.model.attention)
-    with session, fused_kernels(model, settings, device, session.recorder):
+    with _guarded(settings, device), session, fused_kernels(model, settings, device, session.recorder):
         place(model, session.torch_device)
         policy, recorder = policy_of(settings), session.recorder
         recorder.own(model.parameters(), Category.PARAMETER)
@@ -237,7 +234,3 @@ def _own_gradient(recorder: Recorder, parameter: Tensor) -> None:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

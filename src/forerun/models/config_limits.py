@@ -1,0 +1,35 @@
+"""Numbers in a model's configuration that no computer could build, refused before a configuration is made of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from forerun.errors import InvalidSettings
+from forerun.settings.plain import in_short, require_plain
+
+MOST_BLOCKS = 1_000
+"""Layers of one stack: the deepest published transformer has 1,000 (DeepNet, Wang et al. 2022, arXiv 2203.00555)."""
+MOST_LABELS = 2**20
+"""Classes; transformers writes a name for each when it makes the configuration."""
+LARGEST = 2**31 - 1
+"""Of any other number: sizes multiply, and PyTorch counts elements in 64 bits."""
+LAYERS = ("layers", "n_layer", "num_blocks", "depth")
+"""Endings of the fields that say how many blocks there are."""
+LABELS = ("num_labels",)
+
+
+def require_buildable(fields: Mapping[str, Any], where: str) -> None:
+    """Check the fields of a configuration, of settings or of a file; `where` names it in messages.
+
+    Raises:
+        InvalidSettings: a field is not plain, or larger than any model has.
+    """
+    try:
+        require_plain(dict(fields))
+    except ValueError as error:
+        raise InvalidSettings(f"{where}: {error}.") from error
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            require_buildable(value, f"{where}.{name}")
+        most = MOST_BLOCKS if name.endswith(LAYERS) else MOST_LABELS if name.endswith(LABELS) else LARGEST
+        if isinstance(value, int | float) and abs(value) > most:
+            raise InvalidSettings(f"{where}.{name}: at most {most:,}; found {in_short(value)}. Lower it.")
