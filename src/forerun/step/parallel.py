@@ -107,7 +107,7 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     if policy.autocast_dtype is not None:
         mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
     # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
-    for module in (*transformer_blocks(model), model):
+    for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], model):
         fully_shard(module, mesh=mesh[over], mp_policy=mixed)
     return model
 
@@ -120,6 +120,13 @@ def transformer_blocks(model: nn.Module) -> list[nn.Module]:
     return declared or list(max(lists, key=len, default=[]))
 
 
+def is_self_contained(block: nn.Module, model: nn.Module) -> bool:
+    """Whether no module outside `block` has a parameter of it; FSDP2 wants tied ones in one group."""
+    inside, own = {id(module) for module in block.modules()}, {id(p) for p in block.parameters()}
+    outside = (module for module in model.modules() if id(module) not in inside)
+    return not any(id(p) in own for module in outside for p in module.parameters(recurse=False))
+
+
 def replicate(model: nn.Module, *, is_real: bool) -> nn.Module:
     """Wrap `model` in DDP; a model without values (not `is_real`) has nothing to compare with its peers."""
     with warnings.catch_warnings():
@@ -129,11 +136,16 @@ def replicate(model: nn.Module, *, is_real: bool) -> nn.Module:
         )
 
 
+def replica(model: nn.Module) -> nn.parallel.DistributedDataParallel | None:
+    """DDP around the model, compiled or not; None without it."""
+    inner = getattr(model, "_orig_mod", model)  # torch.compile's
+    return inner if isinstance(inner, nn.parallel.DistributedDataParallel) else None
+
+
 def holding_gradients(model: nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
     """Context of one micro-step: DDP sends its gradients in the last one only."""
-    if isinstance(model, nn.parallel.DistributedDataParallel) and not is_last:
-        return model.no_sync()
-    return contextlib.nullcontext()
+    replicated = replica(model)
+    return contextlib.nullcontext() if replicated is None or is_last else replicated.no_sync()
 
 
 def mean_over_ranks(count: Any, settings: Settings, device_type: str) -> Any:

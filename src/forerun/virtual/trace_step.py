@@ -22,7 +22,7 @@ from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import paged_bytes
 from forerun.step.optimizer_in_backward import OptimizerInBackward
-from forerun.step.parallel import mesh_of_ranks, shard
+from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica, shard
 from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
 from forerun.step.training_step import StepObserver, TrainingStep
@@ -34,6 +34,7 @@ from forerun.virtual.fused_kernels import fused_kernels
 from forerun.virtual.placement import place
 from forerun.virtual.process_group import (
     masks_fill,
+    own_streams,
     rank_zero_of,
     record_reductions,
     steady_buckets,
@@ -72,6 +73,7 @@ def trace_step(
         stack.enter_context(session)
         if mesh is not None:
             stack.enter_context(without_shape_questions(session.recorder))
+            stack.enter_context(own_streams())
             stack.enter_context(masks_fill())
             with _disable_current_modes():  # meshes of ranks are real tensors, and parameters are on `meta`
                 shard(model, settings, mesh)
@@ -83,8 +85,9 @@ def trace_step(
             step = bind_step(
                 settings, workload, model, session.torch_device.type, compiler, device.compute_capability
             )  # fmt: skip
-        if isinstance(step.called, nn.parallel.DistributedDataParallel):
-            record_reductions(step.called, session.recorder)
+        replicated = replica(step.called)
+        if replicated is not None:
+            record_reductions(replicated, session.recorder)
         step.freeze_encoder(frozen_encoder)
         return _record(step, session, shape)
 
@@ -203,7 +206,8 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
 
 def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> None:
     """Have the graphs captured by a first micro-step; what the compiler does meanwhile is not part of a warm step."""
-    with session.recorder.muted():
+    # held back, as DDP would learn from a first reduction which buckets to make, and tell its peers
+    with session.recorder.muted(), holding_gradients(step.called, is_last=False):
         step.micro_step(_batch(step, session, shape, session.recorder), 1.0, 0, StepObserver())
         step.optimizer.zero_grad(set_to_none=True)
 
