@@ -34,7 +34,7 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
     """
     factory = _factory(config, workload)
     if workload == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = getattr(config, "eos_token_id", None) or 0
+        config.pad_token_id = _padding_id(config)
     config.use_cache = False
     if pretrained_from is not None:
         try:
@@ -48,6 +48,13 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
                 f"Give a local directory with safetensors weights, or go online."
             ) from error
     return factory._from_config(config).to(torch.float32)
+
+
+def _padding_id(config: Any) -> int:
+    """The end-of-sequence id, or 0 where that of the class lies beyond the vocabulary."""
+    end = getattr(config, "eos_token_id", None)
+    end = end[0] if isinstance(end, list) and end else end
+    return end if isinstance(end, int) and 0 <= end < config.vocab_size else 0
 
 
 def maximum_length(config: Any) -> int | None:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from forerun.errors import InvalidSettings, UnknownModel, nearest
 from forerun.models.config_limits import require_buildable
 from forerun.models.guard import cause_of, guarded
+from forerun.models.layer_lists import lists_of_depth
 from forerun.records import Record
 from forerun.settings.plain import in_short
 
@@ -166,6 +167,8 @@ def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, 
         stated = {"model_type": origin.model_type, **origin.config}
     else:
         stated, _ = type(config).get_config_dict(origin, local_files_only=True)  # it was read a moment ago
+    depth_field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    overrides = {**overrides, **lists_of_depth(stated, depth_field, overrides)}
     fields = ", ".join(f"{name}={in_short(value)}" for name, value in overrides.items())
     with guarded(
         InvalidSettings, f"model.config: fields of {type(config).__name__} that agree; found {fields}", "Change them."

@@ -44,8 +44,9 @@ def refuse_unsupported(settings: Settings) -> None:
         )
     if settings.quantization != "none":
         raise NotSupported(
-            f"parallel.kind: packed weights cannot be sharded; found 'fsdp' with quantization="
-            f"{settings.quantization!r}. Set parallel.kind to ddp, or quantization to none."
+            f"parallel.kind: this version does not shard packed weights, as bitsandbytes can (bnb_4bit_quant_storage); "
+            f"found 'fsdp' with quantization={settings.quantization!r}. Set parallel.kind to ddp, which holds all of "
+            f"them on every device, or quantization to none."
         )
     if settings.optimizer.name not in SHARDED_OPTIMIZERS:
         raise NotSupported(
