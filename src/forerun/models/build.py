@@ -40,7 +40,12 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
         try:
             local = Path(pretrained_from).is_dir() or not hub_is_reachable()
             return factory.from_pretrained(
-                pretrained_from, config=config, use_safetensors=True, dtype=torch.float32, local_files_only=local
+                pretrained_from,
+                config=config,
+                use_safetensors=True,
+                dtype=torch.float32,
+                local_files_only=local,
+                trust_remote_code=False,
             )
         except (OSError, ValueError) as error:
             raise UnknownModel(
