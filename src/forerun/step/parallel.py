@@ -97,10 +97,10 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
         from forerun.step.tensor_parallel import split
 
         split(model, settings, mesh[TENSOR])
-        # the last block's output is a view of what was gathered; nothing of the model writes into it
-        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     if settings.parallel.kind != "fsdp":
         return model
+    # logits of a head or the last block's output are views; nothing of the model writes into them
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     over = (REPLICATE, SHARD) if settings.parallel.replicate > 1 else (SHARD,)
 
     policy = policy_of(settings)
