@@ -64,6 +64,8 @@ FACTORS: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 """Levels of each factor, the simplest first; each is what settings it sets."""
 BASE = {"batch.sequence_length": 32, "batch.micro_batch_size": 2, "data.examples": 64, "schedule.epochs": 1}
+DEAR = ("compile", "parallel")
+"""Factors that take long to trace, made simple first."""
 Row = dict[str, int]
 """Level of each factor, by its number."""
 
@@ -113,7 +115,7 @@ def next_row(coverage: Coverage, left: list[frozenset[tuple[str, int]]], draw: r
 
 def smallest(row: Row, is_refused: Callable[[Row], bool]) -> Row:
     """The row with as many factors as can be at their simplest while it is refused."""
-    for name in list(row):
+    for name in sorted(row, key=lambda name: (name not in DEAR, name)):
         simpler = {**row, name: 0}
         if row[name] and is_refused(simpler):
             row = simpler
@@ -155,12 +157,14 @@ class Result:
 def cover(answer: Callable[[Row], tuple[str, str]], sizes: Mapping[str, int], seconds: float, at: int = 1) -> Result:
     """Rows until no pair is left or the time is over; `answer` gives a row's outcome ("" for a forecast) and reason."""
     coverage, draw, answers = Coverage(sizes), random.Random(at), dict[str, tuple[str, str]]()
-    start, rows, forecasts, failures = time.monotonic(), 0, 0, dict[str, str]()
+    start, rows, failures = time.monotonic(), 0, dict[str, str]()
 
     def of(row: Row) -> tuple[str, str]:
         key = str(sorted(row.items()))
         if key not in answers:
             answers[key] = answer(row)
+            if not answers[key][0]:
+                coverage.cover(row)
         return answers[key]
 
     while (left := coverage.left()) and time.monotonic() - start < seconds:
@@ -168,8 +172,6 @@ def cover(answer: Callable[[Row], tuple[str, str]], sizes: Mapping[str, int], se
         outcome, _ = of(row)
         rows += 1
         if not outcome:
-            forecasts += 1
-            coverage.cover(row)
             continue
 
         def stays(simpler: Row, outcome: str = outcome) -> bool:
@@ -180,7 +182,7 @@ def cover(answer: Callable[[Row], tuple[str, str]], sizes: Mapping[str, int], se
         coverage.conflicts[conflict] = reason
         if outcome != "refused":
             failures[str(sorted(conflict))] = f"{outcome}: {reason}"
-    return Result(coverage, rows, forecasts, failures)
+    return Result(coverage, rows, sum(not outcome for outcome, _ in answers.values()), failures)
 
 
 def words(levels: Iterable[tuple[str, int]]) -> str:

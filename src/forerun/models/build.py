@@ -8,6 +8,7 @@ from torch import nn
 
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.models.catalogue import hub_is_reachable, model_config
+from forerun.models.config_limits import require_depth
 from forerun.settings.schema import Settings
 
 WORKLOADS = (
@@ -81,6 +82,7 @@ def config_of(settings: Settings) -> Any:
         InvalidSettings: the sequences are too long for it, or an override is no field of it.
     """
     config = model_config(settings.model.name, settings.model.config, settings.model.attention)
+    require_depth(settings, getattr(config, "num_hidden_layers", None) or 0)
     limit = maximum_length(config)
     if limit is not None and settings.batch.sequence_length > limit:
         raise InvalidSettings(

@@ -5,9 +5,13 @@ from typing import Any
 
 from forerun.errors import InvalidSettings
 from forerun.settings.plain import in_short, require_plain
+from forerun.settings.schema import Settings
 
 MOST_BLOCKS = 1_000
 """Layers of one stack: the deepest published transformer has 1,000 (DeepNet, Wang et al. 2022, arXiv 2203.00555)."""
+MOST_TRACED_BLOCKS = 160
+"""Layers of a model that is compiled or spread over ranks, and so traced whole: some seconds for every ten of them. The
+deepest that is trained so in public has 126 (Llama 3.1 405B, arXiv 2407.21783)."""
 MOST_LABELS = 2**20
 """Classes; transformers writes a name for each when it makes the configuration."""
 LARGEST = 2**31 - 1
@@ -33,3 +37,18 @@ def require_buildable(fields: Mapping[str, Any], where: str) -> None:
         most = MOST_BLOCKS if name.endswith(LAYERS) else MOST_LABELS if name.endswith(LABELS) else LARGEST
         if isinstance(value, int | float) and abs(value) > most:
             raise InvalidSettings(f"{where}.{name}: at most {most:,}; found {in_short(value)}. Lower it.")
+
+
+def require_depth(settings: Settings, blocks: int) -> None:
+    """Check that a model that is traced whole is not too deep for that.
+
+    Raises:
+        InvalidSettings: it is compiled or spread over ranks, and deeper than any that is.
+    """
+    is_whole = settings.compile != "none" or not settings.parallel.is_alone
+    if is_whole and blocks > MOST_TRACED_BLOCKS:
+        raise InvalidSettings(
+            f"model.config: at most {MOST_TRACED_BLOCKS} layers in a model that is compiled or spread over ranks; "
+            f"found {blocks} with compile={settings.compile!r}, parallel.kind={settings.parallel.kind!r}. Lower the "
+            f"number of layers, or set compile to none and parallel.kind to none."
+        )

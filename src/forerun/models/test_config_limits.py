@@ -4,7 +4,8 @@ import pytest
 
 from forerun.errors import InvalidSettings
 from forerun.models.catalogue import architectures
-from forerun.models.config_limits import require_buildable
+from forerun.models.config_limits import MOST_TRACED_BLOCKS, require_buildable, require_depth
+from forerun.settings.load import settings_from
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,12 @@ def test_what_cannot_be_built_is_named(fields, reason):
 def test_every_model_of_the_catalogue_is_buildable():
     for row in architectures():
         require_buildable(row.config, row.name)
+
+
+def test_a_model_that_is_traced_whole_has_fewer_layers():
+    alone = {"name": "d", "workload": "causal-lm", "model": {"name": "tiny-llama"}}
+    require_depth(settings_from(alone), 1_000)
+    for change in ({"compile": "default"}, {"parallel": {"kind": "ddp", "world_size": 2}}):
+        require_depth(settings_from({**alone, **change}), MOST_TRACED_BLOCKS)
+        with pytest.raises(InvalidSettings, match="at most 160 layers in a model that is compiled or spread"):
+            require_depth(settings_from({**alone, **change}), MOST_TRACED_BLOCKS + 1)
