@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 MOST_VALUES = 20_000
 """Values in one file or setting, those inside others counted."""
 DEEPEST = 24
@@ -49,7 +51,7 @@ def _require(value: Any, path: str, depth: int, count: list[int]) -> None:
         raise ValueError(f"{where}at most {MOST_VALUES:,} values in one setting; found more. Give fewer")
     if depth > DEEPEST:
         raise ValueError(f"{where}at most {DEEPEST} levels of lists and mappings; found more. Make it flatter")
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool | BaseModel):  # a section has checked itself
         return
     if isinstance(value, int) and abs(value) > LARGEST:
         raise ValueError(f"{where}a whole number up to {LARGEST:.0e}; found {in_short(value)}. Give a smaller one")

@@ -28,6 +28,5 @@ class Section(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _are_plain(cls, value: Any) -> Any:
-        if not isinstance(value, BaseModel):
-            require_plain(value)
+        require_plain(value)
         return value
