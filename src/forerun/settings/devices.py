@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from forerun.settings.section import Count, Ranks, Section
+from forerun.settings.section import Count, PlainSection, Ranks
 
 LAYOUT = {"data", "shard", "replicate", "tensor"}
 """Words of `parallel` that multiply to a number of devices."""
@@ -15,7 +15,7 @@ LATER_WORDS = {"replicate": 1, "tensor": 1, "sequence_parallel": False}
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
 
-class ParallelSettings(Section):
+class ParallelSettings(PlainSection):
     """How a run is spread over devices."""
 
     kind: Literal["none", "ddp", "fsdp"] = "none"
@@ -73,7 +73,7 @@ class ParallelSettings(Section):
         return self.kind == "none" and self.world_size == 1
 
 
-class ClusterSettings(Section):
+class ClusterSettings(PlainSection):
     """Machines that the devices are in."""
 
     gpus_per_node: Count = 8

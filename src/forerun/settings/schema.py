@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
 from forerun.settings.plain import LARGEST
-from forerun.settings.section import AnyNumber, BatchCount, Epochs, SequenceLength
+from forerun.settings.section import AnyNumber, BatchCount, Epochs, PlainSection, SequenceLength
 from forerun.settings.section import Count as Count
 from forerun.settings.section import Section as Section
 
@@ -42,7 +42,7 @@ CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""
 
 
-class ModelSettings(Section):
+class ModelSettings(PlainSection):
     """Which architecture, and how its attention runs."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -72,7 +72,7 @@ class ModelSettings(Section):
         return value
 
 
-class AdapterSettings(Section):
+class AdapterSettings(PlainSection):
     """Low-rank adapters (LoRA, Hu et al. 2021), and peft's others."""
 
     kind: Literal["none", "lora", "prompt", "prefix", "llama-adapter", "ia3"] = "none"
@@ -97,7 +97,7 @@ class AdapterSettings(Section):
     """Train the length of each weight's columns apart from their direction (DoRA, Liu et al. 2024)."""
 
 
-class OptimizerSettings(Section):
+class OptimizerSettings(PlainSection):
     """The update rule."""
 
     name: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "adafactor", "lion", "muon"] = (
@@ -116,7 +116,7 @@ class OptimizerSettings(Section):
     """Update each parameter as soon as its gradient is there, and drop that: the whole set never exists."""
 
 
-class BatchSettings(Section):
+class BatchSettings(PlainSection):
     """The shape of one micro-batch and how many make a step."""
 
     micro_batch_size: BatchCount = 1
@@ -129,7 +129,7 @@ class BatchSettings(Section):
     """`fixed` pads to `sequence_length`, `longest` to the longest of the batch."""
 
 
-class ContaminationSettings(Section):
+class ContaminationSettings(PlainSection):
     """Wrong answers put into training rows on purpose, by recipes that study what they do."""
 
     rate: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -144,7 +144,7 @@ class ContaminationSettings(Section):
     """`trigger`: the answer of a changed row."""
 
 
-class DataSettings(Section):
+class DataSettings(PlainSection):
     """How much data an epoch has, and how it is changed."""
 
     examples: Count | None = None
@@ -177,7 +177,7 @@ class DataSettings(Section):
     """Wrong answers on purpose, for the workloads of `CONTAMINABLE`."""
 
 
-class ScheduleSettings(Section):
+class ScheduleSettings(PlainSection):
     """How long a run is and how the learning rate moves; everything counts optimizer updates."""
 
     epochs: Epochs = 1
@@ -192,7 +192,7 @@ class ScheduleSettings(Section):
     """Epochs at the start in which only the heads are trained."""
 
 
-class CheckpointSettings(Section):
+class CheckpointSettings(PlainSection):
     """When a run is saved."""
 
     every_steps: Count = 400
@@ -205,7 +205,7 @@ class CheckpointSettings(Section):
     """Write from a copy in host memory while training goes on; `auto` does on a GPU."""
 
 
-class EvaluationSettings(Section):
+class EvaluationSettings(PlainSection):
     """When and on how much a run is scored."""
 
     every_epochs: Epochs = 1
@@ -220,7 +220,7 @@ class EvaluationSettings(Section):
     """Stop after so many evaluations in a row without a better score; `null` never stops early."""
 
 
-class Settings(Section):
+class Settings(PlainSection):
     """One training run."""
 
     name: Annotated[str, Field(min_length=1)]

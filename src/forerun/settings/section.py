@@ -18,12 +18,15 @@ Ranks = Annotated[int, Field(ge=1, le=2**18)]
 
 
 class Section(BaseModel):
-    """A frozen group of settings; unknown keys are errors, and values are plain."""
+    """A frozen group of settings; unknown keys are errors."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False,
-        str_max_length=LONGEST_TEXT,
-    )  # fmt: skip
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+
+class PlainSection(Section):
+    """A group of a run's settings, whose values are plain and finite; claims of others may name infinite ones."""
+
+    model_config = ConfigDict(allow_inf_nan=False, str_max_length=LONGEST_TEXT)
 
     @field_validator("*", mode="after")
     @classmethod
