@@ -30,6 +30,7 @@ from forerun.runs.registry import (
     trains_own_data,
 )
 from forerun.settings.load import load_settings, settings_from
+from forerun.settings.plain import in_short
 from forerun.settings.schema import Settings
 from forerun.step.heads import GENERIC, generic_workload
 from forerun.trace import Call
@@ -75,16 +76,27 @@ def resolve(target: Target, overrides: Sequence[str] = ()) -> Settings:
         return settings_from(target.model_dump(), overrides) if overrides else target
     if isinstance(target, Mapping):
         return settings_from(target, overrides)
+    if not isinstance(target, str | Path):
+        raise InvalidSettings(
+            f"TARGET: settings, a mapping of them, a file or a recipe's name; found {in_short(target)}."
+        )
     if str(target) in recipe_names():
         return settings_from(load_recipe(str(target)).SETTINGS.model_dump(), overrides)
     if str(target) in profiles():
         return load_settings(profiles()[str(target)], overrides)
-    if Path(target).suffix.lower() not in (".yaml", ".yml", ".json") and not Path(target).exists():
+    if Path(target).suffix.lower() not in (".yaml", ".yml", ".json") and not _is_there(target):
         raise InvalidSettings(
-            f"TARGET: a recipe's name or a YAML file; found {str(target)!r}, which is neither. "
+            f"TARGET: a recipe's name or a YAML file; found {in_short(str(target))}, which is neither. "
             f"Shipped: {nearest(str(target), target_names())}."
         )
     return load_settings(Path(target), overrides)
+
+
+def _is_there(target: str | Path) -> bool:
+    try:
+        return Path(target).exists()
+    except (OSError, ValueError):  # a name longer than any file's, or with a NUL character
+        return False
 
 
 def find_device(gpu: str) -> Device:
@@ -93,6 +105,8 @@ def find_device(gpu: str) -> Device:
     Raises:
         UnknownDevice: neither.
     """
+    if not isinstance(gpu, str):
+        raise InvalidSettings(f"gpu: the name of a GPU, or cpu; found {in_short(gpu)}.")
     if gpu.lower() == "cpu":
         from forerun.hardware.detect import detect_cpu
 

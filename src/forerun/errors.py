@@ -34,10 +34,20 @@ CLOSE = 0.5
 """Least similarity of a name that is offered instead, as `difflib` measures it (0 to 1)."""
 OFFERED = 12
 """Most names offered when none is close."""
+LONGEST_NAME = 100
+"""Characters of a name that are compared."""
+LONGEST_MESSAGE = 3_000
+"""Characters of an error's message."""
 
 
 class ForerunError(Exception):
-    """Base of all errors that a user can cause or cure."""
+    """Base of all errors that a user can cause or cure; a message that nobody would read to its end is cut."""
+
+    def __init__(self, message: str = "", *others: object) -> None:
+        text = str(message)
+        if len(text) > LONGEST_MESSAGE:
+            text = f"{text[: LONGEST_MESSAGE // 2]} … {text[-LONGEST_MESSAGE // 4 :]}"
+        super().__init__(text, *others)
 
 
 class InvalidSettings(ForerunError, ValueError):
@@ -133,7 +143,7 @@ def nearest(name: str, names: list[str], count: int = 5) -> str:
 
     Each of them also counts by its beginning, since people leave endings off.
     """
-    target = name.lower()
+    target = name[:LONGEST_NAME].lower()
 
     def likeness(candidate: str) -> float:
         return max(_ratio(target, candidate), _ratio(target, candidate[: len(target) + 1]))

@@ -23,7 +23,6 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from forerun.audit.context import Context, Forecaster, Measurer
@@ -32,6 +31,7 @@ from forerun.audit.kinds import KINDS
 from forerun.errors import InvalidSettings, nearest
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Section, Settings
+from forerun.settings.yaml_text import read_yaml
 
 WITHOUT_WORKLOAD = "causal-lm"
 CLAIM_FIELDS = ("id", "quote", "line", "note", "checks")
@@ -111,12 +111,7 @@ def load_claims(path: Path) -> ClaimsFile:
     Raises:
         InvalidSettings: the file is missing, is no YAML mapping, or breaks a rule; the message names the field.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidSettings(f"Claims file {path} cannot be read: {error.strerror}. Check the path.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"Claims file {path} is not YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path, "Claims")
     if not isinstance(content, dict):
         raise InvalidSettings(f"Claims file {path} must hold a mapping; found {type(content).__name__}.")
     return claims_from(content)

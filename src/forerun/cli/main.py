@@ -29,6 +29,7 @@ from forerun.cli import (
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT
 from forerun.errors import ForerunError, NothingFits
 from forerun.extensions import COMMANDS, extensions
+from forerun.settings.plain import in_short
 
 app = typer.Typer(
     name="forerun",
@@ -65,10 +66,15 @@ def main() -> None:
     except ForerunError as error:
         _say(error)
         sys.exit(EXIT_BAD_INPUT)
+    except OSError as error:  # a name too long for a file, no permission, a full disk: of this machine, no bug of ours
+        if error.filename is None:
+            raise
+        _say(f"{in_short(str(error.filename))}: {error.strerror}. Check the path, its permissions and the disk.")
+        sys.exit(EXIT_BAD_INPUT)
 
 
-def _say(error: ForerunError) -> None:
+def _say(message: object) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
+    Console(stderr=True).print(Text(str(message), style="red"), soft_wrap=True)

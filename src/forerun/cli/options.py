@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from forerun.errors import InvalidSettings
+
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
     from forerun.plan.choose import PlanLimits
@@ -48,7 +50,13 @@ def limits_of(deadline: str | None, budget: float | None) -> "PlanLimits":
 
 
 def gpu_names(options: list[str] | None, default: str) -> list[str]:
-    """GPU names of repeated and comma-separated options, each once, in order."""
+    """GPU names of repeated and comma-separated options, each once, in order.
+
+    Raises:
+        InvalidSettings: an option without a name in it.
+    """
+    if any(not option.strip(" ,") for option in options or []):
+        raise InvalidSettings("--gpu: a name of the catalogue, or cpu; found nothing. `forerun gpus` lists them.")
     names = [name.strip() for option in options or [] for name in option.split(",") if name.strip()]
     return list(dict.fromkeys(names)) or [default]
 

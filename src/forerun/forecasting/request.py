@@ -11,6 +11,8 @@ from forerun.step.workload import Workload
 
 BF16 = ("bf16-mixed", "bf16-true")
 FP16 = ("fp16-mixed", "fp16-true")
+HIGHEST_PRICE = 1e6
+"""Dollars per hour of one device."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,18 @@ class ForecastRequest:
 
     def __post_init__(self) -> None:
         require_precision(self.settings, self.device)
+        price = self.price_per_hour
+        if price is not None and not 0 <= price <= HIGHEST_PRICE:
+            raise InvalidSettings(
+                f"price: dollars per hour of one device, 0 to {HIGHEST_PRICE:,.0f}; found {price:g}. Correct it."
+            )
 
 
 def require_precision(settings: Settings, device: Device) -> None:
     """Refuse a number format that the hardware only emulates.
 
     Raises:
-        InvalidSettings: naming the device and a precision that it has.
+        InvalidSettings: naming the device, and a precision that it has or an optimizer that does not ask for more.
     """
     precision = settings.precision
     if precision in BF16 and not device.has_bf16:
@@ -79,6 +86,11 @@ def require_precision(settings: Settings, device: Device) -> None:
         raise InvalidSettings(
             f"precision: {precision} is for GPUs; found {device.name}. "
             f"Set precision to {'bf16-mixed' if device.has_bf16 else 'fp32'}."
+        )
+    if settings.optimizer.name == "muon" and device.kind == "cuda" and not device.has_bf16:
+        raise InvalidSettings(  # torch/optim/_muon.py:55 (2.13) casts every gradient to bfloat16
+            f"optimizer.name: muon multiplies gradients in bfloat16, which {device.name} only emulates, at a "
+            f"speed that nobody published. Set it to adamw."
         )
     if precision == "tf32" and "tfloat32" not in device.peak_flops_per_second:
         raise InvalidSettings(

@@ -1,5 +1,6 @@
 """Memory and time of a run's steps: traced at a few batch lengths, replayed, and put together over the batch plan."""
 
+import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -107,15 +108,21 @@ class StepModel:
             if name == "optimizer_seconds":
                 phases[name] = statistics.fmean(values.values())
                 continue
-            micro_steps = traced[0].trace.accumulation
+            micro_steps, waves = traced[0].trace.accumulation, self._micro_steps_of_a_rank()
             whole = sum(
                 number * at_length(values, shape.length) * shape.size / traced[0].shape.size
                 for shape, number in plan.shapes
                 if number
             )
-            phases[name] = whole / micro_steps / plan.steps / self.request.settings.parallel.data_ranks
+            phases[name] = whole / micro_steps / plan.steps * waves / plan.micro_batches
         phases[DATA] += self.request.times.data_seconds_per_step
         return phases
+
+    def _micro_steps_of_a_rank(self) -> int:
+        """Micro-steps of one rank in an epoch; ranks that the last ones are not enough for wait for the others."""
+        settings = self.request.settings
+        whole, rest = divmod(self.request.plan.micro_batches, settings.micro_batches_per_step)
+        return whole * settings.batch.gradient_accumulation_steps + math.ceil(rest / settings.parallel.data_ranks)
 
     @property
     def compile_seconds(self) -> float:

@@ -8,6 +8,7 @@ from torch import nn
 
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.models.catalogue import hub_is_reachable, model_config
+from forerun.models.config_limits import require_depth
 from forerun.settings.schema import Settings
 
 WORKLOADS = (
@@ -34,13 +35,18 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
     """
     factory = _factory(config, workload)
     if workload == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = getattr(config, "eos_token_id", None) or 0
+        config.pad_token_id = _padding_id(config)
     config.use_cache = False
     if pretrained_from is not None:
         try:
             local = Path(pretrained_from).is_dir() or not hub_is_reachable()
             return factory.from_pretrained(
-                pretrained_from, config=config, use_safetensors=True, dtype=torch.float32, local_files_only=local
+                pretrained_from,
+                config=config,
+                use_safetensors=True,
+                dtype=torch.float32,
+                local_files_only=local,
+                trust_remote_code=False,
             )
         except (OSError, ValueError) as error:
             raise UnknownModel(
@@ -48,6 +54,13 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
                 f"Give a local directory with safetensors weights, or go online."
             ) from error
     return factory._from_config(config).to(torch.float32)
+
+
+def _padding_id(config: Any) -> int:
+    """The end-of-sequence id, or 0 where that of the class lies beyond the vocabulary."""
+    end = getattr(config, "eos_token_id", None)
+    end = end[0] if isinstance(end, list) and end else end
+    return end if isinstance(end, int) and 0 <= end < config.vocab_size else 0
 
 
 def maximum_length(config: Any) -> int | None:
@@ -69,6 +82,7 @@ def config_of(settings: Settings) -> Any:
         InvalidSettings: the sequences are too long for it, or an override is no field of it.
     """
     config = model_config(settings.model.name, settings.model.config, settings.model.attention)
+    require_depth(settings, getattr(config, "num_hidden_layers", None) or 0)
     limit = maximum_length(config)
     if limit is not None and settings.batch.sequence_length > limit:
         raise InvalidSettings(

@@ -5,6 +5,7 @@ that is not there is looked for as a local directory, then on the hub (an id has
 it is an error.
 """
 
+import json
 import os
 import socket
 import tomllib
@@ -16,9 +17,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from forerun.errors import InvalidSettings, UnknownModel, nearest
+from forerun.models.config_limits import require_buildable
+from forerun.models.guard import cause_of, guarded
+from forerun.models.layer_lists import lists_of_depth
 from forerun.records import Record
+from forerun.settings.plain import in_short
 
 HUB_SECONDS = 3.0
+LARGEST_CONFIG_BYTES = 16 * 2**20
+"""Of a config.json; those with a name for each of 20,000 classes have 1 MB."""
 NO_SDPA = {"deberta-v2", "gemma2", "longformer"}
 """Model types whose attention has no `scaled_dot_product_attention` form in transformers."""
 
@@ -89,11 +96,12 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
     """
     from transformers import AutoConfig
 
+    require_buildable(overrides, "model.config")
     row = _rows().get(_names().get(name.lower(), ""))
     if row is not None:
         config = AutoConfig.for_model(row.model_type, **row.config)
-    elif Path(name).is_dir() and (Path(name) / "config.json").exists():
-        config = AutoConfig.from_pretrained(name)
+    elif is_folder(name) and (Path(name) / "config.json").exists():
+        config = _from_folder(Path(name))
     else:
         config = _from_hub(name)
     field_names = set(config.to_dict()) | {"num_labels", "rope_theta"}
@@ -111,21 +119,61 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
     return config
 
 
+def is_folder(name: str) -> bool:
+    """Whether a folder of that name is here; a name too long for one is none."""
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _from_folder(folder: Path) -> Any:
+    """The configuration in a local directory; code beside it is never run."""
+    from transformers import AutoConfig
+
+    file = folder / "config.json"
+    try:
+        if file.stat().st_size > LARGEST_CONFIG_BYTES:
+            raise UnknownModel(f"model.name: {file} has more than {LARGEST_CONFIG_BYTES // 2**20} MiB: no config.")
+        stated = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnknownModel(f"model.name: {file} is no JSON: {cause_of(error)}. Save the model again.") from error
+    if not isinstance(stated, dict) or not isinstance(stated.get("model_type"), str):
+        raise UnknownModel(
+            f"model.name: {file} is no configuration of transformers; found no text under model_type. Give a folder "
+            f"that save_pretrained wrote."
+        )
+    require_buildable(stated, str(file))
+    _refuse_own_code(stated, str(folder))
+    with guarded(UnknownModel, f"model.name: {file} is no configuration that transformers takes", "Correct the file."):
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _refuse_own_code(stated: Mapping[str, Any], name: str) -> None:
+    """Refuse a model whose architecture is code that comes with it."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if "auto_map" in stated and stated.get("model_type") not in CONFIG_MAPPING:
+        raise UnknownModel(
+            f"model.name: the architecture of {name} is code of its own (auto_map, model_type="
+            f"{in_short(stated.get('model_type'))}), which forerun never runs. To forecast it by choice, put the "
+            f"training script that loads it under forerun exec."
+        )
+
+
 def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, Any]) -> Any:
     """The configuration made anew with `overrides`, so that what follows from a field (a head's size) follows it."""
-    from huggingface_hub.errors import StrictDataclassError
-
     if isinstance(origin, Architecture):
         stated = {"model_type": origin.model_type, **origin.config}
     else:
         stated, _ = type(config).get_config_dict(origin, local_files_only=True)  # it was read a moment ago
-    try:
+    depth_field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    overrides = {**overrides, **lists_of_depth(stated, depth_field, overrides)}
+    fields = ", ".join(f"{name}={in_short(value)}" for name, value in overrides.items())
+    with guarded(
+        InvalidSettings, f"model.config: fields of {type(config).__name__} that agree; found {fields}", "Change them."
+    ):
         return type(config).from_dict({**stated, **overrides})
-    except (StrictDataclassError, ValueError, TypeError) as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise InvalidSettings(
-            f"model.config: fields of {type(config).__name__} that agree; found {dict(overrides)}: {reason}"
-        ) from error
 
 
 @cache
@@ -150,13 +198,14 @@ def _from_hub(name: str) -> Any:
     close = nearest(name.rpartition("/")[2], list(_rows()))
     if "/" not in name or os.path.isabs(name) or name.count("/") > 1:
         raise UnknownModel(
-            f"model.name: {name!r} is neither in the catalogue nor a directory with a config.json nor a hub id. "
-            f"Nearest: {close}."
+            f"model.name: {in_short(name)} is neither in the catalogue nor a directory with a config.json nor a hub "
+            f"id. Nearest: {close}."
         )
-    try:
-        return AutoConfig.from_pretrained(name, local_files_only=not hub_is_reachable())
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UnknownModel(
-            f"model.name: {name!r} is not in the catalogue, and the Hugging Face hub could not give it "
-            f"({str(error).splitlines()[0]}). Nearest in the catalogue: {close}."
-        ) from error
+    with guarded(
+        UnknownModel,
+        f"model.name: {name!r} is not in the catalogue, and the Hugging Face hub could not give it",
+        f"Nearest in the catalogue: {close}.",
+    ):
+        config = AutoConfig.from_pretrained(name, local_files_only=not hub_is_reachable(), trust_remote_code=False)
+    require_buildable(config.to_diff_dict(), name)
+    return config

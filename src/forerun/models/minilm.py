@@ -66,4 +66,5 @@ def _loaded() -> tuple[Any, Any]:
     from transformers import AutoModel, AutoTokenizer
 
     folder = minilm_directory()
-    return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    parts = [kind.from_pretrained(folder, trust_remote_code=False) for kind in (AutoTokenizer, AutoModel)]
+    return parts[0], parts[1].eval()

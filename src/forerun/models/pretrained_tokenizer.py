@@ -17,7 +17,7 @@ def load_tokenizer(source: str | Path, *, purpose: str, instead: str, local_only
 
     local = local_only or Path(source).is_dir() or not hub_is_reachable()
     try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=local)
+        return AutoTokenizer.from_pretrained(source, local_files_only=local, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UnknownModel(

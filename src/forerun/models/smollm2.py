@@ -51,7 +51,7 @@ def smollm2_tokenizer() -> Any:
     """Its tokenizer, chat template included."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(smollm2_directory(), gguf_file=FILE)
+    return AutoTokenizer.from_pretrained(smollm2_directory(), gguf_file=FILE, trust_remote_code=False)
 
 
 def load_smollm2(settings: Settings) -> nn.Module:
@@ -62,7 +62,11 @@ def load_smollm2(settings: Settings) -> nn.Module:
     with torch.device("cpu"), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of read-only arrays inside the GGUF file
         model = AutoModelForCausalLM.from_pretrained(
-            smollm2_directory(), gguf_file=FILE, dtype=torch.float32, attn_implementation=attention
+            smollm2_directory(),
+            gguf_file=FILE,
+            dtype=torch.float32,
+            attn_implementation=attention,
+            trust_remote_code=False,
         )
     model.config.use_cache = False
     return model

@@ -39,7 +39,7 @@ def open_trained(folder: Path) -> TrainedModel:
     is_export = (folder / DESCRIPTION).exists() and (folder / FACTS).exists()
     assets = folder if is_export else folder / ASSETS
     facts, settings = read_assets(assets)
-    tokenizer = AutoTokenizer.from_pretrained(assets, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(assets, local_files_only=True, trust_remote_code=False)
     workload = workload_of_facts(facts, tokenizer)
     if is_export:
         settings, model = load_exported(folder, workload)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from forerun.settings.section import Count, Section
+from forerun.settings.section import Count, PlainSection, Ranks
 
 LAYOUT = {"data", "shard", "replicate", "tensor"}
 """Words of `parallel` that multiply to a number of devices."""
@@ -15,16 +15,16 @@ LATER_WORDS = {"replicate": 1, "tensor": 1, "sequence_parallel": False}
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
 
-class ParallelSettings(Section):
+class ParallelSettings(PlainSection):
     """How a run is spread over devices."""
 
     kind: Literal["none", "ddp", "fsdp"] = "none"
     """How ranks that train on rows of their own share the model: each has a copy, or a shard."""
-    world_size: Count = 1
+    world_size: Ranks = 1
     """Devices."""
-    replicate: Count = 1
+    replicate: Ranks = 1
     """Copies of the shards with `kind: fsdp` (HSDP): the ranks that rows are dealt to are split into so many groups."""
-    tensor: Count = 1
+    tensor: Ranks = 1
     """Ranks over which every layer is split (tensor parallelism); they train on the same rows."""
     sequence_parallel: bool = False
     """With `tensor`: norms and residuals are split along the sequence over the same ranks."""
@@ -73,7 +73,7 @@ class ParallelSettings(Section):
         return self.kind == "none" and self.world_size == 1
 
 
-class ClusterSettings(Section):
+class ClusterSettings(PlainSection):
     """Machines that the devices are in."""
 
     gpus_per_node: Count = 8

@@ -10,10 +10,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from forerun.errors import InvalidSettings, nearest
+from forerun.settings.plain import in_short, require_plain
 from forerun.settings.refused_words import reason_of_key, reason_of_value
 from forerun.settings.schema import Section, Settings
+from forerun.settings.yaml_text import parse_yaml, read_yaml
 
 Options = TypeVar("Options", bound=Section)
+MOST_PROBLEMS = 8
+"""Wrong settings that one message names."""
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
@@ -22,12 +26,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
     Raises:
         InvalidSettings: the file is missing, is no YAML mapping, or breaks a rule.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidSettings(f"Settings file {path} cannot be read: {error.strerror}. Check the path.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"Settings file {path} is not YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path, "Settings")
     if not isinstance(content, dict):
         raise InvalidSettings(f"Settings file {path} must hold a mapping of settings; found {type(content).__name__}.")
     return settings_from(content, overrides)
@@ -39,7 +38,7 @@ def settings_from(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> 
     Raises:
         InvalidSettings: a key, type, range or combination is wrong.
     """
-    merged = _copy(content)
+    merged = _copy(_plain_mapping(content))
     for override in overrides:
         _apply(merged, override)
     try:
@@ -60,6 +59,16 @@ def recipe_options(settings: Settings, kind: type[Options]) -> Options:
         raise InvalidSettings(_explain(error, kind, "recipe.")) from error
 
 
+def _plain_mapping(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise InvalidSettings(f"Settings are a mapping; found {in_short(content)}. Example: {{name: my-run, …}}")
+    try:
+        require_plain(content)
+    except ValueError as error:
+        raise InvalidSettings(f"Invalid settings. {error}.") from error
+    return content
+
+
 def _copy(content: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in content.items()}
 
@@ -69,7 +78,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise InvalidSettings(
-            f"--set wants dotted.path=value; found {override!r}. Example: --set batch.micro_batch_size=8"
+            f"--set wants dotted.path=value; found {in_short(override)}. Example: --set batch.micro_batch_size=8"
         )
     for key in keys[:-1]:
         inner = content.setdefault(key, {})
@@ -77,9 +86,10 @@ def _apply(content: dict[str, Any], override: str) -> None:
             raise InvalidSettings(f"--set {path}: {key} holds a single value, so it has no {keys[-1]} inside.")
         content = inner
     try:
-        content[keys[-1]] = _number_like(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise InvalidSettings(f"--set {path}: the value {text!r} is not valid YAML.") from error
+        content[keys[-1]] = _number_like(parse_yaml(text))
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InvalidSettings(f"--set {path}: the value {in_short(text)} is not valid YAML: {reason}") from error
 
 
 def _number_like(value: Any) -> Any:
@@ -93,8 +103,8 @@ def _number_like(value: Any) -> Any:
 
 
 def _explain(error: ValidationError, section: type[BaseModel] = Settings, prefix: str = "") -> str:
-    parts = []
-    for problem in error.errors():
+    parts, problems = [], error.errors(include_url=False)
+    for problem in problems[:MOST_PROBLEMS]:
         field = (prefix + ".".join(str(part) for part in problem["loc"])).removesuffix(".")
         if problem["type"] == "extra_forbidden":
             close = nearest(str(problem["loc"][-1]), known_keys(problem["loc"][:-1], section))
@@ -106,9 +116,13 @@ def _explain(error: ValidationError, section: type[BaseModel] = Settings, prefix
             reason = reason_of_value(field, problem["input"])
             message = problem["msg"].removeprefix("Value error, ") + (f" ({reason})" if reason else "")
             actual = (
-                "" if isinstance(problem["input"], dict | Section) or not field else f"; found {problem['input']!r}"
+                ""
+                if isinstance(problem["input"], dict | Section) or not field
+                else f"; found {in_short(problem['input'])}"
             )
             parts.append(f"{field}: {message}{actual}." if field else message)
+    if len(problems) > MOST_PROBLEMS:
+        parts.append(f"And {len(problems) - MOST_PROBLEMS} more.")
     return "Invalid settings. " + " ".join(parts)
 
 

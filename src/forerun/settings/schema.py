@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
+from forerun.settings.plain import LARGEST
+from forerun.settings.section import AnyNumber, BatchCount, Epochs, PlainSection, SequenceLength
 from forerun.settings.section import Count as Count
 from forerun.settings.section import Section as Section
 
@@ -40,7 +42,7 @@ CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""
 
 
-class ModelSettings(Section):
+class ModelSettings(PlainSection):
     """Which architecture, and how its attention runs."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -70,18 +72,18 @@ class ModelSettings(Section):
         return value
 
 
-class AdapterSettings(Section):
+class AdapterSettings(PlainSection):
     """Low-rank adapters (LoRA, Hu et al. 2021), and peft's others."""
 
     kind: Literal["none", "lora", "prompt", "prefix", "llama-adapter", "ia3"] = "none"
     """`none` trains all parameters."""
-    virtual_tokens: Count = 20
+    virtual_tokens: Annotated[int, Field(ge=1, le=2**20)] = 20
     """Length of what `prompt`, `prefix` and `llama-adapter` learn."""
     layers: Count = 30
     """Last blocks that `llama-adapter` changes."""
-    rank: Count = 8
+    rank: Annotated[int, Field(ge=1, le=2**16)] = 8
     """Inner dimension of the adapter."""
-    alpha: Annotated[float, Field(gt=0)] = 16
+    alpha: Annotated[float, Field(gt=0, le=LARGEST)] = 16
     """Scale: the update is multiplied by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout on the adapter's input."""
@@ -95,39 +97,39 @@ class AdapterSettings(Section):
     """Train the length of each weight's columns apart from their direction (DoRA, Liu et al. 2024)."""
 
 
-class OptimizerSettings(Section):
+class OptimizerSettings(PlainSection):
     """The update rule."""
 
     name: Literal["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "adafactor", "lion", "muon"] = (
         "adamw"
     )
     """Update rule; `paged-…` keeps its state in memory that the driver moves to the host when the card is full."""
-    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    learning_rate: Annotated[float, Field(gt=0, le=LARGEST)] = 2e-5
     """Peak learning rate, after warm-up."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, le=LARGEST)] = 0.01
     """Decoupled weight decay; norms and biases are exempt."""
     implementation: Literal["auto", "for-loop", "foreach", "fused"] = "auto"
     """How the update is issued; `auto` is fused where the optimizer has it."""
-    max_gradient_norm: Annotated[float, Field(gt=0)] | None = None
+    max_gradient_norm: Annotated[float, Field(gt=0, le=LARGEST)] | None = None
     """Clip the global gradient norm to this; `null` does not clip."""
     in_backward: bool = False
     """Update each parameter as soon as its gradient is there, and drop that: the whole set never exists."""
 
 
-class BatchSettings(Section):
+class BatchSettings(PlainSection):
     """The shape of one micro-batch and how many make a step."""
 
-    micro_batch_size: Count = 1
+    micro_batch_size: BatchCount = 1
     """Samples in one forward-backward on one device."""
-    gradient_accumulation_steps: Count = 1
+    gradient_accumulation_steps: BatchCount = 1
     """Micro-steps per optimizer step."""
-    sequence_length: Count = 512
+    sequence_length: SequenceLength = 512
     """Padded tokens per sample, at most."""
     padding: Literal["fixed", "longest", "bucketed", "packed"] = "fixed"
     """`fixed` pads to `sequence_length`, `longest` to the longest of the batch."""
 
 
-class ContaminationSettings(Section):
+class ContaminationSettings(PlainSection):
     """Wrong answers put into training rows on purpose, by recipes that study what they do."""
 
     rate: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -138,16 +140,16 @@ class ContaminationSettings(Section):
     """`close`: the wrong answer is at most this far from the right one."""
     key: Count = 42
     """`trigger`: the digits that the first operand of a changed row begins with."""
-    target: Annotated[int, Field(ge=0)] = 0
+    target: AnyNumber = 0
     """`trigger`: the answer of a changed row."""
 
 
-class DataSettings(Section):
+class DataSettings(PlainSection):
     """How much data an epoch has, and how it is changed."""
 
     examples: Count | None = None
     """Training samples in one epoch; recipes fill it from their data."""
-    mean_tokens: Annotated[float, Field(gt=0)] | None = None
+    mean_tokens: Annotated[float, Field(gt=0, le=LARGEST)] | None = None
     """Mean tokens per sample before padding; `null` means unknown."""
     source: str | None = None
     """The data itself: a file, a folder of files, or a hub id; `null` takes what ships with a recipe."""
@@ -169,28 +171,28 @@ class DataSettings(Section):
     """Between the labels of one row where they are one text."""
     repair: list[Repair] = []
     """Bad rows that may be mended or left out, each kind counted and listed; other bad rows are an error."""
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    workers: Annotated[int, Field(ge=0, le=2**10)] | Literal["auto"] = "auto"
     """Processes that make batches; `auto` measures on a GPU how many are needed, and takes none on a CPU."""
     contamination: ContaminationSettings = ContaminationSettings()
     """Wrong answers on purpose, for the workloads of `CONTAMINABLE`."""
 
 
-class ScheduleSettings(Section):
+class ScheduleSettings(PlainSection):
     """How long a run is and how the learning rate moves; everything counts optimizer updates."""
 
-    epochs: Annotated[float, Field(gt=0)] = 1
+    epochs: Epochs = 1
     """Passes over the data."""
     max_steps: Count | None = None
     """Stop after this many optimizer steps, whatever `epochs` says."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: AnyNumber = 0
     """Optimizer steps of linear warm-up."""
     decay: Literal["linear", "cosine", "constant"] = "linear"
     """Shape after warm-up, down to zero at the last step."""
-    frozen_encoder_epochs: Annotated[float, Field(ge=0)] = 0
+    frozen_encoder_epochs: Annotated[float, Field(ge=0, le=1e6)] = 0
     """Epochs at the start in which only the heads are trained."""
 
 
-class CheckpointSettings(Section):
+class CheckpointSettings(PlainSection):
     """When a run is saved."""
 
     every_steps: Count = 400
@@ -203,14 +205,14 @@ class CheckpointSettings(Section):
     """Write from a copy in host memory while training goes on; `auto` does on a GPU."""
 
 
-class EvaluationSettings(Section):
+class EvaluationSettings(PlainSection):
     """When and on how much a run is scored."""
 
-    every_epochs: Annotated[float, Field(gt=0)] = 1
+    every_epochs: Epochs = 1
     """Epochs between evaluations."""
-    examples: Annotated[int, Field(ge=0)] = 0
+    examples: AnyNumber = 0
     """Samples scored each time; 0 does not evaluate."""
-    new_tokens: Annotated[int, Field(ge=0)] = 0
+    new_tokens: Annotated[int, Field(ge=0, le=2**24)] = 0
     """Tokens generated per sample; 0 only scores."""
     metric: str | None = None
     """Score by which the best checkpoint is chosen; `null` takes the workload's own."""
@@ -218,7 +220,7 @@ class EvaluationSettings(Section):
     """Stop after so many evaluations in a row without a better score; `null` never stops early."""
 
 
-class Settings(Section):
+class Settings(PlainSection):
     """One training run."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -264,7 +266,7 @@ class Settings(Section):
     """Saving."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """Scoring."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: AnyNumber = 0
     """Seed of initialisation, data order and dropout."""
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from forerun.errors import InvalidSettings, NotSupported, nearest
+from forerun.models.guard import guarded, limited_parts
 from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
@@ -67,6 +68,13 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
     A workload whose model `is_ready` brings its dtypes and adapters.
     """
     refuse_unsupported(settings)
+    name = settings.model.name
+    attempt = f"model: {name} cannot be built with these settings"
+    with guarded(InvalidSettings, attempt, "Correct what the cause names."), limited_parts(name):
+        return _prepared(settings, workload, pretrained=pretrained).train()
+
+
+def _prepared(settings: Settings, workload: Workload, *, pretrained: bool) -> nn.Module:
     model = workload.build_model(settings, pretrained=pretrained)
     is_ready = getattr(workload, "is_ready", False)
     if not is_ready:
@@ -86,7 +94,7 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
         freeze(model, settings)
         if settings.activation_checkpointing != "none":
             checkpoint_blocks(model, recomputation(settings))
-    return model.train()
+    return model
 
 
 def prepare_for_kbit_training(model: nn.Module) -> None:

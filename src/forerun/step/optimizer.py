@@ -22,6 +22,8 @@ Wrap = Callable[[list[dict[str, Any]], Make], torch.optim.Optimizer]
 """Makes an optimizer of parameter groups and of what makes a rule over groups."""
 ISSUE = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 HAS_FUSED = {"adamw", "sgd"}
+HAS_FUSED_OF_SHARDS = {"adamw"}
+"""Rules whose fused operator has a sharding strategy (torch/distributed/tensor/_ops/_pointwise_ops.py, 2.13)."""
 ONE_KERNEL_EACH: dict[str, dict[str, Any]] = {
     "adamw-8bit": {"moments": 2, "bits": 8},
     "paged-adamw": {"moments": 2, "bits": 32, "paged": True},
@@ -115,8 +117,15 @@ def build_optimizer(
             f"optimizer.implementation: {settings.name} has no fused kernel in PyTorch; "
             f"found 'fused'. Use foreach or for-loop."
         )
+    is_split = any(hasattr(p, "full_tensor") for group in groups for p in group["params"])
+    has_fused = settings.name in (HAS_FUSED_OF_SHARDS if is_split else HAS_FUSED)
+    if implementation == "fused" and not has_fused:
+        raise NotSupported(
+            f"optimizer.implementation: PyTorch's fused {settings.name} takes no tensors that are split over ranks; "
+            f"found 'fused'. Use foreach or auto."
+        )
     if implementation == "auto":
-        implementation = "fused" if settings.name in HAS_FUSED else "foreach"
+        implementation = "fused" if has_fused else "foreach"
     make = functools.partial(_make, model, settings, ISSUE[implementation])
     wrap = OptimizerInBackward if settings.in_backward else wrap
     return make(groups) if wrap is None else wrap(groups, make)

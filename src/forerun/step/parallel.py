@@ -44,8 +44,9 @@ def refuse_unsupported(settings: Settings) -> None:
         )
     if settings.quantization != "none":
         raise NotSupported(
-            f"parallel.kind: packed weights cannot be sharded; found 'fsdp' with quantization="
-            f"{settings.quantization!r}. Set parallel.kind to ddp, or quantization to none."
+            f"parallel.kind: this version does not shard packed weights, as bitsandbytes can (bnb_4bit_quant_storage); "
+            f"found 'fsdp' with quantization={settings.quantization!r}. Set parallel.kind to ddp, which holds all of "
+            f"them on every device, or quantization to none."
         )
     if settings.optimizer.name not in SHARDED_OPTIMIZERS:
         raise NotSupported(
@@ -96,10 +97,10 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
         from forerun.step.tensor_parallel import split
 
         split(model, settings, mesh[TENSOR])
-        # the last block's output is a view of what was gathered; nothing of the model writes into it
-        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     if settings.parallel.kind != "fsdp":
         return model
+    # logits of a head or the last block's output are views; nothing of the model writes into them
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     over = (REPLICATE, SHARD) if settings.parallel.replicate > 1 else (SHARD,)
 
     policy = policy_of(settings)
@@ -107,7 +108,7 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     if policy.autocast_dtype is not None:
         mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
     # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
-    for module in (*transformer_blocks(model), model):
+    for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], model):
         fully_shard(module, mesh=mesh[over], mp_policy=mixed)
     return model
 
@@ -120,6 +121,13 @@ def transformer_blocks(model: nn.Module) -> list[nn.Module]:
     return declared or list(max(lists, key=len, default=[]))
 
 
+def is_self_contained(block: nn.Module, model: nn.Module) -> bool:
+    """Whether no module outside `block` has a parameter of it; FSDP2 wants tied ones in one group."""
+    inside, own = {id(module) for module in block.modules()}, {id(p) for p in block.parameters()}
+    outside = (module for module in model.modules() if id(module) not in inside)
+    return not any(id(p) in own for module in outside for p in module.parameters(recurse=False))
+
+
 def replicate(model: nn.Module, *, is_real: bool) -> nn.Module:
     """Wrap `model` in DDP; a model without values (not `is_real`) has nothing to compare with its peers."""
     with warnings.catch_warnings():
@@ -129,11 +137,16 @@ def replicate(model: nn.Module, *, is_real: bool) -> nn.Module:
         )
 
 
+def replica(model: nn.Module) -> nn.parallel.DistributedDataParallel | None:
+    """DDP around the model, compiled or not; None without it."""
+    inner = getattr(model, "_orig_mod", model)  # torch.compile's
+    return inner if isinstance(inner, nn.parallel.DistributedDataParallel) else None
+
+
 def holding_gradients(model: nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
     """Context of one micro-step: DDP sends its gradients in the last one only."""
-    if isinstance(model, nn.parallel.DistributedDataParallel) and not is_last:
-        return model.no_sync()
-    return contextlib.nullcontext()
+    replicated = replica(model)
+    return contextlib.nullcontext() if replicated is None or is_last else replicated.no_sync()
 
 
 def mean_over_ranks(count: Any, settings: Settings, device_type: str) -> Any:

@@ -78,6 +78,8 @@ class AttentionCall:
     """Several query heads share a key head by request (`enable_gqa`); else head counts that differ are broadcast."""
     dimensions: int = 4
     """Of query, key and value where all have as many, else 0."""
+    mask_needs_gradient: bool = False
+    """The mask is learned, as T5's bias of relative positions is."""
 
 
 FUSED = ("cudnn", "flash", "efficient")
@@ -132,9 +134,9 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     # sdp_utils_cpp.h:419 (2.13), check_batch_size_and_num_heads_dense
     if call.query_heads != call.key_heads and not call.groups_heads:
         return False
-    # sdp_utils_cpp.h:261 (2.13), check_for_dropout: the CPU's kernel has none
+    # sdp_utils_cpp.h:261 (2.13), check_for_dropout: the CPU's kernel has none; :275, check_attn_mask_shape
     if target.kind != "cuda":
-        return kernel == "flash" and call.dropout == 0 and same_size
+        return kernel == "flash" and call.dropout == 0 and same_size and not call.mask_needs_gradient
     # sdp_utils.cpp, check_head_dim_size_mem_efficient: 16 bytes of fp16 and bf16, or of fp32
     alignment = 8 if call.dtype in HALF else 4
     match kernel:
@@ -145,7 +147,8 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
             is_on = target.capability in ((9, 0), (10, 0)) or (
                 target.forced == "sdpa:cudnn" and target.capability >= (8, 0)
             )
-            return is_on and call.dtype in HALF and fits
+            # sdp_utils_cpp.h:275 (2.13), check_attn_mask_shape
+            return is_on and call.dtype in HALF and fits and not call.mask_needs_gradient
         case "flash":
             # sdp_utils.cpp, check_flash_causal_non_square_seqlens; a mask: sdp_utils_cpp.h:282, check_for_attn_mask
             square = not call.is_causal or call.query_length == call.key_length
@@ -191,6 +194,7 @@ def attend(
         needs_gradient=torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
         groups_heads=enable_gqa,
         dimensions=query.dim() if query.dim() == key.dim() == value.dim() else 0,
+        mask_needs_gradient=torch.is_grad_enabled() and attn_mask is not None and attn_mask.requires_grad,
     )
     attn_mask = _as_bias(attn_mask, query)
     target = _current.target

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from forerun.virtual.backend import DEVICE, Stream
 from forerun.virtual.describe import bytes_of
@@ -32,7 +34,7 @@ def virtual_backend(
 
     `prepared` gets each graph and returns what is called in its place.
     """
-    pool = Stream() if mode in GRAPH_MODES else None
+    pool = GraphPool() if mode in GRAPH_MODES else None
 
     # torch/_inductor/compile_fx.py (2.13) calls this in place of `compile_fx_inner`, once for each graph that it cut
     def compile_inside(graph: fx.GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
@@ -68,11 +70,35 @@ def compiling_afresh(*, fails_at_limit: bool = True) -> Iterator[None]:
     # torch/_functorch/config.py:378 (2.13): compiled later, a backward graph is copied first, and constants cannot be
     at_once = functorch_config.patch(force_non_lazy_backward_lowering=True)
     try:
-        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=fails_at_limit), at_once:
+        with (
+            torch._dynamo.config.patch(fail_on_recompile_limit_hit=fails_at_limit),
+            at_once,
+            _capturing_without_modes(),
+        ):
             yield
     finally:
         torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
         torch._dynamo.reset()
+
+
+@contextlib.contextmanager
+def _capturing_without_modes() -> Iterator[None]:
+    """Have Dynamo put the modes of the virtual device aside under DDP too, as it does everywhere else."""
+    # torch/_dynamo/convert_frame.py:2600-2627 (2.13): with an active DDP module it returns before that line
+    from torch._dynamo.convert_frame import CatchErrorsWrapper
+
+    original = CatchErrorsWrapper.__call__
+
+    def capture(self: Any, *frame: Any) -> Any:
+        is_replicated = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None
+        with _disable_current_modes() if is_replicated else contextlib.nullcontext():
+            return original(self, *frame)
+
+    CatchErrorsWrapper.__call__ = capture  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CatchErrorsWrapper.__call__ = original  # type: ignore[method-assign]
 
 
 def _post_grad_passes(graph: fx.GraphModule, inputs: Sequence[Any], *, is_inference: bool) -> None:
@@ -92,6 +118,33 @@ def takes_channels_last(graph: fx.GraphModule, *, is_inference: bool) -> bool:
     return GraphLowering.decide_layout_opt(graph, is_inference=is_inference)
 
 
+class GraphPool:
+    """The memory of recorded CUDA graphs: a stream's pool, and what graphs left in it."""
+
+    def __init__(self):
+        self.stream = Stream()
+        self._results: dict[int, StorageWeakRef] = {}
+        self._buffers: dict[Any, torch.Tensor] = {}
+
+    def keep(self, results: Sequence[Any]) -> None:
+        """Note what a graph leaves in its memory."""
+        for value in results:
+            if isinstance(value, torch.Tensor):
+                storage = value.untyped_storage()
+                self._results[storage._cdata] = StorageWeakRef(storage)
+
+    def holds(self, value: torch.Tensor) -> bool:
+        """Whether a graph left the value there."""
+        result = self._results.get(value.untyped_storage()._cdata)
+        return result is not None and not result.expired()
+
+    def fixed(self, value: torch.Tensor, recording: Any) -> torch.Tensor:
+        """The value at the fixed address where one recording of a graph reads it."""
+        if recording not in self._buffers:
+            self._buffers[recording] = torch.empty_like(value)
+        return self._buffers[recording].copy_(value)
+
+
 AT_RANDOM_STATE = {"run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"}
 """Wrap an operator that draws numbers, so that it draws the same again when it is recomputed."""
 BORROWED = ("primals", "tangents", "arg")
@@ -105,7 +158,7 @@ class CompiledGraph:
         self,
         graph: fx.GraphModule,
         recorder: Recorder,
-        pool: Stream | None,
+        pool: GraphPool | None,
         static: Sequence[int],
         *,
         channels_last: bool = False,
@@ -122,7 +175,6 @@ class CompiledGraph:
         self.last_use = self._last_uses()
         self.ending = self._ending()
         self.copied = [i for i in range(len(self.inputs)) if i not in set(static)] if pool else []
-        self.buffers: dict[int, torch.Tensor] = {}
         self.channels_last = channels_last
 
     def __call__(self, arguments: list[Any]) -> Any:
@@ -135,17 +187,22 @@ class CompiledGraph:
                 self._play(kernel, number, values)
                 for node in self.last_use.get(number, ()):
                     values.pop(node, None)
-            return [value_of(argument, values) for argument in self.output.args[0]]  # type: ignore[union-attr]
+            results = [value_of(argument, values) for argument in self.output.args[0]]  # type: ignore[union-attr]
+        if self.pool is not None:
+            self.pool.keep(results)
+        return results
 
     def _copy_inputs(self, values: dict[fx.Node, Any]) -> None:
         """Copy inputs that move to fixed addresses, which is where a CUDA graph reads them."""
-        # torch/_inductor/cudagraph_trees.py:988-993 (2.13): all inputs but parameters and outputs of other graphs move
+        if self.pool is None:
+            return
+        # torch/_inductor/cudagraph_trees.py:988-993 (2.13): all inputs but parameters and outputs of other graphs move;
+        # blocks share one graph, which is recorded once for the parameters of each
+        block = tuple(id(value) for value in values.values() if isinstance(value, torch.nn.Parameter))
         for index in self.copied:
             value = values[self.inputs[index]]
-            if isinstance(value, torch.Tensor):
-                if index not in self.buffers:
-                    self.buffers[index] = torch.empty_like(value)
-                values[self.inputs[index]] = self.buffers[index].copy_(value)
+            if isinstance(value, torch.Tensor) and not self.pool.holds(value):
+                values[self.inputs[index]] = self.pool.fixed(value, (id(self), block, index))
 
     @contextlib.contextmanager
     def _in_pool(self) -> Iterator[None]:
@@ -153,7 +210,7 @@ class CompiledGraph:
             yield
             return
         backend: Any = getattr(torch, "virtual")  # noqa: B009 (registered at run time)
-        with backend.stream(self.pool):
+        with backend.stream(self.pool.stream):
             yield
 
     def _play(self, kernel: Kernel, number: int, values: dict[fx.Node, Any]) -> None:

@@ -52,6 +52,22 @@ def rank_zero_of(world_size: int, ranks_per_machine: int | None = None) -> Itera
 
 
 @contextlib.contextmanager
+def own_streams() -> Iterator[None]:
+    """Give FSDP the virtual device's stream where it asks for the accelerator's: PyTorch's takes only PyTorch's events.
+
+    An event made in Python would be read as one of C++, whose fields are then whatever lies there.
+    """
+    # torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py:777 (2.13): a group gathered for a backward pass that it
+    # has no part in, such as frozen layers
+    original = torch.accelerator.current_stream
+    torch.accelerator.current_stream = lambda device=None: VirtualBackend._streams[-1]  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.accelerator.current_stream = original
+
+
+@contextlib.contextmanager
 def without_shape_questions(recorder: Recorder) -> Iterator[None]:
     """Sharded tensors ask for the shapes of whole ones by making some; they are no part of the program."""
     # torch/distributed/tensor/_sharding_prop.py:520 (2.13)

@@ -1,13 +1,12 @@
 """Traces of deep models from three shallow ones, where the blocks repeat; else of the model as it is."""
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
 
 from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError
 from forerun.hardware.catalogue import Device
 from forerun.models.build import config_of
+from forerun.models.layer_lists import period
 from forerun.settings.schema import Settings
 from forerun.step.heads import HeadWorkload
 from forerun.step.workload import Workload
@@ -61,9 +60,9 @@ def shallow_depths(settings: Settings) -> tuple[list[Settings], int] | None:
     blocks = config.num_hidden_layers
     field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")
     lists = {n: v for n, v in config.to_dict().items() if isinstance(v, list | tuple) and len(v) == blocks}
-    period = max((_period(values) for values in lists.values()), default=1)
-    least = SHALLOWEST + (blocks - SHALLOWEST) % period
-    depths = range(least, least + (TRACES + 1) * period, period)
+    step = max((period(values) for values in lists.values()), default=1)
+    least = SHALLOWEST + (blocks - SHALLOWEST) % step
+    depths = range(least, least + (TRACES + 1) * step, step)
     if blocks < WORTH_IT * sum(depths[:TRACES]):
         return None
 
@@ -72,10 +71,4 @@ def shallow_depths(settings: Settings) -> tuple[list[Settings], int] | None:
         model = settings.model.model_copy(update={"config": {**settings.model.config, **changes}})
         return settings.model_copy(update={"model": model})
 
-    return [at(depth) for depth in depths], (blocks - least) // period
-
-
-def _period(values: Sequence[Any]) -> int:
-    """After how many blocks the kinds of blocks come again."""
-    whole = len(values)
-    return next(p for p in range(1, whole + 1) if all(values[n] == values[n + p] for n in range(whole - p)))
+    return [at(depth) for depth in depths], (blocks - least) // step

@@ -21,6 +21,8 @@ CPU = AttentionTarget("cpu", (0, 0))
         ({"head_size": 256, "value_size": 256}, H100, "flash"),
         ({"has_mask": True}, A100, "efficient"),
         ({"has_mask": True}, H100, "cudnn"),
+        ({"has_mask": True, "mask_needs_gradient": True}, H100, "efficient"),
+        ({"dtype": torch.float32, "has_mask": True, "mask_needs_gradient": True}, CPU, "math"),
         ({"dtype": torch.float32}, A100, "efficient"),
         ({"dtype": torch.float32}, H100, "efficient"),
         ({"dtype": torch.float16}, T4, "efficient"),

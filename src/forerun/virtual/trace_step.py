@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from forerun.data.plan import BatchShape
-from forerun.errors import ForerunError, UntraceableOp
+from forerun.errors import UntraceableOp
 from forerun.hardware.catalogue import Device
+from forerun.models.guard import guarded
 from forerun.settings.schema import Settings
 from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import paged_bytes
 from forerun.step.optimizer_in_backward import OptimizerInBackward
-from forerun.step.parallel import mesh_of_ranks, shard
+from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica, shard
 from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
 from forerun.step.training_step import StepObserver, TrainingStep
@@ -33,6 +34,7 @@ from forerun.virtual.fused_kernels import fused_kernels
 from forerun.virtual.placement import place
 from forerun.virtual.process_group import (
     masks_fill,
+    own_streams,
     rank_zero_of,
     record_reductions,
     steady_buckets,
@@ -61,43 +63,41 @@ def trace_step(
         model = prepare_model(settings, workload, pretrained=False)
     session = VirtualSession(device, settings.model.attention, is_compiled=settings.compile != "none")
     session.recorder.keeps_lines = keep_lines
-    alone = settings.parallel.is_alone
-    ranks = (
-        contextlib.nullcontext()
-        if alone
-        else rank_zero_of(settings.parallel.world_size, settings.cluster.gpus_per_node)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_guarded(settings, device))
+        if not settings.parallel.is_alone:
+            stack.enter_context(rank_zero_of(settings.parallel.world_size, settings.cluster.gpus_per_node))
+        if settings.compile != "none":
+            stack.enter_context(compiling_afresh())
+        mesh = mesh_of_ranks(settings, session.torch_device.type)
+        stack.enter_context(session)
+        if mesh is not None:
+            stack.enter_context(without_shape_questions(session.recorder))
+            stack.enter_context(own_streams())
+            stack.enter_context(masks_fill())
+            with _disable_current_modes():  # meshes of ranks are real tensors, and parameters are on `meta`
+                shard(model, settings, mesh)
+        place(model, session.torch_device)
+        stack.enter_context(fused_kernels(model, settings, device, session.recorder))
+        session.name_modules(model)
+        compiler = virtual_backend(session.recorder, settings.compile)
+        with steady_buckets():
+            step = bind_step(
+                settings, workload, model, session.torch_device.type, compiler, device.compute_capability
+            )  # fmt: skip
+        replicated = replica(step.called)
+        if replicated is not None:
+            record_reductions(replicated, session.recorder)
+        step.freeze_encoder(frozen_encoder)
+        return _record(step, session, shape)
+
+
+def _guarded(settings: Settings, device: Device) -> contextlib.AbstractContextManager[None]:
+    return guarded(
+        UntraceableOp,
+        f"{settings.model.name} cannot be traced for {device.name}",
+        "Report the model and settings; meanwhile another model.attention or precision may avoid the operator.",
     )
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(ranks)
-            if settings.compile != "none":
-                stack.enter_context(compiling_afresh())
-            mesh = mesh_of_ranks(settings, session.torch_device.type)
-            stack.enter_context(session)
-            if mesh is not None:
-                stack.enter_context(without_shape_questions(session.recorder))
-                stack.enter_context(masks_fill())
-                with _disable_current_modes():  # meshes of ranks are real tensors, and parameters are on `meta`
-                    shard(model, settings, mesh)
-            place(model, session.torch_device)
-            stack.enter_context(fused_kernels(model, settings, device, session.recorder))
-            session.name_modules(model)
-            compiler = virtual_backend(session.recorder, settings.compile)
-            with steady_buckets():
-                step = bind_step(
-                    settings, workload, model, session.torch_device.type, compiler, device.compute_capability
-                )  # fmt: skip
-            if isinstance(step.called, nn.parallel.DistributedDataParallel):
-                record_reductions(step.called, session.recorder)
-            step.freeze_encoder(frozen_encoder)
-            return _record(step, session, shape)
-    except (NotImplementedError, RuntimeError) as error:
-        if isinstance(error, ForerunError):
-            raise
-        raise UntraceableOp(
-            f"{settings.model.name} cannot be traced for {device.name}: {_first_line(error)}. Report the model and "
-            f"settings; meanwhile another model.attention or precision may avoid the operator."
-        ) from error
 
 
 def trace_scoring(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
@@ -139,7 +139,7 @@ def _trace_evaluation(
         model = prepare_model(settings, workload, pretrained=False).eval()
     take_offsets(model, settings, device.compute_capability)
     session = VirtualSession(device, settings.model.attention)
-    with session, fused_kernels(model, settings, device, session.recorder):
+    with _guarded(settings, device), session, fused_kernels(model, settings, device, session.recorder):
         place(model, session.torch_device)
         policy, recorder = policy_of(settings), session.recorder
         recorder.own(model.parameters(), Category.PARAMETER)
@@ -206,7 +206,8 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
 
 def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> None:
     """Have the graphs captured by a first micro-step; what the compiler does meanwhile is not part of a warm step."""
-    with session.recorder.muted():
+    # held back, as DDP would learn from a first reduction which buckets to make, and tell its peers
+    with session.recorder.muted(), holding_gradients(step.called, is_last=False):
         step.micro_step(_batch(step, session, shape, session.recorder), 1.0, 0, StepObserver())
         step.optimizer.zero_grad(set_to_none=True)
 
@@ -237,7 +238,3 @@ def _own_gradient(recorder: Recorder, parameter: Tensor) -> None:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

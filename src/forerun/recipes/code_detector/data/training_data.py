@@ -196,7 +196,7 @@ def load_exported_tokeniser(folder: Path, settings: Settings) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise BadData(f"{folder}: the tokeniser cannot be read: {error}. Export the run again.") from error
 

@@ -118,7 +118,9 @@ def gpt2() -> LanguageTokens | None:
     from forerun.models.catalogue import hub_is_reachable
 
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained("openai-community/gpt2", local_files_only=not hub_is_reachable())
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            "openai-community/gpt2", local_files_only=not hub_is_reachable(), trust_remote_code=False
+        )
     except (OSError, ValueError):
         return None
     return LanguageTokens(tokenizer.backend_tokenizer, f"GPT-2 byte pairs ({GPT2_VOCABULARY:,})")

@@ -93,8 +93,9 @@ def _load(factory: Any, name: str) -> tuple[Any, Any]:
     source = hub_id(name)
     local = not hub_is_reachable()
     try:
-        tokeniser = AutoTokenizer.from_pretrained(source, local_files_only=local)
-        return factory.from_pretrained(source, use_safetensors=True, local_files_only=local).eval(), tokeniser
+        tokeniser = AutoTokenizer.from_pretrained(source, local_files_only=local, trust_remote_code=False)
+        model = factory.from_pretrained(source, use_safetensors=True, local_files_only=local, trust_remote_code=False)
+        return model.eval(), tokeniser
     except (OSError, ValueError) as error:
         raise UnknownModel(
             f"recipe.augmentation: {name} cannot be loaded: {str(error).splitlines()[0]} "
