@@ -1,4 +1,4 @@
-"""Device arguments of a program that is not the first rank of its machine, and modules with odd names."""
+"""Programs that are not the first rank of their machine: device numbers, coalesced collectives, modules with odd names."""
 
 import torch
 from torch import nn
@@ -28,6 +28,32 @@ def test_a_ranks_number_is_its_card(tmp_path):
     command = ["torchrun", "--nproc-per-node", "4", str(script)]
     _, run = forecast_program(parse_command(command), command, [device("t4")], rank=3)
     assert run.exit_code == 0, run.error
+
+
+COALESCED = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+flat = torch.zeros(4096, device="cuda")
+with dist._coalescing_manager(dist.group.WORLD, async_ops=False):
+    dist.all_reduce(flat[:3])
+    dist.all_reduce(flat[8:9])
+with dist._coalescing_manager(dist.group.WORLD, async_ops=True) as started:
+    dist.reduce_scatter_single(flat[3072:], flat)
+started.wait()
+"""
+
+
+def test_coalesced_collectives_fill_what_they_are_handed(tmp_path):
+    """They have no fake kernel; on the host, a reduce-scatter into a part of its own input would be refused."""
+    script = tmp_path / "train.py"
+    script.write_text(COALESCED)
+    command = ["torchrun", "--nproc-per-node", "4", str(script)]
+    _, run = forecast_program(parse_command(command), command, [device("t4")], rank=3)
+    assert run.exit_code == 0, run.error
+    names = [call.name for call in run.session.recorder.trace.calls]
+    assert "c10d.allreduce_coalesced_.default" in names
+    assert "c10d.reduce_scatter_tensor_coalesced_.default" in names
 
 
 class Chunk(nn.Module):
