@@ -76,6 +76,14 @@ def test_a_function_without_gradients_is_captured():
     assert gpu.compiled_eagerly == {}
 
 
+def test_a_copy_to_another_dtype_is_captured():
+    """Inductor's pass over copies asks for the number of their device (`torch/_inductor/utils.py:497`, 2.13)."""
+    with forerun.virtual_cuda("a100-40gb") as gpu:
+        weight = torch.ones(8, 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        torch.compile(lambda x: torch.log_softmax((x @ x).float(), -1))(weight).sum().backward()
+    assert gpu.compiled_eagerly == {}
+
+
 def test_functions_are_captured_where_a_process_group_began_after_the_first_of_them(tmp_path):
     """`init_process_group` throws Dynamo's table of functions away; Megatron-Core compiles while it is imported."""
     script = tmp_path / "train.py"

@@ -131,7 +131,7 @@ def _numbers(document: Mapping[str, Any]) -> Answer:
             {name: kind[name] for name in ("ranks", "peak_allocated_bytes", "peak_reserved_bytes", "compute_seconds")}
             for kind in kinds
         ],
-        "breakdown": memory["breakdown"],
+        "breakdown": memory["breakdown"], "warnings": document["warnings"],
     }  # fmt: skip
     if script.get("exit_code") and document.get("out_of_memory") is None:
         answer["error"] = f"the program ended with {script['exit_code']}"
