@@ -65,6 +65,49 @@ def test_captured_code_believes_in_cuda_too():
     assert any(call.name.startswith("fused") and call.issuer == "compiled" for call in gpu.trace.calls)
 
 
+def test_a_function_without_gradients_is_captured():
+    """As in the backward of a program's own `autograd.Function`."""
+    with forerun.virtual_cuda("a100-40gb") as gpu:
+        double = torch.compile(lambda x: torch.tanh(x) * x * 2)
+        with torch.no_grad():
+            double(torch.ones(4, 8, device="cuda"))
+            assert not torch.is_grad_enabled()
+        assert torch.is_grad_enabled()
+    assert gpu.compiled_eagerly == {}
+
+
+def test_a_copy_to_another_dtype_is_captured():
+    """Inductor's pass over copies asks for the number of their device (`torch/_inductor/utils.py:497`, 2.13)."""
+    with forerun.virtual_cuda("a100-40gb") as gpu:
+        weight = torch.ones(8, 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        torch.compile(lambda x: torch.log_softmax((x @ x).float(), -1))(weight).sum().backward()
+    assert gpu.compiled_eagerly == {}
+
+
+def test_functions_are_captured_where_a_process_group_began_after_the_first_of_them(tmp_path):
+    """`init_process_group` throws Dynamo's table of functions away; Megatron-Core compiles while it is imported."""
+    script = tmp_path / "train.py"
+    script.write_text(LATE_GROUP)
+    forecasts, run = forecast_program(parse_command(["python", str(script)]), ["python", str(script)], [device("t4")])
+    assert run.exit_code == 0, run.error
+    assert not any("eager code" in text for text in forecasts[0].warnings)
+
+
+LATE_GROUP = """
+import os, torch
+first = torch.compile(lambda x: x * 2 + 1)
+os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29400"}
+torch.distributed.init_process_group("nccl", rank=0, world_size=1)
+second = torch.compile(lambda x: x * 3 + 1)
+net = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(3):
+    second(first(net(torch.ones(4, 8, device="cuda")))).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
 def test_autocast_inside_captured_code():
     with forerun.virtual_cuda("a100-40gb") as gpu:
 

@@ -119,6 +119,7 @@ BOOST_CLOCK_MHZ = {
     "rtx-4090": 2520,
     "h100-80gb": 1980,
     "h100-pcie": 1755,
+    "h100-96gb-hbm2e": 1775,  # not in that database: derived as its peaks, see gpus.toml
     "h200": 1980,
     "rtx-5090": 2407,
     "b200": 1965,

@@ -8,6 +8,7 @@ virtual device. Names are those of PyTorch 2.13.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -71,12 +72,14 @@ class Imported:
             from torch._dynamo.variables.tensor import TensorVariable
             from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
-            # tables of functions by identity, made once in a process
-            trace_rules.get_torch_obj_rule_map()
+            # tables of functions by identity; the second is made once in a process
+            rules = self._rules_as_imported(trace_rules.get_torch_obj_rule_map)
+            rules()
             TorchInGraphFunctionVariable._get_handlers()
         for name in CONSTANT:
             getattr(torch.cuda, name)._dynamo_marked_constant = True
         with (
+            replaced(trace_rules, "get_torch_obj_rule_map", rules),
             replaced(utils, "run_node", _on_virtual(utils.run_node)),
             replaced(AutocastModeVariable, "__init__", _autocast_on_virtual(AutocastModeVariable.__init__)),
             replaced(TensorVariable, "specialize", staticmethod(_telling_cuda(TensorVariable.specialize))),
@@ -86,6 +89,21 @@ class Imported:
             replaced(CudaDispatch, "__torch_dispatch__", _uncaptured(CudaDispatch.__torch_dispatch__)),
         ):
             yield
+
+    def _rules_as_imported(self, original: Any) -> Any:
+        """Dynamo's table of functions, of PyTorch as it was imported whenever it is made.
+
+        `init_process_group` throws the table away (`distributed_c10d.py:1785`, 2.13); made anew among our answers, of
+        which many are one function, it would not be built.
+        """
+
+        @functools.cache
+        def rules() -> dict[Any, Any]:
+            original.cache_clear()
+            with modules_as_imported(), self.answering(*ANSWERS_CUDA):
+                return original()
+
+        return rules
 
 
 @contextlib.contextmanager

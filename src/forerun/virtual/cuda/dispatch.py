@@ -124,6 +124,13 @@ class CudaDispatch(TorchDispatchMode):
 
     def _like_the_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Results of an operator without a fake kernel: what it changes in place, or the shapes that the host finds."""
+        if func.namespace == "c10d" and len(func._schema.returns) == 1:  # `…_coalesced_`: it fills what it is handed
+            # only the operator itself hands out a `Work` that the dispatcher takes
+            empty = pytree.tree_map_only(torch.Tensor, lambda each: torch.empty(0, dtype=each.dtype), args)
+            work = func(*empty, **kwargs)
+            self.recorder.record(func, args, kwargs, work)
+            as_if_alone(func, args)
+            return work
         if not func._schema.is_mutable:
             outputs = self._recorded(func, args, kwargs, results_on_host(func, args, kwargs)[0])
         else:

@@ -36,7 +36,8 @@ def naming_modules(recorder: Recorder) -> Iterator[None]:
         }
         recorder.name(parameters)
         recorder.own(parameters.values(), Category.PARAMETER)
-        recorder.own(module.buffers(), Category.OTHER)
+        # Megatron-Core's DistributedDataParallel has a list of its own under the name `buffers`
+        recorder.own(nn.Module.buffers(module), Category.OTHER)
         recorder.follow(parameters.values())
 
     handle = torch_modules.register_module_forward_pre_hook(name)

@@ -21,6 +21,7 @@ from forerun.virtual.cuda.shadow import host_copy
 from forerun.virtual.placement import replace_data
 
 VIRTUAL = torch.device("privateuseone")  # the slot: its name `virtual` is there once it is registered
+FIRST = torch.device("privateuseone", 0)
 _CARD = [torch.device("cuda", 0)]
 """The card of this rank, by the name that the program calls it."""
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
@@ -39,9 +40,13 @@ def is_virtual(value: Any) -> bool:
 
 
 def to_virtual(value: Any) -> Any:
-    """The virtual device for `cuda` in any form, in containers too; anything else as it is."""
+    """The virtual device for `cuda` in any form, in containers too; anything else as it is.
+
+    A bare number is the accelerator's device of that number to PyTorch's own parsers (`Module.to(rank)`): of a rank
+    other than the first, a second virtual device. The first keeps its number, which Inductor asks for.
+    """
     if isinstance(value, torch.device):
-        return VIRTUAL if value.type == "cuda" else value
+        return VIRTUAL if value.type == "cuda" else FIRST if value.type == DEVICE and value.index else value
     if isinstance(value, str):
         return VIRTUAL if value == "cuda" or value.startswith("cuda:") else value
     if type(value) in (tuple, list):
@@ -103,6 +108,10 @@ class CudaNames(TorchFunctionMode):
             return func(host_copy(args[0]), *args[1:], **kwargs)
         if func in FROM_PYTHON:
             return _from_python(func, args, kwargs)
+        if isinstance(kwargs.get("device"), int):  # torch.empty(2, device=torch.cuda.current_device())
+            kwargs = {**kwargs, "device": VIRTUAL}
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], VIRTUAL, *args[2:])
         return func(*to_virtual(args), **to_virtual(kwargs))
 
 

@@ -159,7 +159,7 @@ def answering(device: Device, card: LiveCard, ranks: int = 1) -> Iterator[None]:
                     "_get_accelerator": lambda: torch.device("cuda"),  # FSDP moves parameters there
                     "_cuda_CUDAAllocator_AllocatorState": object,  # imported by torch/_inductor/cudagraph_trees.py:117
                     # inference tensors would pass by the autograd key, where attention is routed and products are split
-                    "_InferenceMode": lambda is_on: torch.set_grad_enabled(not is_on),
+                    "_InferenceMode": _GradInstead,
                     "_scatter": lambda tensor, *_: [tensor.to("cuda")],  # DataParallel on one device
                 },
             ),
@@ -208,6 +208,24 @@ def _address(tensor: torch.Tensor) -> int:
 def _storage_address(storage: torch.UntypedStorage) -> int:
     """The same of a storage: saving looks for weights that share one."""
     return storage._cdata if storage.device.type in (DEVICE, "meta") else torch._C.StorageBase.data_ptr(storage)  # type: ignore[attr-defined]
+
+
+class _GradInstead:
+    """Inference mode as a mode of autograd; it ends with the object, as Dynamo drops the one that it enters."""
+
+    def __init__(self, is_on: bool):
+        self._is_on, self._modes = is_on, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        before = torch.is_grad_enabled()
+        self._modes.callback(torch._C._set_grad_enabled, before)
+        torch._C._set_grad_enabled(not self._is_on)
+
+    def __exit__(self, *exception: object) -> None:
+        self._modes.close()
+
+    def __del__(self) -> None:
+        self._modes.close()
 
 
 def _nothing(*_: object, **__: object) -> None:

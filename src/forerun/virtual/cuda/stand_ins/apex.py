@@ -93,6 +93,26 @@ class _Normalisation(torch.autograd.Function):
         return *gradients, None, None
 
 
+class FusedLayerNormAffineFunction(torch.autograd.Function):
+    """The function behind `FusedLayerNorm`, which Megatron-Core applies itself."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor, normalized_shape: Any, eps: float,
+        memory_efficient: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Normalised input."""
+        if memory_efficient:
+            raise NotImplementedError("apex: memory_efficient layer normalisation keeps its output; it is not modelled")
+        width = normalized_shape if isinstance(normalized_shape, int) else math.prod(normalized_shape)
+        return _Normalisation.forward(ctx, input, weight, bias, input.numel() // width, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> Any:
+        """Gradients of input, weight and bias."""
+        return *_Normalisation.backward(ctx, *upstream)[:3], None, None, None
+
+
 class FusedLayerNorm(nn.LayerNorm):
     """Layer normalisation in one launch."""
 
@@ -118,7 +138,7 @@ def _modules() -> Mapping[str, Mapping[str, Any]]:
         "apex": {},
         "apex.optimizers": optimizers,
         "apex.normalization": norms,
-        "apex.normalization.fused_layer_norm": norms,
+        "apex.normalization.fused_layer_norm": norms | {"FusedLayerNormAffineFunction": FusedLayerNormAffineFunction},
     }
 
 

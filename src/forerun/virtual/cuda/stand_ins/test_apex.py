@@ -44,3 +44,16 @@ def test_normalisations_keep_their_input_and_their_statistics():
 def test_the_rest_of_apex_is_named():
     with forerun.virtual_cuda("t4"), pytest.raises(ImportError, match=r"(?s)apex\.amp.*stand_in"):
         import apex.amp  # noqa: F401
+
+
+def test_megatrons_layer_normalisation_is_one_kernel():
+    with forerun.virtual_cuda("t4") as gpu:
+        from apex.normalization.fused_layer_norm import FusedLayerNormAffineFunction
+
+        x = torch.randn(64, 512, device="cuda", requires_grad=True)
+        weight, bias = torch.ones(512, device="cuda", requires_grad=True), torch.zeros(512, device="cuda")
+        FusedLayerNormAffineFunction.apply(x, weight, bias, 512, 1e-5, False).sum().backward()
+        assert weight.grad.shape == (512,)
+        with pytest.raises(NotImplementedError, match="memory_efficient"):
+            FusedLayerNormAffineFunction.apply(x, weight, bias, 512, 1e-5, True)
+    assert len(operators(gpu, "apex_layer_norm")) == 2

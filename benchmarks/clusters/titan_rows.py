@@ -1,0 +1,75 @@
+"""Runs of torchtitan as commands of torchtitan 0.2.2, which is run as its package has it under `forerun exec`.
+
+The configuration is the published one: a file of settings and options of its command line. Its text data and tokenizer
+are made up (a tokenizer of words), as no number here depends on which tokens they are; the vocabulary of the model is
+its own. Not covered: float8 (torchao) and asynchronous tensor parallelism, which are then taken as bf16 and as the
+ordinary one, and said so in `differs`.
+"""
+
+from typing import Any
+
+from benchmarks.clusters.questions import NETWORKS, Question, Refusal, checkpointing_of, gpu_of
+from benchmarks.clusters.rows import ClusterRun
+
+FLAVORS = {
+    "Llama-3-8B": "8B", "Llama-3.1-8B": "8B", "Llama-3-70B": "70B", "Llama-3.1-70B": "70B", "Llama-3.1-405B": "405B",
+}  # fmt: skip
+SCHEDULES = {"1F1B": "1F1B", "Interleaved 1F1B": "Interleaved1F1B", "interleaved 1F1B": "Interleaved1F1B"}
+STAGES_PER_RANK = {"1F1B": 1, "Interleaved1F1B": 2}
+"""The tables state no micro-batch. torchtitan of then cut a local batch into as many as the pipeline had stages (help
+of `--experimental.pipeline_parallel_microbatches`); it looped over two stages a rank."""
+MODES = {"none": ("none", ""), "full": ("full", ""), "op": ("selective", "op"), "layer": ("selective", "2")}
+
+
+def titan_question(run: ClusterRun) -> Question | Refusal:
+    """Options of torchtitan for a run."""
+    if "torchtitan" not in run["family"]:
+        return Refusal("exec: not a run of torchtitan")
+    if run["model"] not in FLAVORS:
+        return Refusal(f"exec: torchtitan 0.2.2 has no {run['model']}")
+    mode = MODES.get(checkpointing_of(run) or "")
+    if mode is None:
+        return Refusal(f"exec: recomputation '{run['activation_checkpointing']}'")
+    gpu, asks_time = gpu_of(run)
+    per_node = run.whole("gpus_per_node", 8)
+    network = NETWORKS.get(run["network"]) if run.whole("n_gpus") > per_node else None
+    options: dict[str, Any] = {
+        "model.flavor": FLAVORS[run["model"]], "training.local_batch_size": _local_batch(run),
+        "training.seq_len": run.whole("seq_len"), "activation_checkpoint.mode": mode[0],
+        "parallelism.tensor_parallel_degree": run.whole("tp"), "parallelism.pipeline_parallel_degree": run.whole("pp"),
+        "parallelism.context_parallel_degree": run.whole("cp"),
+    }  # fmt: skip
+    if mode[1]:
+        options["activation_checkpoint.selective_ac_option"] = mode[1]
+    if run["compile"] == "True":
+        options["compile.enable"] = True
+    if run.whole("pp") > 1:
+        schedule = SCHEDULES.get(run["pp_schedule"])
+        if schedule is None:
+            return Refusal(f"exec: schedule '{run['pp_schedule']}'")
+        options["parallelism.pipeline_parallel_schedule"] = schedule
+        stages = run.whole("pp") * STAGES_PER_RANK[schedule]
+        options["parallelism.pipeline_parallel_microbatch_size"] = max(1, _local_batch(run) // stages)
+    ranks = run.whole("n_gpus")
+    content = {"options": options, "nodes": -(-ranks // per_node), "ranks_per_node": min(ranks, per_node)}
+    if network:
+        content["network"] = network
+    return Question("titan", gpu, content, _differences(run), asks_time)
+
+
+def _local_batch(run: ClusterRun) -> int:
+    """torchtitan's local batch: sequences of a data-parallel rank and step; a pipeline cuts it into micro-batches."""
+    return run.whole("global_batch") // run.whole("dp") if run.whole("pp") > 1 else run.whole("micro_batch")
+
+
+def _differences(run: ClusterRun) -> tuple[str, ...]:
+    listed = []
+    if run["fp8"]:
+        listed.append("float8 products as bf16")
+    if "async TP" in run["notes"] or "AsyncTP" in run["notes"]:
+        listed.append("asynchronous tensor parallelism as the ordinary one")
+    if not run["compile"]:
+        listed.append("compile not stated, taken as off")
+    if "power limited" in run["gpu"]:
+        listed.append("a card with less power than the catalogue's")
+    return tuple(listed)

@@ -1,0 +1,74 @@
+"""Programs that are not the first rank of their machine: device numbers, coalesced collectives, modules with odd names."""
+
+import torch
+from torch import nn
+
+import forerun
+from forerun.forecasting.program import forecast_program
+from forerun.hardware.catalogue import device
+from forerun.virtual.cuda.launchers import parse_command
+
+NUMBERS = """
+import torch
+from torch import nn
+net = nn.Linear(8, 8).to(3)
+inputs = [
+    torch.ones(4, 8).to(3), torch.empty(4, 8, device=3), torch.tensor([1.0] * 8, device=3),
+    torch.ones(4, 8).cuda(3), torch.ones(4, 8).to(device=3), torch.ones(4, 8).to("cuda:3"),
+]
+assert {each.device for each in inputs} == {torch.device("cuda", 3)}
+net(sum(inputs)).sum().backward()
+assert net.weight.grad.device == torch.device("cuda", 3)
+"""
+
+
+def test_a_ranks_number_is_its_card(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(NUMBERS)
+    command = ["torchrun", "--nproc-per-node", "4", str(script)]
+    _, run = forecast_program(parse_command(command), command, [device("t4")], rank=3)
+    assert run.exit_code == 0, run.error
+
+
+COALESCED = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+flat = torch.zeros(4096, device="cuda")
+with dist._coalescing_manager(dist.group.WORLD, async_ops=False):
+    dist.all_reduce(flat[:3])
+    dist.all_reduce(flat[8:9])
+with dist._coalescing_manager(dist.group.WORLD, async_ops=True) as started:
+    dist.reduce_scatter_single(flat[3072:], flat)
+started.wait()
+"""
+
+
+def test_coalesced_collectives_fill_what_they_are_handed(tmp_path):
+    """They have no fake kernel; on the host, a reduce-scatter into a part of its own input would be refused."""
+    script = tmp_path / "train.py"
+    script.write_text(COALESCED)
+    command = ["torchrun", "--nproc-per-node", "4", str(script)]
+    _, run = forecast_program(parse_command(command), command, [device("t4")], rank=3)
+    assert run.exit_code == 0, run.error
+    names = [call.name for call in run.session.recorder.trace.calls]
+    assert "c10d.allreduce_coalesced_.default" in names
+    assert "c10d.reduce_scatter_tensor_coalesced_.default" in names
+
+
+class Chunk(nn.Module):
+    """Has a list under a name of nn.Module's, as Megatron-Core's DistributedDataParallel has."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.BatchNorm1d(8)
+        self.buffers = []
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_modules_may_use_the_name_buffers():
+    with forerun.virtual_cuda("t4"):
+        out = Chunk().cuda()(torch.ones(4, 8, device="cuda"))
+    assert out.shape == (4, 8)
