@@ -3,7 +3,7 @@
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,10 @@ from forerun.forecasting.request import ForecastRequest, MeasuredTimes
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device
 from forerun.plan.choose import PlanLimits, make_plan
+from forerun.plan.cluster import make_cluster_plan
+from forerun.plan.cluster_outcome import ClusterPlan
 from forerun.plan.compare import compare_gpus
+from forerun.plan.fan_out import fan_out
 from forerun.plan.migrate import make_migration
 from forerun.plan.outcome import GpuComparison, Migration, RunPlan, WhatIf
 from forerun.plan.what_if import what_if
@@ -177,6 +180,42 @@ def plan_settings(
     """The settings to run with on the best of `devices`, within `limits`; `allow` widens what may be changed."""
     with _no_cycle_collection():
         return make_plan(settings, devices, _request_maker(ledger), limits=limits, allow=allow, on_progress=on_progress)
+
+
+def plan_cluster_settings(
+    settings: Settings,
+    device: Device,
+    counts: Sequence[int],
+    ledger_url: str | None = None,
+    *,
+    limits: PlanLimits | None = None,
+    workers: str = "1",
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> ClusterPlan:
+    """The number of GPUs, of `counts`, and the layout to run with; `workers` is a number of processes, auto or ray.
+
+    Scripts that ask for several processes start them below `if __name__ == "__main__"`.
+    """
+    ask = RequestMaker(ledger_url)
+    with _no_cycle_collection(), fan_out(workers) as fan:
+        return make_cluster_plan(settings, device, counts, ask, limits=limits, fan=fan, on_progress=on_progress)
+
+
+@dataclass(frozen=True)
+class RequestMaker:
+    """Makes requests of settings; goes to other processes as it is."""
+
+    ledger_url: str | None
+
+    def __call__(self, settings: Settings, device: Device) -> ForecastRequest:
+        """The request, with what the ledger knows of such runs."""
+        request = request_of(settings, device, None)
+        if self.ledger_url is None:
+            return request
+        from forerun.ledger.store import open_ledger
+
+        with open_ledger(self.ledger_url) as ledger:
+            return with_experience(request, ledger)
 
 
 def migrate_settings(

@@ -4,9 +4,9 @@ Predicted and measured values share field names and units (bytes, seconds, FLOP)
 record is frozen, serialises to JSON with `model_dump_json()`, and reads back with `model_validate_json()`.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 FORECAST_SCHEMA = "forerun.forecast/1"
 MEASUREMENT_SCHEMA = "forerun.measurement/1"
@@ -104,6 +104,40 @@ class RunPhases(Record):
     checkpoint_seconds: float = 0.0
 
 
+class RunReliability(Record):
+    """A run that is interrupted: means over what may happen, checkpoints as set and as often as is best."""
+
+    source: str
+    """Where the rate of failures comes from."""
+    seconds_between_interruptions: float | None
+    """Of the whole job: failures of its GPUs and machines that are taken away; null where there are none."""
+    interruptions: float | None
+    """How many are expected; this and the times are null where the run never ends."""
+    restart_seconds: float
+    checkpoint_wait_seconds: float
+    """Training stands still for one checkpoint."""
+    checkpoint_write_seconds: float
+    """From its moment until it is durable."""
+    seconds: float | None
+    """The run with checkpoints as set."""
+    goodput: float
+    """Fraction of that time in which the run gets on: training that is not done again, and scoring."""
+    repeated_seconds: float | None
+    """Work that is lost and done again."""
+    every_steps: int
+    best_every_steps: int
+    """Steps between checkpoints that make the run shortest."""
+    best_seconds: float | None
+    """The run with those."""
+    best_goodput: float
+    cost: float | None
+    """Dollars of `seconds` at the price that is paid; null where no price is known."""
+    on_demand_cost: float | None
+    """The same where no machine is taken away, at the full price."""
+    energy_joules: float | None
+    """Of the GPUs at their board's limit, machines and cooling aside; null where that is unknown."""
+
+
 class RunForecast(Record):
     """A whole run. `checkpoint_bytes` is the size of one checkpoint; `cost` is null where no price is known."""
 
@@ -114,6 +148,13 @@ class RunForecast(Record):
     seconds: Range
     phases: RunPhases
     cost: float | None
+    reliability: RunReliability | None = None
+    """Where `reliability` of the settings says something; else the key is left out."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content = dump(self)
+        return content if self.reliability is not None else {k: v for k, v in content.items() if k != "reliability"}
 
 
 class OperatorTime(Record):

@@ -11,6 +11,7 @@ MICRO = 1e-6
 MILLI = 1e-3
 MINUTE = 60.0
 HOUR = 3600.0
+KILOWATT_HOUR = KILO * HOUR  # joules
 
 
 def format_bytes(count: float) -> str:

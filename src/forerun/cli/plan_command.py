@@ -1,12 +1,11 @@
 """`forerun plan`: the settings to run with, why these, and what changes from one GPU to another."""
 
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forerun.cli.cluster_plan import ClusterOptions, GpusOption, WorkersOption, plan_cluster
 from forerun.cli.options import (
     EXIT_DOES_NOT_FIT,
     BudgetOption,
@@ -21,6 +20,7 @@ from forerun.cli.options import (
     limits_of,
     print_json,
 )
+from forerun.cli.plan_files import default_path, without_detail, write_plan
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -55,8 +55,13 @@ def plan(
     budget: BudgetOption = None,
     allow: AllowOption = None,
     script: Annotated[
-        str | None, typer.Option("--script", metavar="KIND", help="Print a slurm or skypilot job instead of tables.")
+        str | None,
+        typer.Option(
+            "--script", metavar="KIND", help="Print a slurm or skypilot job (--gpus: more) instead of tables."
+        ),
     ] = None,
+    gpus: GpusOption = None,
+    workers: WorkersOption = "auto",
     overrides: SetOption = None,
     what_if: WhatIfOption = False,
     confirmed: Annotated[
@@ -74,6 +79,11 @@ def plan(
     from forerun.runs.registry import recipe_names
 
     limits, words = limits_of(deadline, budget), allowed(allow or [])
+    if gpus is not None:
+        others = {"--from": before, "--to": after, "--allow": allow, "--what-if": what_if, "--confirm": confirmed}
+        options = ClusterOptions(gpu_names(gpu, default=DEFAULT_GPU), gpus, workers, script, write, limits, as_json)
+        plan_cluster(resolve(target, overrides or ()), options, [name for name, value in others.items() if value])
+        return
     devices, settings = _devices(gpu, before, after), resolve(target, overrides or ())
     if confirmed:
         _require_here(devices, before)
@@ -89,12 +99,21 @@ def plan(
             document = _confirm(document, settings, ledger, on_progress)
         if what_if:
             document = _with_lines(document, ledger, on_progress)
+    _finish(document, write, script, as_json)
+
+
+def _finish(document: "RunPlan | Migration", write: Path | None, script: str | None, as_json: bool) -> None:
+    """Print the document, or its job, and write the settings."""
+    from rich.console import Console
+
+    from forerun.plan.outcome import RunPlan
+
     planned = document if isinstance(document, RunPlan) else document.after
-    path = write or _default_path(planned)
+    path = write or default_path(planned)
     job = _job(planned, script, path)
-    where = _write(planned, path)
+    where = write_plan(planned, path)
     if as_json:
-        print_json(_without_detail(document.model_dump(mode="json", by_alias=True)) | job)
+        print_json(without_detail(document.model_dump(mode="json", by_alias=True)) | job)
     elif job:
         typer.echo(job["script"], nl=False)
     else:
@@ -183,32 +202,3 @@ def _job(planned: "RunPlan", kind: str | None, path: Path) -> dict[str, str]:
     from forerun.plan.launchers import script
 
     return {"script": script(planned, kind, path)} if kind is not None and planned.meets_limits else {}
-
-
-def _write(planned: "RunPlan", path: Path) -> str | None:
-    """Write the settings of a plan that keeps its limits; says where, and what it replaces."""
-    from forerun.plan.settings_file import write_settings
-    from forerun.runs.registry import recipe_names
-
-    if not planned.meets_limits:
-        return None
-    replaced = " (an earlier plan there was replaced)" if path.exists() else ""
-    write_settings(planned, path, shlex.join(["forerun", *sys.argv[1:]]))
-    trains = planned.settings is not None and planned.settings["workload"] in recipe_names()
-    how = f"Run them with: forerun train {path}" if trains else f"Forecast them with: forerun forecast {path}"
-    return f"Settings: {path}{replaced}. {how}"
-
-
-def _default_path(planned: "RunPlan") -> Path:
-    from forerun.plan.settings_file import file_name
-
-    return Path(f"{file_name(planned.name)}.plan.yaml")
-
-
-def _without_detail(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with its forecasts as `forecast --json` prints them."""
-    for part in (document, document.get("before"), document.get("after")):
-        for name in ("forecast", "given"):
-            if isinstance(part, dict) and isinstance(part.get(name), dict):
-                part[name].pop("detail", None)
-    return document

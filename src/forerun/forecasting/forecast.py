@@ -15,6 +15,7 @@ from forerun.forecasting.made_with import made_with
 from forerun.forecasting.quantization_warnings import quantization_warnings
 from forerun.forecasting.ranges import SETTINGS, group_of, run_range, shares, spread
 from forerun.forecasting.rank_warnings import rank_warnings
+from forerun.forecasting.reliability import reliability_warnings, with_reliability
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.memory.overhead import outside_bytes
@@ -69,7 +70,7 @@ def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> F
         memory=memory,
         step=_step(request, model),
         run=run,
-        warnings=_warnings(request, model),
+        warnings=[*_warnings(request, model), *reliability_warnings(request.settings, request.device, run)],
         not_modelled=_not_modelled(request, model),
         detail=_detail(request, model, corrected_by),
     )
@@ -160,7 +161,7 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
         phases=phases,
         cost=None if price is None else price * expected / HOUR * settings.parallel.world_size,
     )
-    return forecast, factors
+    return with_reliability(settings, request.device, forecast, write_seconds, price), factors
 
 
 def _checkpoint_seconds(

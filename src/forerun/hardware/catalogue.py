@@ -54,6 +54,8 @@ class Device(Record):
     sm_count: int | None = None
     l2_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
+    board_watts: float | None = None
+    """The board's power limit as sold; null where it is not known, or sources differ."""
     device_names: tuple[str, ...] = ()
     """Strings that drivers report, recorded from real machines."""
     context_bytes: Range = Range(optimistic=0, expected=0, conservative=0)

@@ -49,7 +49,15 @@ def test_each_recorded_name_reaches_its_row_and_only_it(row: Device):
 def test_every_number_has_a_source(row: Device):
     for field in (*NUMBERS, "device_names"):
         assert len(row.sources.get(field, "")) > 15, f"{row.name}: {field} has no source"
-    assert set(row.sources) == {*NUMBERS, "device_names"}
+    power = {"board_watts"} if row.board_watts is not None else set()
+    assert set(row.sources) == {*NUMBERS, "device_names", *power}
+
+
+@each_row
+def test_a_board_that_draws_more_has_more_arithmetic_or_is_older(row: Device):
+    """No watt of a modern board is worth less than 0.2 or more than 4.5 TFLOP/s of float16 (T4 0.93, B200 2.25)."""
+    if row.board_watts is not None:
+        assert 0.2 < row.peak("float16") / TERA / row.board_watts < 4.5
 
 
 @each_row

@@ -251,7 +251,7 @@ def give_back_memory() -> None:
 def what_is_traced(settings: Settings) -> str:
     """Everything that the trace of a step depends on, beside its shape and the device."""
     content = settings.model_dump(
-        mode="json", exclude={"name", "schedule", "checkpoints", "evaluation", "data", "batch"}
+        mode="json", exclude={"name", "schedule", "checkpoints", "evaluation", "data", "batch", "reliability"}
     )  # fmt: skip
     del content["optimizer"]["learning_rate"]
     content["data"] = settings.data.mean_tokens, settings.data.source

@@ -8,10 +8,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from forerun.records import Forecast, Range, Record, Verdict, VerdictRow
+from forerun.records import Forecast, Range, Record, RunReliability, Verdict, VerdictRow
 from forerun.report.fitted_table import FittedTable
 from forerun.report.tables import ResultTable
-from forerun.units import format_bytes, format_percent, format_seconds
+from forerun.units import KILOWATT_HOUR, format_bytes, format_percent, format_seconds
 
 BAR_WIDTH = 24
 GOOD, BAD, FAINT = "green", "red", "dim"
@@ -90,7 +90,30 @@ def _run(forecast: Forecast) -> Table:
     size = format_bytes(run.checkpoint_bytes)
     table.add_row("  checkpoints", f"{run.checkpoints_written}", Text(f"{size} each", style=FAINT))
     table.add_row("  cost", cost_text(run.cost), "")
+    if run.reliability is not None:
+        _add_reliability(table, run.reliability)
     return table
+
+
+def _add_reliability(table: Table, run: RunReliability) -> None:
+    """Rows of the run with its interruptions."""
+    between = run.seconds_between_interruptions
+    often = "none" if between is None else f"one in {format_seconds(between)}"
+    saved = f"best every {run.best_every_steps:,} steps: {_or_endless(run.best_seconds)}"
+    energy = "unknown" if run.energy_joules is None else f"{run.energy_joules / KILOWATT_HOUR:,.0f} kWh"
+    table.add_row(Text("Run with failures", style="bold"), _or_endless(run.seconds), Text(run.source, style=FAINT))
+    count = "–" if run.interruptions is None else f"{run.interruptions:,.1f}"
+    often += f", restart {format_seconds(run.restart_seconds)}"
+    table.add_row("  interruptions", count, Text(often, style=FAINT))
+    table.add_row("  goodput", format_percent(run.goodput), Text(_bar(run.goodput), style="cyan"))
+    table.add_row("  work done again", _or_endless(run.repeated_seconds), "")
+    table.add_row("  checkpoints", f"every {run.every_steps:,}", Text(saved, style=FAINT))
+    table.add_row("  cost", cost_text(run.cost), Text(f"on demand {cost_text(run.on_demand_cost)}", style=FAINT))
+    table.add_row("  energy", energy, Text("GPUs at their board's limit", style=FAINT))
+
+
+def _or_endless(seconds: float | None) -> str:
+    return "never ends" if seconds is None else format_seconds(seconds)
 
 
 def _add_phases(table: Table, phases: Record, whole: float) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
 from forerun.settings.plain import LARGEST
+from forerun.settings.reliability import ReliabilitySettings
 from forerun.settings.section import AnyNumber, BatchCount, Epochs, PlainSection, SequenceLength
 from forerun.settings.section import Count as Count
 from forerun.settings.section import Section as Section
@@ -262,6 +263,8 @@ class Settings(PlainSection):
     """Devices."""
     cluster: ClusterSettings = ClusterSettings()
     """Machines and what joins them, for forecasts of more devices than one machine has."""
+    reliability: ReliabilitySettings = ReliabilitySettings()
+    """Failures, restarts and machines that are taken away, for the run's expected time and cost."""
     checkpoints: CheckpointSettings = CheckpointSettings()
     """Saving."""
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -284,8 +287,9 @@ class Settings(PlainSection):
     @property
     def hash(self) -> str:
         """16 hex digits that identify the run's settings (everything but `name`)."""
-        # Where nothing is said of machines the hash is what it was before they could be named: the ledger knows it.
-        unnamed = {"name", "cluster"} if self.cluster == ClusterSettings() else {"name"}
+        # Sections that came later are left out where they say nothing: the ledger knows hashes of before.
+        later = {"cluster": ClusterSettings(), "reliability": ReliabilitySettings()}
+        unnamed = {"name", *(name for name, default in later.items() if getattr(self, name) == default)}
         content = self.model_dump(exclude=unnamed)
         for name, default in LATER_WORDS.items():
             if content["parallel"][name] == default:
@@ -296,7 +300,7 @@ class Settings(PlainSection):
     @property
     def resumable_hash(self) -> str:
         """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
-        content = self.model_dump(exclude={"name", "parallel", "cluster"})
+        content = self.model_dump(exclude={"name", "parallel", "cluster", "reliability"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))

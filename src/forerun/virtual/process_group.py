@@ -1,6 +1,7 @@
 """A process group whose other ranks do not exist: collectives return at once and move nothing."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,16 @@ def rank_zero_of(world_size: int, ranks_per_machine: int | None = None) -> Itera
     finally:
         VirtualBackend.ranks, VirtualBackend.ranks_per_machine = 1, None
         dist.destroy_process_group()
+        _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """Drop what DTensor remembers of operators: it takes an equal mesh of another world for the same, and then asks for
+    groups of that world by names that are gone."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()
 
 
 @contextlib.contextmanager

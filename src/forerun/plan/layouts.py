@@ -1,0 +1,190 @@
+"""Which layouts can a number of GPUs take, and what is the least that each holds? Arithmetic; nothing is traced.
+
+A layout is what `parallel` of the settings says: copies, shards, copies of shards, split layers. Each further way to
+spread a step is a field here, a loop in `layouts_of` and a factor of `least_bytes`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from forerun.errors import InvalidSettings
+from forerun.forecasting.request import ForecastRequest
+from forerun.settings.load import settings_from
+from forerun.settings.schema import Settings
+from forerun.step.build import prepare_model
+from forerun.step.tensor_parallel import ARGUMENTS
+
+STATES = {"adamw": 2.0, "adamw-8bit": 0.5, "lion": 1.0, "sgd": 0.0}
+"""Values of state for each trained one, at the least; other rules count none."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What the operators of a rank's micro-batch depend on beside its size: how layers are split and kept."""
+
+    kind: str
+    tensor: int = 1
+    sequence_parallel: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterLayout:
+    """One way to spread a step over GPUs."""
+
+    kind: str
+    """As `parallel.kind`."""
+    data_ranks: int
+    replicate: int = 1
+    tensor: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the job."""
+        return self.data_ranks * self.tensor
+
+    @property
+    def shard(self) -> int:
+        """Ranks that one set of weights is split over, beside `tensor`."""
+        return self.data_ranks // self.replicate if self.kind == "fsdp" else 1
+
+    @property
+    def shape(self) -> StepShape:
+        """What layouts with the same operators share."""
+        return StepShape(self.kind, self.tensor, self.sequence_parallel)
+
+    @property
+    def parallel(self) -> dict[str, Any]:
+        """The section `parallel` of the settings."""
+        split = {"tensor": self.tensor, "sequence_parallel": self.sequence_parallel} if self.tensor > 1 else {}
+        if self.kind == "none":
+            return {"kind": "none", "world_size": self.tensor, **split}
+        if self.kind == "ddp":
+            return {"data": self.data_ranks}
+        return {"kind": "fsdp", "shard": self.shard, "replicate": self.replicate, **split}
+
+    @property
+    def description(self) -> str:
+        """The layout in words, factors of its GPUs."""
+        words = {"none": [], "ddp": [f"data {self.data_ranks}"], "fsdp": [f"shard {self.shard}"]}[self.kind]
+        words += [f"replicate {self.replicate}"] if self.replicate > 1 else []
+        words += [f"tensor {self.tensor}"] if self.tensor > 1 else []
+        return (" × ".join(words) or "alone") + (" (sequence)" if self.sequence_parallel else "")
+
+
+def with_layout(settings: Settings, layout: ClusterLayout, **changes: Any) -> Settings:
+    """`settings` over the GPUs of `layout`, with further top-level `changes`.
+
+    Raises:
+        InvalidSettings: the result breaks a rule.
+    """
+    return settings_from(settings.model_dump() | {"parallel": layout.parallel} | changes)
+
+
+def layouts_of(settings: Settings, gpus: int) -> Iterator[ClusterLayout]:
+    """Layouts of `gpus` that are worth a look, before anything is known of the model.
+
+    Layers are split inside a machine only. Sharding goes over all data ranks, over those of one machine, and over the
+    number of machines half-way between.
+    """
+    near = min(gpus, settings.cluster.gpus_per_node)
+    for tensor in (t for t in range(1, near + 1) if near % t == 0 and gpus % t == 0):
+        ranks = gpus // tensor
+        in_sequence = tensor > 1 and settings.batch.sequence_length % tensor == 0
+        if ranks == 1:
+            yield ClusterLayout("none", 1, 1, tensor, in_sequence)
+            continue
+        if tensor == 1:
+            yield ClusterLayout("ddp", ranks)
+        for shard in _shards(ranks, max(1, near // tensor)):
+            yield ClusterLayout("fsdp", ranks, ranks // shard, tensor, in_sequence)
+
+
+def _shards(ranks: int, near: int) -> list[int]:
+    """Numbers of ranks to shard over: all, those of a machine, and half-way between on the scale of doublings."""
+    sizes = [near * 2**power for power in range(ranks.bit_length()) if ranks % (near * 2**power) == 0]
+    own = [ranks, *([sizes[0], sizes[len(sizes) // 2]] if sizes else [])]
+    return [size for size in dict.fromkeys(own) if size > 1]
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Numbers of a model that bounds are made of."""
+
+    parameters: int
+    trained: int
+    divisible: dict[str, int]
+    """What split layers must divide: word → number."""
+
+
+def model_size(request: ForecastRequest) -> ModelSize:
+    """Sizes of the model of `request`, built without weights.
+
+    Raises:
+        ForerunError: it cannot be built.
+    """
+    with torch.device("meta"):
+        model: Any = prepare_model(request.settings, request.workload, pretrained=False)
+    config = getattr(model.config, "get_text_config", lambda: model.config)()
+    sizes = {word: getattr(config, name) for name, word in ARGUMENTS.items() if getattr(config, name, None)}
+    return ModelSize(
+        sum(p.numel() for p in model.parameters()),
+        sum(p.numel() for p in model.parameters() if p.requires_grad),
+        sizes,
+    )
+
+
+def least_bytes(settings: Settings, layout: ClusterLayout, size: ModelSize) -> float:
+    """Bytes of weights, gradients and optimizer state of one rank at the least."""
+    width = 2.0 if settings.precision.endswith("-true") else 4.0
+    stored = 0.5 if settings.quantization != "none" else width
+    gradient = 0.0 if settings.optimizer.in_backward else width
+    states = width * STATES.get(settings.optimizer.name, 0.0)
+    trained = size.trained * (gradient + states)
+    return (size.parameters * stored + trained) / (layout.shard * layout.tensor)
+
+
+def indivisible(layout: ClusterLayout, size: ModelSize) -> str:
+    """What of the model `layout.tensor` does not divide, in words; empty where it divides all."""
+    for word, number in size.divisible.items():
+        if number % layout.tensor:
+            return f"{number} {word} cannot be divided by tensor={layout.tensor}"
+    return ""
+
+
+def require_searchable(settings: Settings) -> None:
+    """Refuse settings whose ways over GPUs the search does not know.
+
+    Raises:
+        InvalidSettings: ZeRO or offloading.
+    """
+    parallel = settings.parallel
+    if parallel.zero or parallel.offload != "none":
+        raise InvalidSettings(
+            f"--gpus: searches copies, shards and split layers; found parallel.zero={parallel.zero}, "
+            f"offload={parallel.offload!r}. Leave them out."
+        )
+
+
+def counts_of(text: str) -> list[int]:
+    """Numbers of GPUs of `8..1024` (doublings, the last one included), `8,24,64` or `64`.
+
+    Raises:
+        InvalidSettings: it is none of these.
+    """
+    try:
+        if ".." in text:
+            low, high = (int(part) for part in text.split(".."))
+            counts = [low * 2**power for power in range(max(1, high).bit_length()) if low * 2**power < high] + [high]
+            is_right = 1 <= low <= high
+        else:
+            counts = [int(part) for part in text.split(",")]
+            is_right = min(counts) >= 1
+    except ValueError:
+        counts, is_right = [], False
+    if not is_right:
+        raise InvalidSettings(f"--gpus wants numbers of GPUs, as 8..1024 (doublings), 8,24,64 or 64; found {text!r}.")
+    return sorted(set(counts))

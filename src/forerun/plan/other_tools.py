@@ -1,0 +1,150 @@
+"""The same layout in the words of torchtitan (TOML) and Megatron-LM (arguments), for causal language models.
+
+torchtitan 0.2.2 (`torchtitan/config/job_config.py`, read) has sequence parallelism wherever layers are split.
+Megatron-FSDP shards as FSDP2 does; its flags are those of Megatron-LM's own guide (megatron_fsdp, read 2026-11-23).
+Not the same there: kernels, the order of exchanges, what is recomputed where `selective`; so memory and time differ.
+"""
+
+from typing import Any
+
+from forerun.errors import InvalidSettings
+from forerun.models.build import config_of
+from forerun.settings.schema import Settings
+
+TITAN_FLAVORS: dict[tuple[Any, ...], tuple[str, str]] = {
+    ("llama", 4096, 32, 32, 8): ("llama3", "8B"), ("llama", 8192, 80, 64, 8): ("llama3", "70B"),
+    ("llama", 16384, 126, 128, 8): ("llama3", "405B"), ("qwen3", 4096, 36, 32, 8): ("qwen3", "8B"),
+}  # fmt: skip
+"""Type, width, blocks, heads and key-value heads → torchtitan's name and flavor (its models' `__init__.py`, 0.2.2)."""
+UNCLIPPED = 1e6
+"""torchtitan always clips; no norm of gradients comes near this."""
+RECOMPUTED = {"none": "none", "blocks": "full", "selective": "selective"}
+
+
+def torchtitan_settings(settings: Settings) -> str:
+    """A configuration file of torchtitan with the layout of `settings`.
+
+    Raises:
+        InvalidSettings: a model that it has no flavor of, or weights that are not kept in fp32 beside bf16 products.
+    """
+    config = _text_config(settings, "torchtitan")
+    names = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    flavor_of = TITAN_FLAVORS.get(tuple(getattr(config, name, None) for name in names))
+    if flavor_of is None:
+        flavors = ", ".join(" ".join(flavor) for flavor in TITAN_FLAVORS.values())
+        raise InvalidSettings(f"--script torchtitan: flavors that are known: {flavors}; found {settings.model.name}.")
+    _require_bf16(settings, "torchtitan")
+    model, flavor = flavor_of
+    parallel, batch, optimizer = settings.parallel, settings.batch, settings.optimizer
+    shard = parallel.data_ranks // parallel.replicate if parallel.kind == "fsdp" else 1
+    sections: dict[str, dict[str, Any]] = {
+        "job": {"description": settings.name},
+        "model": {"name": model, "flavor": flavor, "hf_assets_path": f"./assets/hf/{settings.model.name}"},
+        "optimizer": {
+            "name": "AdamW", "lr": optimizer.learning_rate, "weight_decay": optimizer.weight_decay,
+            "implementation": "fused" if optimizer.implementation == "auto" else optimizer.implementation,
+        },
+        "lr_scheduler": {"warmup_steps": settings.schedule.warmup_steps},
+        "training": {
+            "local_batch_size": batch.micro_batch_size, "global_batch_size": settings.global_batch_size,
+            "seq_len": batch.sequence_length, "max_norm": optimizer.max_gradient_norm or UNCLIPPED,
+            **({"steps": settings.schedule.max_steps} if settings.schedule.max_steps is not None else {}),
+            "mixed_precision_param": "bfloat16", "mixed_precision_reduce": "float32",
+        },
+        "parallelism": {
+            "data_parallel_replicate_degree": parallel.data_ranks // shard,
+            "data_parallel_shard_degree": shard,
+            "tensor_parallel_degree": parallel.tensor,
+            "pipeline_parallel_degree": 1,
+            "context_parallel_degree": 1,
+        },
+        "activation_checkpoint": {"mode": RECOMPUTED[settings.activation_checkpointing], "selective_ac_option": "op"},
+        "checkpoint": {
+            "enable": True, "interval": settings.checkpoints.every_steps,
+            "keep_latest_k": settings.checkpoints.keep_last, "async_mode": "async_with_pinned_mem",
+        },
+    }  # fmt: skip
+    return "".join(_toml_section(name, values) for name, values in sections.items())
+
+
+def megatron_arguments(settings: Settings) -> str:
+    """Arguments of Megatron-LM's `pretrain_gpt.py` with the layout of `settings`, a line each.
+
+    Raises:
+        InvalidSettings: a model that is not built like LLaMA, or weights that are not kept in fp32 beside bf16
+            products.
+    """
+    config = _text_config(settings, "megatron")
+    if getattr(config, "model_type", "") not in ("llama", "mistral"):
+        raise InvalidSettings(
+            f"--script megatron: models built like LLaMA; found {settings.model.name} of type {config.model_type}."
+        )
+    _require_bf16(settings, "megatron")
+    batch, optimizer = settings.batch, settings.optimizer
+    rope = getattr(config, "rope_theta", None) or (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
+    tied = [] if config.tie_word_embeddings else ["--untie-embeddings-and-output-weights"]
+    lines = [
+        f"--num-layers {config.num_hidden_layers}", f"--hidden-size {config.hidden_size}",
+        f"--ffn-hidden-size {config.intermediate_size}", f"--num-attention-heads {config.num_attention_heads}",
+        f"--group-query-attention --num-query-groups {config.num_key_value_heads}",
+        "--swiglu --normalization RMSNorm --disable-bias-linear", *tied,
+        "--position-embedding-type rope", *([f"--rotary-base {int(rope)}"] if rope else []),
+        f"--seq-length {batch.sequence_length}", f"--max-position-embeddings {batch.sequence_length}",
+        f"--micro-batch-size {batch.micro_batch_size}", f"--global-batch-size {settings.global_batch_size}",
+        *_megatron_layout(settings),
+        *{"none": [], "selective": ["--recompute-granularity selective"],
+          "blocks": ["--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"],
+          }[settings.activation_checkpointing],
+        "--bf16", f"--lr {optimizer.learning_rate:g}", f"--weight-decay {optimizer.weight_decay:g}",
+        f"--lr-warmup-iters {settings.schedule.warmup_steps}", f"--save-interval {settings.checkpoints.every_steps}",
+        *([f"--clip-grad {optimizer.max_gradient_norm:g}"] if optimizer.max_gradient_norm else ["--clip-grad 0"]),
+        *([f"--train-iters {settings.schedule.max_steps}"] if settings.schedule.max_steps else []),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _megatron_layout(settings: Settings) -> list[str]:
+    parallel = settings.parallel
+    lines = [f"--tensor-model-parallel-size {parallel.tensor}", "--pipeline-model-parallel-size 1"]
+    if parallel.sequence_parallel:
+        lines.append("--sequence-parallel")
+    if parallel.kind != "fsdp":
+        return lines
+    lines += [
+        "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
+        "--no-gradient-accumulation-fusion --use-distributed-optimizer --ckpt-format fsdp_dtensor",
+    ]
+    if parallel.replicate > 1:
+        lines.append(
+            f"--num-distributed-optimizer-instances {parallel.replicate} --outer-dp-sharding-strategy no_shard"
+        )
+    return lines
+
+
+def _text_config(settings: Settings, tool: str) -> Any:
+    if settings.workload != "causal-lm" or settings.adapter.kind != "none" or settings.quantization != "none":
+        raise InvalidSettings(
+            f"--script {tool}: trains whole causal language models; found workload={settings.workload!r}, "
+            f"adapter.kind={settings.adapter.kind!r}, quantization={settings.quantization!r}."
+        )
+    return config_of(settings)
+
+
+def _require_bf16(settings: Settings, tool: str) -> None:
+    if settings.precision != "bf16-mixed" or settings.optimizer.name != "adamw":
+        raise InvalidSettings(
+            f"--script {tool}: written for bf16 products over fp32 weights with AdamW; found precision="
+            f"{settings.precision!r}, optimizer.name={settings.optimizer.name!r}."
+        )
+
+
+def _toml_section(name: str, values: dict[str, Any]) -> str:
+    return f"\n[{name}]\n" + "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

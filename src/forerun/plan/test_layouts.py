@@ -1,0 +1,83 @@
+"""Layouts multiply to their GPUs, make valid settings, and their bounds are below what is needed."""
+
+import pytest
+
+from forerun.api import request_of
+from forerun.errors import InvalidSettings
+from forerun.hardware.catalogue import device
+from forerun.plan.layouts import (
+    ClusterLayout,
+    ModelSize,
+    counts_of,
+    indivisible,
+    layouts_of,
+    least_bytes,
+    model_size,
+    require_searchable,
+    with_layout,
+)
+from forerun.settings.load import settings_from
+
+RUN = {
+    "name": "r", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "precision": "bf16-mixed",
+    "batch": {"micro_batch_size": 1, "gradient_accumulation_steps": 8, "sequence_length": 64}, "data": {"examples": 999},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 6, 8, 24, 64, 1024])
+def test_every_layout_has_its_gpus_and_makes_settings(gpus):
+    settings = settings_from(RUN)
+    layouts = list(layouts_of(settings, gpus))
+    assert len(set(layouts)) == len(layouts) > 0
+    for layout in layouts:
+        spread = with_layout(settings, layout)
+        assert layout.gpus == spread.parallel.world_size == gpus
+        assert layout.data_ranks == spread.parallel.data_ranks
+        assert layout.tensor == spread.parallel.tensor <= 8
+        assert layout.shard * layout.replicate * layout.tensor == (gpus if layout.kind == "fsdp" else layout.tensor)
+
+
+def test_the_space_has_copies_shards_copies_of_shards_and_split_layers():
+    words = [layout.description for layout in layouts_of(settings_from(RUN), 64)]
+    for word in (
+        "data 64",
+        "shard 64",
+        "shard 8 × replicate 8",
+        "shard 32 × replicate 2",
+        "shard 8 × tensor 8 (sequence)",
+    ):
+        assert word in words
+
+
+def test_numbers_of_gpus_as_the_command_line_names_them():
+    assert counts_of("8..1024") == [8, 16, 32, 64, 128, 256, 512, 1024]
+    assert counts_of("8..20") == [8, 16, 20]
+    assert counts_of("24,8,24") == [8, 24]
+    assert counts_of("64") == [64]
+    for text in ("", "0..8", "16..8", "8...64", "a", "8,-1"):
+        with pytest.raises(InvalidSettings, match="as 8..1024"):
+            counts_of(text)
+
+
+def test_least_bytes_are_sixteen_a_parameter_by_adamw_over_the_ranks_that_split_them():
+    size = ModelSize(10_000, 10_000, {"attention heads": 12})
+    settings = settings_from(RUN)
+    assert least_bytes(settings, ClusterLayout("ddp", 8), size) == 160_000
+    assert least_bytes(settings, ClusterLayout("fsdp", 8, 2, 2), size) == 160_000 / 4 / 2
+    assert indivisible(ClusterLayout("fsdp", 1, 1, 8), size) == "12 attention heads cannot be divided by tensor=8"
+    assert indivisible(ClusterLayout("fsdp", 1, 1, 4), size) == ""
+
+
+def test_the_bound_lies_below_the_state_of_a_forecast_and_near_it():
+    import forerun
+
+    settings = with_layout(settings_from(RUN), ClusterLayout("fsdp", 2))
+    size = model_size(request_of(settings, device("h100-80gb"), None))
+    told = forerun.forecast(settings, gpu="h100-80gb").memory.breakdown
+    state = told.parameter_bytes + told.gradient_bytes + told.optimizer_state_bytes
+    assert 0.5 * state < least_bytes(settings, ClusterLayout("fsdp", 2), size) <= 1.1 * state
+
+
+def test_other_ways_over_gpus_are_refused():
+    with pytest.raises(InvalidSettings, match="parallel.zero=2"):
+        require_searchable(settings_from(RUN | {"parallel": {"data": 8, "zero": 2}}))
