@@ -51,6 +51,7 @@ from forerun.virtual.cuda.steps import StepWatcher
 
 MOST_ASSUMED = 50
 """Assumptions that are listed; the rest are counted."""
+WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
 
 
 class ScriptReport(Record):
@@ -286,13 +287,12 @@ def _step_times(
 def _warm_steps(trace: Trace, watcher: StepWatcher, first: int | None = None) -> list[Trace]:
     """The warm steps, or those from `first` on, each as a trace of its own."""
     spans = watcher.spans[watcher.warm_from if first is None else first :] if watcher.spans else []
-    return [dataclasses.replace(trace, events=trace.events[span.begin : span.end], warm_from=0) for span in spans]
+    return [trace.part(span.begin, span.end) for span in spans]
 
 
 def last_step(trace: Trace, watcher: StepWatcher) -> Trace:
     """The last step of a program as a trace of its own; an empty one where there was none."""
-    span = watcher.spans[-1] if watcher.spans else None
-    return dataclasses.replace(trace, events=trace.events[span.begin : span.end] if span else [], warm_from=0)
+    return trace.part(watcher.spans[-1].begin, watcher.spans[-1].end) if watcher.spans else trace.part(0, 0)
 
 
 def _memory(card: CardReplay, device: Device, world_size: int) -> MemoryForecast:
@@ -376,7 +376,7 @@ def _not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
         listed.append("time of communication between ranks: the links of such a GPU are not known")
     step = last_step(run.session.recorder.trace, run.watcher)
     if any(row.name in ("send", "recv_") for row in count_collectives(step)):
-        listed.append("time that a pipeline stage waits for others")
+        listed.append(WAITS_FOR_STAGES)
     return listed
 
 

@@ -95,26 +95,34 @@ def steady_buckets() -> Iterator[None]:
 def recording_waits(recorder: Recorder) -> Iterator[None]:
     """Note where the default stream of the device is made to wait for an exchange: at `Work.wait`.
 
-    What is started on another stream waits there (FSDP); those waits are not noted.
+    The work of a batch (`batch_isend_irecv`) is that of all its exchanges. What is started on another stream waits
+    there (FSDP); those waits are not noted.
     """
-    started: dict[int, tuple[Any, int]] = {}  # holds each Work: its id is a key
-    trace = recorder.trace
+    started: dict[int, tuple[Any, range]] = {}  # holds each Work: its id is a key
+    trace, together = recorder.trace, [0]
+
+    def beginning(original: Any) -> Any:
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            together[0] = len(trace.ops)
+            return original(*args, **kwargs)
+
+        return begin
 
     def starting(original: Any) -> Any:
         def start(*args: Any, **kwargs: Any) -> Any:
-            count = len(trace.ops)
+            first = together[0] if original is ends_together else len(trace.ops)
             work = original(*args, **kwargs)
-            if len(trace.ops) > count and work is not None:
-                started[id(work)] = work, len(trace.ops) - 1
+            if len(trace.ops) > first and work is not None:
+                started[id(work)] = work, range(first, len(trace.ops))
             return work
 
         return start
 
     def waiting(original: Any) -> Any:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            _, op = started.pop(id(work), (None, None))
-            if op is not None and not recorder.is_muted and current_stream() == 0:
-                trace.waits.append((len(trace.events), op))
+            _, ops = started.pop(id(work), (None, range(0)))
+            if not recorder.is_muted and current_stream() == 0:
+                trace.waits.extend((len(trace.events), op) for op in ops)
             return original(work, *args, **kwargs)
 
         return wait
@@ -122,7 +130,9 @@ def recording_waits(recorder: Recorder) -> Iterator[None]:
     from torch._C._distributed_c10d import FakeWork  # type: ignore[attr-defined]
 
     group = dist.ProcessGroup
-    places = [(group, name, starting) for name in STARTS if name in vars(group)] + [(FakeWork, "wait", waiting)]
+    ends_together = group._end_coalescing  # type: ignore[attr-defined]
+    places = [(group, name, starting) for name in (*STARTS, "_end_coalescing") if name in vars(group)]
+    places += [(group, "_start_coalescing", beginning), (FakeWork, "wait", waiting)]
     # as the class holds them: `getattr` would lose what binds pybind11's functions to an object
     originals = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
     for owner, name, wrapped in places:

@@ -147,6 +147,17 @@ def test_what_the_default_stream_waits_for_is_noted():
     assert len(streams) == 2
 
 
+def test_a_batch_of_messages_is_waited_for_as_one():
+    with forerun.virtual_cuda("h100-80gb") as gpu:
+        dist.init_process_group("nccl", rank=1, world_size=4)
+        x = torch.zeros(1024, device="cuda")
+        batch = [dist.P2POp(dist.isend, x, 0), dist.P2POp(dist.irecv, x, 2), dist.P2POp(dist.isend, x, 2)]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
+    calls = [dict(gpu.trace.calls[gpu.trace.ops[op].call].keywords)[PEER] for _, op in gpu.trace.waits]
+    assert calls == [0, 2, 2]
+
+
 def test_groups_of_all_ranks_are_noted_and_torch_is_as_it_was():
     groups = []
     before = dict(vars(dist.ProcessGroup))
