@@ -43,13 +43,14 @@ class RankStep(Record):
 
 def rank_step(rank: int, step: Trace, costs: Costs) -> RankStep:
     """What `rank` does in the traced step, at the costs of its device."""
-    places = [index for kind, index in step.events if kind == OP]
+    places = [index for kind, index in step.events if kind == OP and step.ops[index].phase is not Phase.PREPARE]
     place_of = {index: place for place, index in enumerate(places)}
     used = sorted({step.ops[index].call for index in places})
     row_of = {call: row for row, call in enumerate(used)}
     waits = {
         place_of[op]: [place_of[each] for each in awaited if each in place_of]
         for op, awaited in waits_by_op(step).items()
+        if op in place_of
     }
     return RankStep(
         rank=rank, calls=timed_calls([step.calls[call] for call in used], costs),

@@ -71,6 +71,7 @@ def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> F
         run=run,
         warnings=_warnings(request, model),
         not_modelled=_not_modelled(request, model),
+        kinds=model.kinds,
         detail=_detail(request, model, corrected_by),
     )
 

@@ -12,36 +12,11 @@ from itertools import groupby
 
 from forerun.clock.costs import Costs
 from forerun.clock.job_step import RankTime
-from forerun.records import Forecast, Record
+from forerun.records import Forecast, RankKind, Record
 from forerun.trace import BETWEEN_RANKS, OP, PEER, Trace
 
 MOST_STAGES = 128
 """Stages of a pipeline that are run; more are refused, as each takes a process."""
-
-
-class RankKind(Record):
-    """Ranks that do the same."""
-
-    ranks: str
-    """Their numbers, such as "0-3,8-11"."""
-    count: int
-    stages: list[int]
-    """Their places in the pipeline, from 0."""
-    rank: int
-    """The one that was run."""
-    fits: bool
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    device_bytes: int
-    """Expected."""
-    compute_seconds: float
-    """Of the device in one step: forward, backward and update."""
-    communication_seconds: float
-    """Of the exchanges that it takes part in, as if nobody were late; those that are hidden included."""
-    exposed_communication_seconds: float | None = None
-    """Of a step of the job: the device waits for exchanges, its own or those of stages before and behind it."""
-    bubble_seconds: float | None = None
-    """Of those: because other stages come later. Both are null where one kind was run."""
 
 
 class StepContent(Record):

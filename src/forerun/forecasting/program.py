@@ -22,7 +22,6 @@ from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.kernel_warnings import kernel_warnings
-from forerun.forecasting.kinds import RankKind
 from forerun.forecasting.live_card import CardMemory, clock_of
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_run import mean_seconds, whole_run
@@ -109,8 +108,6 @@ class ProgramForecast(Forecast):
     """The rank that was run."""
     ranks: list[RankForecast] = []
     """Where several were asked for: each of them; the forecast is that of the one that needs most memory."""
-    kinds: list[RankKind] = []
-    """Ranks that do the same, of the whole job; the forecast is that of the kind that needs most memory."""
     out_of_memory: OutOfMemoryPoint | None = None
 
 

@@ -214,6 +214,11 @@ def require_trainable(settings: Settings) -> None:
             f"adapter.kind: {settings.adapter.kind} is forecast here, not trained: checkpoints and exports of this "
             f"version know LoRA. Set adapter.kind to lora to train."
         )
+    if settings.parallel.pipeline > 1:
+        raise NotSupported(
+            f"parallel.pipeline: is forecast here, not trained: checkpoints of this version do not know stages; found "
+            f"{settings.parallel.pipeline}. Set it to 1 and split with parallel.shard and parallel.tensor to train."
+        )
     for name in ("zero", "offload"):
         value = getattr(settings.parallel, name)
         if value not in (0, "none"):

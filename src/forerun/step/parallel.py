@@ -126,10 +126,10 @@ def _shard_part(model: nn.Module, called: nn.Module, settings: Settings, mesh: A
         mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
     # Stages stay gathered between micro-batches, as torchtitan 0.2.2 has it (distributed/parallel_dims.py and
     # models/llama3/infra/parallelize.py: reshard_after_forward "default").
-    frees = settings.parallel.pipeline == 1
+    kept: dict[str, Any] = {"reshard_after_forward": False} if settings.parallel.pipeline > 1 else {}
     # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
     for module in (*transformer_blocks(model), called):
-        fully_shard(module, mesh=mesh[over], mp_policy=mixed, reshard_after_forward=frees)
+        fully_shard(module, mesh=mesh[over], mp_policy=mixed, **kept)
 
 
 def transformer_blocks(model: nn.Module) -> list[nn.Module]:

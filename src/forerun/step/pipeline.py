@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
-from torch.utils._python_dispatch import _disable_current_modes
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
@@ -61,6 +60,7 @@ def require_pipeline(settings: Settings) -> None:
          "it to fixed"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling does not look for infinities in other stages. "
          "Set it to bf16-mixed"),
+        ("evaluation.examples", settings.evaluation.examples > 0, "scoring over stages is not built. Set it to 0"),
         ("optimizer.in_backward", settings.optimizer.in_backward, "gradients of micro-batches are summed first. Set it "
          "to false"),
         ("parallel.zero", parallel.zero > 0, "ZeRO is modelled for data parallel ranks alone. Set parallel.kind to "
@@ -228,6 +228,14 @@ def _drop_end(model: Any, backbone: Any) -> None:
             backbone.add_module(name, PassedOn(child))
 
 
+class _Known:
+    """The vote of stages that all know their shapes: a tensor's value would be unknown on a virtual GPU."""
+
+    def item(self) -> int:
+        """Yes."""
+        return 1
+
+
 class Pipeline:
     """The stages of one rank, and the schedule that runs them."""
 
@@ -264,18 +272,15 @@ class Pipeline:
             """One whose neighbours do not exist: it does not ask them whether they know their shapes."""
 
             def _warmup_forward_vote(self, *args: Any, **kwargs: Any) -> Any:
-                with _disable_current_modes():
-                    return torch.ones(1, dtype=torch.int32)
+                return _Known()
 
             def _warmup_backward_result(self, *args: Any, **kwargs: Any) -> Any:
-                return self._warmup_forward_vote()
+                return _Known()
 
         self._stage_class = VirtualStage if self._is_virtual else Stage
 
     def run(self, workload: Any, micro_batches: Sequence[dict[str, Tensor]], count: Any, observer: Any) -> Tensor:
         """Forward and backward passes of all micro-batches; the sum of their losses over `count`, on every stage."""
-        ids = torch.cat([batch[IDS] for batch in micro_batches])
-        labels = torch.cat([batch[LABELS] for batch in micro_batches])
         self._observer = observer
 
         def loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -287,6 +292,8 @@ class Pipeline:
         if self._schedule is None:
             self._schedule = self._make_schedule(micro_batches[0][IDS].shape, len(micro_batches))
         with observer.phase(Phase.FORWARD):
+            ids = torch.cat([batch[IDS] for batch in micro_batches])
+            labels = torch.cat([batch[LABELS] for batch in micro_batches])
             self._schedule.step(
                 *([ids] if 0 in self._parts else []),
                 **({"target": labels} if self._has_last else {}),

@@ -1,6 +1,7 @@
 """A process group whose other ranks do not exist: collectives return at once and move nothing."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +28,8 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, 25 * MIB
 
 
 @contextlib.contextmanager
-def rank_zero_of(world_size: int, ranks_per_machine: int | None = None) -> Iterator[None]:
-    """Be rank 0 of `world_size` ranks, `ranks_per_machine` in each machine.
+def one_of(world_size: int, ranks_per_machine: int | None = None, rank: int = 0) -> Iterator[None]:
+    """Be `rank` of `world_size` ranks, `ranks_per_machine` in each machine.
 
     Raises:
         NotSupported: this process belongs to a real group.
@@ -42,13 +43,28 @@ def rank_zero_of(world_size: int, ranks_per_machine: int | None = None) -> Itera
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     register()
-    dist.init_process_group("cpu:fake,virtual:fake", store=FakeStore(), rank=0, world_size=world_size)
+    dist.init_process_group("cpu:fake,virtual:fake", store=FakeStore(), rank=rank, world_size=world_size)
     VirtualBackend.ranks, VirtualBackend.ranks_per_machine = world_size, ranks_per_machine
     try:
         yield
     finally:
         VirtualBackend.ranks, VirtualBackend.ranks_per_machine = 1, None
         dist.destroy_process_group()
+        _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """DTensor keeps layouts by what meshes look like; those of another rank, or of later groups, look the same."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import _redistribute
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    _clear_sharding_prop_cache()
+    for name in ("_gen_transform_infos", "_gen_transform_infos_non_cached"):
+        clear = getattr(getattr(_redistribute, name, None), "cache_clear", None)
+        if clear is not None:
+            clear()
 
 
 @contextlib.contextmanager
