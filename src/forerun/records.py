@@ -222,6 +222,31 @@ class Explanation(Record):
     levers: list[Lever]
 
 
+class RankKind(Record):
+    """Ranks that do the same."""
+
+    ranks: str
+    """Their numbers, such as "0-3,8-11"."""
+    count: int
+    stages: list[int]
+    """Their places in the pipeline, from 0."""
+    rank: int
+    """The one that was run."""
+    fits: bool
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_bytes: int
+    """Expected."""
+    compute_seconds: float
+    """Of the device in one step: forward, backward and update."""
+    communication_seconds: float
+    """Of the exchanges that it takes part in, as if nobody were late; those that are hidden included."""
+    exposed_communication_seconds: float | None = None
+    """Of a step of the job: the device waits for exchanges, its own or those of stages before and behind it."""
+    bubble_seconds: float | None = None
+    """Of those: because other stages come later. Both are null where one kind was run."""
+
+
 class Forecast(Record):
     """Memory, time and cost of a run, before it starts."""
 
@@ -236,6 +261,8 @@ class Forecast(Record):
     run: RunForecast
     warnings: list[str] = []
     not_modelled: list[str] = []
+    kinds: list[RankKind] = []
+    """Ranks that do the same, of a job whose ranks differ; the forecast is that of the kind that needs most memory."""
     detail: ForecastDetail = ForecastDetail()
 
     def require_fit(self) -> None:

@@ -5,7 +5,7 @@ order; each is a pair `(kind, index)` where kind is ALLOCATE or FREE (index into
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -164,3 +164,8 @@ class Trace:
     """Where the default stream waits for what other ranks take part in: index into `events`, and index into `ops`."""
     failures: list[tuple[int, int]] = field(default_factory=list)
     """Requests that the card could not serve: index into `events` where each was made, and its bytes."""
+
+    def part(self, begin: int, end: int) -> "Trace":
+        """What happened in `events[begin:end]`, as a trace of its own."""
+        waits = [(place - begin, op) for place, op in self.waits if begin <= place < end]
+        return replace(self, events=self.events[begin:end], waits=waits, warm_from=0)

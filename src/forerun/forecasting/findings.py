@@ -121,7 +121,7 @@ def _host_syncs(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFi
     if len(watcher.spans) < 2:
         return None
     span, costs = watcher.spans[-1], PriorCosts(device, tf32=trace.tf32)
-    step = dataclasses.replace(trace, events=trace.events[span.begin : span.end], warm_from=0)
+    step = trace.part(span.begin, span.end)
     lines = Counter(
         trace.lines.get(index, "")
         for kind, index in step.events
@@ -174,7 +174,7 @@ def _missing_sampler(trace: Trace, watcher: StepWatcher) -> ProgramFinding | Non
     if not same:
         return None
     span = watcher.spans[-1]
-    ranks = data_parallel_ranks(dataclasses.replace(trace, events=trace.events[span.begin : span.end], warm_from=0))
+    ranks = data_parallel_ranks(trace.part(span.begin, span.end))
     if ranks == 1:
         return None
     text = (

@@ -72,6 +72,7 @@ def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> F
         run=run,
         warnings=[*_warnings(request, model), *reliability_warnings(request.settings, request.device, run)],
         not_modelled=_not_modelled(request, model),
+        kinds=model.kinds,
         detail=_detail(request, model, corrected_by),
     )
 

@@ -11,32 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from forerun.clock.costs import Costs
-from forerun.records import Forecast, Record
+from forerun.clock.job_step import RankTime
+from forerun.records import Forecast, RankKind, Record
 from forerun.trace import BETWEEN_RANKS, OP, PEER, Trace
 
 MOST_STAGES = 128
 """Stages of a pipeline that are run; more are refused, as each takes a process."""
-
-
-class RankKind(Record):
-    """Ranks that do the same."""
-
-    ranks: str
-    """Their numbers, such as "0-3,8-11"."""
-    count: int
-    stages: list[int]
-    """Their places in the pipeline, from 0."""
-    rank: int
-    """The one that was run."""
-    fits: bool
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    device_bytes: int
-    """Expected."""
-    compute_seconds: float
-    """Of the device in one step: forward, backward and update."""
-    communication_seconds: float
-    """Of the exchanges that it takes part in, as if nobody were late; those that are hidden included."""
 
 
 class StepContent(Record):
@@ -122,9 +102,15 @@ def as_text(ranks: Sequence[int]) -> str:
 
 
 def kinds_of(
-    forecasts: Mapping[int, Forecast], contents: Sequence[StepContent], members: Mapping[int, Sequence[int]]
+    forecasts: Mapping[int, Forecast],
+    contents: Sequence[StepContent],
+    members: Mapping[int, Sequence[int]],
+    times: Mapping[int, RankTime],
 ) -> list[RankKind]:
-    """Kinds of rank from the forecast and content of one rank of each stage, in the order of stages."""
+    """Kinds of rank from the forecast and content of one rank of each stage, in the order of stages.
+
+    `times` says of each what it does in a step of the job; empty where that is not known.
+    """
     alike: dict[tuple[str, int, int], list[int]] = {}
     for content in contents:
         memory = forecasts[content.rank].memory
@@ -135,7 +121,7 @@ def kinds_of(
     for ranks in alike.values():
         first, every = ranks[0], sorted(rank for stage in ranks for rank in members[stage])
         forecast, content = forecasts[first], contents[places[first]]
-        phases = forecast.step.phases
+        phases, time = forecast.step.phases, times.get(first)
         rows.append(
             RankKind(
                 ranks=as_text(every), count=len(every), stages=[places[rank] for rank in ranks], rank=first,
@@ -144,6 +130,8 @@ def kinds_of(
                 device_bytes=int(forecast.memory.device_bytes.expected),
                 compute_seconds=phases.forward_seconds + phases.backward_seconds + phases.optimizer_seconds,
                 communication_seconds=content.communication_seconds,
+                exposed_communication_seconds=None if time is None else time.busy.get("communication", 0.0),
+                bubble_seconds=None if time is None else time.bubble_seconds,
             )
         )  # fmt: skip
     return rows

@@ -1,6 +1,5 @@
 """The card that a running program meets: its memory, which may run out, and its clock."""
 
-import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -20,9 +19,7 @@ MOST_LISTED = 10
 def clock_of(device: Device) -> Callable[[Trace, int, int], float]:
     """Seconds on `device` from one event of a trace to another, for `torch.cuda.Event.elapsed_time`."""
     costs = PriorCosts(device)
-    return lambda trace, begin, end: (
-        replay_clock(dataclasses.replace(trace, events=trace.events[begin:end], warm_from=0), costs).seconds
-    )
+    return lambda trace, begin, end: replay_clock(trace.part(begin, end), costs).seconds
 
 
 class CardMemory:

@@ -22,7 +22,6 @@ from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.kernel_warnings import kernel_warnings
-from forerun.forecasting.kinds import RankKind
 from forerun.forecasting.live_card import CardMemory, clock_of
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_run import mean_seconds, whole_run
@@ -51,6 +50,7 @@ from forerun.virtual.cuda.steps import StepWatcher
 
 MOST_ASSUMED = 50
 """Assumptions that are listed; the rest are counted."""
+WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
 
 
 class ScriptReport(Record):
@@ -108,8 +108,6 @@ class ProgramForecast(Forecast):
     """The rank that was run."""
     ranks: list[RankForecast] = []
     """Where several were asked for: each of them; the forecast is that of the one that needs most memory."""
-    kinds: list[RankKind] = []
-    """Ranks that do the same, of the whole job; the forecast is that of the kind that needs most memory."""
     out_of_memory: OutOfMemoryPoint | None = None
 
 
@@ -286,13 +284,12 @@ def _step_times(
 def _warm_steps(trace: Trace, watcher: StepWatcher, first: int | None = None) -> list[Trace]:
     """The warm steps, or those from `first` on, each as a trace of its own."""
     spans = watcher.spans[watcher.warm_from if first is None else first :] if watcher.spans else []
-    return [dataclasses.replace(trace, events=trace.events[span.begin : span.end], warm_from=0) for span in spans]
+    return [trace.part(span.begin, span.end) for span in spans]
 
 
 def last_step(trace: Trace, watcher: StepWatcher) -> Trace:
     """The last step of a program as a trace of its own; an empty one where there was none."""
-    span = watcher.spans[-1] if watcher.spans else None
-    return dataclasses.replace(trace, events=trace.events[span.begin : span.end] if span else [], warm_from=0)
+    return trace.part(watcher.spans[-1].begin, watcher.spans[-1].end) if watcher.spans else trace.part(0, 0)
 
 
 def _memory(card: CardReplay, device: Device, world_size: int) -> MemoryForecast:
@@ -376,7 +373,7 @@ def _not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
         listed.append("time of communication between ranks: the links of such a GPU are not known")
     step = last_step(run.session.recorder.trace, run.watcher)
     if any(row.name in ("send", "recv_") for row in count_collectives(step)):
-        listed.append("time that a pipeline stage waits for others")
+        listed.append(WAITS_FOR_STAGES)
     return listed
 
 

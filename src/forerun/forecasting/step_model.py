@@ -16,11 +16,12 @@ from forerun.clock.measured import MeasuredCosts
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
-from forerun.errors import FilesNotWritten
+from forerun.errors import FilesNotWritten, NotSupported
 from forerun.experience import Correction, DeviceCalibration
 from forerun.forecasting.compiling import compiling_seconds
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
+from forerun.forecasting.stages import forecast_pipeline, trace_pipeline
 from forerun.hardware.catalogue import Device
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.hardware.micro_benchmarks import CPU_COPIES, copy_speed, disk_speed, matmul_peak, step_overhead_seconds
@@ -28,7 +29,7 @@ from forerun.hardware.processor_time import ProcessorTime
 from forerun.memory.allocator import round_size
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.replay import MemoryReplay, replay_memory
-from forerun.records import MemoryBreakdown
+from forerun.records import MemoryBreakdown, RankKind
 from forerun.trace import Call, Category, Trace
 from forerun.units import GIGA
 from forerun.virtual.operator_timing import NEAR_BYTES, time_calls
@@ -70,6 +71,8 @@ class StepModel:
     frozen: list[TracedStep] = field(default_factory=list)
     scoring: TracedStep | None = None
     """One evaluation batch at the middle length; None when nothing is evaluated."""
+    kinds: list[RankKind] = field(default_factory=list)
+    """Of a pipeline: each of its stages; the rest is that of the stage which needs most memory."""
     generation: tuple[float, float] | None = None
     """Seconds to fill the cache of one batch of the longest prompts, and of each token after that; None where nothing
     is generated token by token."""
@@ -153,6 +156,8 @@ class StepModel:
 def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None = None) -> StepModel:
     """Trace and replay the steps of `request`; calls timed on the CPU are looked up in, and added to, `timed_calls`."""
     settings, device = request.settings, request.device
+    if settings.parallel.pipeline > 1:
+        return _model_pipeline(request)
     shapes = shapes_to_trace(request.plan, settings.batch.micro_batch_size)
     if shapes[-1].length < request.plan.longest.length:
         shapes.append(BatchShape(settings.batch.micro_batch_size, request.plan.longest.length))
@@ -186,6 +191,24 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
         scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
         generation=generation_seconds(generation, costs) if generation else None,
     )
+
+
+def _model_pipeline(request: ForecastRequest) -> StepModel:
+    settings, device = request.settings, request.device
+    if device.kind == "cpu":
+        raise NotSupported(
+            "parallel.pipeline: stages are forecast for GPUs of the catalogue; found the host. Name a GPU, such as "
+            "h100-80gb."
+        )
+    shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
+    pipeline = trace_pipeline(settings, request.workload, device, shape)
+    costs = choose_costs(device, [*pipeline.longer, *pipeline.shorter], request.calibration)
+    made = forecast_pipeline(pipeline, device, costs)
+    return StepModel(
+        request=request, traced=[TracedStep(shape, made.trace, made.time)], memory=made.card.memory, card=made.card,
+        evaluation_peaks={}, costs=costs, peak_flops_per_second=_peak(device, made.trace, costs),
+        disk_bytes_per_second=_disk(request)[0], kinds=made.kinds,
+    )  # fmt: skip
 
 
 def evaluation_traces(request: ForecastRequest) -> dict[str, Trace]:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.clock.between_ranks import job_of_trace
+from forerun.clock.job_step import RankStep, UnmatchedExchange, rank_step
 from forerun.clock.priors import PriorCosts
 from forerun.errors import NotSupported
+from forerun.forecasting.job_time import JobTime
 from forerun.forecasting.kinds import MOST_STAGES, StepContent, as_text, content_of, kinds_of, ranks_by_stage
-from forerun.forecasting.program import ProgramForecast, forecast_program, last_step
+from forerun.forecasting.program import WAITS_FOR_STAGES, ProgramForecast, forecast_program, last_step
 from forerun.hardware.catalogue import Device, device
 from forerun.records import Record
 from forerun.virtual.cuda.launchers import Program
@@ -26,6 +28,7 @@ class RankResult(Record):
 
     forecast: ProgramForecast
     content: StepContent
+    step: RankStep
 
 
 class RankResults(Record):
@@ -92,7 +95,8 @@ def results_of(forecasts: Sequence[ProgramForecast], run: ProgramRun) -> RankRes
     for forecast in forecasts:
         card = device(forecast.gpu)
         costs = PriorCosts(card, tf32=trace.tf32, world_size=forecast.world_size, job=job_of_trace(card, trace))
-        cards.append(RankResult(forecast=forecast, content=content_of(forecast.rank, step, trace, costs)))
+        content = content_of(forecast.rank, step, trace, costs)
+        cards.append(RankResult(forecast=forecast, content=content, step=rank_step(forecast.rank, step, costs)))
     return RankResults(cards=cards)
 
 
@@ -119,15 +123,26 @@ def _read(path: Path, rank: int) -> RankResults:
 def _whole(results: Mapping[int, RankResult], members: Mapping[int, Sequence[int]], world_size: int) -> ProgramForecast:
     """The forecast of the rank that needs most memory, with what the others say of the job."""
     forecasts = {rank: each.forecast for rank, each in results.items()}
-    kinds = kinds_of(forecasts, [each.content for each in results.values()], members)
     largest = max(forecasts.values(), key=lambda each: each.memory.device_bytes.expected)
-    step = largest.step
-    rates = {
-        name: max(getattr(each.step, name) * each.step.seconds.expected for each in forecasts.values())
-        / step.seconds.expected
-        for name in ("tokens_per_second", "samples_per_second")
-    }
     warnings, listed = list(largest.warnings), list(largest.not_modelled)
+    step, run, time = largest.step, largest.run, None
+    of_step = {
+        name: max(getattr(each.step, name) * each.step.seconds.expected for each in forecasts.values())
+        for name in ("samples_per_second", "tokens_per_second")
+    }
+    if len(results) > 1 and step.seconds.expected:
+        try:
+            time = JobTime({rank: each.step for rank, each in results.items()})
+            step = time.step(largest.rank, step, (of_step["samples_per_second"], of_step["tokens_per_second"]))
+            run = time.run(largest.rank, run)
+            listed = [text for text in listed if text != WAITS_FOR_STAGES]
+        except UnmatchedExchange as error:
+            warnings.append(f"The step is that of a rank whose stages are never late, so a lower bound. {error}")
+    if time is None and step.seconds.expected:
+        step = step.model_copy(update={name: value / step.seconds.expected for name, value in of_step.items()})
+    kinds = kinds_of(
+        forecasts, [each.content for each in results.values()], members, {} if time is None else time.job.ranks
+    )
     unknown = set(range(world_size)) - {rank for ranks in members.values() for rank in ranks}
     if unknown:
         ranks = as_text(sorted(unknown))
@@ -137,6 +152,6 @@ def _whole(results: Mapping[int, RankResult], members: Mapping[int, Sequence[int
     return largest.model_copy(
         update={
             "kinds": kinds, "fits": all(each.fits for each in forecasts.values()), "warnings": warnings,
-            "not_modelled": listed, "step": step.model_copy(update=rates),
+            "not_modelled": listed, "step": step, "run": run,
         }
     )  # fmt: skip

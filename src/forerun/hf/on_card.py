@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, Subset
@@ -95,7 +95,7 @@ class _Evaluation(TrainerCallback):
         """Seconds of one batch: the mean of those after the first."""
         trace, places = self.session.recorder.trace, [self.begin, *self.ends]
         begin = places[1] if len(places) > 2 else places[0]
-        part = replace(trace, events=trace.events[begin : places[-1]], warm_from=0)
+        part = trace.part(begin, places[-1])
         return replay_clock(part, PriorCosts(device, tf32=trace.tf32)).seconds / max(1, len(places) - 2)
 
 

@@ -61,11 +61,15 @@ def program_tables(forecasts: Sequence[Any], title: str) -> list[RenderableType]
 
 def _kinds(kinds: Sequence[Any]) -> Table:
     """A row for each `RankKind`."""
-    table = Table("ranks", "stage", "allocated", "reserved", "device", "compute", "communication",
+    table = Table("ranks", "stage", "allocated", "reserved", "device", "compute", "communication", "exposed", "bubble",
                   title="Kinds of rank", title_justify="left")  # fmt: skip
     for each in kinds:
         sizes = (each.peak_allocated_bytes, each.peak_reserved_bytes, each.device_bytes)
         seconds = (each.compute_seconds, each.communication_seconds)
+        waits = (each.exposed_communication_seconds, each.bubble_seconds)
         stages = ", ".join(map(str, each.stages))
-        table.add_row(each.ranks, stages, *map(format_bytes, sizes), *map(format_seconds, seconds))
+        table.add_row(
+            each.ranks, stages, *map(format_bytes, sizes), *map(format_seconds, seconds),
+            *("" if wait is None else format_seconds(wait) for wait in waits),
+        )  # fmt: skip
     return table

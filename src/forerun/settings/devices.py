@@ -7,11 +7,13 @@ from pydantic import model_validator
 
 from forerun.settings.section import Count, PlainSection, Ranks
 
-LAYOUT = {"data", "shard", "replicate", "tensor"}
+LAYOUT = {"data", "shard", "replicate", "tensor", "pipeline"}
 """Words of `parallel` that multiply to a number of devices."""
 
 
-LATER_WORDS = {"replicate": 1, "tensor": 1, "sequence_parallel": False}
+LATER_WORDS = {
+    "replicate": 1, "tensor": 1, "sequence_parallel": False, "pipeline": 1, "schedule": "1f1b", "virtual_stages": 1,
+}  # fmt: skip
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
 
@@ -28,6 +30,13 @@ class ParallelSettings(PlainSection):
     """Ranks over which every layer is split (tensor parallelism); they train on the same rows."""
     sequence_parallel: bool = False
     """With `tensor`: norms and residuals are split along the sequence over the same ranks."""
+    pipeline: Count = 1
+    """Stages that the layers are dealt to, one after the other (pipeline parallelism); the micro-batches that go
+    through them are those of `batch.gradient_accumulation_steps`."""
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero-bubble"] = "1f1b"
+    """Order of the passes of a pipeline, as `torch.distributed.pipelining` has it; zero-bubble is its ZBV."""
+    virtual_stages: Count = 1
+    """Parts of the model that each stage holds, for schedules that interleave them."""
     zero: Literal[0, 1, 2, 3] = 0
     """Stage of DeepSpeed's ZeRO with `kind: ddp`: 1 splits optimizer state and fp32 weights over ranks, 2 gradients."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
@@ -36,7 +45,7 @@ class ParallelSettings(PlainSection):
     @model_validator(mode="before")
     @classmethod
     def _count_devices(cls, value: Any) -> Any:
-        """A layout, `data` or `shard` ranks beside `replicate` and `tensor`, says strategy and devices too."""
+        """A layout, `data` or `shard` ranks beside others, says strategy and devices too."""
         if not isinstance(value, dict):
             return value
         is_plain = all(value.get(name, 1) == 1 for name in LAYOUT) or value.get("world_size", 1) != 1
@@ -49,7 +58,7 @@ class ParallelSettings(PlainSection):
                 f"{value['data']} and {value['shard']}. Copies of shards are parallel.replicate."
             )
         name = "data" if value.get("data", 1) != 1 else "shard"
-        factors = [value.get(name, 1), rest.get("replicate", 1), rest.get("tensor", 1)]
+        factors = [value.get(name, 1), *(rest.get(word, 1) for word in ("replicate", "tensor", "pipeline"))]
         if not all(isinstance(factor, int) and factor >= 1 for factor in factors):
             raise ValueError(f"parallel.{name}: a number of ranks, 1 or more; found {factors[0]!r}.")
         kind = "ddp" if name == "data" else "fsdp" if factors[:2] != [1, 1] else "none"
@@ -65,7 +74,12 @@ class ParallelSettings(PlainSection):
     @property
     def data_ranks(self) -> int:
         """Ranks that train on rows of their own."""
-        return self.world_size // self.tensor
+        return self.world_size // self.model_ranks
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks that hold one copy, or one shard, of the model among them, and train on the same rows."""
+        return self.tensor * self.pipeline
 
     @property
     def is_alone(self) -> bool:
@@ -85,12 +99,28 @@ class ClusterSettings(PlainSection):
 
 def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
     """The same, of ranks alone."""
-    near = max(p.tensor, round(p.world_size / p.tensor) * p.tensor)
+    near = max(p.model_ranks, round(p.world_size / p.model_ranks) * p.model_ranks)
+    several = "interleaved", "zero-bubble"
     return [
         (
-            p.world_size % p.tensor > 0,
-            f"parallel.world_size: a multiple of parallel.tensor; found {p.world_size} with tensor={p.tensor}. "
-            f"Nearest: {near}.",
+            p.world_size % p.model_ranks > 0,
+            f"parallel.world_size: a multiple of parallel.tensor × parallel.pipeline; found {p.world_size} with "
+            f"tensor={p.tensor} and pipeline={p.pipeline}. Nearest: {near}.",
+        ),
+        (
+            p.pipeline == 1 and (p.schedule != "1f1b" or p.virtual_stages > 1),
+            f"parallel.schedule: orders the micro-batches of a pipeline; found schedule={p.schedule!r} and "
+            f"virtual_stages={p.virtual_stages} with pipeline=1. Set parallel.pipeline above 1.",
+        ),
+        (
+            p.pipeline > 1 and (p.virtual_stages > 1) != (p.schedule in several),
+            f"parallel.virtual_stages: more than one for the schedules {' and '.join(several)}, one for the others; "
+            f"found {p.virtual_stages} with schedule={p.schedule!r}. Set it to {1 if p.virtual_stages > 1 else 2}, or "
+            f"parallel.schedule to {'interleaved' if p.virtual_stages > 1 else '1f1b'}.",
+        ),
+        (
+            p.schedule == "zero-bubble" and p.virtual_stages != 2,
+            f"parallel.virtual_stages: the zero-bubble schedule (ZBV) has two; found {p.virtual_stages}. Set it to 2.",
         ),
         (
             p.replicate > 1 and (p.kind != "fsdp" or p.data_ranks % p.replicate > 0),

@@ -341,9 +341,9 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
             f"data.examples={examples}. Set batch.micro_batch_size to {examples} or less.",
         ),
         (
-            s.parallel.kind == "none" and s.parallel.world_size > s.parallel.tensor,
+            s.parallel.kind == "none" and s.parallel.world_size > s.parallel.model_ranks,
             f"parallel.world_size: more than one device needs a strategy; found world_size={s.parallel.world_size} "
-            f"with kind='none'. Set parallel.kind to ddp or fsdp, or world_size to {s.parallel.tensor}.",
+            f"with kind='none'. Set parallel.kind to ddp or fsdp, or world_size to {s.parallel.model_ranks}.",
         ),
         *layout_conflicts(s.parallel),
         (

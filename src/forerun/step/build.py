@@ -26,6 +26,7 @@ from forerun.step.offload import OffloadedOptimizer, require_offload
 from forerun.step.optimizer import Wrap, build_optimizer
 from forerun.step.optimizer_in_backward import require_alone
 from forerun.step.parallel import unwrapped
+from forerun.step.pipeline import Pipeline, require_pipeline
 from forerun.step.precision import policy_of
 from forerun.step.prompt_adapters import KINDS, add_prompt_adapter, require_place
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
@@ -59,7 +60,7 @@ def build_step(settings: Settings, workload: Workload, device: str, *, pretraine
     mesh = parallel.mesh_of_ranks(settings, device)
     if mesh is not None:
         parallel.shard(model, settings, mesh)
-    return bind_step(settings, workload, model, device)
+    return bind_step(settings, workload, model, device, mesh=mesh)
 
 
 def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -> nn.Module:
@@ -135,11 +136,12 @@ def bind_step(
     device: str,
     compiler: Any = "inductor",
     capability: tuple[int, int] | None = None,
+    mesh: Any = None,
 ) -> TrainingStep:
     """Optimizer and step over a model that is where it will be trained; `device` is a torch device type.
 
     `compiler` is the backend of `torch.compile`, for settings that compile. `capability` is the compute capability of a
-    virtual GPU; a real one is asked.
+    virtual GPU; a real one is asked. `mesh` is that of the ranks, where layers are split or dealt to stages.
     """
     capability = capability or capability_of(device)
     take_package(model, settings, capability)
@@ -148,6 +150,8 @@ def bind_step(
     optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale, _wrap(settings))
     step = TrainingStep(settings, workload, model, optimizer, device)
     step.documents = take_offsets(model, settings, capability)
+    if settings.parallel.pipeline > 1:
+        step.pipeline = Pipeline(settings, model, mesh, device)
     # DDP registers its hooks on the parameters, so it comes after the adapter and before `torch.compile`
     if settings.parallel.kind == "ddp" and not settings.parallel.zero:
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
@@ -190,6 +194,7 @@ def refuse_unsupported(settings: Settings) -> None:
     require_offload(settings)
     require_zero(settings)
     require_tensor_parallel(settings)
+    require_pipeline(settings)
     if settings.activation_offload and (settings.compile != "none" or settings.parallel.kind == "fsdp"):
         raise NotSupported(
             f"activation_offload: hooks on saved tensors are not modelled inside compiled graphs or around gathered "
@@ -216,6 +221,11 @@ def require_trainable(settings: Settings) -> None:
         raise NotSupported(
             f"adapter.kind: {settings.adapter.kind} is forecast here, not trained: checkpoints and exports of this "
             f"version know LoRA. Set adapter.kind to lora to train."
+        )
+    if settings.parallel.pipeline > 1:
+        raise NotSupported(
+            f"parallel.pipeline: is forecast here, not trained: checkpoints of this version do not know stages; found "
+            f"{settings.parallel.pipeline}. Set it to 1 and split with parallel.shard and parallel.tensor to train."
         )
     for name in ("zero", "offload"):
         value = getattr(settings.parallel, name)

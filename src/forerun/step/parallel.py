@@ -18,7 +18,7 @@ from forerun.errors import NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.precision import policy_of
 
-REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
+PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 """Dimensions of the mesh of ranks."""
 SHARDED_OPTIMIZERS = ("adamw", "sgd")
 """Rules that work on shards: element by element."""
@@ -74,7 +74,10 @@ def mesh_of_ranks(settings: Settings, device_type: str) -> Any:
     Sizes of dimensions that are 1 are left out: FSDP2 takes one dimension to shard over, or two to replicate too.
     """
     parallel = settings.parallel
-    sizes = {REPLICATE: parallel.replicate, SHARD: parallel.data_ranks // parallel.replicate, TENSOR: parallel.tensor}
+    sizes = {
+        PIPELINE: parallel.pipeline, REPLICATE: parallel.replicate, SHARD: parallel.data_ranks // parallel.replicate,
+        TENSOR: parallel.tensor,
+    }  # fmt: skip
     own = {name: size for name, size in sizes.items() if size > 1}
     if parallel.kind == "fsdp":
         own = {name: size for name, size in sizes.items() if size > 1 or name == SHARD}
@@ -86,11 +89,26 @@ def mesh_of_ranks(settings: Settings, device_type: str) -> Any:
 
 
 def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
-    """Split layers in place, then shard parameters, block by block and the rest; on `meta` nothing is ever held whole.
+    """Cut stages and split layers in place, then shard parameters, block by block and the rest.
+
+    On `meta` nothing is ever held whole.
 
     Raises:
-        NotSupported, InvalidSettings: the layers of the model cannot be split.
+        NotSupported, InvalidSettings: the layers of the model cannot be split or dealt to stages.
     """
+    parts: list[tuple[nn.Module, nn.Module]] = [(model, model)]
+    if settings.parallel.pipeline > 1:
+        from forerun.step.pipeline import cut
+
+        stages = cut(model, settings, mesh.get_local_rank(PIPELINE), mesh.device_type)
+        parts = [(stage.part, stage) for stage in stages]
+    for part, called in parts:
+        _shard_part(part, called, settings, mesh)
+    return model
+
+
+def _shard_part(model: nn.Module, called: nn.Module, settings: Settings, mesh: Any) -> None:
+    """The same of what one stage has; `called` is the module that is run."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if settings.parallel.tensor > 1:
@@ -98,7 +116,7 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
 
         split(model, settings, mesh[TENSOR])
     if settings.parallel.kind != "fsdp":
-        return model
+        return
     # logits of a head or the last block's output are views; nothing of the model writes into them
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     over = (REPLICATE, SHARD) if settings.parallel.replicate > 1 else (SHARD,)
@@ -107,10 +125,12 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     mixed = MixedPrecisionPolicy()
     if policy.autocast_dtype is not None:
         mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
+    # Stages stay gathered between micro-batches, as torchtitan 0.2.2 has it (distributed/parallel_dims.py and
+    # models/llama3/infra/parallelize.py: reshard_after_forward "default").
+    kept: dict[str, Any] = {"reshard_after_forward": False} if settings.parallel.pipeline > 1 else {}
     # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
-    for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], model):
-        fully_shard(module, mesh=mesh[over], mp_policy=mixed)
-    return model
+    for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], called):
+        fully_shard(module, mesh=mesh[over], mp_policy=mixed, **kept)
 
 
 def transformer_blocks(model: nn.Module) -> list[nn.Module]:

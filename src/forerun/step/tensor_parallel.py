@@ -33,6 +33,7 @@ from torch.distributed.tensor.parallel import (
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step.pipeline import PassedOn
 
 COLUMNS, ROWS, HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
 """Styles of a plan: a layer's output is split, its input is, or it works on each head alone."""
@@ -96,13 +97,15 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     sequence = settings.parallel.sequence_parallel
     bare: Any = model
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
-    is_tied = output_layer is not None and output_layer.weight is input_layer.weight
+    is_tied = output_layer is not None and getattr(output_layer, "weight", None) is getattr(input_layer, "weight", 0)
     styles: dict[nn.Module, ParallelStyle] = {}
     parents: dict[nn.Module, None] = {}
     blocks = blocks_of(model)
     inside = {id(part) for block in blocks for part in block.modules()}
     for name, module in model.named_modules():
         style = next((s for pattern, s in plan.items() if fnmatch.fnmatchcase(name, pattern)), None)
+        if isinstance(module, PassedOn):
+            continue
         if module is output_layer:
             styles[module] = ColwiseParallel(use_local_output=False)
             module.register_forward_hook(_whole_in_evaluation)

@@ -18,6 +18,7 @@ from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.attention import DocumentKernel, kernels_of
 from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
+from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
 from forerun.step.tensor_parallel import split_loss
 from forerun.step.workload import Batch, SpansStep, Workload
@@ -72,6 +73,8 @@ class TrainingStep:
         self.device_type = device
         self.policy: PrecisionPolicy = policy_of(settings)
         self.scaler = torch.amp.GradScaler(device) if self.policy.scales_loss else None
+        self.pipeline: Pipeline | None = None
+        """What runs the stages of this rank; None where it has the whole model."""
         self.documents: DocumentKernel | None = None
         """How packed documents are kept apart; None where nothing is packed."""
 
@@ -83,7 +86,9 @@ class TrainingStep:
         count = mean_over_ranks(counted, self.settings, self.device_type)
         several = not self.settings.parallel.is_alone
         with kernels_of(self.settings), split_loss(self.settings):
-            if (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
+            if self.pipeline is not None:
+                total, details = self.pipeline.run(self.workload, micro_batches, count, observer), {}
+            elif (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
                 total, details = self._spanning(self.workload, micro_batches, count, observer)
             else:
                 total, details = self._summed(micro_batches, count, observer)
@@ -205,6 +210,12 @@ class TrainingStep:
                 return None
             self.scaler.unscale_(self.optimizer)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if self.pipeline is not None:
+            own = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True))
+            norm = self.pipeline.norm_of_all(own)
+            if limit is not None:
+                nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=True)
+            return norm
         if limit is not None:
             return whole(nn.utils.clip_grad_norm_(parameters, limit, foreach=True))
         return whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True))

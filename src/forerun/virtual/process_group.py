@@ -28,8 +28,8 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, 25 * MIB
 
 
 @contextlib.contextmanager
-def rank_zero_of(world_size: int, ranks_per_machine: int | None = None) -> Iterator[None]:
-    """Be rank 0 of `world_size` ranks, `ranks_per_machine` in each machine.
+def one_of(world_size: int, ranks_per_machine: int | None = None, rank: int = 0) -> Iterator[None]:
+    """Be `rank` of `world_size` ranks, `ranks_per_machine` in each machine.
 
     Raises:
         NotSupported: this process belongs to a real group.
@@ -43,7 +43,7 @@ def rank_zero_of(world_size: int, ranks_per_machine: int | None = None) -> Itera
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     register()
-    dist.init_process_group("cpu:fake,virtual:fake", store=FakeStore(), rank=0, world_size=world_size)
+    dist.init_process_group("cpu:fake,virtual:fake", store=FakeStore(), rank=rank, world_size=world_size)
     VirtualBackend.ranks, VirtualBackend.ranks_per_machine = world_size, ranks_per_machine
     try:
         yield
@@ -56,10 +56,16 @@ def rank_zero_of(world_size: int, ranks_per_machine: int | None = None) -> Itera
 def _forget_meshes() -> None:
     """Drop what DTensor remembers of operators: it takes an equal mesh of another world for the same, and then asks for
     groups of that world by names that are gone."""
-    if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import _redistribute
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
-        _clear_sharding_prop_cache()
+    _clear_sharding_prop_cache()
+    for name in ("_gen_transform_infos", "_gen_transform_infos_non_cached"):
+        clear = getattr(getattr(_redistribute, name, None), "cache_clear", None)
+        if clear is not None:
+            clear()
 
 
 @contextlib.contextmanager
@@ -122,26 +128,34 @@ def steady_buckets() -> Iterator[None]:
 def recording_waits(recorder: Recorder) -> Iterator[None]:
     """Note where the default stream of the device is made to wait for an exchange: at `Work.wait`.
 
-    What is started on another stream waits there (FSDP); those waits are not noted.
+    The work of a batch (`batch_isend_irecv`) is that of all its exchanges. What is started on another stream waits
+    there (FSDP); those waits are not noted.
     """
-    started: dict[int, tuple[Any, int]] = {}  # holds each Work: its id is a key
-    trace = recorder.trace
+    started: dict[int, tuple[Any, range]] = {}  # holds each Work: its id is a key
+    trace, together = recorder.trace, [0]
+
+    def beginning(original: Any) -> Any:
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            together[0] = len(trace.ops)
+            return original(*args, **kwargs)
+
+        return begin
 
     def starting(original: Any) -> Any:
         def start(*args: Any, **kwargs: Any) -> Any:
-            count = len(trace.ops)
+            first = together[0] if original is ends_together else len(trace.ops)
             work = original(*args, **kwargs)
-            if len(trace.ops) > count and work is not None:
-                started[id(work)] = work, len(trace.ops) - 1
+            if len(trace.ops) > first and work is not None:
+                started[id(work)] = work, range(first, len(trace.ops))
             return work
 
         return start
 
     def waiting(original: Any) -> Any:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            _, op = started.pop(id(work), (None, None))
-            if op is not None and not recorder.is_muted and current_stream() == 0:
-                trace.waits.append((len(trace.events), op))
+            _, ops = started.pop(id(work), (None, range(0)))
+            if not recorder.is_muted and current_stream() == 0:
+                trace.waits.extend((len(trace.events), op) for op in ops)
             return original(work, *args, **kwargs)
 
         return wait
@@ -149,7 +163,9 @@ def recording_waits(recorder: Recorder) -> Iterator[None]:
     from torch._C._distributed_c10d import FakeWork  # type: ignore[attr-defined]
 
     group = dist.ProcessGroup
-    places = [(group, name, starting) for name in STARTS if name in vars(group)] + [(FakeWork, "wait", waiting)]
+    ends_together = group._end_coalescing  # type: ignore[attr-defined]
+    places = [(group, name, starting) for name in (*STARTS, "_end_coalescing") if name in vars(group)]
+    places += [(group, "_start_coalescing", beginning), (FakeWork, "wait", waiting)]
     # as the class holds them: `getattr` would lose what binds pybind11's functions to an object
     originals = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
     for owner, name, wrapped in places:

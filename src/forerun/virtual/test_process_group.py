@@ -14,7 +14,7 @@ from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
 from forerun.trace import PEER, RANKS, STREAM
 from forerun.virtual.describe import _group
-from forerun.virtual.process_group import noting_groups, rank_zero_of, recording_waits
+from forerun.virtual.process_group import noting_groups, one_of, recording_waits
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.trace_step import trace_step
 
@@ -94,7 +94,7 @@ def test_packed_weights_and_whole_matrix_rules_are_not_sharded():
 
 
 def test_no_forecast_of_a_group_inside_a_group():
-    with rank_zero_of(2), pytest.raises(NotSupported, match="outside torchrun"):
+    with one_of(2), pytest.raises(NotSupported, match="outside torchrun"):
         memory("ddp", 2)
 
 
@@ -120,7 +120,7 @@ def test_collectives_are_in_the_trace():
 @pytest.mark.parametrize(("per_machine", "machines"), [(None, [1, 1, 1]), (8, [2, 1, 2]), (4, [4, 2, 2])])
 def test_machines_of_groups_are_counted(per_machine, machines):
     """Of all ranks, of the first eight, and of the first of each eight, as HSDP has them."""
-    with rank_zero_of(16, per_machine):
+    with one_of(16, per_machine):
         groups = [dist.group.WORLD, dist.new_group(list(range(8))), dist.new_group([0, 8])]
         counts = [_group((group.group_name,)) for group in groups]
     assert [(len(ranks), number) for ranks, number in counts] == list(zip([16, 8, 2], machines, strict=True))
@@ -147,10 +147,21 @@ def test_what_the_default_stream_waits_for_is_noted():
     assert len(streams) == 2
 
 
+def test_a_batch_of_messages_is_waited_for_as_one():
+    with forerun.virtual_cuda("h100-80gb") as gpu:
+        dist.init_process_group("nccl", rank=1, world_size=4)
+        x = torch.zeros(1024, device="cuda")
+        batch = [dist.P2POp(dist.isend, x, 0), dist.P2POp(dist.irecv, x, 2), dist.P2POp(dist.isend, x, 2)]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
+    calls = [dict(gpu.trace.calls[gpu.trace.ops[op].call].keywords)[PEER] for _, op in gpu.trace.waits]
+    assert calls == [0, 2, 2]
+
+
 def test_groups_of_all_ranks_are_noted_and_torch_is_as_it_was():
     groups = []
     before = dict(vars(dist.ProcessGroup))
-    with rank_zero_of(4), noting_groups(groups), recording_waits(Recorder("virtual")):
+    with one_of(4), noting_groups(groups), recording_waits(Recorder("virtual")):
         dist.new_group([2, 3])
         dist.init_device_mesh("cpu", (2, 2))
     assert groups == [(2, 3), (0, 2), (1, 3), (0, 1), (2, 3)]

@@ -34,9 +34,10 @@ from forerun.virtual.fused_kernels import fused_kernels
 from forerun.virtual.placement import place
 from forerun.virtual.process_group import (
     masks_fill,
+    one_of,
     own_streams,
-    rank_zero_of,
     record_reductions,
+    recording_waits,
     steady_buckets,
     without_shape_questions,
 )
@@ -52,8 +53,11 @@ def trace_step(
     *,
     frozen_encoder: bool = False,
     keep_lines: bool = False,
+    stage: int = 0,
 ) -> Trace:
     """The trace of one warm step with micro-batches of `shape` on `device`; `keep_lines` notes who calls operators.
+
+    Of several ranks it is the first one; of a pipeline, the first of `stage`, with all micro-batches.
 
     Raises:
         UntraceableOp: an operator of the model cannot run on the virtual device.
@@ -63,10 +67,12 @@ def trace_step(
         model = prepare_model(settings, workload, pretrained=False)
     session = VirtualSession(device, settings.model.attention, is_compiled=settings.compile != "none")
     session.recorder.keeps_lines = keep_lines
+    parallel = settings.parallel
     with contextlib.ExitStack() as stack:
         stack.enter_context(_guarded(settings, device))
-        if not settings.parallel.is_alone:
-            stack.enter_context(rank_zero_of(settings.parallel.world_size, settings.cluster.gpus_per_node))
+        if not parallel.is_alone:
+            rank = stage * (parallel.world_size // parallel.pipeline)
+            stack.enter_context(one_of(parallel.world_size, settings.cluster.gpus_per_node, rank))
         if settings.compile != "none":
             stack.enter_context(compiling_afresh())
         mesh = mesh_of_ranks(settings, session.torch_device.type)
@@ -77,13 +83,15 @@ def trace_step(
             stack.enter_context(masks_fill())
             with _disable_current_modes():  # meshes of ranks are real tensors, and parameters are on `meta`
                 shard(model, settings, mesh)
+        if parallel.pipeline > 1:
+            stack.enter_context(recording_waits(session.recorder))
         place(model, session.torch_device)
         stack.enter_context(fused_kernels(model, settings, device, session.recorder))
         session.name_modules(model)
         compiler = virtual_backend(session.recorder, settings.compile)
         with steady_buckets():
             step = bind_step(
-                settings, workload, model, session.torch_device.type, compiler, device.compute_capability
+                settings, workload, model, session.torch_device.type, compiler, device.compute_capability, mesh
             )  # fmt: skip
         replicated = replica(step.called)
         if replicated is not None:
@@ -172,14 +180,15 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
             parameter.register_post_accumulate_grad_hook(own_gradient)
     if step.settings.compile != "none":
         _compile(step, session, shape)
+    accumulation = step.settings.batch.gradient_accumulation_steps
+    micro_steps = accumulation if step.pipeline is not None else min(accumulation, 2)
     if step.settings.parallel.kind == "fsdp":  # makes its buffers in the first step
-        step.run([_batch(step, session, shape, recorder)], StepObserver())
+        count = micro_steps if step.pipeline is not None else 1
+        step.run([_batch(step, session, shape, recorder) for _ in range(count)], StepObserver())
     else:
         _prime(step, trainable, recorder)
     state = [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
     recorder.own(state, Category.OPTIMIZER_STATE)
-    accumulation = step.settings.batch.gradient_accumulation_steps
-    micro_steps = min(accumulation, 2)
     start = len(recorder.trace.events)
     batches = [_batch(step, session, shape, recorder) for _ in range(micro_steps)]
     step.run(batches, recorder)

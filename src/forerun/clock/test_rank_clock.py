@@ -1,0 +1,57 @@
+"""Exchanges on the streams of their groups, and what is known of them when."""
+
+import pytest
+
+from forerun.clock.rank_clock import Exchange, RankClock
+from forerun.clock.timed_calls import Role, TimedCall
+from forerun.trace import Phase
+
+
+def call(role, seconds=1.0, ranks=(), has_flops=False):
+    return TimedCall(
+        name=role.value, role=role, device_seconds=seconds, host_seconds=0.0, ranks=ranks, has_flops=has_flops
+    )
+
+
+def test_an_exchange_ends_when_the_last_has_come_and_what_is_before_it_has_ended():
+    late, meeting = Exchange(2.0), Exchange(1.0, unknown=2)
+    meeting.arrive(3.0, late)
+    meeting.arrive(1.0, None)
+    assert meeting.end is None, "what is before it on the stream of one of them is open"
+    late.arrive(4.0, None)
+    assert (late.end, meeting.end) == (6.0, 7.0)
+
+
+def test_a_long_chain_of_open_exchanges_settles():
+    chain = [Exchange(1.0) for _ in range(5000)]
+    for before, each in zip(chain, chain[1:], strict=False):
+        each.arrive(0.0, before)
+    chain[0].arrive(0.0, None)
+    assert chain[-1].end == 5000
+
+
+@pytest.mark.parametrize(("groups", "end"), [(((0, 1), (0, 1)), 2.0), (((0, 1), (0, 2)), 1.0)])
+def test_groups_have_streams_of_their_own(groups, end):
+    clock = RankClock([call(Role.COLLECTIVE, ranks=ranks) for ranks in groups])
+    for number in range(2):
+        clock.play(number, Phase.BACKWARD)
+    clock.await_all()
+    assert not clock.is_held_up()
+    assert clock.device == clock.busy["communication"] == end
+
+
+def test_products_slow_beside_collectives_but_not_beside_messages():
+    for role, expected in ((Role.COLLECTIVE, 0.8 / 0.75), (Role.SEND, 0.8)):
+        clock = RankClock([call(role, 2.0), call(Role.KERNEL, 0.8, has_flops=True)], communication_share=0.25)
+        clock.play(0, Phase.FORWARD)
+        clock.play(1, Phase.FORWARD)
+        assert clock.device == pytest.approx(expected)
+
+
+def test_a_rank_is_held_up_by_what_is_not_known():
+    clock, open_one = RankClock([call(Role.KERNEL)]), Exchange(1.0, is_shared=True)
+    clock.awaited.append(open_one)
+    assert clock.is_held_up()
+    open_one.arrive(4.0, None)
+    assert not clock.is_held_up()
+    assert (clock.device, clock.busy["communication"], clock.late_seconds) == (5.0, 5.0, 4.0)

@@ -1,0 +1,77 @@
+"""What the clock needs to know of each distinct call of a trace, as plain data: a rank hands it to others."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from forerun.clock.costs import Costs
+from forerun.records import Record
+from forerun.trace import AWAITED, BESIDE_HOST, BETWEEN_RANKS, MESSAGES, PEER, RANKS, Call
+
+
+class Role(StrEnum):
+    """What a call does to the clocks."""
+
+    KERNEL = "kernel"
+    """Runs on the device's own stream; one that launches nothing takes no time there."""
+    COPY_OUT = "copy-out"
+    """A kernel that needs the weights that were gathered last: FSDP2 copies them out of their buffer before a block
+    runs (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:280-298, 2.13)."""
+    GATHER = "gather"
+    """Brings together what is there already, so that it begins as soon as it is issued."""
+    COLLECTIVE = "collective"
+    """Begins when the device has made what is exchanged."""
+    AWAITED = "awaited"
+    """A collective whose result is read by what follows."""
+    SEND = "send"
+    RECEIVE = "receive"
+    BESIDE_HOST = "beside-host"
+    """Moves or updates what lives on the host."""
+
+
+EXCHANGES = frozenset({Role.GATHER, Role.COLLECTIVE, Role.AWAITED, Role.SEND, Role.RECEIVE})
+"""What other ranks take part in."""
+MESSAGE_ROLES = frozenset({Role.SEND, Role.RECEIVE})
+
+
+class TimedCall(Record):
+    """One distinct call with its times at the costs of a device."""
+
+    name: str
+    role: Role
+    device_seconds: float
+    host_seconds: float
+    syncs: bool = False
+    """The host waits for the device."""
+    has_flops: bool = False
+    ranks: tuple[int, ...] = ()
+    """Those that take part in an exchange, by their numbers in the job; empty where nobody noted them."""
+    peer: int | None = None
+    """The other rank of a message."""
+
+
+def timed_calls(calls: Sequence[Call], costs: Costs) -> list[TimedCall]:
+    """Every call with its times, in order."""
+    timed = []
+    for call in calls:
+        keywords = dict(call.keywords)
+        timed.append(
+            TimedCall(
+                name=call.name, role=role_of(call), device_seconds=costs.device_seconds(call),
+                host_seconds=costs.host_seconds(call), syncs=call.syncs, has_flops=bool(call.flops),
+                ranks=tuple(keywords.get(RANKS, ())), peer=keywords.get(PEER),
+            )
+        )  # fmt: skip
+    return timed
+
+
+def role_of(call: Call) -> Role:
+    """What a call does to the clocks, by its name."""
+    if call.name.startswith(MESSAGES):
+        return Role.SEND if call.name.startswith(MESSAGES[0]) else Role.RECEIVE
+    if call.name.startswith(AWAITED):
+        return Role.AWAITED
+    if call.name.startswith(BETWEEN_RANKS):
+        return Role.GATHER if "allgather" in call.name else Role.COLLECTIVE
+    if call.name.startswith(BESIDE_HOST):
+        return Role.BESIDE_HOST
+    return Role.COPY_OUT if "split_with_sizes_copy" in call.name else Role.KERNEL

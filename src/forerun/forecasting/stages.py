@@ -1,0 +1,172 @@
+"""The stages of a pipeline that settings name: each traced once, all played together, the worst deciding the fit.
+
+A pipeline goes on in the same way once it is full, so where it has many micro-batches two shorter ones are traced, and
+what each further micro-batch takes, seconds and bytes (PyTorch keeps a buffer for each that is received), is their
+difference. `gpipe` is traced whole.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from forerun.clock.costs import Costs
+from forerun.clock.job_step import JobStep, RankTime, job_step, rank_step
+from forerun.clock.timeline import StepTime, replay_clock
+from forerun.data.plan import BatchShape
+from forerun.forecasting.kinds import as_text, content_of
+from forerun.hardware.catalogue import Device
+from forerun.memory.card import CardReplay, replay_on_card
+from forerun.records import Range, RankKind, StepPhases
+from forerun.settings.schema import Settings
+from forerun.step.workload import Workload
+from forerun.trace import Trace
+from forerun.virtual.trace_step import trace_step
+
+
+@dataclass(frozen=True)
+class TracedPipeline:
+    """Every stage of a pipeline, with as many micro-batches as were traced."""
+
+    settings: Settings
+    longer: list[Trace]
+    """One trace for each stage."""
+    shorter: list[Trace]
+    """With fewer micro-batches, by what the pipeline repeats; empty where all of the step's are in `longer`."""
+
+    @property
+    def count(self) -> int:
+        """Micro-batches of a step."""
+        return self.settings.batch.gradient_accumulation_steps
+
+
+def trace_pipeline(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> TracedPipeline:
+    """Trace each stage.
+
+    Raises:
+        UntraceableOp, InvalidSettings, NotSupported, UnknownModel: as `trace_step`.
+    """
+    parallel = settings.parallel
+    count, one_round = settings.batch.gradient_accumulation_steps, parallel.pipeline
+    # a round is under way at most, as the first comes back before the next goes in; with parts the ends meet later
+    full = one_round + 1 if parallel.virtual_stages == 1 else (parallel.virtual_stages + 1) * one_round
+
+    def traced(micro_batches: int) -> list[Trace]:
+        batch = settings.batch.model_copy(update={"gradient_accumulation_steps": micro_batches})
+        short = settings.model_copy(update={"batch": batch})
+        return [trace_step(short, workload, device, shape, stage=stage) for stage in range(parallel.pipeline)]
+
+    more = one_round if parallel.virtual_stages > 1 else 1  # interleaved schedules go on round by round
+    rest = (count - full) % more
+    if parallel.schedule == "gpipe" or count <= full + more + rest:
+        return TracedPipeline(settings, traced(count), [])
+    return TracedPipeline(settings, traced(full + rest + more), traced(full + rest))
+
+
+@dataclass(frozen=True)
+class PipelineForecast:
+    """What the stages of a pipeline come to."""
+
+    worst: int
+    """The stage that needs most memory."""
+    trace: Trace
+    """Its trace, with the parameters of all stages."""
+    card: CardReplay
+    time: StepTime
+    """The job's step as that stage spends it; FLOP are the mean over stages."""
+    kinds: list[RankKind]
+
+
+def forecast_pipeline(pipeline: TracedPipeline, device: Device, costs: Costs) -> PipelineForecast:
+    """Memory of each stage and the step of the job."""
+    settings, traces = pipeline.settings, pipeline.longer
+    ranks = settings.parallel.world_size // settings.parallel.pipeline
+    cards = [replay_on_card(trace, device) for trace in traces]
+    times = [replay_clock(trace, costs) for trace in traces]
+    job = _played(traces, ranks, costs)
+    if pipeline.shorter:
+        more = traces[0].accumulation - pipeline.shorter[0].accumulation
+        rounds = (pipeline.count - traces[0].accumulation) // more
+        job = _lengthened(job, _played(pipeline.shorter, ranks, costs), rounds)
+        shorter = [replay_on_card(trace, device) for trace in pipeline.shorter]
+        cards = [_larger(card, before, rounds) for card, before in zip(cards, shorter, strict=True)]
+    worst = max(range(len(cards)), key=lambda stage: cards[stage].device_bytes.conservative)
+    longer = pipeline.count / traces[0].accumulation
+    own, chosen = times[worst], traces[worst]
+    busy = job.ranks[worst * ranks].busy
+    return PipelineForecast(
+        worst=worst,
+        trace=replace(
+            chosen,
+            total_parameters=sum(trace.total_parameters for trace in traces),
+            trainable_parameters=sum(trace.trainable_parameters for trace in traces),
+            checkpoint_bytes=sum(trace.checkpoint_bytes for trace in traces),
+            accumulation=pipeline.count, micro_steps=pipeline.count,
+        ),
+        card=cards[worst],
+        time=replace(
+            own,
+            phases=StepPhases(**{f"{name}_seconds": seconds for name, seconds in busy.items()}),
+            model_flops=longer * sum(time.model_flops for time in times) / len(times),
+            hardware_flops=longer * sum(time.hardware_flops for time in times) / len(times),
+        ),
+        kinds=[
+            _kind(settings, device, stage, trace, card, job.ranks[stage * ranks], costs)
+            for stage, (trace, card) in enumerate(zip(traces, cards, strict=True))
+        ],
+    )  # fmt: skip
+
+
+def _played(traces: Sequence[Trace], ranks: int, costs: Costs) -> JobStep:
+    """The step of one rank of each stage; the first rank of a stage is `stage * ranks`."""
+    warm = [trace.part(trace.warm_from, len(trace.events)) for trace in traces]
+    return job_step([rank_step(stage * ranks, trace, costs) for stage, trace in enumerate(warm)])
+
+
+def _lengthened(longer: JobStep, shorter: JobStep, rounds: int) -> JobStep:
+    """The step with `rounds` more rounds of micro-batches, each of which takes what the last one did."""
+
+    def more(value: float, before: float) -> float:
+        return value + rounds * (value - before)
+
+    ranks = {}
+    for rank, time in longer.ranks.items():
+        other = shorter.ranks[rank]
+        busy = {name: more(value, other.busy.get(name, 0.0)) for name, value in time.busy.items()}
+        ranks[rank] = RankTime(busy, more(time.bubble_seconds, other.bubble_seconds))
+    return JobStep(more(longer.seconds, shorter.seconds), ranks)
+
+
+def _larger(longer: CardReplay, shorter: CardReplay, rounds: int) -> CardReplay:
+    """Memory with `rounds` more rounds of micro-batches, each of which adds what the last one did."""
+
+    memory, before = longer.memory, shorter.memory
+    grown = rounds * max(0, memory.peak_allocated_bytes - before.peak_allocated_bytes)
+    reserved = rounds * max(0, memory.peak_reserved_bytes - before.peak_reserved_bytes)
+    own = memory.breakdown
+    return replace(
+        longer,
+        memory=replace(
+            memory,
+            breakdown=own.model_copy(update={"activation_bytes": own.activation_bytes + grown}),
+            peak_allocated_bytes=memory.peak_allocated_bytes + grown,
+            peak_reserved_bytes=memory.peak_reserved_bytes + reserved,
+        ),
+        device_bytes=Range(**{name: value + reserved for name, value in longer.device_bytes.model_dump().items()}),
+    )
+
+
+def _kind(
+    settings: Settings, device: Device, stage: int, trace: Trace, card: CardReplay, time: RankTime, costs: Costs
+) -> RankKind:
+    ranks = settings.parallel.world_size // settings.parallel.pipeline
+    first, memory = stage * ranks, card.memory
+    content = content_of(first, trace.part(trace.warm_from, len(trace.events)), trace, costs)
+    longer = settings.batch.gradient_accumulation_steps / trace.accumulation
+    return RankKind(
+        ranks=as_text(range(first, first + ranks)), count=ranks, stages=[stage], rank=first,
+        fits=card.device_bytes.conservative <= device.memory_bytes,
+        peak_allocated_bytes=memory.peak_allocated_bytes, peak_reserved_bytes=memory.peak_reserved_bytes,
+        device_bytes=int(card.device_bytes.expected),
+        compute_seconds=sum(time.busy.get(name, 0.0) for name in ("forward", "backward", "optimizer")),
+        communication_seconds=longer * content.communication_seconds,
+        exposed_communication_seconds=time.busy.get("communication", 0.0), bubble_seconds=time.bubble_seconds,
+    )  # fmt: skip
