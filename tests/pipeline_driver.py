@@ -13,7 +13,8 @@ import torch
 from forerun.settings.load import settings_from
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.heads import generic_workload
-from forerun.step.parallel import mesh_of_ranks, shard, whole
+from forerun.step.parallel import mesh_of_ranks, whole
+from forerun.step.sharding import shard
 from forerun.step.training_step import StepObserver
 from forerun.train.loop import seed_everything
 from forerun.train.ranks import join_group, rank

@@ -15,6 +15,7 @@ from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, MeasuredTimes
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device
+from forerun.memory.explanation import Explanation
 from forerun.plan.choose import PlanLimits, make_plan
 from forerun.plan.cluster import make_cluster_plan
 from forerun.plan.cluster_outcome import ClusterPlan
@@ -23,7 +24,7 @@ from forerun.plan.fan_out import fan_out
 from forerun.plan.migrate import make_migration
 from forerun.plan.outcome import GpuComparison, Migration, RunPlan, WhatIf
 from forerun.plan.what_if import what_if
-from forerun.records import Explanation, Forecast
+from forerun.records import Forecast
 from forerun.runs.registry import (
     load_recipe,
     open_experiment,

@@ -13,8 +13,8 @@ from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.sizes import largest_that_fits
 from forerun.memory.card import replay_on_card
 from forerun.memory.explain import by_module, live_at_peak, op_at_peak
+from forerun.memory.explanation import Explanation, Lever
 from forerun.memory.replay import MemoryReplay, replay_memory
-from forerun.records import Explanation, Lever
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.trace import Trace

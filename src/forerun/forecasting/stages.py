@@ -90,12 +90,12 @@ def forecast_pipeline(pipeline: TracedPipeline, device: Device, costs: Costs) ->
         cards = [_larger(card, before, rounds) for card, before in zip(cards, shorter, strict=True)]
     worst = max(range(len(cards)), key=lambda stage: cards[stage].device_bytes.conservative)
     longer = pipeline.count / traces[0].accumulation
-    own, chosen = times[worst], traces[worst]
+    own, worst_trace = times[worst], traces[worst]
     busy = job.ranks[worst * ranks].busy
     return PipelineForecast(
         worst=worst,
         trace=replace(
-            chosen,
+            worst_trace,
             total_parameters=sum(trace.total_parameters for trace in traces),
             trainable_parameters=sum(trace.trainable_parameters for trace in traces),
             checkpoint_bytes=sum(trace.checkpoint_bytes for trace in traces),
@@ -139,15 +139,15 @@ def _larger(longer: CardReplay, shorter: CardReplay, rounds: int) -> CardReplay:
     """Memory with `rounds` more rounds of micro-batches, each of which adds what the last one did."""
 
     memory, before = longer.memory, shorter.memory
-    grown = rounds * max(0, memory.peak_allocated_bytes - before.peak_allocated_bytes)
+    allocated = rounds * max(0, memory.peak_allocated_bytes - before.peak_allocated_bytes)
     reserved = rounds * max(0, memory.peak_reserved_bytes - before.peak_reserved_bytes)
     own = memory.breakdown
     return replace(
         longer,
         memory=replace(
             memory,
-            breakdown=own.model_copy(update={"activation_bytes": own.activation_bytes + grown}),
-            peak_allocated_bytes=memory.peak_allocated_bytes + grown,
+            breakdown=own.model_copy(update={"activation_bytes": own.activation_bytes + allocated}),
+            peak_allocated_bytes=memory.peak_allocated_bytes + allocated,
             peak_reserved_bytes=memory.peak_reserved_bytes + reserved,
         ),
         device_bytes=Range(**{name: value + reserved for name, value in longer.device_bytes.model_dump().items()}),

@@ -203,11 +203,11 @@ def _model_pipeline(request: ForecastRequest) -> StepModel:
     shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
     pipeline = trace_pipeline(settings, request.workload, device, shape)
     costs = choose_costs(device, [*pipeline.longer, *pipeline.shorter], request.calibration)
-    made = forecast_pipeline(pipeline, device, costs)
+    job = forecast_pipeline(pipeline, device, costs)
     return StepModel(
-        request=request, traced=[TracedStep(shape, made.trace, made.time)], memory=made.card.memory, card=made.card,
-        evaluation_peaks={}, costs=costs, peak_flops_per_second=_peak(device, made.trace, costs),
-        disk_bytes_per_second=_disk(request)[0], kinds=made.kinds,
+        request=request, traced=[TracedStep(shape, job.trace, job.time)], memory=job.card.memory, card=job.card,
+        evaluation_peaks={}, costs=costs, peak_flops_per_second=_peak(device, job.trace, costs),
+        disk_bytes_per_second=_disk(request)[0], kinds=job.kinds,
     )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 from collections import defaultdict
 
 from forerun.memory.allocator import round_size
+from forerun.memory.explanation import LiveTensor
 from forerun.memory.replay import MemoryReplay, category
-from forerun.records import LiveTensor
 from forerun.trace import ALLOCATE, FREE, OP, Op, Trace
 
 

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from forerun.records import Explanation
+from forerun.memory.explanation import Explanation
 from forerun.units import format_bytes
 
 PATH_WIDTH = 34

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from forerun.records import LiveTensor
+from forerun.memory.explanation import LiveTensor
 from forerun.units import format_bytes, format_percent
 
 WIDTH, ROW = 1080, 22

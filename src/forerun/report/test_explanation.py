@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from forerun.records import Explanation, Lever, LiveTensor
+from forerun.memory.explanation import Explanation, Lever, LiveTensor
 from forerun.report.explanation import explanation_tables
 
 TENSOR = LiveTensor(

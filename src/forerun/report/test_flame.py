@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.records import LiveTensor
+from forerun.memory.explanation import LiveTensor
 from forerun.report.flame import WIDTH, draw_flame, flame_tree
 from forerun.units import MIB
 

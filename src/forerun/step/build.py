@@ -30,6 +30,7 @@ from forerun.step.pipeline import Pipeline, require_pipeline
 from forerun.step.precision import policy_of
 from forerun.step.prompt_adapters import KINDS, add_prompt_adapter, require_place
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
+from forerun.step.sharding import shard
 from forerun.step.tensor_parallel import require_tensor_parallel
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
@@ -59,7 +60,7 @@ def build_step(settings: Settings, workload: Workload, device: str, *, pretraine
         model = prepare_model(settings, workload, pretrained=pretrained).to(device)
     mesh = parallel.mesh_of_ranks(settings, device)
     if mesh is not None:
-        parallel.shard(model, settings, mesh)
+        shard(model, settings, mesh)
     return bind_step(settings, workload, model, device, mesh=mesh)
 
 

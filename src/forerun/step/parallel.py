@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from forerun.errors import NotSupported
 from forerun.settings.schema import Settings
-from forerun.step.precision import policy_of
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 """Dimensions of the mesh of ranks."""
@@ -86,51 +85,6 @@ def mesh_of_ranks(settings: Settings, device_type: str) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(device_type, tuple(own.values()), mesh_dim_names=tuple(own))
-
-
-def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
-    """Cut stages and split layers in place, then shard parameters, block by block and the rest.
-
-    On `meta` nothing is ever held whole.
-
-    Raises:
-        NotSupported, InvalidSettings: the layers of the model cannot be split or dealt to stages.
-    """
-    parts: list[tuple[nn.Module, nn.Module]] = [(model, model)]
-    if settings.parallel.pipeline > 1:
-        from forerun.step.pipeline import cut
-
-        stages = cut(model, settings, mesh.get_local_rank(PIPELINE), mesh.device_type)
-        parts = [(stage.part, stage) for stage in stages]
-    for part, called in parts:
-        _shard_part(part, called, settings, mesh)
-    return model
-
-
-def _shard_part(model: nn.Module, called: nn.Module, settings: Settings, mesh: Any) -> None:
-    """The same of what one stage has; `called` is the module that is run."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    if settings.parallel.tensor > 1:
-        from forerun.step.tensor_parallel import split
-
-        split(model, settings, mesh[TENSOR])
-    if settings.parallel.kind != "fsdp":
-        return
-    # logits of a head or the last block's output are views; nothing of the model writes into them
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
-    over = (REPLICATE, SHARD) if settings.parallel.replicate > 1 else (SHARD,)
-
-    policy = policy_of(settings)
-    mixed = MixedPrecisionPolicy()
-    if policy.autocast_dtype is not None:
-        mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
-    # Stages stay gathered between micro-batches, as torchtitan 0.2.2 has it (distributed/parallel_dims.py and
-    # models/llama3/infra/parallelize.py: reshard_after_forward "default").
-    kept: dict[str, Any] = {"reshard_after_forward": False} if settings.parallel.pipeline > 1 else {}
-    # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
-    for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], called):
-        fully_shard(module, mesh=mesh[over], mp_policy=mixed, **kept)
 
 
 def transformer_blocks(model: nn.Module) -> list[nn.Module]:

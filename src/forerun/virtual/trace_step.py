@@ -22,9 +22,10 @@ from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import paged_bytes
 from forerun.step.optimizer_in_backward import OptimizerInBackward
-from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica, shard
+from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica
 from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
+from forerun.step.sharding import shard
 from forerun.step.training_step import StepObserver, TrainingStep
 from forerun.step.workload import Workload
 from forerun.step.zero import ZeroOptimizer

@@ -1,0 +1,54 @@
+"""A model over the ranks of a mesh: its blocks dealt to stages, its layers split, its parameters sharded by FSDP2."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from forerun.settings.schema import Settings
+from forerun.step.parallel import PIPELINE, REPLICATE, SHARD, TENSOR, is_self_contained, transformer_blocks
+from forerun.step.pipeline import cut
+from forerun.step.precision import policy_of
+from forerun.step.tensor_parallel import split
+
+
+def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
+    """Cut stages and split layers in place, then shard parameters, block by block and the rest.
+
+    On `meta` nothing is ever held whole.
+
+    Raises:
+        NotSupported, InvalidSettings: the layers of the model cannot be split or dealt to stages.
+    """
+    parts: list[tuple[nn.Module, nn.Module]] = [(model, model)]
+    if settings.parallel.pipeline > 1:
+        stages = cut(model, settings, mesh.get_local_rank(PIPELINE), mesh.device_type)
+        parts = [(stage.part, stage) for stage in stages]
+    for part, root in parts:
+        _shard_part(part, root, settings, mesh)
+    return model
+
+
+def _shard_part(model: nn.Module, root: nn.Module, settings: Settings, mesh: Any) -> None:
+    """The same of what one stage has; `root` is the module that is run."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    if settings.parallel.tensor > 1:
+        split(model, settings, mesh[TENSOR])
+    if settings.parallel.kind != "fsdp":
+        return
+    # logits of a head or the last block's output are views; nothing of the model writes into them
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+    over = (REPLICATE, SHARD) if settings.parallel.replicate > 1 else (SHARD,)
+
+    policy = policy_of(settings)
+    mixed = MixedPrecisionPolicy()
+    if policy.autocast_dtype is not None:
+        mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
+    # Stages stay gathered between micro-batches, as torchtitan 0.2.2 has it (distributed/parallel_dims.py and
+    # models/llama3/infra/parallelize.py: reshard_after_forward "default").
+    reshard: dict[str, Any] = {"reshard_after_forward": False} if settings.parallel.pipeline > 1 else {}
+    # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
+    for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], root):
+        fully_shard(module, mesh=mesh[over], mp_policy=mixed, **reshard)
