@@ -3,9 +3,13 @@
 import pytest
 
 import forerun
+from forerun.data.plan import BatchShape
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.forecasting import stages as module
+from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
+from forerun.step.heads import generic_workload
+from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
 
 def settings(micro_batches=2, **parallel):
@@ -51,8 +55,8 @@ def test_further_micro_batches_take_what_the_pipeline_repeats(monkeypatch, sched
     asked = settings(14, schedule=schedule, virtual_stages=virtual)
     short = forerun.forecast(asked, gpu="h100-80gb")
 
-    def whole(settings, workload, device, shape):
-        traces = [module.trace_step(settings, workload, device, shape, stage=stage) for stage in range(2)]
+    def whole(settings, workload, gpu, shape):
+        traces = [module.trace_step(settings, workload, gpu, shape, stage=stage) for stage in range(2)]
         return module.TracedPipeline(settings, traces, [])
 
     monkeypatch.setattr("forerun.forecasting.step_model.trace_pipeline", whole)
@@ -74,6 +78,11 @@ def test_further_micro_batches_take_what_the_pipeline_repeats(monkeypatch, sched
 def test_what_cannot_be_a_pipeline_is_refused(change, error, words):
     with pytest.raises(error, match=words):
         forerun.forecast(settings(**change), gpu="h100-80gb")
+
+
+def test_what_looks_at_one_rank_says_so():
+    with pytest.raises(NotSupported, match="plans and explanations look at one rank"):
+        trace_step_by_blocks(settings(2), generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, 256))
 
 
 def test_the_host_has_no_stages():

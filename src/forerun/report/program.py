@@ -49,27 +49,9 @@ def program_tables(forecasts: Sequence[Any], title: str) -> list[RenderableType]
             device, step = format_bytes(each.device_bytes), format_seconds(each.step_seconds)
             table.add_row(str(each.rank), format_bytes(each.peak_allocated_bytes), device, step)
         views += [table, Text(f"The forecast is that of rank {first.rank}, which needs most memory.")]
-    if len(first.kinds) > 1:
-        views += [_kinds(first.kinds), Text(f"The forecast is that of rank {first.rank}, which needs most memory.")]
     if first.assumed:
         table = Table("line", "value that nobody can know", "answered with", title="Assumed", title_justify="left")
         for each in first.assumed[:MOST_LINES]:
             table.add_row(each.line, each.what, each.value)
         views.append(table)
     return views
-
-
-def _kinds(kinds: Sequence[Any]) -> Table:
-    """A row for each `RankKind`."""
-    table = Table("ranks", "stage", "allocated", "reserved", "device", "compute", "communication", "exposed", "bubble",
-                  title="Kinds of rank", title_justify="left")  # fmt: skip
-    for each in kinds:
-        sizes = (each.peak_allocated_bytes, each.peak_reserved_bytes, each.device_bytes)
-        seconds = (each.compute_seconds, each.communication_seconds)
-        waits = (each.exposed_communication_seconds, each.bubble_seconds)
-        stages = ", ".join(map(str, each.stages))
-        table.add_row(
-            each.ranks, stages, *map(format_bytes, sizes), *map(format_seconds, seconds),
-            *("" if wait is None else format_seconds(wait) for wait in waits),
-        )  # fmt: skip
-    return table

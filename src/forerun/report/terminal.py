@@ -10,6 +10,7 @@ from rich.text import Text
 
 from forerun.records import Forecast, Range, Record, RunReliability, Verdict, VerdictRow
 from forerun.report.fitted_table import FittedTable
+from forerun.report.kinds_table import kinds_table
 from forerun.report.tables import ResultTable
 from forerun.units import KILOWATT_HOUR, format_bytes, format_percent, format_seconds
 
@@ -29,8 +30,9 @@ class Run(Protocol):
 
 def forecast_table(forecast: Forecast, title: str) -> RenderableType:
     """One forecast, from whether it fits down to what is not modelled."""
-    body = Group(_fit_line(forecast), _memory(forecast), _step(forecast), _run(forecast), *_notes(forecast))
-    return Panel(body, title=f"{title} on {forecast.gpu}", title_align="left", expand=False)
+    kinds = [kinds_table(forecast.kinds)] if len(forecast.kinds) > 1 else []
+    parts = _fit_line(forecast), _memory(forecast), _step(forecast), _run(forecast), *kinds, *_notes(forecast)
+    return Panel(Group(*parts), title=f"{title} on {forecast.gpu}", title_align="left", expand=False)
 
 
 def _fit_line(forecast: Forecast) -> Text:

@@ -3,7 +3,7 @@
 import contextlib
 
 from forerun.data.plan import BatchShape
-from forerun.errors import ForerunError
+from forerun.errors import ForerunError, NotSupported
 from forerun.hardware.catalogue import Device
 from forerun.models.build import config_of
 from forerun.models.layer_lists import period
@@ -29,8 +29,14 @@ def trace_step_by_blocks(
     """What `trace_step` gives, in less time where the model has many equal blocks.
 
     Raises:
-        UntraceableOp, InvalidSettings, NotSupported, UnknownModel: as `trace_step`.
+        UntraceableOp, InvalidSettings, NotSupported, UnknownModel: as `trace_step`; NotSupported of a pipeline, whose
+            ranks differ.
     """
+    if settings.parallel.pipeline > 1:
+        raise NotSupported(
+            f"parallel.pipeline: plans and explanations look at one rank, and stages differ; found "
+            f"{settings.parallel.pipeline}. Forecast it (forerun forecast), or set parallel.pipeline to 1."
+        )
 
     def traced(at: Settings) -> Trace:
         return trace_step(at, workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines)
