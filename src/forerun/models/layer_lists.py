@@ -15,7 +15,8 @@ def period(values: Sequence[Any]) -> int:
 def lists_of_depth(stated: Mapping[str, Any], depth_field: str, overrides: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The per-layer lists of a `stated` configuration at the depth that `overrides` ask for; none where they do not.
 
-    Shallower models have the first layers; deeper ones go on as the layers repeat.
+    Shallower models have the first layers; deeper ones go on as the layers repeat. Lists of words are per layer where
+    their name says so (`layer_types`).
 
     Raises:
         InvalidSettings: the model is to be deeper, and a list does not repeat.
@@ -27,6 +28,8 @@ def lists_of_depth(stated: Mapping[str, Any], depth_field: str, overrides: Mappi
     for name, values in stated.items():
         if not isinstance(values, list | tuple) or len(values) != before or name in overrides:
             continue
+        if "layer" not in name and any(isinstance(value, str) for value in values):
+            continue  # as long by chance: DeBERTa's `pos_att_type` names two terms, also of models with two layers
         again = period(values)
         if depth > before and again == before > 1:
             raise InvalidSettings(

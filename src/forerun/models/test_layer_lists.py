@@ -8,21 +8,25 @@ from forerun.models.build import build_model
 from forerun.models.catalogue import model_config
 from forerun.models.layer_lists import lists_of_depth, period
 
-STATED = {"n": 4, "kinds": ["a", "b", "a", "b"], "sizes": [1, 2, 3, 4], "others": [1, 2], "n_heads": 4}
+STATED = {"n": 4, "layer_kinds": ["a", "b", "a", "b"], "sizes": [1, 2, 3, 4], "others": [1, 2], "n_heads": 4}
 
 
 def test_shallower_models_have_the_first_layers():
-    assert lists_of_depth(STATED, "n", {"n": 3}) == {"kinds": ["a", "b", "a"], "sizes": [1, 2, 3]}
-    assert lists_of_depth(STATED, "n", {"n": 3, "sizes": [1, 1, 1]}) == {"kinds": ["a", "b", "a"]}
+    assert lists_of_depth(STATED, "n", {"n": 3}) == {"layer_kinds": ["a", "b", "a"], "sizes": [1, 2, 3]}
+    assert lists_of_depth(STATED, "n", {"n": 3, "sizes": [1, 1, 1]}) == {"layer_kinds": ["a", "b", "a"]}
     assert lists_of_depth(STATED, "n", {}) == lists_of_depth(STATED, "n", {"n": 4}) == {}
 
 
 def test_deeper_ones_go_on_as_the_layers_repeat():
-    repeating = {"n": 4, "kinds": ["a", "b", "a", "b"]}
-    assert lists_of_depth(repeating, "n", {"n": 7}) == {"kinds": list("abababa")}
+    repeating = {"n": 4, "layer_kinds": ["a", "b", "a", "b"]}
+    assert lists_of_depth(repeating, "n", {"n": 7}) == {"layer_kinds": list("abababa")}
     assert period([1, 1, 1]) == 1
     with pytest.raises(InvalidSettings, match="values of sizes; it has 4"):
         lists_of_depth(STATED, "n", {"n": 5})
+
+
+def test_words_that_are_as_many_by_chance_stay():
+    assert lists_of_depth({"n": 2, "pos_att_type": ["c2p", "p2c"]}, "n", {"n": 7}) == {}
 
 
 ALL_ALIKE, TWO_KINDS = ("tiny-longformer", "tiny-qwen2"), ("tiny-modernbert", "tiny-gemma2")

@@ -15,6 +15,8 @@ from forerun.settings.plain import DEEPEST, MOST_VALUES, in_short
 
 LARGEST_BYTES = 256 * 2**10
 """Of a file; the longest settings that ship have 3 KB."""
+LONGEST_PATH = 300
+"""Characters of a path that a message shows whole."""
 MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -24,18 +26,21 @@ def read_yaml(path: Path, kind: str) -> Any:
     Raises:
         InvalidSettings: it cannot be read, is no YAML, or goes beyond a limit.
     """
+    name = str(path) if len(str(path)) <= LONGEST_PATH else in_short(str(path))
+    what: object = None
+    content = b""
     try:
         if not path.is_file():
             what = "a folder" if path.is_dir() else "something that is no file" if path.exists() else "nothing there"
-            raise InvalidSettings(f"{kind} file {in_short(str(path))} cannot be read: {what}. Check the path.")
-        with path.open("rb") as file:
-            content = file.read(LARGEST_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(LARGEST_BYTES + 1)
     except OSError as error:
-        raise InvalidSettings(
-            f"{kind} file {in_short(str(path))} cannot be read: {error.strerror}. Check the path."
-        ) from error
+        what = error.strerror
     except ValueError as error:  # a NUL character in the path
-        raise InvalidSettings(f"{kind} file {in_short(str(path))} cannot be read: {error}. Check the path.") from error
+        what, name = error, in_short(str(path))
+    if what is not None:
+        raise InvalidSettings(f"{kind} file {name} cannot be read: {what}. Check the path.")
     if len(content) > LARGEST_BYTES:
         raise InvalidSettings(
             f"{kind} file {path} has more than {LARGEST_BYTES // 2**10} KiB, the most that is read. Are these data?"

@@ -47,6 +47,8 @@ class CompileCalls:
     """Functions that were not captured, with the reason."""
     breaks: list[str] = field(default_factory=list)
     """Reasons why graphs were cut; known at the end."""
+    _players: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    """Backends by mode."""
     _imported: Imported = field(default_factory=Imported)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _has_begun: bool = False
@@ -81,9 +83,10 @@ class CompileCalls:
             self.eager[_name(model)] = f"its backend {_name(backend)} is not modelled"
             return model
         self._begin()
-        player = virtual_backend(
-            self.recorder, "reduce-overhead" if settings.get("triton.cudagraphs") else mode, self._prepared
-        )
+        mode = "reduce-overhead" if settings.get("triton.cudagraphs") else mode
+        # one for all of a mode: blocks of one class share what was compiled, unless their compilers differ
+        # (torch/__init__.py, _TorchCompileWrapper.__eq__; guards compare backends)
+        player = self._players.setdefault(mode, virtual_backend(self.recorder, mode, self._prepared))
         # where a graph breaks, PyTorch would stop a `fullgraph` program; its forecast goes on and says so
         options["fullgraph"] = False
         with modules_as_imported():
