@@ -311,6 +311,27 @@ def test_modules_and_buffers_are_compiled_in_place():
     assert "compiled" in issuers(gpu.trace)
 
 
+def test_blocks_of_one_class_share_what_was_compiled():
+    """Each is handed to `torch.compile` by itself, as torchtitan does; more of them than PyTorch compiles anew."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.linear(x).relu()
+
+    with forerun.virtual_cuda("t4") as gpu:
+        blocks = [torch.compile(Block().cuda()) for _ in range(12)]
+        x = torch.ones(4, 8, device="cuda")
+        for block in blocks:
+            x = block(x)
+        x.sum().backward()
+    assert len(gpu.compiling.graphs) == 4, "forward and backward, of the first block's input and of the others'"
+    assert not gpu.compiling.eager
+
+
 def test_cycles_of_the_compiler_die_with_its_work():
     """However often the collector runs meanwhile: what it has seen twice counts as old, and old cycles live on."""
 

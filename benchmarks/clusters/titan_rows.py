@@ -18,6 +18,9 @@ SCHEDULES = {"1F1B": "1F1B", "Interleaved 1F1B": "Interleaved1F1B", "interleaved
 STAGES_PER_RANK = {"1F1B": 1, "Interleaved1F1B": 2}
 """The tables state no micro-batch. torchtitan of then cut a local batch into as many as the pipeline had stages (help
 of `--experimental.pipeline_parallel_microbatches`); it looped over two stages a rank."""
+LOSS_COMPILED = "2025"
+"""Before, only blocks were compiled: the loss is a function of its own since pull request 859 (2025-02-19), and pull
+request 1033 (2025-03-31) speaks of compiling it. 0.2.2 compiles both unless `compile.components` says otherwise."""
 MODES = {"none": ("none", ""), "full": ("full", ""), "op": ("selective", "op"), "layer": ("selective", "2")}
 
 
@@ -43,6 +46,8 @@ def titan_question(run: ClusterRun) -> Question | Refusal:
         options["activation_checkpoint.selective_ac_option"] = mode[1]
     if run["compile"] == "True":
         options["compile.enable"] = True
+        if run["date"] < LOSS_COMPILED:
+            options["compile.components"] = "model"
     if run.whole("pp") > 1:
         schedule = SCHEDULES.get(run["pp_schedule"])
         if schedule is None:
