@@ -191,6 +191,7 @@ def test_work_that_is_kept_for_later_runs_is_not_corrected_by_runs_that_found_it
     assert later.detail.corrected_by["startup"] == pytest.approx(4.0)
 
 
+@pytest.mark.medium
 def test_generation_takes_as_long_as_its_tokens():
     """Seconds are linear in the tokens, none are none, and what is not known is `evaluation.new_tokens`."""
     settings = settings_from({**BASE, "evaluation": {"examples": 0, "new_tokens": 40}})

@@ -67,6 +67,7 @@ def test_the_whole_run_is_forecast(tmp_path):
     assert all(p.device.type == "cpu" for p in trainer.model.parameters()), "the trainer's model is as it was"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_settings_move_the_forecast(tmp_path, checkpointing):
     model = LlamaForCausalLM(LlamaConfig(**SMALL))
@@ -162,6 +163,7 @@ class Tracker(TrainerCallback):
     on_step_end = on_train_begin = on_log
 
 
+@pytest.mark.medium
 def test_a_trainer_with_its_own_loss_is_copied_and_left_alone(tmp_path):
     folder = tmp_path / "out"
     plain, tracker = trainer_of(folder), Tracker()
@@ -187,6 +189,7 @@ def test_a_trainer_with_its_own_loss_is_copied_and_left_alone(tmp_path):
     assert own.state.global_step == 10
 
 
+@pytest.mark.medium
 def test_the_largest_batch_is_run_and_the_mean_is_that_of_all(tmp_path):
     """Rows of 4 to 39 tokens: the peak is that of the longest alone, the step between shortest and longest."""
     data = rows(256, is_causal=True)
@@ -208,6 +211,7 @@ def test_the_largest_batch_is_run_and_the_mean_is_that_of_all(tmp_path):
     assert uneven.step.tokens_per_second * uneven.step.seconds.expected == pytest.approx(tokens, rel=0.05)
 
 
+@pytest.mark.medium
 def test_evaluation_is_run_and_its_predictions_stay_on_the_card(tmp_path):
     model = LlamaForCausalLM(LlamaConfig(**SMALL | {"vocab_size": 20_000}))
     calls = []

@@ -27,6 +27,7 @@ def settings(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.medium
 def test_a_measured_step_is_explained_and_kept(settings, monkeypatch, capfd):
     def forerun(*words):
         code, out, err = run_command(monkeypatch, capfd, *words)
@@ -47,6 +48,7 @@ def test_a_measured_step_is_explained_and_kept(settings, monkeypatch, capfd):
     assert any("Corrected by" in warning for warning in after["warnings"])
 
 
+@pytest.mark.medium
 def test_the_table_names_causes_and_their_settings(settings, monkeypatch, capfd):
     code, out, _ = run_command(monkeypatch, capfd, "verify", settings, "--measured", "peak=3GiB", "--gpu", "a100-40gb")
     assert code == 0
@@ -72,6 +74,7 @@ def test_wrong_options_are_one_paragraph(settings, monkeypatch, capfd, words, sa
     assert says in " ".join(err.split())
 
 
+@pytest.mark.medium
 def test_a_program_learns_from_its_own_measured_step(settings, monkeypatch, capfd):
     """Its forecast is read from a file; the next `exec` of the same command is corrected."""
 

@@ -72,6 +72,7 @@ def test_micro_steps_in_the_log_are_recognised():
     assert "micro-steps" in explained(observed([], seconds=0.5)).causes[0].text
 
 
+@pytest.mark.medium
 def test_the_loss_of_older_versions_and_other_boards_are_forecast_too():
     tried = []
     _, miss = explain_step(SETTINGS, DEVICE, observed([], seconds=1.1), on_progress=tried.append)
