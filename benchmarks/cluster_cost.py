@@ -34,7 +34,7 @@ def settings(ranks: int, layers: int, micro_batches: int, pipeline: int) -> dict
         "model": {"name": "llama-3-8b", "config": {"num_hidden_layers": layers}},
         "batch": {"micro_batch_size": 1, "gradient_accumulation_steps": micro_batches, "sequence_length": 8192,
                   "padding": "fixed"},
-        "data": {"examples": 10**6}, "activation_checkpointing": "blocks",
+        "data": {"examples": 10**6}, "precision": "bf16-mixed", "activation_checkpointing": "blocks",
         "parallel": {"shard": ranks // TENSOR // pipeline, "tensor": TENSOR, "sequence_parallel": True,
                      "pipeline": pipeline},
     }  # fmt: skip
