@@ -79,7 +79,7 @@ def test_a_killed_process_leaves_nothing_that_is_read(tmp_path):
     log = tmp_path / "log"
     command = [sys.executable, "-c", FILLING, str(tmp_path / "cache"), str(log)]
     process = subprocess.Popen(command)
-    while not log.exists():
+    while not (log.exists() and log.read_text()):  # opened first, written when it is closed
         time.sleep(0.01)
     process.kill()
     process.wait()
