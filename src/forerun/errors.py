@@ -78,6 +78,10 @@ class MissingExtra(ForerunError, ImportError):
     """An optional package is not installed."""
 
 
+class UnmatchedExchange(ForerunError, RuntimeError):
+    """Ranks that are played together do not exchange the same things."""
+
+
 class UntraceableOp(ForerunError, NotImplementedError):
     """The virtual GPU met an operator that it cannot run or cost."""
 

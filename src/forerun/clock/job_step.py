@@ -13,18 +13,14 @@ from dataclasses import dataclass
 
 from forerun.clock.costs import Costs
 from forerun.clock.rank_clock import Exchange, RankClock
-from forerun.clock.timed_calls import MESSAGE_ROLES, Role, TimedCall, timed_calls
+from forerun.clock.timed_calls import EXCHANGES, MESSAGE_ROLES, Role, TimedCall, timed_calls
 from forerun.clock.timeline import waits_by_op
-from forerun.errors import ForerunError
+from forerun.errors import UnmatchedExchange
 from forerun.records import Record
 from forerun.trace import OP, Phase, Trace
 
 STEPS = 3
 """Steps that are played one after the other; the last shows the pace, as ranks need not begin it together."""
-
-
-class UnmatchedExchange(ForerunError):
-    """The ranks that were played do not exchange the same things."""
 
 
 class RankStep(Record):
@@ -39,6 +35,12 @@ class RankStep(Record):
     waits: dict[int, list[int]] = {}
     """Place of an op → places of the exchanges in `ops` that the rank waits for before it."""
     communication_share: float = 0.0
+
+    @property
+    def communication_seconds(self) -> float:
+        """Of its exchanges with other ranks, hidden or not."""
+        calls = (self.calls[row] for row in self.ops)
+        return sum(call.device_seconds for call in calls if call.role in EXCHANGES)
 
 
 def rank_step(rank: int, step: Trace, costs: Costs) -> RankStep:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.clock.job_step import RankStep, UnmatchedExchange, job_step
+from forerun.clock.job_step import RankStep, job_step
 from forerun.clock.timed_calls import Role, TimedCall
+from forerun.errors import UnmatchedExchange
 from forerun.trace import Phase
 
 FORWARD_SECONDS, BACKWARD_SECONDS, UPDATE_SECONDS = 1.0, 2.0, 0.5

@@ -10,10 +10,9 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from forerun.clock.costs import Costs
-from forerun.clock.job_step import RankTime
+from forerun.clock.job_step import RankStep, RankTime
 from forerun.records import Forecast, RankKind, Record
-from forerun.trace import BETWEEN_RANKS, OP, PEER, Trace
+from forerun.trace import OP, PEER, Trace
 
 MOST_STAGES = 128
 """Stages of a pipeline that are run; more are refused, as each takes a process."""
@@ -27,7 +26,6 @@ class StepContent(Record):
     """Ranks that it exchanges messages with."""
     signature: str
     """Hash of its operators; that of equal ranks is equal."""
-    communication_seconds: float
 
 
 def peers_of_trace(trace: Trace) -> list[int]:
@@ -35,22 +33,17 @@ def peers_of_trace(trace: Trace) -> list[int]:
     return sorted({dict(call.keywords)[PEER] for call in trace.calls if PEER in dict(call.keywords)})
 
 
-def content_of(rank: int, step: Trace, whole: Trace, costs: Costs) -> StepContent:
+def content_of(rank: int, step: Trace, whole: Trace) -> StepContent:
     """The content of the step of `rank`; its peers are those of the whole trace."""
-    digest, seconds = hashlib.sha256(), 0.0
+    digest = hashlib.sha256()
     parts = {
         index: repr((c.name, c.inputs, c.outputs, c.flops, c.bytes_read, c.bytes_written)).encode()
         for index, c in enumerate(step.calls)
     }
     for kind, index in step.events:
-        if kind != OP:
-            continue
-        op = step.ops[index]
-        digest.update(parts[op.call])
-        if step.calls[op.call].name.startswith(BETWEEN_RANKS):
-            seconds += costs.device_seconds(step.calls[op.call])
-    peers = peers_of_trace(whole)
-    return StepContent(rank=rank, peers=peers, signature=digest.hexdigest()[:16], communication_seconds=seconds)
+        if kind == OP:
+            digest.update(parts[step.ops[index].call])
+    return StepContent(rank=rank, peers=peers_of_trace(whole), signature=digest.hexdigest()[:16])
 
 
 def ranks_by_stage(stages: Sequence[int], groups: Iterable[tuple[int, ...]], world_size: int) -> dict[int, list[int]]:
@@ -105,11 +98,12 @@ def kinds_of(
     forecasts: Mapping[int, Forecast],
     contents: Sequence[StepContent],
     members: Mapping[int, Sequence[int]],
+    steps: Mapping[int, RankStep],
     times: Mapping[int, RankTime],
 ) -> list[RankKind]:
     """Kinds of rank from the forecast and content of one rank of each stage, in the order of stages.
 
-    `times` says of each what it does in a step of the job; empty where that is not known.
+    `steps` says of each what it does on its own, `times` in a step of the job; empty where that is not known.
     """
     alike: dict[tuple[str, int, int], list[int]] = {}
     for content in contents:
@@ -120,7 +114,7 @@ def kinds_of(
     rows = []
     for ranks in alike.values():
         first, every = ranks[0], sorted(rank for stage in ranks for rank in members[stage])
-        forecast, content = forecasts[first], contents[places[first]]
+        forecast = forecasts[first]
         phases, time = forecast.step.phases, times.get(first)
         rows.append(
             RankKind(
@@ -129,7 +123,7 @@ def kinds_of(
                 peak_reserved_bytes=forecast.memory.peak_reserved_bytes,
                 device_bytes=int(forecast.memory.device_bytes.expected),
                 compute_seconds=phases.forward_seconds + phases.backward_seconds + phases.optimizer_seconds,
-                communication_seconds=content.communication_seconds,
+                communication_seconds=steps[first].communication_seconds,
                 exposed_communication_seconds=None if time is None else time.busy.get("communication", 0.0),
                 bubble_seconds=None if time is None else time.bubble_seconds,
             )

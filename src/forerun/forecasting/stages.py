@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from forerun.clock.costs import Costs
-from forerun.clock.job_step import JobStep, RankTime, job_step, rank_step
+from forerun.clock.job_step import JobStep, RankStep, RankTime, job_step, rank_step
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
-from forerun.forecasting.kinds import as_text, content_of
+from forerun.forecasting.kinds import as_text
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.records import Range, RankKind, StepPhases
@@ -81,11 +81,12 @@ def forecast_pipeline(pipeline: TracedPipeline, device: Device, costs: Costs) ->
     ranks = settings.parallel.world_size // settings.parallel.pipeline
     cards = [replay_on_card(trace, device) for trace in traces]
     times = [replay_clock(trace, costs) for trace in traces]
-    job = _played(traces, ranks, costs)
+    steps = _steps(traces, ranks, costs)
+    job = job_step(steps)
     if pipeline.shorter:
         more = traces[0].accumulation - pipeline.shorter[0].accumulation
         rounds = (pipeline.count - traces[0].accumulation) // more
-        job = _lengthened(job, _played(pipeline.shorter, ranks, costs), rounds)
+        job = _lengthened(job, job_step(_steps(pipeline.shorter, ranks, costs)), rounds)
         shorter = [replay_on_card(trace, device) for trace in pipeline.shorter]
         cards = [_larger(card, before, rounds) for card, before in zip(cards, shorter, strict=True)]
     worst = max(range(len(cards)), key=lambda stage: cards[stage].device_bytes.conservative)
@@ -109,16 +110,16 @@ def forecast_pipeline(pipeline: TracedPipeline, device: Device, costs: Costs) ->
             hardware_flops=longer * sum(time.hardware_flops for time in times) / len(times),
         ),
         kinds=[
-            _kind(settings, device, stage, trace, card, job.ranks[stage * ranks], costs)
-            for stage, (trace, card) in enumerate(zip(traces, cards, strict=True))
+            _kind(settings, device, card, step, job.ranks[step.rank], longer)
+            for card, step in zip(cards, steps, strict=True)
         ],
     )  # fmt: skip
 
 
-def _played(traces: Sequence[Trace], ranks: int, costs: Costs) -> JobStep:
-    """The step of one rank of each stage; the first rank of a stage is `stage * ranks`."""
+def _steps(traces: Sequence[Trace], ranks: int, costs: Costs) -> list[RankStep]:
+    """The warm step of one rank of each stage; the first rank of a stage is `stage * ranks`."""
     warm = [trace.part(trace.warm_from, len(trace.events)) for trace in traces]
-    return job_step([rank_step(stage * ranks, trace, costs) for stage, trace in enumerate(warm)])
+    return [rank_step(stage * ranks, trace, costs) for stage, trace in enumerate(warm)]
 
 
 def _lengthened(longer: JobStep, shorter: JobStep, rounds: int) -> JobStep:
@@ -155,18 +156,17 @@ def _larger(longer: CardReplay, shorter: CardReplay, rounds: int) -> CardReplay:
 
 
 def _kind(
-    settings: Settings, device: Device, stage: int, trace: Trace, card: CardReplay, time: RankTime, costs: Costs
+    settings: Settings, device: Device, card: CardReplay, step: RankStep, time: RankTime, longer: float
 ) -> RankKind:
+    """What the ranks of one stage need and do; `longer` says how many times as long as `step` theirs is."""
     ranks = settings.parallel.world_size // settings.parallel.pipeline
-    first, memory = stage * ranks, card.memory
-    content = content_of(first, trace.part(trace.warm_from, len(trace.events)), trace, costs)
-    longer = settings.batch.gradient_accumulation_steps / trace.accumulation
+    first, memory = step.rank, card.memory
     return RankKind(
-        ranks=as_text(range(first, first + ranks)), count=ranks, stages=[stage], rank=first,
+        ranks=as_text(range(first, first + ranks)), count=ranks, stages=[first // ranks], rank=first,
         fits=card.device_bytes.conservative <= device.memory_bytes,
         peak_allocated_bytes=memory.peak_allocated_bytes, peak_reserved_bytes=memory.peak_reserved_bytes,
         device_bytes=int(card.device_bytes.expected),
         compute_seconds=sum(time.busy.get(name, 0.0) for name in ("forward", "backward", "optimizer")),
-        communication_seconds=longer * content.communication_seconds,
+        communication_seconds=longer * step.communication_seconds,
         exposed_communication_seconds=time.busy.get("communication", 0.0), bubble_seconds=time.bubble_seconds,
     )  # fmt: skip

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.clock.between_ranks import job_of_trace
-from forerun.clock.job_step import RankStep, UnmatchedExchange, rank_step
+from forerun.clock.job_step import RankStep, rank_step
 from forerun.clock.priors import PriorCosts
-from forerun.errors import NotSupported
+from forerun.errors import NotSupported, UnmatchedExchange
 from forerun.forecasting.job_time import JobTime
 from forerun.forecasting.kinds import MOST_STAGES, StepContent, as_text, content_of, kinds_of, ranks_by_stage
 from forerun.forecasting.program import WAITS_FOR_STAGES, ProgramForecast, forecast_program, last_step
@@ -95,7 +95,7 @@ def results_of(forecasts: Sequence[ProgramForecast], run: ProgramRun) -> RankRes
     for forecast in forecasts:
         card = device(forecast.gpu)
         costs = PriorCosts(card, tf32=trace.tf32, world_size=forecast.world_size, job=job_of_trace(card, trace))
-        content = content_of(forecast.rank, step, trace, costs)
+        content = content_of(forecast.rank, step, trace)
         cards.append(RankResult(forecast=forecast, content=content, step=rank_step(forecast.rank, step, costs)))
     return RankResults(cards=cards)
 
@@ -140,9 +140,8 @@ def _whole(results: Mapping[int, RankResult], members: Mapping[int, Sequence[int
             warnings.append(f"The step is that of a rank whose stages are never late, so a lower bound. {error}")
     if time is None and step.seconds.expected:
         step = step.model_copy(update={name: value / step.seconds.expected for name, value in of_step.items()})
-    kinds = kinds_of(
-        forecasts, [each.content for each in results.values()], members, {} if time is None else time.job.ranks
-    )
+    contents, steps = [each.content for each in results.values()], {rank: each.step for rank, each in results.items()}
+    kinds = kinds_of(forecasts, contents, members, steps, {} if time is None else time.job.ranks)
     unknown = set(range(world_size)) - {rank for ranks in members.values() for rank in ranks}
     if unknown:
         ranks = as_text(sorted(unknown))

@@ -1,7 +1,7 @@
 """How many GPUs, in which layout? From settings, a GPU and numbers of it to a `ClusterPlan`.
 
 Layouts that share operators are one part of the search, the full forecast of each number's best another; parts run side
-by side. A number's row is the full forecast of its best layout that fits. Without limits the fastest run is merit;
+by side. A number's row is the full forecast of its best layout that fits. Without limits the fastest run is chosen;
 with a deadline alone the cheapest that keeps it; with a budget the fastest that keeps both.
 """
 
@@ -130,11 +130,10 @@ def search_cluster(
 
 def plan_within(findings: ClusterFindings, limits: PlanLimits) -> ClusterPlan:
     """The plan that keeps `limits`, or comes nearest to them."""
-    counts, finalists = findings.question.counts, findings.finalists
+    finalists = findings.finalists
     rows = _rows(findings, limits)
     choice = _choose(finalists, rows, limits)
     lost = sorted(findings.lost, key=lambda one: (one.gpus, one.step_seconds or math.inf))
-    assert len(rows) == len(counts), "a row for each number of GPUs"
     return ClusterPlan(
         plan=_run_plan(findings, choice, rows, limits),
         gpus=None if choice is None or choice.candidate is None else choice.candidate.layout.gpus,
@@ -178,7 +177,7 @@ def forecast_best(question: ClusterQuestion, candidates: Sequence[ClusterCandida
 
 
 def _slower(candidates: Sequence[ClusterCandidate], finalists: Sequence[ClusterFinalist]) -> list[LostLayout]:
-    """Why the best of every other layout that fits was not merit."""
+    """Why the best of every other layout that fits was not chosen."""
     lost = []
     for finalist in finalists:
         best, before = finalist.candidate, {one.layout: one for one in finalist.lost}
@@ -295,14 +294,14 @@ def _reasons(choice: ClusterFinalist | None, rows: Sequence[ClusterRow], limits:
     """Why this number of GPUs, and how much of the speed of fewer ones it keeps."""
     if choice is None or choice.candidate is None:
         return []
-    count, merit = choice.candidate.layout.gpus, "the fastest"
+    count, why = choice.candidate.layout.gpus, "the fastest"
     if limits.deadline_seconds is not None and limits.budget is None:
-        merit = f"the cheapest within {format_seconds(limits.deadline_seconds)}"
+        why = f"the cheapest within {format_seconds(limits.deadline_seconds)}"
     elif limits.budget is not None:
-        merit = f"the fastest within ${limits.budget:,.0f}"
+        why = f"the fastest within ${limits.budget:,.0f}"
     if not _keeps(choice, limits):
-        merit = "the nearest to the limits, which no number of GPUs keeps"
-    reasons = [Reason(about="parallel", said=f"{count} GPUs: {merit} of {', '.join(str(row.gpus) for row in rows)}.")]
+        why = "the nearest to the limits, which no number of GPUs keeps"
+    reasons = [Reason(about="parallel", said=f"{count} GPUs: {why} of {', '.join(str(row.gpus) for row in rows)}.")]
     first = next(row for row in rows if row.fits)
     here = next(row for row in rows if row.gpus == count)
     if first.gpus < count and first.step_seconds and here.step_seconds:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from forerun.errors import InvalidSettings
-from forerun.plan.launchers import NOTE, SKYPILOT_NAMES, SPARE, slurm_time
+from forerun.plan.launchers import NOTE, skypilot_name, slurm_restarts
 from forerun.plan.other_tools import megatron_arguments, torchtitan_settings
 from forerun.plan.outcome import RunPlan
 from forerun.plan.settings_file import file_name
@@ -102,43 +102,28 @@ def _bare(plan: RunPlan, settings: Settings, settings_file: Path) -> str:
 def _slurm(plan: RunPlan, settings: Settings, settings_file: Path) -> str:
     assert plan.forecast is not None, "checked"
     machines, near = machines_of(settings)
-    seconds = plan.forecast.run.seconds.conservative * SPARE
     return "\n".join([
         f"#SBATCH --job-name={shlex.quote(file_name(plan.name))}",
         f"#SBATCH --nodes={machines}",
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={near}",
         "#SBATCH --exclusive",
-        f"#SBATCH --time={slurm_time(seconds)}",
-        "#SBATCH --requeue",
-        "#SBATCH --open-mode=append",
-        "#SBATCH --output=%x-%j.log",
-        "set -euo pipefail",
+        *slurm_restarts(plan),
         'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        "# A job that is put back in the queue keeps its number, and so goes on with its run.",
-        f'export {NOTE}="$PWD/{file_name(plan.name)}-$SLURM_JOB_ID.run"',
         f"srun {_torchrun(settings, settings_file, '$head')}",
         "",
     ])  # fmt: skip
 
 
 def _skypilot(plan: RunPlan, settings: Settings, settings_file: Path) -> str:
-    if plan.gpu not in SKYPILOT_NAMES:
-        raise InvalidSettings(
-            f"--script skypilot: no accelerator name is known for {plan.gpu}. Known: {', '.join(SKYPILOT_NAMES)}."
-        )
-    if settings_file.is_absolute():
-        raise InvalidSettings(
-            f"--script skypilot: the settings file travels with the current folder; found {settings_file}. "
-            f"Name it by a path below this folder, with --write."
-        )
     machines, near = machines_of(settings)
+    accelerators = f"{skypilot_name(plan, settings_file)}:{near}"
     is_spot = settings.reliability.spot.interruptions_per_hour > 0
     task = {
         "name": _dns_name(plan.name),
         "num_nodes": machines,
         "workdir": ".",
-        "resources": {"accelerators": f"{SKYPILOT_NAMES[plan.gpu]}:{near}", **({"use_spot": True} if is_spot else {})},
+        "resources": {"accelerators": accelerators, **({"use_spot": True} if is_spot else {})},
         "setup": "python3 -m venv .venv && .venv/bin/pip install .\n",
         "run": "\n".join([
             "source .venv/bin/activate",

@@ -82,13 +82,7 @@ def _slurm(plan: RunPlan, settings_file: Path) -> str:
         "#SBATCH --nodes=1",
         "#SBATCH --ntasks=1",
         f"#SBATCH --gpus-per-node={plan.forecast.world_size}",
-        f"#SBATCH --time={slurm_time(plan.forecast.run.seconds.conservative * SPARE)}",
-        "#SBATCH --requeue",
-        "#SBATCH --open-mode=append",
-        "#SBATCH --output=%x-%j.log",
-        "set -euo pipefail",
-        "# A job that is put back in the queue keeps its number, and so goes on with its run.",
-        f'export {NOTE}="$PWD/{file_name(plan.name)}-$SLURM_JOB_ID.run"',
+        *slurm_restarts(plan),
         f"srun {train_command(plan, settings_file)}",
         "",
     ])  # fmt: skip
@@ -96,20 +90,11 @@ def _slurm(plan: RunPlan, settings_file: Path) -> str:
 
 def _skypilot(plan: RunPlan, settings_file: Path) -> str:
     assert plan.forecast is not None, "checked"
-    if plan.gpu not in SKYPILOT_NAMES:
-        raise InvalidSettings(
-            f"--script skypilot: no accelerator name is known for {plan.gpu}. Known: {', '.join(SKYPILOT_NAMES)}."
-        )
-    if settings_file.is_absolute():
-        raise InvalidSettings(
-            f"--script skypilot: the settings file travels with the current folder; found {settings_file}. "
-            f"Name it by a path below this folder, with --write."
-        )
     task = {
         "name": file_name(plan.name).lower(),
         "workdir": ".",
         "resources": {
-            "accelerators": f"{SKYPILOT_NAMES[plan.gpu]}:{plan.forecast.world_size}",
+            "accelerators": f"{skypilot_name(plan, settings_file)}:{plan.forecast.world_size}",
             "autostop": {"idle_minutes": 10, "down": False},
         },
         "setup": "python3 -m venv .venv && .venv/bin/pip install .\n",
@@ -121,6 +106,38 @@ def _skypilot(plan: RunPlan, settings_file: Path) -> str:
         "# minutes and keeps its disk, so that runs/ can be fetched.\n",
     ])  # fmt: skip
     return comment + yaml.safe_dump(task, sort_keys=False)
+
+
+def skypilot_name(plan: RunPlan, settings_file: Path) -> str:
+    """SkyPilot's name for the GPU of `plan`.
+
+    Raises:
+        InvalidSettings: it has none, or the settings file would not travel.
+    """
+    if plan.gpu not in SKYPILOT_NAMES:
+        raise InvalidSettings(
+            f"--script skypilot: no accelerator name is known for {plan.gpu}. Known: {', '.join(SKYPILOT_NAMES)}."
+        )
+    if settings_file.is_absolute():
+        raise InvalidSettings(
+            f"--script skypilot: the settings file travels with the current folder; found {settings_file}. "
+            f"Name it by a path below this folder, with --write."
+        )
+    return SKYPILOT_NAMES[plan.gpu]
+
+
+def slurm_restarts(plan: RunPlan) -> list[str]:
+    """Lines of a batch script: the time asked for, and how a job that is put back in the queue goes on."""
+    assert plan.forecast is not None, "checked"
+    return [
+        f"#SBATCH --time={slurm_time(plan.forecast.run.seconds.conservative * SPARE)}",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --output=%x-%j.log",
+        "set -euo pipefail",
+        "# It keeps its number then, and so goes on with its run.",
+        f'export {NOTE}="$PWD/{file_name(plan.name)}-$SLURM_JOB_ID.run"',
+    ]
 
 
 def _promise(plan: RunPlan) -> str:

@@ -159,13 +159,13 @@ def require_searchable(settings: Settings) -> None:
     """Refuse settings whose ways over GPUs the search does not know.
 
     Raises:
-        InvalidSettings: ZeRO or offloading.
+        InvalidSettings: ZeRO, offloading or a pipeline.
     """
     parallel = settings.parallel
-    if parallel.zero or parallel.offload != "none":
+    if parallel.zero or parallel.offload != "none" or parallel.pipeline > 1:
         raise InvalidSettings(
             f"--gpus: searches copies, shards and split layers; found parallel.zero={parallel.zero}, "
-            f"offload={parallel.offload!r}. Leave them out."
+            f"offload={parallel.offload!r}, pipeline={parallel.pipeline}. Leave them out."
         )
 
 

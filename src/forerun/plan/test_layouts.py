@@ -81,3 +81,5 @@ def test_the_bound_lies_below_the_state_of_a_forecast_and_near_it():
 def test_other_ways_over_gpus_are_refused():
     with pytest.raises(InvalidSettings, match="parallel.zero=2"):
         require_searchable(settings_from(RUN | {"parallel": {"data": 8, "zero": 2}}))
+    with pytest.raises(InvalidSettings, match="pipeline=2"):
+        require_searchable(settings_from(RUN | {"parallel": {"pipeline": 2}}))

@@ -8,6 +8,8 @@ in fp32 under mixed precision.
 
 import contextlib
 import warnings
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -52,6 +54,18 @@ def refuse_unsupported(settings: Settings) -> None:
             f"optimizer.name: FSDP updates shards, so the rule must work element by element; found "
             f"{settings.optimizer.name!r}. Use {' or '.join(SHARDED_OPTIMIZERS)}, or set parallel.kind to ddp."
         )
+
+
+def refuse_together(settings: Settings, beside: str, obstacles: Iterable[tuple[str, bool, str]]) -> None:
+    """Refuse the first of `obstacles` that applies: (setting, whether it applies, why it does not go with `beside`).
+
+    Raises:
+        NotSupported: naming both settings with their values, and the reason.
+    """
+    for name, applies, reason in obstacles:
+        if applies:
+            value, other = (attrgetter(path)(settings) for path in (name, beside))
+            raise NotSupported(f"{name}: found {value!r} with {beside}={other}: {reason}.")
 
 
 def require_group(settings: Settings) -> None:

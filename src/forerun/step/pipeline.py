@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
-from forerun.step.parallel import PIPELINE
+from forerun.step.parallel import PIPELINE, refuse_together
 from forerun.step.precision import policy_of
 from forerun.trace import Phase
 
@@ -56,7 +56,7 @@ def require_pipeline(settings: Settings) -> None:
         ("model.freeze", bool(settings.model.freeze), "frozen parts of stages are not tested. Leave it out"),
         ("activation_offload", settings.activation_offload, "its copies beside a pipeline are not modelled. Set it to "
          "false"),
-        ("batch.padding", settings.batch.padding not in ("fixed",), "stages are told one shape before they begin. Set "
+        ("batch.padding", settings.batch.padding != "fixed", "stages are told one shape before they begin. Set "
          "it to fixed"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling does not look for infinities in other stages. "
          "Set it to bf16-mixed"),
@@ -66,12 +66,7 @@ def require_pipeline(settings: Settings) -> None:
         ("parallel.zero", parallel.zero > 0, "ZeRO is modelled for data parallel ranks alone. Set parallel.kind to "
          "fsdp"),
     ]  # fmt: skip
-    for name, applies, reason in obstacles:
-        if applies:
-            value: Any = settings
-            for word in name.split("."):
-                value = getattr(value, word)
-            raise NotSupported(f"{name}: found {value!r} with parallel.pipeline={parallel.pipeline}: {reason}.")
+    refuse_together(settings, "parallel.pipeline", obstacles)
     least = parallel.pipeline if parallel.schedule != "gpipe" else 1
     count = settings.batch.gradient_accumulation_steps
     near = math.ceil(count / parallel.pipeline) * parallel.pipeline
@@ -140,7 +135,7 @@ def place_of_blocks(model: nn.Module, settings: Settings) -> str:
     return max(lists, key=lambda name: len(lists[name]))
 
 
-def cut(model: nn.Module, settings: Settings, stage: int, device_type: str) -> list["StageModule"]:
+def cut(model: nn.Module, settings: Settings, stage: int, device_type: str) -> list[StageModule]:
     """Leave the blocks of rank `stage` of the pipeline in `model`, in place; returns what it runs of them, in order.
 
     Raises:
@@ -336,7 +331,7 @@ class Pipeline:
             loss_fn=lambda logits, labels: self._loss(logits, labels), scale_grads=False,
         )  # fmt: skip
 
-    def _stage(self, place: int, module: "StageModule", shape: torch.Size) -> Any:
+    def _stage(self, place: int, module: StageModule, shape: torch.Size) -> Any:
         dtype: Any = {"dtype": self._hidden_dtype(), "device": "meta", "requires_grad": True}
         width = torch.empty(*shape, self._config.hidden_size, **dtype)
         vocabulary = torch.empty(*shape, self._config.vocab_size, **dtype)

@@ -33,6 +33,7 @@ from torch.distributed.tensor.parallel import (
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step.parallel import refuse_together
 from forerun.step.pipeline import PassedOn
 
 COLUMNS, ROWS, HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
@@ -58,28 +59,23 @@ def require_tensor_parallel(settings: Settings) -> None:
     if settings.parallel.tensor == 1:
         return
     obstacles = [
-        (settings.parallel.kind == "ddp", "parallel.kind", "ddp", "DDP takes no parameters that are split already. Set "
+        ("parallel.kind", settings.parallel.kind == "ddp", "DDP takes no parameters that are split already. Set "
          "parallel.kind to fsdp; parallel.replicate says how many copies of the shards there are"),
-        (settings.adapter.kind != "none", "adapter.kind", settings.adapter.kind, "adapters of split layers are not "
-         "split by this version. Set it to none, or parallel.tensor to 1"),
-        (settings.quantization != "none", "quantization", settings.quantization, "packed weights cannot be split. Set "
-         "it to none, or parallel.tensor to 1"),
-        (settings.compile != "none", "compile", settings.compile, "compiled steps over split layers are not modelled. "
-         "Set it to none"),
-        (settings.cross_entropy != "full", "cross_entropy", settings.cross_entropy, "logits are split over ranks "
-         "already. Set it to full"),
-        (settings.model.kernels != "none", "model.kernels", settings.model.kernels, "fused kernels know no split "
-         "layers. Set it to none"),
-        (settings.parallel.zero > 0 or settings.parallel.offload != "none", "parallel.zero", settings.parallel.zero,
-         "ZeRO and offloading are modelled for data parallel ranks alone. Set parallel.kind to fsdp"),
-        (settings.workload != "causal-lm", "workload", settings.workload, "tensor parallelism is built for causal-lm. "
-         "Set parallel.tensor to 1"),
-        (settings.precision == "fp16-mixed", "precision", settings.precision, "loss scaling does not look for "
-         "infinities in the parts of other ranks. Set it to bf16-mixed"),
+        ("adapter.kind", settings.adapter.kind != "none", "adapters of split layers are not split by this version. "
+         "Set it to none, or parallel.tensor to 1"),
+        ("quantization", settings.quantization != "none", "packed weights cannot be split. Set it to none, or "
+         "parallel.tensor to 1"),
+        ("compile", settings.compile != "none", "compiled steps over split layers are not modelled. Set it to none"),
+        ("cross_entropy", settings.cross_entropy != "full", "logits are split over ranks already. Set it to full"),
+        ("model.kernels", settings.model.kernels != "none", "fused kernels know no split layers. Set it to none"),
+        ("parallel.zero", settings.parallel.zero > 0 or settings.parallel.offload != "none", "ZeRO and offloading are "
+         "modelled for data parallel ranks alone. Set parallel.kind to fsdp"),
+        ("workload", settings.workload != "causal-lm", "tensor parallelism is built for causal-lm. Set parallel.tensor "
+         "to 1"),
+        ("precision", settings.precision == "fp16-mixed", "loss scaling does not look for infinities in the parts of "
+         "other ranks. Set it to bf16-mixed"),
     ]  # fmt: skip
-    for applies, name, value, reason in obstacles:
-        if applies:
-            raise NotSupported(f"{name}: found {value!r} with parallel.tensor={settings.parallel.tensor}: {reason}.")
+    refuse_together(settings, "parallel.tensor", obstacles)
 
 
 def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
