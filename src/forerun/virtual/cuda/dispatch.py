@@ -33,6 +33,7 @@ from forerun.virtual.cuda.shadow import (
     spread_shadows,
     tensors_in,
 )
+from forerun.virtual.cuda.tensor_classes import bare_operands
 from forerun.virtual.cuda.unknown import Assumptions, assume_values, assumed_results, results_on_host
 from forerun.virtual.recorder import Recorder
 
@@ -61,7 +62,8 @@ class CudaDispatch(TorchDispatchMode):
         if any(hasattr(kind, "_local_tensor") for kind in types):  # DTensor: its parts come back here
             return NotImplemented
         with self.lock, below_dispatcher():
-            result = self._run(func, args, kwargs or {})
+            with bare_operands(args, kwargs or {}) as (bare_args, bare_kwargs):
+                result = self._run(func, bare_args, bare_kwargs)
             if func.namespace == "c10d":
                 for tensor, values in exchange(self.peers, func, args, _known_values):
                     if isinstance(tensor, FakeTensor):

@@ -31,6 +31,7 @@ from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
 from forerun.virtual.cuda.stand_ins.kernels import standing_in
+from forerun.virtual.cuda.tensor_classes import making_subclasses
 from forerun.virtual.cuda.torch_cuda import CudaEvent, LiveCard, answering
 from forerun.virtual.cuda.unknown import Assumptions
 from forerun.virtual.cuda.weights import without_reading_weights
@@ -107,6 +108,7 @@ class CudaSession:
         enter(without_shape_questions(self.recorder))
         enter(answering(self.device, self.card, self._ranks))
         enter(answering_cuda(self._local_rank))
+        enter(making_subclasses())
         enter(raising_lost_errors())
         enter(naming_in_backward())
         enter(comparing_devices_by_name())

@@ -1,0 +1,141 @@
+"""Fake tensors of a program's own Python classes (`Tensor.as_subclass`: torchvision's `tv_tensors`, MONAI, fastai).
+
+A fake tensor has a Python class already, so `as_subclass` refuses it. Here the alias that `as_subclass` makes gets a
+class that is both: the program's `isinstance` and attributes work, and PyTorch still sees a fake tensor. Two things are
+kept apart. `__torch_function__` is called with the program's own class, as its `super()` would else reach the fake one.
+And `__dict__`, which such classes copy from tensor to tensor, shows the program's attributes alone. While an operator
+runs its operands are bare.
+
+Not covered: `type(tensor) is TheClass` of a fake tensor, classes with a `__torch_dispatch__` of their own.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
+
+from forerun.virtual.cuda.put_back import replaced
+from forerun.virtual.cuda.shadow import tensors_in
+
+_BARE = (Tensor, torch.nn.Parameter, FakeTensor)
+_AS_SUBCLASS: Any = Tensor.as_subclass
+_ALL_ATTRIBUTES: Any = Tensor.__dict__["__dict__"]
+_NOT_OF_THE_PROGRAM: set[str] = set()
+"""Attributes that a fake tensor has from its birth."""
+_PREFIX = "_forerun"
+"""Of those that we give tensors."""
+
+
+class ProgramAttributes(MutableMapping[str, Any]):
+    """The attributes that a program gave a fake tensor of its own class: what `__dict__` says, and takes."""
+
+    def __init__(self, tensor: Tensor):
+        self._all: dict[str, Any] = _ALL_ATTRIBUTES.__get__(tensor)
+
+    def __getitem__(self, name: str) -> Any:
+        if not _is_of_program(name):
+            raise KeyError(name)
+        return self._all[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if _is_of_program(name):
+            self._all[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        if not _is_of_program(name):
+            raise KeyError(name)
+        del self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in self._all if _is_of_program(name)])
+
+    def __len__(self) -> int:
+        return sum(map(_is_of_program, self._all))
+
+    def copy(self) -> dict[str, Any]:
+        """As of a dictionary, for `copy.copy` and `copy.deepcopy` as well."""
+        return dict(self)
+
+    __copy__ = copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def _is_of_program(name: str) -> bool:
+    return name not in _NOT_OF_THE_PROGRAM and not name.startswith(_PREFIX)
+
+
+def _set_attributes(tensor: Tensor, values: Mapping[str, Any]) -> None:
+    own, values = ProgramAttributes(tensor), dict(values)
+    own.clear()
+    own.update(values)
+
+
+@functools.cache
+def fake_class(kind: type) -> type:
+    """The class of fake tensors that are also of the program's `kind`."""
+
+    def torch_function(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        own = tuple(kind if each is both else each for each in types)
+        return kind.__torch_function__(func, own, args, kwargs or {})  # type: ignore[attr-defined]
+
+    namespace = {
+        "__module__": kind.__module__, "__doc__": kind.__doc__, "__torch_function__": classmethod(torch_function),
+        "__dict__": property(ProgramAttributes, _set_attributes),
+    }  # fmt: skip
+    both = type(kind.__name__, (kind, FakeTensor), namespace)
+    return both
+
+
+@contextlib.contextmanager
+def bare_operands(args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Operands as an operator sees them, without the program's classes: PyTorch's kernels of shapes call methods."""
+    own = [tensor for tensor in tensors_in((args, kwargs)) if type(tensor) not in _BARE]
+    if not own:
+        yield args, kwargs
+        return
+    fakes = [(tensor, type(tensor)) for tensor in own if isinstance(tensor, FakeTensor)]
+    if len(own) > len(fakes):
+        args, kwargs = tree_map_only(Tensor, _without_class, (args, kwargs))
+    for tensor, _ in fakes:
+        tensor.__class__ = FakeTensor
+    try:
+        yield args, kwargs
+    finally:
+        for tensor, kind in fakes:
+            tensor.__class__ = kind
+
+
+def _without_class(tensor: Tensor) -> Tensor:
+    """A real tensor of a class that only overrides Python's view of it as a bare one; others as they are."""
+    kind: Any = type(tensor)
+    is_plain = kind.__torch_dispatch__ is Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+    if kind in _BARE or isinstance(tensor, FakeTensor) or not is_plain:
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        return _AS_SUBCLASS(tensor, Tensor)
+
+
+def _as_subclass(tensor: Tensor, cls: type) -> Tensor:
+    """`Tensor.as_subclass`, of fake tensors too."""
+    if not isinstance(tensor, FakeTensor):
+        return _AS_SUBCLASS(tensor, cls)
+    with torch._C.DisableTorchFunctionSubclass():
+        alias: Any = torch.ops.aten.alias(tensor)
+    if not issubclass(FakeTensor, cls):  # `as_subclass(Tensor)` leaves a fake tensor without the program's class
+        _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(alias))
+        alias.__class__ = cls if issubclass(cls, FakeTensor) else fake_class(cls)
+    return alias
+
+
+@contextlib.contextmanager
+def making_subclasses() -> Iterator[None]:
+    """`as_subclass` takes fake tensors."""
+    with replaced(Tensor, "as_subclass", _as_subclass):
+        yield

@@ -1,0 +1,81 @@
+"""Tensors of a program's own classes keep their class on the virtual device, and their operators are recorded once."""
+
+import copy
+
+import pytest
+import torch
+
+import forerun
+
+
+class Scan(torch.Tensor):
+    """As MONAI, fastai and torchvision make their own: attributes travel with what operators return."""
+
+    spacing = None
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        source = next((each for each in args if isinstance(each, Scan)), None)
+        if isinstance(result, Scan) and source is not None:
+            result.spacing = source.spacing
+        return result
+
+    def new_empty(self, *_, **__):
+        raise AssertionError("shapes of convolutions are found by PyTorch's Python code, on bare tensors")
+
+
+def scan(*shape):
+    made = torch.rand(*shape).as_subclass(Scan)
+    made.spacing = 0.5
+    return made
+
+
+@pytest.mark.parametrize("size", [8, 1024])  # real on the host, fake from its birth
+def test_a_class_goes_to_the_device_and_through_operators(size):
+    with forerun.virtual_cuda("t4") as gpu:
+        on_host = scan(size, size)
+        on_card = on_host.to("cuda")
+        results = [on_card, on_card * 2 + torch.ones(size, device="cuda"), on_card.sum(0)[:3], on_card.clone()]
+        assert all(isinstance(each, Scan) and each.is_cuda for each in results)
+        assert [each.spacing for each in results] == [0.5] * 4
+        assert type(on_card).__name__ == "Scan"
+        assert not isinstance(on_card.as_subclass(torch.Tensor), Scan)
+        bare = torch.ones(size, size, device="cuda") @ torch.ones(size, device="cuda")
+        assert not isinstance(bare, Scan)
+    assert sum(call.name.startswith("aten.mul") for call in gpu.trace.calls) == 1
+
+
+def test_gradients_of_a_class():
+    with forerun.virtual_cuda("t4"):
+        net = torch.nn.Linear(8, 2, device="cuda")
+        inputs = scan(4, 8).cuda().requires_grad_()
+        convolution = torch.nn.Conv2d(1, 1, 3, padding=1, device="cuda")
+        loss = net(convolution(inputs[None, None])[0, 0].relu_()).square().mean()
+        loss.backward()
+        assert [each.grad.shape for each in (net.weight, inputs)] == [(2, 8), (4, 8)]
+        assert isinstance(loss.item(), float)
+
+
+def test_the_host_keeps_its_classes():
+    before = torch.Tensor.as_subclass
+    with forerun.virtual_cuda("t4"):
+        small = scan(2, 2)
+        assert [type(small), type(small + 1)] == [Scan, Scan]
+        assert float(small.sum()) > 0
+    assert torch.Tensor.as_subclass is before
+
+
+def test_attributes_that_are_copied_whole_are_the_programs_alone():
+    """MONAI and fastai copy `__dict__` from one tensor to another; what makes a tensor fake stays with each."""
+    with forerun.virtual_cuda("t4"):
+        one, other = scan(4, 4).cuda(), scan(3).cuda()
+        one.spacing = 0.25
+        other.note = "left out"
+        other.__dict__ = copy.deepcopy(one.__dict__)
+        assert vars(other) == {"spacing": 0.25}
+        other.__dict__.update({"spacing": 2.0, "unit": "mm"})
+        del other.__dict__["unit"]
+        assert (other.spacing, one.spacing, len(vars(other)), hasattr(other, "unit")) == (2.0, 0.25, 1, False)
+        assert (other + 1).shape == (3,)
+        assert (one @ one).shape == (4, 4)
