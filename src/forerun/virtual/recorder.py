@@ -61,6 +61,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         """Nothing is recorded: what runs is not the program but PyTorch working something out."""
         self._fixed_answer: bool | None = None
         self.card: Card | None = None
+        self.on_write: Callable[[list[torch.Tensor]], None] | None = None
+        """Is told of tensors of the device that an operator writes into."""
         self.postponed: torch.OutOfMemoryError | None = None
         self.keeps_lines = False
         """Note which line of the program called each operator; slower."""
@@ -208,6 +210,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         # A list, not a generator: `any` would stop at the first new storage and the others would not be tracked.
         creates_storage = any([self._track(tensor) for tensor in outputs])
         temporaries = temporary_bytes(packet, args) if self.device == DEVICE else ()
+        if self.on_write is not None and func._schema.is_mutable:
+            self.on_write([*flat(a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write)])
         indices = [self._new_temporary(size) for size in temporaries]
         key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, self.issuer)
         self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, self.issuer))

@@ -34,11 +34,13 @@ class ProgramLength:
     """Checkpoints that are written in the whole run."""
 
 
-def find_length(batches_per_step: int, backward_lines: Sequence[str] = ()) -> ProgramLength | None:
+def find_length(
+    batches_per_step: int, backward_lines: Sequence[str] = (), update_line: str = ""
+) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
     `batches_per_step` is how many batches the last optimizer step took from data loaders, and `backward_lines` where it
-    made its backward passes.
+    made its backward passes. Loops of the same file that do not hold `update_line` are no loops over steps.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -57,7 +59,7 @@ def find_length(batches_per_step: int, backward_lines: Sequence[str] = ()) -> Pr
         if length is not None:
             return length
         frame = frame.f_back
-    return _of_loops(sys._getframe(1), batches_per_step, backward_lines)
+    return _of_loops(sys._getframe(1), batches_per_step, backward_lines, update_line)
 
 
 def _locals(frame: Any) -> dict[str, Any]:
@@ -116,7 +118,9 @@ def _of_lightning(trainer: Any) -> ProgramLength | None:
     return ProgramLength(steps, "Lightning's estimated_stepping_batches", per_epoch, batches)
 
 
-def _of_loops(frame: Any, batches_per_step: int, backward_lines: Sequence[str]) -> ProgramLength | None:
+def _of_loops(
+    frame: Any, batches_per_step: int, backward_lines: Sequence[str], update_line: str
+) -> ProgramLength | None:
     """Multiply the `for` loops of the program's own code around the line that is running."""
     counts: list[int] = []
     lines: list[str] = []
@@ -126,6 +130,8 @@ def _of_loops(frame: Any, batches_per_step: int, backward_lines: Sequence[str]) 
         path = frame.f_code.co_filename
         if not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE):
             for loop in _loops_around(path, frame.f_lineno):
+                if not lines and not _may_hold(loop, path, update_line):
+                    continue
                 if isinstance(loop, ast.While):
                     return None
                 count, is_over_batches = _count(loop.iter, {**frame.f_globals, **_locals(frame)})
@@ -198,3 +204,9 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
 
 def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _may_hold(loop: ast.For | ast.While, path: str, line: str) -> bool:
+    """Whether `line` ("file:number") is inside a loop of the file at `path`, or in another file."""
+    name, _, number = line.partition(" (")[0].rpartition(":")
+    return name != path.rpartition("/")[2] or loop.lineno <= int(number) <= (loop.end_lineno or loop.lineno)

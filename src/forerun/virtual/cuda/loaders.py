@@ -55,9 +55,9 @@ class LoaderWatch:
         object.__setattr__(loader, _WATCHED, watched)
         self.loaders.append(watched)
 
-    def take(self) -> list[WatchedLoader]:
-        """The loader of each batch since this was asked last."""
-        batches, self.fetched = self.fetched, []
+    def take(self, count: int) -> list[WatchedLoader]:
+        """The loader of each of the first `count` batches since this was asked last."""
+        batches, self.fetched = self.fetched[:count], self.fetched[count:]
         return batches
 
 

@@ -1,7 +1,8 @@
 """Optimizer steps of a program that announces nothing: where each begins and ends in the trace, and when to stop.
 
 A step ends when the optimizer that was stepped first is stepped again: programs with several optimizers, accumulation
-or a loss scaler need no hook. A younger one for the same parameters takes its place. Two steps are alike when they
+or a loss scaler need no hook. A younger one for the same parameters takes its place. Where no optimizer is stepped, a
+step ends with what writes into trained tensors after a backward pass (`hand_updates.py`). Two steps are alike when they
 issue the same operators in the same order.
 """
 
@@ -16,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from forerun.step.parallel import local
 from forerun.trace import OP, Category
+from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import ProgramLength, find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch, WatchedLoader
@@ -98,6 +100,9 @@ class StepWatcher:
 
     def __enter__(self) -> "StepWatcher":
         self._repeats, self._micro_batches = RepeatedCalls(self.recorder), RepeatedMicroBatches(self.recorder)
+        self._by_hand = HandUpdates(self.recorder, self._progress)
+        if not self.is_announced:
+            self.recorder.on_write = self._by_hand.note
         self._call = torch.nn.Module.__call__
         torch.nn.Module.__call__ = self._counting(self._call)  # type: ignore[method-assign]
         self._backward = torch.autograd.backward
@@ -108,6 +113,8 @@ class StepWatcher:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._end_hand_step()
+        self.recorder.on_write = None
         torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
         torch.autograd.backward = self._backward
         torch.optim.Optimizer.__init__ = self._make_optimizer  # type: ignore[method-assign]
@@ -136,6 +143,8 @@ class StepWatcher:
     def _noting_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if self._backward_depth == 0:  # reentrant checkpointing makes backward passes within one
+                if self._end_hand_step():
+                    raise ProgramStopped
                 self._backward_lines.append(program_line())
                 roots = args[0] if args else kwargs["tensors"]
                 self._micro_batches.backward_begins([roots] if isinstance(roots, torch.Tensor) else roots)
@@ -146,6 +155,7 @@ class StepWatcher:
                 self._backward_depth -= 1
                 if self._backward_depth == 0:
                     self._micro_batches.backward_is_over()
+                    self._by_hand.backward_is_over()
 
         return backward
 
@@ -193,7 +203,26 @@ class StepWatcher:
         alike = [number for number, span in enumerate(self.spans) if span.is_like(self.spans[-1])]
         return alike[0] if len(alike) > 1 else min(1, len(self.spans) - 1)
 
+    def _progress(self) -> Progress:
+        """How far the step has come."""
+        events, fetched = len(self.recorder.trace.events), len(self.loaders.fetched)
+        return Progress(events, dict(self._calls), fetched, self.allocated_bytes(), program_line())
+
+    def _end_hand_step(self) -> bool:
+        """End a step that was made without an optimizer; returns whether enough were seen."""
+        progress = self._by_hand.take() if self.recorder.on_write is not None else None
+        if progress is not None:
+            self.own_parameters()
+            self.step_line = progress.line
+            self.end_step(progress)
+        return progress is not None and self._is_enough()
+
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if (
+            self._anchor is None and not self.is_announced
+        ):  # what was written before is no step: an optimizer makes them
+            self.recorder.on_write = None
+            self.spans.clear()
         is_anchor = self._ends_steps(optimizer)
         fresh = [
             parameter
@@ -223,6 +252,7 @@ class StepWatcher:
         every = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
         # what an earlier session left uncollected in this process is not the program's
         placed = [each for each in every if is_virtual(local(each)) and self.recorder.knows(each)]
+        placed = [each for each in placed if self.recorder.storage_of(each) not in self._by_hand.states]
         self.recorder.own(placed, Category.PARAMETER)
         trace = self.recorder.trace
         trace.total_parameters = sum(parameter.numel() for parameter in placed)
@@ -234,21 +264,23 @@ class StepWatcher:
             if self._is_enough():
                 raise ProgramStopped
 
-    def end_step(self) -> None:
-        """End a step here."""
+    def end_step(self, progress: Progress | None = None) -> None:
+        """End a step here, or where `progress` says: what came after is the next one's."""
         if self.is_announced and not self.spans:
             self.own_parameters()
-        trace, end = self.recorder.trace, len(self.recorder.trace.events)
+        later = self._progress()
+        progress = later if progress is None else progress
+        trace, end = self.recorder.trace, progress.events
         calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[self._begin : end] if kind == OP]
         work = sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
         # a discriminator is called more often; of several stages of a pipeline one is given the ids
-        counts = min(self._calls.values(), key=lambda each: (each[0], -each[2]), default=(0, 0, 0))
+        counts = min(progress.calls.values(), key=lambda each: (each[0], -each[2]), default=(0, 0, 0))
         _calls, samples, tokens = counts
-        fetched, lines = tuple(self.loaders.take()), tuple(self._backward_lines)
-        self.spans.append(StepSpan(self._begin, end, work, self.allocated_bytes(), samples, tokens, fetched, lines))
-        self._begin, self._calls, self._backward_lines = end, {}, []
+        fetched, lines = tuple(self.loaders.take(progress.fetched)), tuple(self._backward_lines)
+        self.spans.append(StepSpan(self._begin, end, work, progress.allocated_bytes, samples, tokens, fetched, lines))
+        self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):
-            self.program_length = find_length(len(fetched), lines)
+            self.program_length = find_length(len(fetched), lines, progress.line)
 
     def _is_enough(self) -> bool:
         if self.most_steps is not None:
