@@ -74,24 +74,24 @@ class HandUpdates:
         writes, self._writes = self._writes, {}
         if after is None or not writes:
             return None
-        trained = {
+        weights = {
             index: tensor for tensor in trained_tensors() if (index := self._recorder.storage_of(tensor)) is not None
         }
-        ends = [writes[index] for index in writes.keys() & trained.keys()]
+        ends = [writes[index] for index in writes.keys() & weights.keys()]
         if not ends:
             return None
         end = max(ends, key=lambda each: each.events)
-        self._own(trained, {index for index, at in writes.items() if at.events <= end.events})
+        self._own(weights, {index for index, at in writes.items() if at.events <= end.events})
         trace = self._recorder.trace
         for kind, index in trace.events[after : end.events]:
             if kind == OP:
                 trace.ops[index] = replace(trace.ops[index], phase=Phase.OPTIMIZER)
         return end
 
-    def _own(self, trained: dict[int, torch.Tensor], written: set[int]) -> None:
-        self._recorder.own(trained.values(), Category.PARAMETER)
-        self._recorder.own((each.grad for each in trained.values() if each.grad is not None), Category.GRADIENT)
-        others = (written - trained.keys()) & self._recorder.alive()
+    def _own(self, weights: dict[int, torch.Tensor], targets: set[int]) -> None:
+        self._recorder.own(weights.values(), Category.PARAMETER)
+        self._recorder.own((each.grad for each in weights.values() if each.grad is not None), Category.GRADIENT)
+        others = (targets - weights.keys()) & self._recorder.alive()
         self.states |= others & self._written_before
         self._written_before = others
         for index in self.states:

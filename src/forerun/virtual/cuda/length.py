@@ -54,6 +54,8 @@ def find_length(
             length = _of_trainer(owner)
         elif any("lightning" in home for home in homes) and getattr(owner, "trainer", None) is not None:
             length = _of_lightning(owner.trainer)
+        elif frame.f_code.co_name == "fit" and any(home.startswith("keras.") for home in homes):
+            length = _of_keras(_locals(frame))
         else:
             length = None
         if length is not None:
@@ -116,6 +118,14 @@ def _of_lightning(trainer: Any) -> ProgramLength | None:
     checks = getattr(trainer, "num_val_batches", None) or []
     batches = sum(int(count) for count in checks if isinstance(count, int)) * (epochs or 1)
     return ProgramLength(steps, "Lightning's estimated_stepping_batches", per_epoch, batches)
+
+
+def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
+    """The variables of `fit` (keras/src/backend/torch/trainer.py, 3.15)."""
+    epochs, batches = table.get("epochs"), getattr(table.get("epoch_iterator"), "num_batches", None)
+    if not isinstance(epochs, int) or not isinstance(batches, int):
+        return None
+    return ProgramLength((epochs - table.get("initial_epoch", 0)) * batches, "the epochs of Keras' fit", batches)
 
 
 def _of_loops(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -32,6 +33,8 @@ class WatchedLoader:
     """Every rank that makes such a loader is given the same rows."""
     fetches: list[float] = field(default_factory=list)
     """Seconds to make each batch here."""
+    rows: int = 0
+    """Of its last batch."""
 
     @property
     def batch_seconds(self) -> float:
@@ -82,6 +85,7 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
         watched = getattr(iterator, _WATCHED, None)
         if watched is not None:
             watched.fetches.append(time.perf_counter() - start)
+            watched.rows = next((each.shape[0] for each in tree_leaves(batch) if getattr(each, "shape", ())), 0)
             watch.fetched.append(watched)
         return batch
 

@@ -277,6 +277,8 @@ class StepWatcher:
         counts = min(progress.calls.values(), key=lambda each: (each[0], -each[2]), default=(0, 0, 0))
         _calls, samples, tokens = counts
         fetched, lines = tuple(self.loaders.take(progress.fetched)), tuple(self._backward_lines)
+        if not progress.calls:  # of a program whose model is no module, or one of Keras
+            samples = sum(loader.rows for loader in fetched)
         self.spans.append(StepSpan(self._begin, end, work, progress.allocated_bytes, samples, tokens, fetched, lines))
         self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):
