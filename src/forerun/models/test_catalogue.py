@@ -77,9 +77,9 @@ def test_aliases(name):
 
 def test_unknown_names_list_the_nearest():
     with pytest.raises(UnknownModel, match="llama-2-7b"):
-        architecture("llama2-7b")
+        architecture("llama2-8b")
     with pytest.raises(UnknownModel, match="gemma-2-2b"):
-        model_config("gemma2-2b", {}, "auto")
+        model_config("gemma2-4b", {}, "auto")
 
 
 def test_a_directory_is_a_model(tmp_path):
