@@ -19,8 +19,6 @@ from forerun.settings.plain import in_short
 from forerun.spelling import NameNote, Spelled, alike, holds, meant_by, words
 
 NOISE = frozenset({"model", "hf", "the", "parameters", "params"})
-TUNED = frozenset({"instruct", "chat", "it", "sft", "dpo"})
-"""Words of a version with other weights; the row of the base would train from the wrong ones."""
 MOST_LISTED = 8
 
 
@@ -114,7 +112,9 @@ def row_of(name: str, *, as_typed: bool = True) -> Architecture | None:
     if not candidates:
         return None
     if not is_own_name:
-        text = f"Model {name!r} is taken as {in_brief(_rows()[candidates[0]])}."
+        row = _rows()[candidates[0]]
+        weights = f"weights of {_identity(row, name)}" if row.hub_ids else "no weights"
+        text = f"Model {name!r} is taken as {row.name} ({count_text(row.parameters)}, {weights})."
         warnings.warn(text, NameNote, stacklevel=4)
     return _rows()[candidates[0]]
 
@@ -132,11 +132,8 @@ def architecture(name: str, *, as_typed: bool = True) -> Architecture:
 
 
 def nearest_rows(name: str) -> str:
-    """The three rows most like a name, and what to do about words such as instruct."""
-    close = ", ".join(alike(name.rpartition("/")[2], spelled_models(), NOISE))
-    if words(name) & TUNED and "/" not in name:
-        return f"{close}. A version tuned for instructions has its base's sizes, not its weights: to train, give its id"
-    return close
+    """The three rows most like a name."""
+    return ", ".join(alike(name.rpartition("/")[2], spelled_models(), NOISE))
 
 
 def in_brief(row: Architecture) -> str:
@@ -158,7 +155,13 @@ def hub_id(name: str) -> str:
     if "/" in name:
         return name
     row = _rows().get(_names().get(name.lower(), "")) or (None if is_folder(name) else _row_of_words(name))
-    return next(iter(row.hub_ids), name) if row is not None else name
+    return _identity(row, name) if row is not None else name
+
+
+def _identity(row: Architecture, name: str) -> str:
+    """The id that has the most of what was typed ("instruct"), the first of them; ids of one row differ in weights."""
+    typed = words(name, NOISE)
+    return max(row.hub_ids, key=lambda identity: len(typed & words(identity)), default=name)
 
 
 def _row_of_words(name: str) -> Architecture | None:
