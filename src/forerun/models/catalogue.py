@@ -57,9 +57,18 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
     if overrides:
         config = _changed(config, name if row is None else row, overrides)
     # transformers refuses "sdpa" for classes without it when the model is built, so it is decided here
-    eager = attention == "eager" or config.model_type in NO_SDPA
+    eager = attention == "eager" or config.model_type in NO_SDPA or (row is None and not _has_sdpa(config))
     config._attn_implementation = "eager" if eager else "sdpa"
     return config
+
+
+def _has_sdpa(config: Any) -> bool:
+    """Whether transformers has the model with `scaled_dot_product_attention`; not so MPT, Bloom and Mamba."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    model_class = MODEL_MAPPING.get(type(config), None)
+    model_class = model_class[0] if isinstance(model_class, tuple) else model_class
+    return getattr(model_class, "_supports_sdpa", True)
 
 
 def _from_folder(folder: Path) -> Any:

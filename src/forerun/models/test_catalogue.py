@@ -112,6 +112,17 @@ def test_a_directory_is_a_model(tmp_path):
     assert model_config(str(tmp_path), {}, "auto").hidden_size == 64
 
 
+@pytest.mark.parametrize(("kind", "implementation"), [("bloom", "eager"), ("granite", "sdpa")])
+def test_a_folder_of_a_family_without_a_row_is_built_as_transformers_can(tmp_path, kind, implementation):
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    stated = {"model_type": kind, "vocab_size": 512, "n_layer": 2, "n_head": 4, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    config = model_config(str(tmp_path), {}, "auto")
+    assert config._attn_implementation == implementation
+    with torch.device("meta"):
+        assert sum(p.numel() for p in build_model(config, "causal-lm").parameters()) > 50_000
+
+
 def test_overrides_are_checked():
     assert model_config("tiny-gpt2", {"n_layer": 5}, "auto").n_layer == 5
     with pytest.raises(InvalidSettings, match=r"model\.config\.n_layers.*n_layer"):
