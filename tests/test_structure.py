@@ -11,18 +11,21 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "extensions", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
+    "errors", "units", "spelling", "extensions", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
     "virtual", "memory", "network", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
     "report", "runs", "own", "serving", "tune", "api", "hf", "notebook", "pytest_plugin", "cli", "recipes", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",
     "units",
+    "spelling",
     "settings",
     "records",
     "experience",
     "trace",
     "hardware.catalogue",
+    "hardware.names",
+    "cli.main",
     "memory",
     "network",
     "clock",

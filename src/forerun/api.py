@@ -16,6 +16,7 @@ from forerun.forecasting.request import ForecastRequest, MeasuredTimes
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device
 from forerun.memory.explanation import Explanation
+from forerun.models.footprint import ModelDescription
 from forerun.plan.choose import PlanLimits, make_plan
 from forerun.plan.cluster import make_cluster_plan
 from forerun.plan.cluster_outcome import ClusterPlan
@@ -25,6 +26,7 @@ from forerun.plan.migrate import make_migration
 from forerun.plan.outcome import GpuComparison, Migration, RunPlan, WhatIf
 from forerun.plan.what_if import what_if
 from forerun.records import Forecast
+from forerun.runs.model_description import described
 from forerun.runs.registry import (
     load_recipe,
     open_experiment,
@@ -299,6 +301,16 @@ def _no_cycle_collection() -> Iterator[None]:
         gc.unfreeze()
         if was_on:
             gc.enable()
+
+
+def describe_model(name: str, gpus: Sequence[str] = (), overrides: Sequence[str] = ()) -> ModelDescription:
+    """Sizes and sources of a model and what it needs at least; on each of `gpus`, forecasts of three ways to train it.
+
+    Raises:
+        UnknownModel: no catalogue name, words of one, hub id or folder with a configuration.
+        UnknownDevice: no such GPU.
+    """
+    return described(name, [find_device(gpu) for gpu in gpus], overrides, forecast_settings)
 
 
 def request_of(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:

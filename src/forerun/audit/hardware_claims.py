@@ -24,8 +24,7 @@ class DeviceClaim(Check):
 def check_device(claim: DeviceClaim, context: Context) -> Finding:
     """Memory as CUDA reports it (decimal or binary GB), and compute capability."""
     card = device_of_name_string(claim.name) or device(claim.name)
-    assert card.compute_capability is not None, "only a CPU has none"
-    capability = float(".".join(map(str, card.compute_capability)))
+    capability = float(".".join(map(str, card.compute_capability or (0, 0))))  # 0 for AMD, which has none
     wrong = []
     if claim.memory is not None and compare_sizes(claim.memory, card.memory_bytes) != "agree":
         wrong.append(f"not {claim.memory.text}")
@@ -109,12 +108,16 @@ class Capability(Check):
 
 
 def check_capability(claim: Capability, context: Context) -> Finding:
-    """Every card of the catalogue at or above has a dense peak for it, and none below."""
-    cards = {card.name: float(".".join(map(str, card.compute_capability or (0, 0)))) for card in devices()}
+    """Every card of the catalogue with tensor cores at or above has a dense peak for it, and none below."""
+    cards = {
+        card.name: float(".".join(map(str, card.compute_capability)))
+        for card in devices()
+        if card.compute_capability is not None and card.has_tensor_cores and card.segment != "slice"
+    }
     with_it = {name for name in cards if claim.dtype in device(name).peak_flops_per_second}
     lowest, first = min(cards.values()), min(cards[name] for name in with_it)
     right = f"in hardware from {first} on"
-    formula = f"{len(with_it)} of {len(cards)} cards of the catalogue"
+    formula = f"{len(with_it)} of {len(cards)} cards with tensor cores in the catalogue"
     if claim.at_least is None:
         if len(with_it) < len(cards):
             without = ", ".join(sorted(set(cards) - with_it))

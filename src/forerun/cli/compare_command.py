@@ -37,17 +37,24 @@ def compare(
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time and cost of a run on many GPUs (default: all that are known). Exit code 3: none keeps the limits."""
+    """Time and cost of a run on many GPUs. Exit code 3: none keeps the limits.
+
+    Without --gpu: those that are rented out, with a price. --gpu takes groups besides names: rented, consumer,
+    workstation, datacenter, slices, amd, all.
+    """
     from rich.console import Console
 
     from forerun.api import compare_settings, find_device, resolve
-    from forerun.hardware.catalogue import devices as catalogue
+    from forerun.hardware.catalogue import group_of_devices
     from forerun.plan.limits import priced
     from forerun.report.compare import comparison_view
 
     limits, settings = limits_of(deadline, budget), resolve(target, overrides or ())
-    selection = [find_device(name) for name in gpu_names(gpu, default="")] if gpu else list(catalogue())
-    devices = priced(selection, price or [])
+    selection = {}
+    for name in gpu_names(gpu, default="rented"):
+        rows = group_of_devices(name) or [find_device(name)]
+        selection |= {row.name: row for row in rows}
+    devices = priced(list(selection.values()), price or [])
     with ledger_if_any() as ledger, Console(stderr=True).status("comparing") as status:
 
         def on_progress(what: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from forerun.cli.options import JsonOption, ledger_url, print_json
+from forerun.cli.options import JsonOption, ledger_url, print_json, say_note
 
 PRECISIONS_SCHEMA = "forerun.precisions/1"
 
@@ -16,15 +16,27 @@ def add_to(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def gpus(as_json: JsonOption = False) -> None:
-    """List the GPU catalogue: memory, bandwidth, dense peaks, price."""
-    from forerun.hardware.catalogue import devices
+def gpus(
+    search: Annotated[
+        str | None,
+        typer.Option("--search", metavar="TEXT", help="Only GPUs with these words: a name, a machine of a cloud."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the GPU catalogue: memory, bandwidth, dense peaks, price. Without --search, slices (MIG) are left out."""
+    from forerun.hardware.catalogue import devices, searched_devices
     from forerun.report.hardware_tables import gpus_json, gpus_table
 
-    if as_json:
-        print_json(gpus_json(devices()))
+    if search is None:
+        rows, note = devices(), ""
     else:
-        _show(gpus_table(devices()))
+        rows, note = searched_devices(search)
+        if note:
+            say_note(note)
+    if as_json:
+        print_json(gpus_json(rows))
+    else:
+        _show(gpus_table(rows if search is not None else [row for row in rows if row.segment != "slice"]))
 
 
 def networks(

@@ -7,6 +7,9 @@ criterion failed; 130 interrupted.
 """
 
 import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -18,6 +21,7 @@ from forerun.cli import (
     forecast_command,
     init_command,
     look_command,
+    model_commands,
     plan_command,
     recipe_commands,
     run_commands,
@@ -26,10 +30,11 @@ from forerun.cli import (
     use_commands,
     verify_command,
 )
-from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT
+from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, say_note
 from forerun.errors import ForerunError, NothingFits
 from forerun.extensions import COMMANDS, extensions
 from forerun.settings.plain import in_short
+from forerun.spelling import NameNote
 
 app = typer.Typer(
     name="forerun",
@@ -51,13 +56,16 @@ verify_command.add_to(app)
 sweep_command.add_to(app)
 tune_command.add_to(app)
 device_commands.add_to(app)
+model_commands.add_to(app)
 recipe_commands.add_to(app)
 for extension in extensions(COMMANDS).values():
     extension.load()(app)
 
 
 def main() -> None:
-    """Run the command line; render expected errors."""
+    """Run the command line; render expected errors, and say once each how a name was read."""
+    warnings.showwarning = _say_names(warnings.showwarning)
+    warnings.simplefilter("once", NameNote)
     try:
         app()
     except NothingFits as error:
@@ -71,6 +79,18 @@ def main() -> None:
             raise
         _say(f"{in_short(str(error.filename))}: {error.strerror}. Check the path, its permissions and the disk.")
         sys.exit(EXIT_BAD_INPUT)
+
+
+def _say_names(others: Callable[..., None]) -> Callable[..., None]:
+    """What shows a warning: those of names as a note, `others` for the rest."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, NameNote):
+            say_note(str(message))
+        else:
+            others(message, category, *place, **more)
+
+    return show
 
 
 def _say(message: object) -> None:

@@ -61,6 +61,13 @@ def gpu_names(options: list[str] | None, default: str) -> list[str]:
     return list(dict.fromkeys(names)) or [default]
 
 
+def say_note(text: str) -> None:
+    """One line for the reader on stderr."""
+    from rich.console import Console
+
+    Console(stderr=True).print(f"Note: {text}", soft_wrap=True, markup=False, highlight=False)
+
+
 def print_json(document: BaseModel | dict[str, Any]) -> None:
     """One JSON document on stdout."""
     if isinstance(document, BaseModel):

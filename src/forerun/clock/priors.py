@@ -250,10 +250,13 @@ class PriorCosts:
 
     def _products(self, shape: tuple[int, ...], dtype: str, width: float | None = None) -> float:
         """Seconds of a batch of m × k by k × n; `width` is the bytes of a value where they are not those of `dtype`."""
-        prior, chip = _products("simt" if dtype == "float32" else "tensor"), self._chip(dtype)
+        prior, chip = _products("tensor" if self._on_tensor_cores(dtype) else "simt"), self._chip(dtype)
         columns = [np.array([float(v)]) for v in shape]
         width = (4.0 if dtype in ("float32", "tfloat32") else 2.0) if width is None else width
         return float(prior.seconds(chip, Products(*columns, width=width), self._lean(prior, dtype))[0])
+
+    def _on_tensor_cores(self, dtype: str) -> bool:
+        return dtype != "float32" and self.device.has_tensor_cores
 
     def _convolution_dtype(self, call: Call) -> str:
         """TF32 in place of fp32 where the GPU has it: `torch.backends.cudnn.allow_tf32` is on unless it is set."""
@@ -263,7 +266,7 @@ class PriorCosts:
 
     def convolutions(self, dtype: str) -> ConvolutionModel:
         """The model of convolutions in `dtype` on this GPU."""
-        on_tensor_cores = dtype != "float32"
+        on_tensor_cores = self._on_tensor_cores(dtype)
         prior, chip = _products("tensor" if on_tensor_cores else "simt"), self._chip(dtype)
         lean = self._lean(prior, dtype)
         return ConvolutionModel(

@@ -162,7 +162,9 @@ def test_fp32_runs_on_tensor_cores_where_there_is_tf32():
     assert seconds(forward(dtype="float16")) < seconds(call)
 
 
-@pytest.mark.parametrize("gpu", [row.name for row in devices()])
+@pytest.mark.parametrize(
+    "gpu", [row.name for row in devices() if row.segment != "slice" and "float16" in row.peak_flops_per_second][::5]
+)
 def test_every_gpu_has_plausible_times(gpu):
     costs = PriorCosts(device(gpu))
     for dtype in ("float16", "float32"):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import psutil
 
 from forerun.experience import Correction
+from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.host_warnings import host_warnings
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with
@@ -217,6 +218,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         warnings.append(f"Corrected by {request.correction.said}: steps {step}.")
     if request.device.kind == "cuda":
         warnings.append("Device memory outside the allocator is taken from the catalogue, not probed on this machine.")
+    warnings.extend(card_warnings(request.device))
     training = model.memory.peak_allocated_bytes
     for name, breakdown in model.evaluation_peaks.items():
         if breakdown.total_bytes > training:

@@ -17,6 +17,7 @@ from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.errors import MissingPeak
 from forerun.experience import DeviceCalibration
+from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.collectives import CollectiveCount, count_collectives, data_parallel_ranks
 from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.findings import birth_lines, find_faults
@@ -341,6 +342,7 @@ def _warnings(
         warnings.append(
             "The length of the whole run is not known, so run and cost are of the steps seen. Give --total-steps."
         )
+    warnings += card_warnings(device)
     warnings += rank_warnings(last_step(run.session.recorder.trace, run.watcher), costs)
     warnings += _of_compiling(run, device)
     steps = _warm_steps(run.session.recorder.trace, run.watcher)

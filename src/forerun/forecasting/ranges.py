@@ -19,6 +19,8 @@ PROGRAM, SETTINGS = "program", "settings"
 """What a forecast was told: the program itself (a script, a Trainer, a step function), or a settings file, which says
 less: kernels, library versions and lengths of real batches are left to defaults."""
 SEVERAL, COMPILED, IMAGES, OTHER_GPU = "several-gpus", "compiled", "images", "other-gpu"
+BOTH = "+"
+"""Joins the names of two groups; the range is the least that holds both."""
 TERM_SPREAD = {"data": 0.5, "evaluation": 0.4, "checkpoint": 0.5, "startup": 0.5, "compile": 0.4}
 """Standard deviation of the logarithm of measured over forecast before any run is known; stated."""
 NINTH_DECILE = 1.2816
@@ -38,12 +40,15 @@ def group_of(trace: Trace, costs: Costs, stated: str) -> str:
     layers, then products of a GPU that were not measured, then what the forecast was told (PROGRAM or SETTINGS)."""
     if costs.is_host:  # operators of this CPU
         return costs.evidence
+    group = None
     if trace.world_size > 1:
-        return SEVERAL
-    if any(call.issuer != "eager" for call in trace.calls):
-        return COMPILED
-    if uses_cudnn(trace):
-        return IMAGES
+        group = SEVERAL
+    elif any(call.issuer != "eager" for call in trace.calls):
+        group = COMPILED
+    elif uses_cudnn(trace):
+        group = IMAGES
+    if group is not None:  # fitted to GPUs of measured architectures: elsewhere both doubts hold
+        return f"{group}{BOTH}{OTHER_GPU}" if costs.evidence == "unseen" else group
     return stated if costs.evidence == "measured" else OTHER_GPU
 
 
@@ -53,8 +58,8 @@ def shares(group: str, correction: Correction | None = None, term: str = "step")
     if fitted is not None and fitted.runs:
         return math.exp(-NINTH_DECILE * fitted.spread), math.exp(NINTH_DECILE * fitted.spread)
     if term == "step":
-        low, high = table()[group]
-        return low, high
+        ends = [table()[part] for part in group.split(BOTH)]
+        return min(low for low, _ in ends), max(high for _, high in ends)
     return math.exp(-NINTH_DECILE * TERM_SPREAD[term]), math.exp(NINTH_DECILE * TERM_SPREAD[term])
 
 

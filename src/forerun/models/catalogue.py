@@ -1,17 +1,14 @@
-"""Which architecture is it? Configurations that need no network, by name or Hugging Face id.
+"""The Hugging Face configuration of a model, by catalogue name, local directory or hub id.
 
-The rows are data, in `architectures/*.toml`; each says where its configuration and parameter count come from. A name
-that is not there is looked for as a local directory, then on the hub (an id has a slash in it); when neither has it,
-it is an error.
+A name that is no row of the catalogue (`rows.py`) is looked for as a local directory, then on the hub (an id has a
+slash in it); when neither has it, it is an error.
 """
 
 import json
 import os
 import socket
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +17,10 @@ from forerun.errors import InvalidSettings, UnknownModel, nearest
 from forerun.models.config_limits import require_buildable
 from forerun.models.guard import cause_of, guarded
 from forerun.models.layer_lists import lists_of_depth
-from forerun.records import Record
+from forerun.models.rows import Architecture, is_folder, nearest_rows, row_of
+from forerun.models.rows import architecture as architecture
+from forerun.models.rows import architectures as architectures
+from forerun.models.rows import hub_id as hub_id
 from forerun.settings.plain import in_short
 
 HUB_SECONDS = 3.0
@@ -28,63 +28,6 @@ LARGEST_CONFIG_BYTES = 16 * 2**20
 """Of a config.json; those with a name for each of 20,000 classes have 1 MB."""
 NO_SDPA = {"deberta-v2", "gemma2", "longformer"}
 """Model types whose attention has no `scaled_dot_product_attention` form in transformers."""
-
-
-class Architecture(Record):
-    """One row of the catalogue."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    """Hugging Face ids and other names, lower case."""
-    family: str
-    model_type: str
-    """transformers' name of the configuration class."""
-    config: Mapping[str, Any]
-    """Configuration fields that differ from the class defaults."""
-    parameters: int
-    """Parameters of the class `parameters_of`, each shared tensor once."""
-    parameters_of: str
-    """Workload whose head is counted: encoder, causal-lm or seq2seq-lm."""
-    source: str
-
-
-@cache
-def _rows() -> dict[str, Architecture]:
-    rows: dict[str, Architecture] = {}
-    for file in sorted(files("forerun.models").joinpath("architectures").iterdir(), key=lambda f: f.name):
-        if file.name.endswith(".toml"):
-            for row in tomllib.loads(file.read_text(encoding="utf-8"))["architecture"]:
-                rows[row["name"]] = Architecture(**row)
-    return rows
-
-
-@cache
-def _names() -> dict[str, str]:
-    """Every name and alias → the row's name."""
-    return {spelling: name for name, row in _rows().items() for spelling in (name, *row.aliases)}
-
-
-def architectures() -> list[Architecture]:
-    """All rows."""
-    return list(_rows().values())
-
-
-def architecture(name: str) -> Architecture:
-    """The row of a name or Hugging Face id, without regard to case.
-
-    Raises:
-        UnknownModel: no such row; the message lists the nearest names.
-    """
-    row_name = _names().get(name.lower())
-    if row_name is None:
-        raise UnknownModel(f"No architecture {name!r} in the catalogue. Nearest: {nearest(name, list(_rows()))}.")
-    return _rows()[row_name]
-
-
-def hub_id(name: str) -> str:
-    """The Hugging Face id under which the weights of a catalogue name are; any other name as it is."""
-    row = _rows().get(_names().get(name.lower(), ""))
-    return next((alias for alias in row.aliases if "/" in alias), name) if row is not None else name
 
 
 def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any:
@@ -97,7 +40,7 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
     from transformers import AutoConfig
 
     require_buildable(overrides, "model.config")
-    row = _rows().get(_names().get(name.lower(), ""))
+    row = row_of(name)
     if row is not None:
         config = AutoConfig.for_model(row.model_type, **row.config)
     elif is_folder(name) and (Path(name) / "config.json").exists():
@@ -114,17 +57,18 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
     if overrides:
         config = _changed(config, name if row is None else row, overrides)
     # transformers refuses "sdpa" for classes without it when the model is built, so it is decided here
-    eager = attention == "eager" or config.model_type in NO_SDPA
+    eager = attention == "eager" or config.model_type in NO_SDPA or (row is None and not _has_sdpa(config))
     config._attn_implementation = "eager" if eager else "sdpa"
     return config
 
 
-def is_folder(name: str) -> bool:
-    """Whether a folder of that name is here; a name too long for one is none."""
-    try:
-        return Path(name).is_dir()
-    except (OSError, ValueError):
-        return False
+def _has_sdpa(config: Any) -> bool:
+    """Whether transformers has the model with `scaled_dot_product_attention`; not so MPT, Bloom and Mamba."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    model_class = MODEL_MAPPING.get(type(config), None)
+    model_class = model_class[0] if isinstance(model_class, tuple) else model_class
+    return getattr(model_class, "_supports_sdpa", True)
 
 
 def _from_folder(folder: Path) -> Any:
@@ -195,7 +139,7 @@ def hub_is_reachable() -> bool:
 def _from_hub(name: str) -> Any:
     from transformers import AutoConfig
 
-    close = nearest(name.rpartition("/")[2], list(_rows()))
+    close = nearest_rows(name)
     if "/" not in name or os.path.isabs(name) or name.count("/") > 1:
         raise UnknownModel(
             f"model.name: {in_short(name)} is neither in the catalogue nor a directory with a config.json nor a hub "

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from forerun.errors import InvalidSettings, UnknownNetwork, nearest
+from forerun.hardware.catalogue import devices
 from forerun.records import Record
 from forerun.units import GIGA, MICRO
 
@@ -114,8 +115,12 @@ def fabric(name: str) -> Fabric:
 
 
 def fabric_of(gpu: str) -> Fabric | None:
-    """Links that GPUs of this catalogue name usually have in one machine; None for a GPU of no row."""
-    return next((row for row in fabrics() if gpu in row.gpus), None)
+    """Links that GPUs of this catalogue name usually have in one machine; None where nobody knows, as for AMD."""
+    listed = next((row for row in fabrics() if gpu in row.gpus), None)
+    if listed is not None:
+        return listed
+    own = next((device.links for device in devices() if device.name == gpu), None)
+    return None if own is None else fabric(own)
 
 
 def network(choice: str | Mapping[str, Any]) -> Network:

@@ -1,7 +1,7 @@
 import pytest
 
 from forerun.errors import InvalidSettings, UnknownNetwork
-from forerun.hardware.catalogue import devices
+from forerun.hardware.catalogue import device, devices
 from forerun.network.catalogue import fabric, fabric_of, fabrics, network, networks, usual_network
 from forerun.units import GIGA
 
@@ -15,7 +15,12 @@ def test_names_are_unique_and_every_row_has_a_source():
 
 def test_every_gpu_has_links_of_exactly_one_row():
     listed = [gpu for row in fabrics() for gpu in row.gpus]
-    assert sorted(listed) == sorted(row.name for row in devices())
+    own = [row.name for row in devices() if row.links is not None]
+    unknown = [row.name for row in devices() if fabric_of(row.name) is None]
+    assert sorted(listed + own + unknown) == sorted(row.name for row in devices())
+    assert all(fabric_of(name) == fabric(device(name).links) for name in own)
+    whole = [name for name in unknown if not device(name).is_amd and device(name).segment != "slice"]
+    assert whole == ["p100-16gb-sxm", "a800-80gb", "h800", "gh200-96gb"], "links that were not read"
 
 
 def test_usual_networks_name_gpus_of_the_catalogue_once():

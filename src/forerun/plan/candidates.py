@@ -112,7 +112,9 @@ class StepClass:
         self._estimates: dict[tuple[int, int], Estimate] = {}
         self._costs = None
         # torch picks attention kernels by compute capability (sdp_utils.cpp): cards that share it share a trace.
-        self._key = f"{what_is_traced(settings)} {device.kind} {device.compute_capability}"
+        self._key = (
+            f"{what_is_traced(settings)} {device.kind} {device.compute_capability} {device.attention_capability}"
+        )
         self._short: int | None = None
 
     def at(self, size: int, accumulation: int) -> Estimate:

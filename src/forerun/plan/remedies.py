@@ -76,7 +76,7 @@ def _cut(original: Settings, length: int) -> float | None:
 
 def _larger_gpus(original: Settings, least: int, bench: Workbench) -> list[Remedy]:
     """The cheapest and the smallest card of the catalogue on which the leanest settings fit."""
-    larger = [d for d in catalogue() if d.memory_bytes > least]
+    larger = [d for d in catalogue() if d.memory_bytes > least and d.is_offered]
     offers: dict[str, Remedy] = {}
     by_price = sorted((d for d in larger if d.price_per_hour), key=lambda d: d.price_per_hour or 0.0)
     for word, ordered in (("cheapest", by_price), ("smallest", sorted(larger, key=lambda d: d.memory_bytes))):

@@ -88,6 +88,8 @@ def precisions(settings: Settings, device: Device) -> list[str]:
             return full
     else:
         full = ["tf32"] if "tfloat32" in device.peak_flops_per_second else ["fp32"]
+        if "float16" not in device.peak_flops_per_second:  # GTX 16: no rate of 16 bits is known
+            return full
     if own.endswith("-true"):
         return [f"{half}-true"] if own.startswith(half) else [f"{half}-mixed"]
     if own in BF16 + FP16 and device.kind == "cuda" and not (own in BF16 and not device.has_bf16):
@@ -109,7 +111,8 @@ def can_run(settings: Settings, device: Device) -> bool:
         require_precision(settings, device)
     except InvalidSettings:
         return False
-    return True
+    has_16_bits = device.kind == "cpu" or "float16" in device.peak_flops_per_second
+    return has_16_bits or settings.precision not in BF16 + FP16
 
 
 def recomputations(settings: Settings) -> list[dict[str, str]]:

@@ -9,6 +9,8 @@ from forerun.plan.outcome import ComparisonRow, GpuComparison
 from forerun.report.terminal import BAD, FAINT, GOOD, cost_text
 from forerun.units import format_bytes, format_seconds
 
+MOST_REFUSED = 8
+"""GPUs on which it does not fit that get a line of their own."""
 SIZES = ("batch.micro_batch_size", "batch.gradient_accumulation_steps")
 
 
@@ -31,7 +33,10 @@ def comparison_view(comparison: GpuComparison) -> RenderableType:
     if fitting:
         note = "▶ chosen · ◆ no other is both faster and cheaper · ~ beside its steps taken over from another GPU"
         parts.append(Text(note, style=FAINT))
-    parts += [Text(f"{row.gpu}: does not fit, {row.why_not}", style=BAD) for row in others]
+    parts += [Text(f"{row.gpu}: does not fit, {row.why_not}", style=BAD) for row in others[:MOST_REFUSED]]
+    if len(others) > MOST_REFUSED:
+        names = ", ".join(row.gpu for row in others[MOST_REFUSED:])
+        parts.append(Text(f"Nor do these {len(others) - MOST_REFUSED} (--json says why): {names}", style=BAD))
     parts.append(Text(f"{comparison.traces} steps traced in {format_seconds(comparison.search_seconds)}", style=FAINT))
     return Group(*parts)
 

@@ -30,9 +30,12 @@ PEAK_COLUMNS = (
 )
 """Heading of a column → name of its torch dtype."""
 
+DERIVED = {"memory_bytes", "peak_flops_per_second", "bandwidth_bytes_per_second", "sm_count"}
+"""Fields whose rows are marked where a rule made their number."""
 GPUS_CAPTION = (
     "GiB: memory that CUDA reports. Peaks: dense TFLOP/s, accumulating in float32 (int8: TOP/s). cc: compute "
-    "capability. $/h: US dollars for one card on demand, as of the month beside it. --json adds the sources."
+    "capability. $/h: US dollars for one card on demand, as of the month beside it. *: worked out by rules from "
+    "specifications. --json adds the sources, and slices in MIG mode."
 )
 
 
@@ -52,7 +55,7 @@ def gpus_table(devices: Sequence[Device]) -> Table:
 def _gpu_cells(device: Device) -> list[str]:
     peaks = device.peak_flops_per_second
     return [
-        device.name,
+        f"{device.name}{'*' if DERIVED & set(device.derived_fields) else ''}",
         f"{device.memory_bytes / GIB:.1f}",
         _number(device.bandwidth_bytes_per_second, GIGA),
         *(_number(peaks.get(dtype), TERA) for _, dtype in PEAK_COLUMNS),
@@ -73,7 +76,12 @@ def _number(value: float | None, unit: float) -> str:
 def gpus_json(devices: Sequence[Device]) -> dict[str, Any]:
     """The catalogue as a JSON document, sources included."""
     rows = [
-        {**device.model_dump(mode="json", exclude={"isa_flags"}), "has_bf16": device.has_bf16} for device in devices
+        {
+            **device.model_dump(mode="json", exclude={"isa_flags"}),
+            "has_bf16": device.has_bf16,
+            "derived": list(device.derived_fields),
+        }
+        for device in devices
     ]
     return {"schema": GPUS_SCHEMA, "gpus": rows}
 

@@ -14,6 +14,7 @@ from torch import nn
 from forerun.data.token_data import IGNORED
 from forerun.hardware.catalogue import Device, devices
 from forerun.settings.schema import Settings
+from forerun.spelling import SIZE
 from forerun.step.heads import IN_CHUNKS, CausalLM
 from forerun.step.parallel import unwrapped
 from forerun.step.workload import Batch, LossSum
@@ -35,6 +36,9 @@ PRECISIONS = {
     "bf16-mixed": ("bf16-true",), "fp16-mixed": ("fp16-true",),
 }  # fmt: skip
 """What a step may have run in, for each precision that the settings may say."""
+
+PRODUCT_LINES = ("rtx", "gtx", "rx", "quadro", "titan")
+"""First words of names that say a line of products, not a chip."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,15 @@ def _paddings(settings: Settings) -> Iterator[Alternative]:
 
 def _cards(device: Device) -> Iterator[Alternative]:
     """Cards that go by the same name: other boards of the same chip."""
-    family = device.name.split("-")[0] if not device.name.startswith("rtx") else device.name
     for row in devices():
-        if row.name != device.name and row.name.split("-")[0] == family:
+        if row.name != device.name and row.segment != "slice" and _chip(row.name) == _chip(device.name):
             yield Alternative(f"the card is another one: {row.name}", device=row)
+
+
+def _chip(name: str) -> str:
+    """What boards of one chip share of their names: a100-40gb and a100-80gb-pcie, rtx-3080-10gb and rtx-3080-12gb."""
+    first = name.split("-")[0]
+    return SIZE.sub("", name).rstrip("-") if first in PRODUCT_LINES else first
 
 
 class OlderCausalLoss(CausalLM):

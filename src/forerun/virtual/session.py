@@ -38,7 +38,7 @@ class VirtualSession:
         self.torch_device = torch.device(DEVICE if device.kind == "cuda" else "cpu")
         self.recorder = Recorder(self.torch_device.type)
         self._target = AttentionTarget(
-            device.kind, device.compute_capability or (0, 0), attention, self.recorder.trace.math_attention,
+            device.kind, device.attention_capability, attention, self.recorder.trace.math_attention,
             device.sm_count or 1,
         )  # fmt: skip
         self._is_compiled = is_compiled

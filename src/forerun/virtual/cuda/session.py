@@ -92,7 +92,9 @@ class CudaSession:
         _import_before_cuda()
         capability = self.device.compute_capability or (0, 0)
         reasons, processors = self.recorder.trace.math_attention, self.device.sm_count or 1
-        before = set_target(AttentionTarget("cuda", capability, self._attention, reasons, processors))
+        before = set_target(
+            AttentionTarget("cuda", self.device.attention_capability, self._attention, reasons, processors)
+        )
         self._stack.callback(set_target, before)
         CudaEvent.recorder, CudaEvent.clock = self.recorder, self._clock
         enter(virtual_session._quiet_fake_tensors())

@@ -11,7 +11,6 @@ from forerun.cli.run_commands import RunArgument, open_settings
 from forerun.cli.use_commands import LOCAL, TOKEN_VARIABLE, serve_run
 from forerun.errors import InvalidSettings, MissingExtra
 from forerun.recipes.code_detector.embedding.commands import EmbeddingOption
-from forerun.runs.registry import recipe_names
 
 if TYPE_CHECKING:
     from forerun.ledger.store import RunRow
@@ -44,6 +43,8 @@ def serve(
 ) -> None:
     """Serve a run: own data by OpenAI's paths, a detector with its page. FORERUN_SERVE_TOKEN: a token for all."""
     from rich.console import Console
+
+    from forerun.runs.registry import recipe_names
 
     token = os.environ.get(TOKEN_VARIABLE)
     if host not in LOCAL and not token:

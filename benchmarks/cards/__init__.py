@@ -1,0 +1,1 @@
+"""Rows of the GPU catalogue that are derived from TechPowerUp's database."""

@@ -1,0 +1,133 @@
+"""What people call GPUs: product names, machines of clouds, notebooks → names of the catalogue.
+
+`aliases.toml` lists what no rule finds: machine types with their cards, and words that mean several cards. Everything
+else follows from the words of a row's name, its product name and what drivers report (`forerun.spelling`).
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from forerun.spelling import SIZE, Spelled, meant_by, without_count, words
+
+NOISE = frozenset(
+    [
+        "nvidia",
+        "geforce",
+        "tesla",
+        "gpu",
+        "gpus",
+        "card",
+        "cards",
+        "graphics",
+        "amd",
+        "radeon",
+        "instinct",
+        "the",
+        "generation",
+        "edition",
+        "gb",
+        "gib",
+        "vram",
+        "memory",
+        "oam",
+        "workstation",
+        "with",
+        "mig",
+        "slice",
+    ]
+)
+"""Words that tell no card from another."""
+LAPTOP = frozenset({"laptop", "mobile", "notebook"})
+OPTIONAL = frozenset({"rtx", "gtx", "rx", "quadro", "pcie", "sxm", "die"})
+"""Words of a name that people leave out."""
+BOXES = (6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 141, 180, 186, 192, 256, 288)
+"""Sizes on boxes, GB; a row without one has the least that its memory fits."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Rows that a name can mean, and a remark for the reader."""
+
+    names: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine of a cloud, and what it has."""
+
+    name: str
+    gpu: str
+    count: int
+    source: str
+
+
+def spelled(name: str, titles: Sequence[str], gibibytes: float, architecture: str) -> Spelled:
+    """A row by its words; slices are told apart by their profile alone, whole cards by their size too."""
+    own = words(name) - NOISE
+    sizes = {number for number in SIZE.findall(name)} - {"4"}
+    required = own - sizes - (OPTIONAL if own != {"titan", "rtx"} else set())
+    box = next((size for size in BOXES if size >= gibibytes), round(gibibytes))
+    more = words(" ".join(titles)) | {architecture, str(box)} | words(_table()["more"].get(name, ""))
+    return Spelled(name, frozenset(required), frozenset(own | sizes | (more - NOISE)))
+
+
+def meaning(text: str, rows: Sequence[Spelled], reported: Mapping[str, Sequence[str]]) -> Meaning:
+    """Rows that `text` can mean; `reported` has drivers' strings in lower case, with their rows."""
+    rest, count = without_count(text)
+    key = _key(rest)
+    if LAPTOP & words(rest):
+        return Meaning((), "Laptop versions are other chips at other power limits, and no rows.")
+    machine = machines().get(key)
+    if machine is not None:
+        many = f" Its {machine.count} GPUs are parallel.world_size, or --nproc-per-node." if machine.count > 1 else ""
+        return Meaning((machine.gpu,), f", of which {machine.name} has {machine.count}.{many}")
+    for entry in _table()["word"]:
+        if key in entry["names"] or _key(text) in entry["names"]:
+            note = entry.get("note", "")
+            if not entry["gpus"]:
+                return Meaning((), entry["source"])
+            if len(entry["gpus"]) == 1:
+                return Meaning(tuple(entry["gpus"]), f". {note}." if note else ".")
+            return Meaning(tuple(entry["gpus"]), f"{note} " if note else "")
+    counted = f" Several are parallel.world_size={count}, or --nproc-per-node {count}." if count > 1 else ""
+    driver = reported.get(rest.lower().strip(), ())
+    exact = [row.name for row in rows if words(row.name) == words(rest)]
+    candidates = list(driver) or exact or meant_by(rest, rows, NOISE)
+    if len(candidates) != 1:
+        return Meaning(tuple(candidates))
+    others = [] if driver else [name for name in meant_by(rest, rows, NOISE) if name != candidates[0]]
+    beside = f"; there are also {', '.join(others)}" if others else ""
+    is_own_name = (driver or exact) and not others and count == 1
+    return Meaning((candidates[0],), "" if is_own_name else f"{beside}.{counted}")
+
+
+@cache
+def machines() -> dict[str, Machine]:
+    """Machine types of clouds, by their name in lower case."""
+    table: dict[str, Machine] = {}
+    for cloud in _table()["cloud"]:
+        for gpu, types in cloud["machines"].items():
+            for name, count in types.items():
+                table[_key(name)] = Machine(name, gpu, count, cloud["source"])
+    return table
+
+
+def aliases() -> dict[str, tuple[str, ...]]:
+    """Every alias that is listed, with the rows that it stands for."""
+    listed = {key: (machine.gpu,) for key, machine in machines().items()}
+    return listed | {name: tuple(entry["gpus"]) for entry in _table()["word"] for name in entry["names"]}
+
+
+def _key(text: str) -> str:
+    """A name as machine types are compared: lower case, one dash for each gap, without Azure's prefix."""
+    return "-".join(text.lower().replace("_", "-").split()).removeprefix("standard-")
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(files("forerun.hardware").joinpath("aliases.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,183 @@
+"""Which architecture is it? Rows of the catalogue, by name, Hugging Face id, or words as people type them.
+
+The rows are data, in `architectures/*.toml`; each says where its configuration and parameter count come from. Words
+that mean one row are taken and said by a `NameNote`; those that mean several are an error that lists them. Neither
+torch nor transformers is imported.
+"""
+
+import tomllib
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import UnknownModel
+from forerun.records import Record
+from forerun.settings.plain import in_short
+from forerun.spelling import NameNote, Spelled, alike, holds, meant_by, words
+
+NOISE = frozenset({"model", "hf", "the", "parameters", "params"})
+MOST_LISTED = 8
+
+
+class Architecture(Record):
+    """One row of the catalogue."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    """Hugging Face ids and other names, lower case."""
+    family: str
+    model_type: str
+    """transformers' name of the configuration class."""
+    config: Mapping[str, Any]
+    """Configuration fields that differ from the class defaults."""
+    parameters: int
+    """Parameters of the class `parameters_of`, each shared tensor once."""
+    parameters_of: str
+    """Workload whose head is counted: encoder, causal-lm or seq2seq-lm."""
+    source: str
+    licence: str | None = None
+    """Of the weights, as their source states it; null where it was not read."""
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether it is a toy of its family for tests, that nobody published."""
+        return self.name.startswith("tiny-") and "/" not in "".join(self.aliases)
+
+    @property
+    def hub_ids(self) -> tuple[str, ...]:
+        """Its Hugging Face ids, lower case."""
+        return tuple(alias for alias in self.aliases if "/" in alias)
+
+
+@cache
+def _rows() -> dict[str, Architecture]:
+    rows: dict[str, Architecture] = {}
+    for file in sorted(files("forerun.models").joinpath("architectures").iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".toml"):
+            for row in tomllib.loads(file.read_text(encoding="utf-8"))["architecture"]:
+                rows[row["name"]] = Architecture(**row)
+    return rows
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Every name and alias → the row's name."""
+    return {spelling: name for name, row in _rows().items() for spelling in (name, *row.aliases)}
+
+
+@cache
+def spelled_models() -> tuple[Spelled, ...]:
+    """Rows by the words of their names, for a search; toys are reached by their own names alone."""
+    return tuple(
+        Spelled(row.name, words(row.name), words(" ".join((row.name, *row.aliases, row.family, row.model_type))))
+        for row in _rows().values()
+        if not row.is_tiny
+    )
+
+
+def architectures() -> list[Architecture]:
+    """All rows."""
+    return list(_rows().values())
+
+
+def is_folder(name: str) -> bool:
+    """Whether a folder of that name is here; a name too long for one is none."""
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def row_of(name: str, *, as_typed: bool = True) -> Architecture | None:
+    """The row of a name or Hugging Face id, without regard to case, or of words as people type them; None without one.
+
+    Raises:
+        UnknownModel: several rows can be meant; the message lists them.
+    """
+    exact = _names().get(name.lower())
+    if exact is not None:
+        return _rows()[exact]
+    if not as_typed or "/" in name or is_folder(name):
+        return None
+    candidates = [row.name for row in spelled_models() if words(row.name) == words(name)]
+    is_own_name = bool(candidates)
+    candidates = candidates or meant_by(name, spelled_models(), NOISE)
+    if len(candidates) > 1:
+        listed = "; ".join(in_brief(_rows()[each]) for each in candidates[:MOST_LISTED])
+        more = f" and {len(candidates) - MOST_LISTED} more" if len(candidates) > MOST_LISTED else ""
+        raise UnknownModel(f"model.name: {in_short(name)} can be several models: {listed}{more}. Name one of them.")
+    if not candidates:
+        return None
+    if not is_own_name:
+        row = _rows()[candidates[0]]
+        weights = f"weights of {_identity(row, name)}" if row.hub_ids else "no weights"
+        text = f"Model {name!r} is taken as {row.name} ({count_text(row.parameters)}, {weights})."
+        warnings.warn(text, NameNote, stacklevel=4)
+    return _rows()[candidates[0]]
+
+
+def architecture(name: str, *, as_typed: bool = True) -> Architecture:
+    """The row of a name or Hugging Face id, without regard to case, or of words as people type them.
+
+    Raises:
+        UnknownModel: no such row, or several; the message lists them, or the nearest names.
+    """
+    row = row_of(name, as_typed=as_typed)
+    if row is None:
+        raise UnknownModel(f"No architecture {in_short(name)} in the catalogue. Nearest: {nearest_rows(name)}.")
+    return row
+
+
+def nearest_rows(name: str) -> str:
+    """The three rows most like a name."""
+    return ", ".join(alike(name.rpartition("/")[2], spelled_models(), NOISE))
+
+
+def in_brief(row: Architecture) -> str:
+    """A row's name with its size and ids."""
+    ids = f", {', '.join(row.hub_ids[:2])}" if row.hub_ids else ""
+    return f"{row.name} ({count_text(row.parameters)}{ids})"
+
+
+def count_text(parameters: int) -> str:
+    """A number of parameters as model cards print it: 124M, 8.03B."""
+    for unit, size in (("B", 10**9), ("M", 10**6)):
+        if parameters >= size:
+            return f"{parameters / size:.3g}{unit}"
+    return f"{parameters:,}"
+
+
+def hub_id(name: str) -> str:
+    """The Hugging Face id under which the weights of a catalogue name are; an id or any other name as it is."""
+    if "/" in name:
+        return name
+    row = _rows().get(_names().get(name.lower(), "")) or (None if is_folder(name) else _row_of_words(name))
+    return _identity(row, name) if row is not None else name
+
+
+def _identity(row: Architecture, name: str) -> str:
+    """The id that has the most of what was typed ("instruct"), the first of them; ids of one row differ in weights."""
+    typed = words(name, NOISE)
+    return max(row.hub_ids, key=lambda identity: len(typed & words(identity)), default=name)
+
+
+def _row_of_words(name: str) -> Architecture | None:
+    """The one row of words, in silence: who asks for weights has been told by the configuration."""
+    candidates = meant_by(name, spelled_models(), NOISE)
+    return _rows()[candidates[0]] if len(candidates) == 1 else None
+
+
+def searched_rows(text: str | None) -> tuple[list[Architecture], str]:
+    """Rows that a search finds, all without one (toys left out), and a note where only the nearest are there."""
+    if text is None:
+        return [row for row in architectures() if not row.is_tiny], ""
+    names = [name for name in _names().values() if name == _names().get(text.lower())][:1]
+    names = list(dict.fromkeys([*names, *holds(text, spelled_models(), NOISE)]))
+    if names:
+        return [_rows()[name] for name in names], ""
+    close = alike(text.rpartition("/")[2], spelled_models(), NOISE)
+    note = f"No model has all words of {in_short(text)}; the nearest: {', '.join(close)}. A hub id needs no row."
+    return [_rows()[name] for name in close], note

@@ -1,0 +1,73 @@
+import tomllib
+import warnings
+from pathlib import Path
+
+import pytest
+
+from forerun.errors import UnknownModel
+from forerun.models import rows
+from forerun.models.rows import architecture, architectures, count_text, hub_id, row_of
+from forerun.spelling import NameNote
+
+
+@pytest.mark.parametrize("text", ["llama 3 8b", "Llama-3-8B", "GPT2 medium", "mistral 7b", "mixtral 8x7b"])
+def test_a_model_by_its_own_name_is_taken_in_silence(text: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert architecture(text).name == text.lower().replace(" ", "-")
+
+
+@pytest.mark.parametrize(("text", "name"), [("smollm 1.7b", "smollm2-1.7b"), ("codebert base model", "codebert")])
+def test_words_that_mean_one_model_are_taken_and_said(text: str, name: str):
+    with pytest.warns(NameNote, match=f"taken as {name} \\("):
+        assert architecture(text).name == name
+
+
+def test_words_that_mean_several_models_are_an_error_that_lists_them():
+    with pytest.raises(
+        UnknownModel, match=r"can be several models: .*llama-2-7b \(6.74B, meta-llama/llama-2-7b-hf\).* and \d+ more"
+    ):
+        architecture("llama")
+
+
+def test_a_miss_names_three():
+    for text in ("llama 3 9b", "zzz", ""):
+        with pytest.raises(UnknownModel) as raised:
+            architecture(text)
+        assert str(raised.value).partition("Nearest: ")[2].count(", ") == 2
+
+
+def test_words_of_a_tuned_version_reach_its_own_weights():
+    with pytest.warns(NameNote, match=r"taken as llama-3.1-8b \(8.03B, weights of meta-llama/.*-8b-instruct\)"):
+        assert architecture("llama 3.1 8b instruct").name == "llama-3.1-8b"
+    assert hub_id("llama 3.1 8b instruct") == "meta-llama/meta-llama-3.1-8b-instruct"
+    assert hub_id("llama 3.1 8b") == "meta-llama/meta-llama-3.1-8b"
+    assert hub_id("deepseek r1 distill llama 8b") == "deepseek-ai/deepseek-r1-distill-llama-8b"
+
+
+def test_no_two_rows_of_the_files_have_one_name():
+    folder = Path(rows.__file__).with_name("architectures")
+    tables = [tomllib.loads(path.read_text())["architecture"] for path in folder.glob("*.toml")]
+    names = [row["name"] for table in tables for row in table]
+    assert len(names) == len(set(names)) == len(architectures())
+
+
+def test_toys_ids_and_folders_are_never_guessed(tmp_path, monkeypatch):
+    assert row_of("tiny llama") is None or row_of("tiny llama").name != "tiny-llama"
+    assert row_of("somebody/llama-3-8b") is None
+    (tmp_path / "mistral").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert row_of("mistral") is None
+    assert hub_id("mistral") == "mistral"
+
+
+def test_hub_ids_stay_as_they_are_typed():
+    assert hub_id("qwen/Qwen2.5-7B-Instruct") == "qwen/Qwen2.5-7B-Instruct"
+    assert hub_id("llama-3-8b") == "meta-llama/meta-llama-3-8b"
+    assert hub_id("llama 3 8b") == "meta-llama/meta-llama-3-8b"
+    assert hub_id("my-model") == "my-model"
+
+
+@pytest.mark.parametrize(("number", "text"), [(124_439_808, "124M"), (8_030_261_248, "8.03B"), (12_345, "12,345")])
+def test_counts_as_model_cards_print_them(number: int, text: str):
+    assert count_text(number) == text

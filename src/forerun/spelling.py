@@ -1,0 +1,86 @@
+"""Which row of a catalogue did somebody mean? Words as people type them in; one row, several or none out.
+
+A row has words that must be typed ("4070", "ti", "super") and words that may be ("rtx", "16", "pcie"). A text means a
+row when all its words are words of the row and it has all that must be. Where several rows remain, nobody guesses: the
+caller lists them. Letters and digits that touch are told apart ("4070ti"), sizes lose their unit ("80 GB").
+
+Not covered: typing errors. `alike` finds what a message offers instead.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+LONGEST_TEXT = 200
+"""Characters of a name that are read."""
+WORD = re.compile(r"\d+g\.\d+gb|\d+x\d+b|[a-z]\d+|\d+(?:\.\d+)?[bm](?![a-z])|[a-z]+|\d+(?:\.\d+)?")
+"""A slice of a card, a mixture of experts, one letter and a number, a number of parameters, letters, or a number."""
+SIZE = re.compile(r"(?<![\d.a-z])(\d+)\s*(?:gib|gb|g)(?![a-z.])")
+COUNT = re.compile(r"^\s*(\d{1,3})\s*[x×*]\s*(?=[a-z])|^\s*([2-9]|16)\s+(?=[a-z]+\s*\d)")
+"""How many of them are meant: "2x T4", "8 × H100"."""
+
+
+class NameNote(UserWarning):
+    """A name was taken for a row that is called otherwise."""
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """A row by the words of its name."""
+
+    name: str
+    required: frozenset[str]
+    """Words without which another row is meant."""
+    allowed: frozenset[str]
+    """All its words, those above included."""
+
+
+def words(text: str, noise: Iterable[str] = ()) -> frozenset[str]:
+    """Words of a text in lower case, without those of `noise`."""
+    plain = SIZE.sub(r"\1", text[:LONGEST_TEXT].lower().replace("_", " "))
+    return frozenset(WORD.findall(plain)) - frozenset(noise)
+
+
+def without_count(text: str) -> tuple[str, int]:
+    """The text without a leading number of cards, and that number, 1 where there is none."""
+    match = COUNT.match(text.lower())
+    if match is None:
+        return text, 1
+    return text[match.end() :], int(match[1] or match[2])
+
+
+def meant_by(text: str, rows: Sequence[Spelled], noise: Iterable[str] = ()) -> list[str]:
+    """Names of the rows that a text can mean, in the order of `rows`; none where a word of it is no row's."""
+    typed = words(text, noise)
+    if not typed:
+        return []
+    candidates = [row for row in rows if typed <= row.allowed]
+    whole = [row for row in candidates if row.required <= typed]
+    if not whole:
+        return [row.name for row in candidates]
+    most = max(len(row.required) for row in whole)
+    return [row.name for row in whole if len(row.required) == most]
+
+
+def holds(text: str, rows: Sequence[Spelled], noise: Iterable[str] = ()) -> list[str]:
+    """Names of the rows that have every word of a search, or a word that begins with it."""
+    typed = words(text, noise)
+    return [
+        row.name
+        for row in rows
+        if text.lower().strip() in row.name
+        or (typed and all(any(word.startswith(t) for word in row.allowed) for t in typed))
+    ]
+
+
+def alike(text: str, rows: Sequence[Spelled], noise: Iterable[str] = (), count: int = 3) -> list[str]:
+    """The names most like a text: those that share most of its words, then those that look like it."""
+    typed, target = words(text, noise), text[:LONGEST_TEXT].lower()
+
+    def likeness(row: Spelled) -> tuple[int, int, float]:
+        beginning = row.name[: len(target) + 1]
+        looks = max(SequenceMatcher(None, target, name).ratio() for name in (row.name, beginning))
+        return len(typed & row.allowed) + len(typed & row.required), -len(row.required - typed), looks
+
+    return [row.name for row in sorted(rows, key=likeness, reverse=True)[:count]]

@@ -1,0 +1,62 @@
+import pytest
+
+from forerun.spelling import Spelled, alike, holds, meant_by, without_count, words
+
+ROWS = [
+    Spelled("rtx-4070", frozenset({"4070"}), frozenset({"rtx", "4070", "12"})),
+    Spelled("rtx-4070-ti", frozenset({"4070", "ti"}), frozenset({"rtx", "4070", "ti", "12"})),
+    Spelled("a100-80gb", frozenset({"a100"}), frozenset({"a100", "80", "sxm"})),
+    Spelled("a100-80gb-pcie", frozenset({"a100"}), frozenset({"a100", "80", "pcie"})),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("RTX4070Ti", {"rtx", "4070", "ti"}),
+        ("A100 80 GB", {"a100", "80"}),
+        ("a100-40gb-3g.20gb", {"a100", "40", "3g.20gb"}),
+        ("Llama-3.1-8B", {"llama", "3.1", "8b"}),
+        ("mixtral_8x7b", {"mixtral", "8x7b"}),
+        ("!?", set()),
+    ],
+)
+def test_words_of_a_text(text: str, expected: set[str]):
+    assert words(text) == expected
+
+
+def test_what_must_be_typed_decides_between_rows():
+    assert meant_by("4070", ROWS) == ["rtx-4070"]
+    assert meant_by("ti 4070", ROWS) == ["rtx-4070-ti"]
+    assert meant_by("a100", ROWS) == ["a100-80gb", "a100-80gb-pcie"]
+    assert meant_by("a100 sxm", ROWS) == ["a100-80gb"]
+
+
+@pytest.mark.parametrize("text", ["4070 24gb", "4070 super", "", "x" * 10_000])
+def test_a_word_of_no_row_means_none(text: str):
+    assert meant_by(text, ROWS) == []
+
+
+def test_a_search_takes_beginnings():
+    assert holds("407", ROWS) == ["rtx-4070", "rtx-4070-ti"]
+    assert holds("a100-80gb-p", ROWS) == ["a100-80gb-pcie"]
+    assert holds("mi300", ROWS) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "count"),
+    [
+        ("2x T4", "T4", 2),
+        ("8 × H100", "H100", 8),
+        ("3090", "3090", 1),
+        ("7900 xtx", "7900 xtx", 1),
+        ("8 h100", "h100", 8),
+    ],
+)
+def test_a_number_of_cards(text: str, rest: str, count: int):
+    assert without_count(text) == (rest, count)
+
+
+def test_what_shares_words_is_offered_before_what_looks_alike():
+    assert alike("4070 laptop", ROWS, count=2) == ["rtx-4070", "rtx-4070-ti"]
+    assert alike("a10-80gb", ROWS, count=2) == ["a100-80gb", "a100-80gb-pcie"]
