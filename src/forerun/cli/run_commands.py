@@ -227,6 +227,7 @@ def _require_data(settings: object) -> "Settings":
 def _finish(outcome: "RunResult | None", as_json: bool) -> None:
     from forerun.ledger.store import open_ledger
     from forerun.runs.pages import related_tables
+    from forerun.verify.compare import failure_line
 
     if outcome is None:  # one of several ranks, and not the first
         return
@@ -244,4 +245,5 @@ def _finish(outcome: "RunResult | None", as_json: bool) -> None:
             document["beside"] = [table.model_dump(mode="json") for table in beside]
         print_json(document)
     if not outcome.verdict.passed:
+        typer.echo(failure_line(outcome.verdict), err=True)
         raise typer.Exit(EXIT_CRITERION_FAILED)
