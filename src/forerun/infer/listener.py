@@ -32,7 +32,8 @@ class LimitedConnection(H11Protocol):
         """Refuse where this address has too many; else wait for a request."""
         super().connection_made(transport)
         address = self.client[0] if self.client else None
-        if sum(bool(other.client) and other.client[0] == address for other in self.connections) > MOST_CONNECTIONS:
+        others = [other for other in self.connections if isinstance(other, LimitedConnection) and other.client]
+        if sum(other.client[0] == address for other in others if other.client) > MOST_CONNECTIONS:
             transport.abort()
         else:
             self._wait_for_head()
