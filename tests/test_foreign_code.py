@@ -14,7 +14,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "forerun"
 OF_A_PROGRAM = "virtual/cuda/"
 """What runs beside a script under `forerun exec`, which is the user's own and runs by choice."""
 RUNS_TEXT = {
-    "evaluate/sandbox_child.py": "exec: a program that a model wrote, in the sandbox's process",
+    "evaluate/jail/cell.py": "exec: a program that a model wrote, in a process that the kernel shuts in",
+    "evaluate/jail/grader.py": "exec: tests of a task, shut in like the program",
     "recipes/code_lora/data/templates.py": "exec: a reference solution that the module composed itself",
     "notebook.py": "exec: the cell of the notebook that calls it",
     "memory/snapshot.py": "pickle: every class and function is refused (`_PlainUnpickler`)",

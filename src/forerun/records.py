@@ -365,6 +365,8 @@ class CriterionResult(Record):
     rule: str
     value: float
     passed: bool
+    judged: bool = True
+    """False where others took so much of the processors that a time says nothing; `rule` says how much."""
 
 
 class Verdict(Record):
@@ -378,4 +380,6 @@ class Verdict(Record):
     """The first thing to look at, when something missed; empty when nothing did."""
     causes: list[Cause] = []
     """Causes of the difference in the run's time that the evidence accounts for, the largest first."""
+    better_baseline: str = ""
+    """The strongest baseline that beats the model on a criterion's quantity, with both figures; empty without one."""
     passed: bool

@@ -27,6 +27,9 @@ ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", hel
 LogOption = Annotated[
     list[str] | None, typer.Option("--log", metavar="TRACKER", help="tensorboard, wandb, mlflow or trackio; repeat.")
 ]
+UnsafeOption = Annotated[
+    bool, typer.Option("--unsafe", help="Run code that a model wrote even where the kernel cannot shut it in.")
+]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or `last`.")]
 
 
@@ -41,11 +44,12 @@ def run(
     overrides: SetOption = None,
     resume: ResumeOption = None,
     trackers: LogOption = None,
+    is_unsafe: UnsafeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast, train, evaluate and verify on the device here. Exit code 4: a criterion failed."""
     _require_trackers(trackers)
-    _finish(_run(_open(target, overrides), resume, trackers, as_json), as_json)
+    _finish(_run(_open(target, _with_unsafe(overrides, is_unsafe)), resume, trackers, as_json), as_json)
 
 
 def train(
@@ -56,16 +60,23 @@ def train(
         int | None, typer.Option("--nproc", min=1, help="Processes on this machine; a lost one is started again.")
     ] = None,
     trackers: LogOption = None,
+    is_unsafe: UnsafeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train on the device here, forecast and verdict included in the ledger; prints the measurement."""
     _require_trackers(trackers)
+    overrides = _with_unsafe(overrides, is_unsafe)
     if processes is not None and processes > 1:
         more = [word for name in trackers or [] for word in ("--log", name)] + (["--json"] if as_json else [])
-        raise typer.Exit(_in_processes(target, overrides or [], resume, more, processes))
+        raise typer.Exit(_in_processes(target, overrides, resume, more, processes))
     outcome = _run(_open(target, overrides), resume, trackers, as_json)
     if as_json and outcome is not None:
         print_json(outcome.measurement)
+
+
+def _with_unsafe(overrides: list[str] | None, is_unsafe: bool) -> list[str]:
+    """Overrides with the recipe's option that `--unsafe` stands for."""
+    return [*(overrides or []), *(["recipe.unsafe=true"] if is_unsafe else [])]
 
 
 def _in_processes(target: str, overrides: list[str], resume: str | None, more: list[str], processes: int) -> int:
@@ -101,7 +112,7 @@ def _run(experiment: "Experiment", resume: str | None, trackers: list[str] | Non
         raise typer.Exit(EXIT_INTERRUPTED) from stop
 
 
-def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
+def evaluate(run_id: RunArgument, is_unsafe: UnsafeOption = False, as_json: JsonOption = False) -> None:
     """Score the model of a run, the best or newest checkpoint, on held-out data, beside the baselines."""
     from rich.console import Console
 
@@ -114,7 +125,8 @@ def evaluate(run_id: RunArgument, as_json: JsonOption = False) -> None:
 
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
-    experiment = open_settings(settings_from(row.settings))
+    settings = settings_from(row.settings, _with_unsafe(None, is_unsafe))
+    experiment = open_settings(settings)
     training = start_training(experiment, detect().device, run_folder(row))
     if not load_judged(training.folder, training.step):
         raise InvalidSettings(f"Run {row.id} has no checkpoint in {training.folder}. Resume it, or start a new run.")
@@ -215,6 +227,7 @@ def _require_data(settings: object) -> "Settings":
 def _finish(outcome: "RunResult | None", as_json: bool) -> None:
     from forerun.ledger.store import open_ledger
     from forerun.runs.pages import related_tables
+    from forerun.verify.compare import failure_line
 
     if outcome is None:  # one of several ranks, and not the first
         return
@@ -232,4 +245,5 @@ def _finish(outcome: "RunResult | None", as_json: bool) -> None:
             document["beside"] = [table.model_dump(mode="json") for table in beside]
         print_json(document)
     if not outcome.verdict.passed:
+        typer.echo(failure_line(outcome.verdict), err=True)
         raise typer.Exit(EXIT_CRITERION_FAILED)

@@ -106,6 +106,10 @@ def _search(search: "Search", plan: "StudySettings", as_json: bool) -> None:
             Console().print(f"Reproduce the winner:\n{outcome.document['reproduce']}", soft_wrap=True, highlight=False)
     err.print(f"Page: {page}", soft_wrap=True, highlight=False)
     if outcome.failed:
+        number = len(outcome.document["criteria"])
+        names = "; ".join(outcome.failed)
+        line = f"{len(outcome.failed)} of {number} criteria failed by the winner on the test rows: {names}."
+        err.print(line, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(EXIT_CRITERION_FAILED)
 
 

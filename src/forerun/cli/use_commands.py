@@ -156,8 +156,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
         MissingExtra: FastAPI or uvicorn is not installed.
     """
     try:
-        import uvicorn
-
+        from forerun.infer.listener import listen
         from forerun.serving.app import make_text_app
     except ImportError as error:
         raise MissingExtra(
@@ -175,7 +174,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     path = "/v1/embeddings" if rows is not None and rows.kind == "vectors" else path
     path = "/v1/chat/completions" if writer is not None and writer.is_chat else path
     typer.echo(f"{row.name} at http://{host}:{port}{path}; what it takes: http://{host}:{port}/openapi.json", err=True)
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_keep_alive=5)
+    listen(app, host, port)
 
 
 def _row(run_id: str) -> "RunRow":

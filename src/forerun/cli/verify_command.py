@@ -65,6 +65,7 @@ def _verify_run(run_id: str, as_json: bool) -> None:
     from forerun.report.terminal import verdict_table
     from forerun.runs.registry import criteria_of
     from forerun.settings.load import settings_from
+    from forerun.verify.compare import failure_line
     from forerun.verify.compare import verify as compare
 
     with open_ledger(ledger_url()) as ledger:
@@ -82,6 +83,7 @@ def _verify_run(run_id: str, as_json: bool) -> None:
     else:
         Console().print(verdict_table(verdict))
     if not verdict.passed:
+        typer.echo(failure_line(verdict), err=True)
         raise typer.Exit(EXIT_CRITERION_FAILED)
 
 

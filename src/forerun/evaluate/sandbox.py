@@ -1,44 +1,47 @@
-"""Run programs that a model wrote, each in a process of its own that cannot take the machine with it.
+"""Run programs that a model wrote, each in processes that the kernel shuts in, with tests that run in another process.
 
-A program passes when it runs to its end without an exception; tests are part of it. It gets a wall-clock limit (the
-whole session is killed), CPU, memory, file-size, descriptor and process limits of the kernel, an empty environment, an
-empty folder, Python without site-packages (`-I -S -B`), an audit hook that refuses writing, deleting, reading
-outside the standard library, starting processes and the network, and where the kernel allows it a network namespace
-without interfaces. Its output goes nowhere, and success counts only with a token that is made for each run.
+A program passes when its tests run to their end without an exception. Tests and program share no memory: the program's
+process answers calls with plain values and is told no expected ones, so there is no verdict in it to forge (`jail/`).
 
-**Not protected from:** code written to break out of CPython, which is no security boundary: the hook and the token
-live in the process that runs the program, so code that reads the interpreter's own frames and memory can forge a
-pass or lift the hook, and then has the rights of the user (nobody's, where started as root). The kernel's limits and
-the wall clock still hold then, but for the limit on processes, which does not bind root. Named pipes can be made, file
-names and sizes can be seen. For code of an enemy use a container or a virtual machine around it.
+| wall | what it does | needed |
+|---|---|---|
+| namespaces | own processes, users, network, IPC; a read-only root with nothing in it but the library | one of |
+| Landlock | reads the standard library and nothing else, no TCP, no signals to outside | the two |
+| filter of system calls | a list of about 70; no new process, socket, writing, mount, tracing | yes |
+| limits | CPU, address space, descriptors, wall clock; nobody's rights where started as root | always |
+
+Where the kernel offers less, `NotSupported` says what is missing, and `allow_unsafe` runs with what there is.
+
+**Not protected from:** faults of the kernel itself; time and processor load that programs of other cells can see; with
+Landlock alone, names and sizes of files outside. For code of an enemy use a virtual machine around it.
 """
 
+import array
 import contextlib
 import json
 import os
-import secrets
-import select
-import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self, cast, get_args
 
 from forerun.errors import NotSupported
+from forerun.evaluate.jail.warden import GRACE_SECONDS, REQUEST, VERDICT_BYTES
 from forerun.units import MIB
 
-CHILD = Path(__file__).with_name("sandbox_child.py")
-REPORT_BYTES = 4096
-"""Most bytes of a report; a longer one is not valid JSON once cut."""
-GRACE_SECONDS = 1.0
-"""Seconds that a process has to end after it closed its report."""
+START = "import sys; sys.path.append({root!r}); from forerun.evaluate.jail import warden; sys.path.pop(); warden.main()"
+START_SECONDS = 60.0
+"""Longest that the sandbox takes to start, on a machine that does much else."""
 
 Status = Literal["passed", "failed", "refused", "timeout", "memory", "died"]
+Wall = Literal["namespaces", "landlock", "filter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,96 +65,169 @@ class SandboxResult:
 
     @property
     def passed(self) -> bool:
-        """Whether it ran to its end."""
+        """Whether its tests ran to their end."""
         return self.status == "passed"
 
 
-def run_programs(
-    programs: Sequence[str], limits: SandboxLimits | None = None, workers: int | None = None
-) -> list[SandboxResult]:
-    """The outcome of each program; as many at a time as the machine has processors unless `workers` says."""
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        return list(pool.map(lambda program: run_program(program, limits), programs))
+@dataclass(frozen=True, kw_only=True)
+class ProgramTest:
+    """A program, and the tests that judge it."""
+
+    program: str
+    tests: str = ""
+    """Without tests `passed` is the program's own word that it reached its end."""
+    prelude: str = ""
+    """Text of the task that tests use: imports, helpers. Never of the program."""
+    names: Sequence[str] = ()
+    """Globals of the program that tests use."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Those of them that are modules, by name; tests use their own copy where the program imported it too."""
 
 
-def run_program(program: str, limits: SandboxLimits | None = None) -> SandboxResult:
-    """The outcome of one program.
+@dataclass(frozen=True)
+class Isolation:
+    """Walls that stand around programs; each wall that does not with the reason."""
+
+    missing: Mapping[Wall, str]
+    landlock_abi: int
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether an enemy's program cannot reach files, processes or networks of this machine."""
+        return "filter" not in self.missing and not {"namespaces", "landlock"} <= self.missing.keys()
+
+    def __str__(self) -> str:
+        walls = [wall for wall in get_args(Wall) if wall not in self.missing]
+        without = [f"no {wall} ({reason})" for wall, reason in self.missing.items()]
+        return ", ".join([*walls, "limits", *without])
+
+
+class Sandbox:
+    """A sandbox that is started once and runs many programs.
 
     Raises:
-        NotSupported: this system has no process limits (Windows).
+        NotSupported: the kernel offers too little isolation and `allow_unsafe` is false.
     """
-    if os.name != "posix":
-        raise NotSupported(
-            "The sandbox needs the process limits of Linux or macOS; found Windows. Use WSL or a container."
-        )
-    limits, token = limits or SandboxLimits(), secrets.token_hex(16)
-    reading, channel = os.pipe()
-    with tempfile.TemporaryDirectory(prefix="sandbox-") as folder, os.fdopen(reading, "rb", buffering=0) as report:
-        job = {"program": program, "token": token, "channel": channel, "limits": asdict(limits)}
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env={}, cwd=folder, start_new_session=True, pass_fds=(channel,),
-        )  # fmt: skip
-        os.close(channel)
-        deadline = time.monotonic() + limits.wall_seconds
-        try:
-            _hand_over(process, json.dumps(job).encode())
-            report_bytes = _report(report.fileno(), deadline)
-            late = time.monotonic() >= deadline
-            status = None if late else _ending(process.pid)
-        finally:
-            _kill_session(process)
-    return _outcome(report_bytes, token, status)
+
+    def __init__(
+        self,
+        limits: SandboxLimits | None = None,
+        *,
+        allow_unsafe: bool = False,
+        without: Sequence[Wall | Literal["belt"]] = (),
+    ) -> None:
+        """`without` leaves walls out, as kernels do that lack them, or the audit hook, which is no wall (`belt`)."""
+        if os.name != "posix":
+            raise NotSupported("The sandbox needs the processes of Linux or macOS; found Windows. Use WSL.")
+        self.limits = limits or SandboxLimits()
+        self._lock = threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="sandbox-")
+        os.chmod(self._folder.name, 0o755)
+        self._control, theirs = socket.socketpair()
+        root = str(Path(__file__).parents[2])
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", START.format(root=root), str(theirs.fileno()),
+                 json.dumps({"without": list(without)})],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={},
+                cwd=self._folder.name,
+                start_new_session=True, pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            self.isolation = self._account()
+            if not self.isolation.is_enough and not allow_unsafe:
+                raise _not_enough(self.isolation)
+            undo.pop_all()
+
+    def _account(self) -> Isolation:
+        self._control.settimeout(START_SECONDS)
+        content = b""
+        with contextlib.suppress(TimeoutError):
+            while not content.endswith(b"\n"):
+                chunk = self._control.recv(VERDICT_BYTES)
+                if not chunk:
+                    break
+                content += chunk
+        self._control.settimeout(None)
+        if not content.endswith(b"\n"):
+            raise NotSupported(
+                f"The sandbox is a Python process ({sys.executable}) that shuts itself in; it ended before it did "
+                f"(exit code {self._process.poll()}). Use a Python that this user may run and read."
+            )
+        account = json.loads(content)
+        missing = {wall: str(account[wall]) for wall in get_args(Wall) if account[wall]}
+        return Isolation(cast("Mapping[Wall, str]", missing), int(account["landlock_abi"]))
+
+    @property
+    def process_id(self) -> int:
+        """Process that all of the sandbox's processes descend from."""
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the sandbox with all that runs in it."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def run_all(self, tests: Sequence[ProgramTest], workers: int | None = None) -> list[SandboxResult]:
+        """The outcome of each program; as many at a time as the machine has processors unless `workers` says."""
+        with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+            return list(pool.map(self.run, tests))
+
+    def run(self, test: ProgramTest) -> SandboxResult:
+        """The outcome of one program. May be called from several threads."""
+        limits, (ours, theirs) = self.limits, socket.socketpair()
+        tests = {"tests": test.tests, "prelude": test.prelude, "names": list(test.names), "modules": dict(test.modules)}
+        with ours, theirs, _file(test.program.encode("utf-8", "surrogatepass")) as program, \
+             _file(json.dumps(tests).encode()) as grading:  # fmt: skip
+            descriptors = array.array("i", [program.fileno(), grading.fileno(), theirs.fileno()])
+            request = REQUEST.pack(limits.wall_seconds, limits.cpu_seconds, limits.memory_bytes, limits.open_files)
+            with self._lock:
+                self._control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+            theirs.close()
+            ours.settimeout(limits.wall_seconds + 2 * GRACE_SECONDS + START_SECONDS)
+            verdict = ours.recv(VERDICT_BYTES).decode(errors="replace")
+        status, _, message = verdict.partition("\n")
+        if status not in get_args(Status):
+            return SandboxResult("died", "the sandbox gave no verdict")
+        return SandboxResult(cast("Status", status), message)
 
 
-def _hand_over(process: subprocess.Popen[bytes], job: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # type: ignore[union-attr]
-        pipe.write(job)
+def _file(content: bytes) -> "tempfile._TemporaryFileWrapper[bytes]":
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - its caller closes it
+    file.write(content)
+    file.flush()
+    return cast("tempfile._TemporaryFileWrapper[bytes]", file)
 
 
-def _report(descriptor: int, deadline: float) -> bytes:
-    """Bytes that the process reports until it closes its end, sends too many, or the deadline passes."""
-    content = b""
-    while len(content) <= REPORT_BYTES:
-        seconds_left = deadline - time.monotonic()
-        if seconds_left <= 0 or not select.select([descriptor], [], [], seconds_left)[0]:
-            break
-        chunk = os.read(descriptor, REPORT_BYTES + 1)
-        if not chunk:
-            break
-        content += chunk
-    return content
+def _not_enough(isolation: Isolation) -> NotSupported:
+    return NotSupported(
+        f"Programs that a model wrote run where the kernel shuts them in: by a filter of system calls, and by "
+        f"namespaces or Landlock. Found {isolation}. Use a Linux of 5.13 or later with Landlock, or one that allows "
+        f"user namespaces; or add --unsafe to run them with the limits and walls that there are, with your rights."
+    )
 
 
-def _ending(pid: int) -> os.waitid_result | None:
-    """Exit status of the process, which stays a zombie (WNOWAIT): its id is not used again before it is killed."""
-    until = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < until:
-        status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        if status is not None:
-            return status
-        time.sleep(0.002)
-    return None
+@cache
+def isolation_here() -> Isolation:
+    """Walls that this machine offers this user; the answer is kept."""
+    with Sandbox(allow_unsafe=True) as sandbox:
+        return sandbox.isolation
 
 
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
+def require_isolation(*, allow_unsafe: bool) -> None:
+    """Refuse now what would be refused when the first program is run.
 
-
-def _outcome(report_bytes: bytes, token: str, status: os.waitid_result | None) -> SandboxResult:
-    try:
-        report = json.loads(report_bytes)
-        if isinstance(report, dict) and report.get("token") == token:
-            return SandboxResult(report["status"], report["said"])
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        pass
-    if status is None:
-        return SandboxResult("timeout", "stopped at the wall clock")
-    if status.si_code == os.CLD_EXITED:
-        return SandboxResult("died", f"exit code {status.si_status} before the end of the program")
-    if status.si_status in (signal.SIGXCPU, signal.SIGKILL):
-        return SandboxResult("timeout", "stopped at the CPU limit")
-    return SandboxResult("died", signal.strsignal(status.si_status) or f"signal {status.si_status}")
+    Raises:
+        NotSupported: the kernel offers too little isolation and `allow_unsafe` is false.
+    """
+    if not allow_unsafe and not isolation_here().is_enough:
+        raise _not_enough(isolation_here())

@@ -6,9 +6,11 @@ must call the service by one of its own names, and an `Origin`, where there is o
 Plain ASGI, so that a body that is too large is refused before it is collected.
 """
 
+import asyncio
 import contextlib
 import hmac
 import json
+import time
 from collections.abc import Collection
 from typing import Any
 
@@ -30,32 +32,38 @@ HEADERS = (
 )
 
 
-class BodyTooLarge(Exception):
-    """More bytes came than are allowed."""
+READ_SECONDS = 20.0
+"""Longest time that a request's body may take to come."""
+
+
+class BodyRefused(Exception):
+    """More bytes came than are allowed, or they came too slowly."""
 
 
 class Gate:
     """ASGI middleware: names it may be called by (all where `hosts` is None), token, size of the body, headers."""
 
     def __init__(
-        self, app: ASGIApp, most_bytes: int, token: str | None = None, hosts: Collection[str] | None = None
+        self, app: ASGIApp, most_bytes: int, token: str | None = None, hosts: Collection[str] | None = None,
+        read_seconds: float = READ_SECONDS,
     ):  # fmt: skip
-        self.app, self.most_bytes = app, most_bytes
+        self.app, self.most_bytes, self.read_seconds = app, most_bytes, read_seconds
         self.hosts = None if hosts is None else {name.lower() for name in (*hosts, *LOCAL_NAMES)}
         self.token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or answer 401, 400 or 413."""
+        """Pass on, or answer 400, 401, 403, 408 or 413."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
         refusal = self._refusal(scope["path"], headers)
-        started = too_large = False
+        started, is_whole = False, False
+        problem: tuple[int, str] | None = None
 
         async def sending(message: Message) -> None:
             nonlocal started
-            if too_large and not started:  # whoever reads the body may have made another answer of it
+            if problem is not None and not started:  # whoever reads the body may have made another answer of it
                 return
             if message["type"] == "http.response.start":
                 started = True
@@ -65,22 +73,29 @@ class Gate:
         if refusal is not None:
             await _say(sending, *refusal)
             return
-        read = 0
+        read, until = 0, time.monotonic() + self.read_seconds
 
         async def receiving() -> Message:
-            nonlocal read, too_large
-            message = await receive()
+            nonlocal read, problem, is_whole
+            if is_whole:  # what comes now is the client's leaving, which has no deadline
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                problem = 408, f"The body must come within {self.read_seconds:g} seconds."
+                raise BodyRefused from None
             read += len(message.get("body", b""))
+            is_whole = not message.get("more_body", False)
             if read > self.most_bytes:
-                too_large = True
-                raise BodyTooLarge
+                problem = 413, self._too_large()
+                raise BodyRefused
             return message
 
-        with contextlib.suppress(BodyTooLarge):
+        with contextlib.suppress(BodyRefused):
             await self.app(scope, receiving, sending)
-        if too_large and not started:
-            too_large = False
-            await _say(sending, 413, self._too_large())
+        if problem is not None and not started:
+            answer, problem = problem, None
+            await _say(sending, *answer)
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         if self.hosts is not None and (problem := self._foreign(headers)):
@@ -120,6 +135,8 @@ def _host_name(text: str) -> str:
 async def _say(send: Send, status: int, problem: str) -> None:
     body = json.dumps({"problem": problem, "where": []}).encode()
     headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 408:
+        headers.append((b"connection", b"close"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -91,10 +91,16 @@ def headline(content: PageContent) -> str:
     """The verdict in a sentence."""
     if content.verdict is None:
         return f"This run is {content.run['state']}: there is no verdict yet."
-    failed = [criterion.name for criterion in content.verdict.criteria if not criterion.passed]
-    if failed:
-        return f"{len(failed)} of {len(content.verdict.criteria)} criteria failed: {'; '.join(failed)}."
-    return f"All {len(content.verdict.criteria)} criteria passed."
+    criteria, baseline = content.verdict.criteria, content.verdict.better_baseline
+    more = f" But {baseline}." if baseline else ""
+    failures = [criterion.name for criterion in criteria if criterion.judged and not criterion.passed]
+    if failures:
+        return f"{len(failures)} of {len(criteria)} criteria failed: {'; '.join(failures)}.{more}"
+    unjudged = [criterion.name for criterion in criteria if not criterion.judged]
+    if unjudged:
+        passed = f"{len(criteria) - len(unjudged)} of {len(criteria)} criteria passed"
+        return f"{passed}; not judged, since others used the processors: {'; '.join(unjudged)}.{more}"
+    return f"All {len(criteria)} criteria passed.{more}"
 
 
 def facts(content: PageContent) -> list[tuple[str, str, str]]:

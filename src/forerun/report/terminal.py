@@ -175,8 +175,10 @@ def verdict_table(verdict: Verdict) -> RenderableType:
         )
     parts: list[RenderableType] = [table]
     for criterion in verdict.criteria:
-        style, word = (GOOD, "pass") if criterion.passed else (BAD, "FAIL")
+        style, word = (GOOD, "pass") if criterion.passed else (BAD, "FAIL") if criterion.judged else (FAINT, "----")
         parts.append(Text.assemble((f"{word}  ", style), f"{criterion.name}: {criterion.value:.3f} ({criterion.rule})"))
+    if verdict.better_baseline:
+        parts.append(Text(f"{verdict.better_baseline}.", style="yellow"))
     if verdict.first_cause:
         parts.append(Text(verdict.first_cause, style="yellow"))
     for cause in verdict.causes:

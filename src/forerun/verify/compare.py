@@ -4,7 +4,7 @@ Predicted and measured share names and units, so a row is a subtraction: relativ
 measured, positive when the forecast was too high.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from forerun.records import CriterionResult, Forecast, Measurement, Range, Record, Verdict, VerdictRow
@@ -16,6 +16,8 @@ NEGLIGIBLE_SHARE = 0.02
 """Phases below this share of their whole, in forecast and measurement, are left out of the cause."""
 LARGE_ERROR = 0.1
 """A miss above this is worth a cause."""
+CONTENDED_SHARE = 0.25
+"""Share of all processor time that others may use; above it a time that was longer than forecast is not judged."""
 
 
 class Criterion(Record):
@@ -33,15 +35,63 @@ class Criterion(Record):
 def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: Sequence[Criterion] = ()) -> Verdict:
     """The verdict on one run."""
     rows = compare(forecast, measurement)
-    results = [_judge(criterion, measurement, rows) for criterion in criteria]
+    others = contention(forecast, measurement)
+    results = [_fairly(_judge(criterion, measurement, rows), criterion, rows, others) for criterion in criteria]
     return Verdict(
         run_id=run_id,
         rows=rows,
         criteria=results,
         first_cause=first_cause(rows),
         causes=causes(forecast, measurement),
-        passed=all(result.passed for result in results),
+        better_baseline=better_baseline(measurement.metrics, criteria),
+        passed=all(result.passed or not result.judged for result in results),
     )
+
+
+def contention(forecast: Forecast, measurement: Measurement) -> float:
+    """Share of all processor time that others used while a run trained on the CPU; 0 on a GPU or where unknown."""
+    evidence = measurement.evidence
+    return (evidence.other_processes_share or 0) + (evidence.stolen_share or 0) if forecast.gpu == "cpu" else 0.0
+
+
+def _fairly(
+    result: CriterionResult, criterion: Criterion, rows: Sequence[VerdictRow], others: float
+) -> CriterionResult:
+    """A time that was missed because it took longer is not judged where others used too much of the processors."""
+    row = next((row for row in rows if row.field == criterion.quantity), None)
+    is_time = criterion.comparison == "error within" and row is not None and row.unit in ("seconds", "per second")
+    if result.passed or others <= CONTENDED_SHARE or not is_time or row is None:
+        return result
+    is_slower = row.measured > row.forecast if row.unit == "seconds" else row.measured < row.forecast
+    if not is_slower:  # others' load makes nothing faster
+        return result
+    rule = (
+        f"{result.rule}: not judged, others used {format_percent(others)} of the processors (more than "
+        f"{format_percent(CONTENDED_SHARE)})"
+    )
+    return result.model_copy(update={"rule": rule, "judged": False})
+
+
+def better_baseline(metrics: Mapping[str, float], criteria: Sequence[Criterion]) -> str:
+    """The strongest baseline (`name.quantity` among the metrics) that beats the model where a criterion looks."""
+    for criterion in criteria:
+        own = metrics.get(criterion.quantity)
+        if own is None or criterion.comparison == "error within":
+            continue
+        sign = 1 if criterion.comparison == "above" else -1
+        others = {n.rpartition(".")[0]: v for n, v in metrics.items() if n.rpartition(".")[2] == criterion.quantity}
+        others = {name: value for name, value in others.items() if name and "." not in name}  # not slices of the data
+        best = max(others, key=lambda name: sign * others[name], default=None)
+        if best is not None and sign * others[best] > sign * own:
+            return f"{best} is better: {criterion.quantity} {others[best]:.3f} against the model's {own:.3f}"
+    return ""
+
+
+def failure_line(verdict: Verdict) -> str:
+    """One line on the criteria that failed, for the end of a command's messages; empty where none did."""
+    failures = [result for result in verdict.criteria if result.judged and not result.passed]
+    each = "; ".join(f"{result.name}: {result.value:.3f} ({result.rule})" for result in failures)
+    return f"{len(failures)} of {len(verdict.criteria)} criteria failed: {each}." if failures else ""
 
 
 def compare(forecast: Forecast, measurement: Measurement) -> list[VerdictRow]:

@@ -12,12 +12,13 @@ from forerun.records import (
     MemoryForecast,
     ParameterCounts,
     Range,
+    RunEvidence,
     RunForecast,
     RunPhases,
     StepForecast,
     StepPhases,
 )  # fmt: skip
-from forerun.verify.compare import Criterion, compare, first_cause, verify
+from forerun.verify.compare import Criterion, compare, failure_line, first_cause, verify
 
 PARTS = MemoryBreakdown(
     parameter_bytes=100, gradient_bytes=100, optimizer_state_bytes=200, activation_bytes=500, temporary_bytes=50,
@@ -107,3 +108,47 @@ def test_criteria(criterion, passed):
     measured = measurement(backward=3.0, metrics={"auc": 0.9, "length_auc": 0.6})
     verdict = verify("run", forecast(), measured, [criterion])
     assert verdict.passed is verdict.criteria[0].passed is passed
+
+
+def loaded(share, backward):
+    evidence = RunEvidence(other_processes_share=share)
+    return measurement(backward=backward, metrics=SCORES).model_copy(update={"evidence": evidence})
+
+
+SCORES = {"auc": 0.75, "tf-idf.auc": 0.78, "majority.auc": 0.5, "slice.short.auc": 0.99}
+TIME = Criterion(name="step time was forecast", quantity="step.seconds", comparison="error within", bound=0.3)
+MEMORY = Criterion(name="memory was forecast", quantity="peak_allocated_bytes", comparison="error within", bound=0.3)
+
+
+@pytest.mark.parametrize(
+    ("share", "backward", "passed", "judged"),
+    [
+        (0.76, 9.0, True, False),  # three times as long beside others: says nothing
+        (0.24, 9.0, False, True),
+        (None, 9.0, False, True),
+        (0.76, 0.2, False, True),  # others' load makes nothing faster
+        (0.76, 2.2, True, True),
+    ],
+)
+def test_the_load_of_others_is_no_failure_of_a_time(share, backward, passed, judged):
+    verdict = verify("run", forecast(), loaded(share, backward), [TIME])
+    assert (verdict.passed, verdict.criteria[0].judged) == (passed, judged)
+    assert ("others used 76.0 % of the processors" in verdict.criteria[0].rule) == (not judged)
+    assert bool(failure_line(verdict)) == (not passed)
+
+
+def test_the_load_of_others_excuses_no_memory():
+    measured = loaded(0.9, 2.0).model_copy(update={"memory": measurement(allocated=9000).memory})
+    verdict = verify("run", forecast(), measured, [TIME, MEMORY])
+    assert not verdict.passed
+    assert failure_line(verdict).startswith("1 of 2 criteria failed: memory was forecast: 0.889")
+
+
+def test_the_strongest_baseline_is_named_where_it_wins():
+    above = Criterion(name="a", quantity="auc", comparison="above", bound="majority.auc")
+    verdict = verify("run", forecast(), loaded(0.0, 2.0), [TIME, above])
+    assert verdict.passed
+    assert verdict.better_baseline == "tf-idf is better: auc 0.780 against the model's 0.750"
+    assert (
+        verify("run", forecast(), measurement(metrics={"auc": 0.9, "tf-idf.auc": 0.8}), [above]).better_baseline == ""
+    )

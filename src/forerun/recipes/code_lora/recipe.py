@@ -16,6 +16,7 @@ from dataclasses import replace
 from forerun.data.plan import plan_from_settings
 from forerun.data.token_data import TokenData
 from forerun.errors import BadData, InvalidSettings, MissingExtra, UnknownModel
+from forerun.evaluate.sandbox import require_isolation
 from forerun.forecasting.request import Generated
 from forerun.models.catalogue import hub_is_reachable
 from forerun.recipes.code_lora.base_model import CodeLora, base_directory, is_pretrained_here, missing_base, tokens_of
@@ -78,6 +79,8 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
     start = time.perf_counter()
     options = recipe_options(settings, CodeLoraOptions)
     _require_answers(settings)
+    if not lengths_only and has_tests(settings):
+        require_isolation(allow_unsafe=options.unsafe)
     try:
         data = _open_available_data(settings, options, lengths_only)
     except (MissingExtra, UnknownModel, BadData) as error:
@@ -113,9 +116,13 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
 
 
 def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
-    """Success criteria of these settings: held-out rows have no tests."""
-    has_tests = settings.data.source is None or recipe_options(settings, CodeLoraOptions).tasks is not None
-    return CRITERIA if has_tests else WITHOUT_TESTS
+    """Success criteria of these settings."""
+    return CRITERIA if has_tests(settings) else WITHOUT_TESTS
+
+
+def has_tests(settings: Settings) -> bool:
+    """Whether answers are judged by running them: held-out rows have no tests."""
+    return settings.data.source is None or recipe_options(settings, CodeLoraOptions).tasks is not None
 
 
 def _require_answers(settings: Settings) -> None:

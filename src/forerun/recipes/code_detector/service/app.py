@@ -54,7 +54,7 @@ PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {"/": ("page.html", "text/html"), "/page.js": ("page.js", "text/javascript"),
               "/page.css": ("page.css", "text/css")}  # fmt: skip
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    code: {"model": ProblemDetail} for code in (400, 401, 404, 405, 413, 415, 422, 429, 503)
+    code: {"model": ProblemDetail} for code in (400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 503)
 }
 Result = TypeVar("Result")
 
@@ -150,7 +150,7 @@ class Service:
 
     def _detected(self, file: CodeFile, answer: Answer) -> DetectAnswer:
         card = self.detector.card
-        verdict, reason = verdict_of(answer, card, file.language)
+        verdict, reason = verdict_of(answer, card, file.language, file.code)
         judged = verdict in ("worth-a-conversation", "no-finding")
         return DetectAnswer(
             prediction_id=secrets.token_urlsafe(12),
@@ -182,6 +182,7 @@ class Service:
             uptime_seconds=time.monotonic() - self.began,
             keeps_code=self.store is not None and self.store.keeps_code,
             embedding="detector" if self.embedding is None else self.embedding.card.data,
+            known_human=card.known_human,
         )
 
 
@@ -259,11 +260,13 @@ def _add_detection(app: FastAPI, service: Service) -> None:
     async def feedback(request: FeedbackRequest) -> FeedbackAnswer:
         """What became of a prediction."""
         store = service.store
-        is_stored = False
+        result = "unknown"
         if store is not None:
-            is_stored = await service.in_thread(lambda: store.add_feedback(request.prediction_id, request.outcome))
-        if not is_stored:
+            result = await service.in_thread(lambda: store.add_feedback(request.prediction_id, request.outcome))
+        if result == "unknown":
             raise HTTPException(404, "No prediction of that id is stored here.")
+        if result == "contradicts":
+            raise HTTPException(409, "Another outcome was given for this prediction; the first one stays.")
         return FeedbackAnswer(prediction_id=request.prediction_id, outcome=request.outcome)
 
 

@@ -78,8 +78,7 @@ def _listen(
     embedding: "FileVectors",
 ) -> None:
     try:
-        import uvicorn
-
+        from forerun.infer.listener import listen
         from forerun.recipes.code_detector.service.app import make_app
     except ImportError as error:
         raise MissingExtra(
@@ -89,7 +88,7 @@ def _listen(
     hosts = (host,) if host in LOCAL else None  # others call it by names that are not known here, with a token
     app = make_app(detector, token=token, store=store, embedding=embedding, hosts=hosts)
     typer.echo(f"Detector at http://{host}:{port}; what it takes: http://{host}:{port}/openapi.json", err=True)
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+    listen(app, host, port)
 
 
 def monitor(

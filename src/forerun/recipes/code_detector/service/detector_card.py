@@ -5,6 +5,7 @@ from pathlib import Path
 
 from forerun.errors import BadData
 from forerun.recipes.code_detector.evaluation.decision import BudgetPoint, CoveragePoint, ProbabilityCalibration
+from forerun.recipes.code_detector.service.known_human import KnownHuman
 from forerun.records import Record
 
 CARD = "detector.json"
@@ -70,6 +71,8 @@ class DetectorCard(Record):
     slices: list[SliceRow]
     reference: Reference
     statement: list[str]
+    known_human: KnownHuman | None = None
+    """Measured after the export by `benchmarks/detector_errors.py`; null where it was not."""
 
     @property
     def served(self) -> BudgetPoint:

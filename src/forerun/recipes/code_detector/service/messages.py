@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from forerun.recipes.code_detector.service.known_human import KnownHuman
 from forerun.recipes.code_detector.similarity.compare import FileComparison
 
 Language = Literal["python", "java", "cpp"]
-Verdict = Literal["worth-a-conversation", "no-finding", "not-enough-code", "no-verdict"]
+Verdict = Literal["worth-a-conversation", "no-finding", "not-enough-code", "not-code", "no-verdict"]
 MOST_CHARACTERS, MOST_FILES, MOST_NAME = 100_000, 200, 200
 MOST_BATCH = 50
 
@@ -159,6 +160,8 @@ class StatusAnswer(Message):
     embedding: str = "detector"
     """What the trained embedding of the third tier learned from; `detector` where there is none, and the cosine is that
     of the detector's own head, which was not trained to find the like."""
+    known_human: KnownHuman | None = None
+    """Files known to be people's that are flagged all the same; null where that was not measured."""
 
 
 class FeedbackAnswer(Message):

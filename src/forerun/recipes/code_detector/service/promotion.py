@@ -33,7 +33,7 @@ def side_by_side(
     scores = [np.asarray([answer.probability for answer in replies]) for replies in answers]
     flags = [
         np.asarray([
-            verdict_of(answer, detector.card, question.language)[0] == FLAG
+            verdict_of(answer, detector.card, question.language, question.code)[0] == FLAG
             for answer, question in zip(replies, questions, strict=True)
         ])
         for detector, replies in zip((old, new), answers, strict=True)
@@ -111,6 +111,6 @@ def _is_wrong(prediction: Prediction, verdict: str) -> bool:
 def _verdicts(detector: ServedDetector, questions: Sequence[DetectionQuestion]) -> list[str]:
     answers = detector.answer(questions)
     return [
-        verdict_of(answer, detector.card, question.language)[0]
+        verdict_of(answer, detector.card, question.language, question.code)[0]
         for answer, question in zip(answers, questions, strict=True)
     ]

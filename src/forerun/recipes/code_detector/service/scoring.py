@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from forerun.recipes.code_detector.service.detector_card import DetectorCard
 from forerun.recipes.code_detector.service.messages import Language, Verdict, Window
+from forerun.recipes.code_detector.service.plausibility import plausibility
+from forerun.recipes.code_detector.similarity.streams import GRAMMARS
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class ScoringModel(Protocol):
         ...
 
 
-def verdict_of(answer: Answer, card: DetectorCard, language: str) -> tuple[Verdict, str]:
+def verdict_of(answer: Answer, card: DetectorCard, language: str, code: str) -> tuple[Verdict, str]:
     """The verdict and its reason, in plain words."""
     point = card.served
     if language not in card.languages:
@@ -54,6 +56,11 @@ def verdict_of(answer: Answer, card: DetectorCard, language: str) -> tuple[Verdi
     if answer.tokens < card.least_tokens:
         return "not-enough-code", (
             f"{answer.tokens} tokens are not enough code: below {card.least_tokens} the error rates are not known."
+        )
+    if language in GRAMMARS and not (shares := plausibility(code, language)).is_code:
+        return "not-code", (
+            f"This is not {language} code: its grammar cannot place {shares.broken:.0%} of the text, and "
+            f"{shares.acting:.0%} of it does anything. The detector knows code alone."
         )
     if point.threshold is None:
         return "no-verdict", "No threshold keeps a false-positive budget with the validation files that there were."

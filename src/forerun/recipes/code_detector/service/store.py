@@ -129,16 +129,16 @@ class PredictionStore:
             with self._engine.begin() as connection:
                 connection.execute(insert(_PREDICTIONS), rows)
 
-    def add_feedback(self, prediction_id: str, outcome: Outcome) -> bool:
-        """Note what became of a prediction, the last word counting; False where it is not stored."""
+    def add_feedback(self, prediction_id: str, outcome: Outcome) -> Literal["entered", "unknown", "contradicts"]:
+        """Note what became of a prediction; the first word counts, and the same one may be said again."""
         with self._engine.begin() as connection:
             stored_id = connection.execute(select(_PREDICTIONS.c.id).where(_PREDICTIONS.c.id == prediction_id)).first()
             if stored_id is None:
-                return False
-            connection.execute(delete(_FEEDBACK).where(_FEEDBACK.c.prediction_id == prediction_id))
+                return "unknown"
             row = {"prediction_id": prediction_id, "at": _now(), "outcome": outcome}
-            connection.execute(insert(_FEEDBACK), [row])
-        return True
+            connection.execute(insert(_FEEDBACK).prefix_with("OR IGNORE", dialect="sqlite"), [row])  # two at once
+            first = select(_FEEDBACK.c.outcome).where(_FEEDBACK.c.prediction_id == prediction_id)
+            return "entered" if connection.execute(first).scalar_one() == outcome else "contradicts"
 
     def predictions(self, days: float | None = None) -> list[Prediction]:
         """All, or those of the last `days`, oldest first, with their outcomes."""

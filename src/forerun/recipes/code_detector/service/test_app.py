@@ -55,13 +55,16 @@ def file(code=LONG, language="python", **more):
 
 
 def test_verdicts_come_with_what_they_do_not_prove(client, detector):
-    flagged = client.post("/v1/detect", json=file("e " * 300, name="one.py")).json()
+    flagged = client.post("/v1/detect", json=file("e(e)\n" * 300, name="one.py")).json()
     assert (flagged["verdict"], flagged["name"]) == ("worth-a-conversation", "one.py")
     assert flagged["statement"] == list(detector.card.statement)
     assert "at most 1.0%" in flagged["reason"]
-    calm = client.post("/v1/detect", json=file("x " * 300)).json()
+    calm = client.post("/v1/detect", json=file("x(x)\n" * 300)).json()
     assert calm["verdict"] == "no-finding"
     assert "does not show that a person wrote it" in calm["reason"]
+    for text in ("e" * 2000 + " e" * 20, str(list(range(300)))):
+        other = client.post("/v1/detect", json=file(text)).json()
+        assert (other["verdict"], other["probability"], other["windows"]) == ("not-code", None, [])
     small = client.post("/v1/detect", json=file("e")).json()
     assert (small["verdict"], small["probability"], small["windows"]) == ("not-enough-code", None, [])
 
@@ -256,6 +259,7 @@ def test_predictions_are_stored_without_their_code(detector, tmp_path):
         answer = client.post("/v1/detect", json=file("e " * 50 + SECRET)).json()
         feedback = {"prediction_id": answer["prediction_id"], "outcome": "refuted"}
         assert client.post("/v1/feedback", json=feedback).json() == feedback
+        assert client.post("/v1/feedback", json={**feedback, "outcome": "confirmed"}).status_code == 409
         unknown = client.post("/v1/feedback", json={"prediction_id": "nobody", "outcome": "refuted"})
         assert unknown.status_code == 404
     rows = store.predictions()

@@ -30,6 +30,9 @@ def card(**changes) -> DetectorCard:
     ).model_copy(update=changes)  # fmt: skip
 
 
+CODE = "def add(a, b):\n    return a + b\n"
+
+
 def answer(probability=0.9, tokens=100) -> Answer:
     return Answer(probability, tokens, (), np.ones(2, dtype=np.float32))
 
@@ -45,7 +48,7 @@ def answer(probability=0.9, tokens=100) -> Answer:
     ],
 )
 def test_verdicts_say_their_reason(model_answer, language, verdict, words):
-    actual, reason = verdict_of(model_answer, card(), language)
+    actual, reason = verdict_of(model_answer, card(), language, CODE)
     assert actual == verdict
     assert words in reason
 
@@ -54,4 +57,8 @@ def test_the_smallest_budget_that_can_be_promised_is_served():
     assert card().served.budget == 0.01
     assert card(points=[point(0.001, None), point(0.01, None), point(0.05, 0.2)]).served.budget == 0.05
     none = card(points=[point(0.001, None)])
-    assert verdict_of(answer(), none, "python")[0] == "no-verdict"
+    assert verdict_of(answer(), none, "python", CODE)[0] == "no-verdict"
+
+
+def test_what_is_no_code_gets_no_score():
+    assert verdict_of(answer(), card(), "python", "x" * 2000)[0] == "not-code"

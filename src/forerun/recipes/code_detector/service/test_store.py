@@ -36,12 +36,13 @@ def test_code_is_kept_only_where_it_is_asked_for(store, tmp_path):
     assert keeping.predictions()[0].code == "code 1"
 
 
-def test_the_last_feedback_counts_and_strangers_get_none(store):
+def test_the_first_feedback_stays_and_strangers_get_none(store):
     store.add([prediction(1), prediction(2)])
-    assert store.add_feedback("p1", "refuted")
-    assert store.add_feedback("p1", "confirmed")
-    assert not store.add_feedback("p3", "confirmed")
-    assert [(p.id, p.outcome) for p in store.predictions()] == [("p1", "confirmed"), ("p2", None)]
+    assert store.add_feedback("p1", "refuted") == "entered"
+    assert store.add_feedback("p1", "refuted") == "entered"
+    assert store.add_feedback("p1", "confirmed") == "contradicts"
+    assert store.add_feedback("p3", "confirmed") == "unknown"
+    assert [(p.id, p.outcome) for p in store.predictions()] == [("p1", "refuted"), ("p2", None)]
 
 
 def test_old_predictions_go_with_their_feedback(store):

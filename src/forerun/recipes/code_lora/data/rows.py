@@ -39,6 +39,8 @@ class CodeLoraOptions(Section):
     """Answers drawn for each task; pass@k is given for k up to this."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
     """Sampling temperature of the answers; 0 takes the likeliest token, so that one sample is enough."""
+    unsafe: bool = False
+    """Run the answers' programs even where the kernel does not shut them in (`--unsafe`)."""
     documents: Count = 19200
     """Documents on which a decoder without published weights is pretrained once."""
     pretraining_rate: Annotated[float, Field(gt=0)] = 4e-3

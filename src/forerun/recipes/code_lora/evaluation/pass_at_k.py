@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from math import comb
 from statistics import fmean
 
-from forerun.evaluate.sandbox import SandboxLimits, SandboxResult, run_programs
+from forerun.evaluate.sandbox import ProgramTest, Sandbox, SandboxLimits, SandboxResult
 from forerun.recipes.code_lora.data.python_code import code_of
+from forerun.recipes.code_lora.data.task_names import names_of_tests
 from forerun.recipes.code_lora.data.tasks import CodeTask
 from forerun.recipes.code_lora.evaluation.answers import defines
 
@@ -52,6 +53,8 @@ class TaskOutcomes:
 
     outcomes: Mapping[str, tuple[SandboxResult, ...]]
     """Outcomes of a task's samples by task id, in the order of the tasks."""
+    isolation: str = ""
+    """Walls that stood around the programs."""
 
     @property
     def samples(self) -> int:
@@ -72,13 +75,23 @@ class TaskOutcomes:
 
 
 def run_tests(
-    tasks: Sequence[CodeTask], programs: Sequence[Sequence[str]], limits: SandboxLimits | None = None
-) -> TaskOutcomes:
-    """Run each task's programs with its tests."""
+    tasks: Sequence[CodeTask], programs: Sequence[Sequence[str]], limits: SandboxLimits | None = None, *,
+    allow_unsafe: bool = False,
+) -> TaskOutcomes:  # fmt: skip
+    """Run each task's programs with its tests.
+
+    Raises:
+        NotSupported: the kernel offers too little isolation and `allow_unsafe` is false.
+    """
     if not tasks or len(tasks) != len(programs) or not all(programs):
         raise ValueError(f"each task needs a program; found {len(tasks)} tasks and {len(programs)} lists of programs")
-    flat = [f"{program}\n{task.tests}" for task, answers in zip(tasks, programs, strict=True) for program in answers]
-    outcomes = iter(run_programs(flat, limits))
-    return TaskOutcomes({
-        task.task_id: tuple(next(outcomes) for _ in answers) for task, answers in zip(tasks, programs, strict=True)
-    })  # fmt: skip
+    flat = [
+        ProgramTest(program=program, tests=task.tests, prelude=task.preamble, **names_of_tests(task)._asdict())
+        for task, answers in zip(tasks, programs, strict=True) for program in answers
+    ]  # fmt: skip
+    with Sandbox(limits, allow_unsafe=allow_unsafe) as sandbox:
+        outcomes = iter(sandbox.run_all(flat))
+    return TaskOutcomes(
+        {task.task_id: tuple(next(outcomes) for _ in answers) for task, answers in zip(tasks, programs, strict=True)},
+        str(sandbox.isolation),
+    )

@@ -197,7 +197,9 @@ class Report:
         return {prefix + name: value for name, value in figures.items()}
 
 
-def score_answers(answers: AnswerScores, data: CodeLoraData, loss: float | None) -> Report:
+def score_answers(
+    answers: AnswerScores, data: CodeLoraData, loss: float | None, *, allow_unsafe: bool = False
+) -> Report:
     """Score answers; programs are run where tasks have tests."""
     continues = answers.way == "continue"
     firsts = [samples[0] for samples in answers.texts]
@@ -213,7 +215,7 @@ def score_answers(answers: AnswerScores, data: CodeLoraData, loss: float | None)
     ]
     return Report(
         tuple(forms), text_scores(codes, references), code_bleu(codes, references),
-        run_tests(data.tasks, programs) if data.has_tests else None, loss,
+        run_tests(data.tasks, programs, allow_unsafe=allow_unsafe) if data.has_tests else None, loss,
     )  # fmt: skip
 
 

@@ -13,7 +13,10 @@ COLUMNS = ["answers by", "pass@1", "low", "high", *FORMS, "BLEU", "chrF", "CodeB
 def judge(scores: Scores, data: CodeLoraData, options: CodeLoraOptions) -> Judgement:
     """Every figure of the adapted model beside its base and what needs no model."""
     answers = scores.answers | model_free_answers(data)
-    reports = {name: score_answers(answer, data, scores.losses.get(name)) for name, answer in answers.items()}
+    reports = {
+        name: score_answers(answer, data, scores.losses.get(name), allow_unsafe=options.unsafe)
+        for name, answer in answers.items()
+    }
     metrics = {
         key: value for name, report in reports.items()
         for key, value in report.metrics("" if name == MODEL else f"{name}.", options.samples).items()
@@ -86,7 +89,9 @@ def endings_table(reports: dict[str, Report]) -> ResultTable:
     ended = {name: report.functional.statuses() for name, report in reports.items() if report.functional is not None}
     names = sorted({status for counts in ended.values() for status in counts})
     rows: list[list[Cell]] = [[name, *(counts.get(status, 0) for status in names)] for name, counts in ended.items()]
-    return ResultTable(title="How programs ended", columns=["answers by", *names], rows=rows)
+    walls = {report.functional.isolation for report in reports.values() if report.functional is not None}
+    note = "".join(f"Run behind: {isolation}." for isolation in sorted(walls))
+    return ResultTable(title="How programs ended", note=note, columns=["answers by", *names], rows=rows)
 
 
 def data_table(data: CodeLoraData) -> ResultTable:

@@ -6,6 +6,7 @@ const verdicts = {
   "worth-a-conversation": ["Worth a conversation", "flag"],
   "no-finding": ["No finding", "calm"],
   "not-enough-code": ["Not enough code", ""],
+  "not-code": ["Not code", ""],
   "no-verdict": ["No verdict", ""],
 };
 const find = (id) => document.getElementById(id);
@@ -89,6 +90,12 @@ function heat(windows) {
     const mean = here.reduce((sum, value) => sum + value, 0) / here.length;
     return mean > 0.95 ? "w3" : mean > 0.8 ? "w2" : mean > 0.5 ? "w1" : "";
   };
+}
+
+function knownHuman(rate) {
+  if (!rate) return " How often it flags code that people are known to have written was not measured.";
+  return " Of " + rate.files + " files of " + rate.name + ", which people wrote, it flags " + rate.flagged + " (" +
+    percent(rate.flagged / rate.files) + ", 95 % interval " + percent(rate.low) + " to " + percent(rate.high) + ").";
 }
 
 async function detect() {
@@ -292,7 +299,7 @@ async function start() {
   try {
     const status = await ask("/v1/status");
     find("model").textContent = "Model " + status.name + " (" + status.model + "). Files of fewer than " + status.least_tokens +
-      " tokens get no verdict. " + (status.keeps_code ? "Code that is checked here is stored." : "Code is not stored.");
+      " tokens get no verdict. " + (status.keeps_code ? "Code that is checked here is stored." : "Code is not stored.") + knownHuman(status.known_human);
   } catch (error) {
     find("model").textContent = error.message;
   }

@@ -1,0 +1,79 @@
+"""Listen for HTTP requests as a service must that others can reach: nobody holds a connection without asking something.
+
+uvicorn with two limits of its own: a request's head must have come within `HEAD_SECONDS` of its first byte (or of the
+connection), and one address has at most `MOST_CONNECTIONS`. What comes after the head is the gate's (`gate.py`).
+
+**Not covered:** TLS. A proxy in front brings it and passes on `Host`; the service then listens on 127.0.0.1.
+"""
+
+import asyncio
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 10.0
+"""Longest time from the beginning of a request to the end of its headers."""
+IDLE_SECONDS = 5
+"""Longest time that an answered connection is kept for another request."""
+MOST_CONNECTIONS, MOST_OF_ALL = 64, 512
+"""Connections of one address, and of all."""
+TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class LimitedConnection(H11Protocol):
+    """One connection of uvicorn's, with a deadline for the head of each request."""
+
+    head_seconds = HEAD_SECONDS
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Refuse where this address has too many; else wait for a request."""
+        super().connection_made(transport)
+        address = self.client[0] if self.client else None
+        others = [other for other in self.connections if isinstance(other, LimitedConnection) and other.client]
+        if sum(other.client[0] == address for other in others if other.client) > MOST_CONNECTIONS:
+            transport.abort()
+        else:
+            self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on; the deadline stands until a request's head is whole."""
+        super().data_received(data)
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if is_answering:
+            self._stop_waiting()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the deadline."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """The next request's deadline begins with its first byte; until then uvicorn's own for idle ones holds."""
+        self._stop_waiting()
+        super().on_response_complete()
+
+    def _wait_for_head(self) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(self.head_seconds, self._drop)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _drop(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(TOO_SLOW)
+            self.transport.close()
+
+
+def listen(app: ASGIApp, host: str, port: int, **options: Any) -> None:
+    """Serve the application until stopped; `options` are uvicorn's."""
+    uvicorn.run(
+        app, host=host, port=port, http=LimitedConnection, log_level="warning", timeout_keep_alive=IDLE_SECONDS,
+        limit_concurrency=MOST_OF_ALL, **options,
+    )  # fmt: skip

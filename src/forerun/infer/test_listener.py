@@ -1,0 +1,86 @@
+"""Connections that never ask anything are dropped, and one address cannot take them all."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+
+from forerun.infer import listener
+from forerun.infer.gate import Gate
+
+
+class QuickConnection(listener.LimitedConnection):
+    head_seconds = 0.3
+
+
+async def hello(scope, receive, send):
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"hi"})
+
+
+@pytest.fixture(scope="module")
+def address():
+    app = Gate(hello, most_bytes=1000, hosts=("127.0.0.1",), read_seconds=0.3)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=QuickConnection, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()
+    server.should_exit = True
+    thread.join(5)
+
+
+def closes(connection, seconds=3.0):
+    """What the service says before it closes the connection."""
+    connection.settimeout(seconds)
+    content = b""
+    with connection:
+        while chunk := connection.recv(4096):
+            content += chunk
+    return content
+
+
+def test_half_requests_are_dropped(address):
+    halves = [b"", b"GET", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+              b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf"]  # fmt: skip
+    connections = [socket.create_connection(address) for _ in range(15) for _ in halves]
+    for connection, half in zip(connections, halves * 15, strict=True):
+        connection.sendall(half)
+    answers = [closes(connection) for connection in connections]
+    assert all(answer.startswith(b"HTTP/1.1 408") for answer in answers), set(answers)
+
+
+def test_a_second_request_that_stops_half_way_is_dropped(address):
+    connection = socket.create_connection(address)
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: 127")
+    assert b"HTTP/1.1 408" in closes(connection)
+
+
+def test_a_request_that_drips_is_not_waited_for(address):
+    with socket.create_connection(address) as connection:
+        start = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - start < 3:
+                connection.sendall(b"X")
+                time.sleep(0.05)
+    assert time.monotonic() - start < 2
+
+
+def test_one_address_has_so_many_connections(address):
+    connections = [socket.create_connection(address) for _ in range(listener.MOST_CONNECTIONS + 5)]
+    refused = 0
+    for connection in connections:
+        try:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            refused += b"200" not in closes(connection)
+        except OSError:
+            refused += 1
+    assert 1 <= refused <= 5
