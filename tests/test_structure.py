@@ -11,13 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "extensions", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
+    "errors", "units", "extensions", "disk_cache", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
     "virtual", "memory", "network", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
     "report", "runs", "own", "serving", "tune", "api", "hf", "notebook", "pytest_plugin", "cli", "recipes", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",
     "units",
+    "disk_cache",
     "settings",
     "records",
     "experience",
@@ -28,6 +29,11 @@ TORCH_FREE = [
     "clock",
     "ledger",
     "report",
+    "api",
+    "forecasting.forecast",
+    "runs.registry",
+    "plan.compare",
+    "cli",
     "recipes.code_detector.similarity",
 ]
 APART = {"train": {"virtual", "memory", "network", "clock", "forecasting", "plan"}}

@@ -48,7 +48,8 @@ def compare(
     limits, settings = limits_of(deadline, budget), resolve(target, overrides or ())
     selection = [find_device(name) for name in gpu_names(gpu, default="")] if gpu else list(catalogue())
     devices = priced(selection, price or [])
-    with ledger_if_any() as ledger, Console(stderr=True).status("comparing") as status:
+    names = [device.name for device in devices]
+    with ledger_if_any(names) as ledger, Console(stderr=True).status("comparing") as status:
 
         def on_progress(what: str) -> None:
             status.update(f"comparing: {what}")

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -69,9 +69,18 @@ def print_json(document: BaseModel | dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def ledger_if_any() -> "Iterator[Ledger | None]":
-    """The ledger, or None with a message on stderr where it cannot be opened; for commands that can do without."""
+def ledger_if_any(gpus: Sequence[str] = ()) -> "Iterator[Ledger | None]":
+    """The ledger, or None with a message on stderr where it cannot be opened; for commands that can do without.
+
+    With `gpus`, None too where it has nothing on any of them.
+    """
     from rich.console import Console
+
+    from forerun.ledger.place import may_know
+
+    if gpus and not may_know(ledger_url(), gpus):
+        yield None
+        return
 
     from forerun.errors import LedgerConflict
     from forerun.ledger.store import open_ledger
@@ -88,6 +97,6 @@ def ledger_if_any() -> "Iterator[Ledger | None]":
 
 def ledger_url() -> str:
     """URL of the ledger: FORERUN_LEDGER, or the user's own SQLite file. The environment is read only here."""
-    from forerun.ledger.store import default_url
+    from forerun.ledger.place import default_url
 
     return os.environ.get("FORERUN_LEDGER") or default_url()

@@ -10,7 +10,7 @@ import torch
 import forerun
 from forerun.errors import FilesNotWritten
 from forerun.forecasting import step_model
-from forerun.forecasting.step_model import CROWDED, crowd
+from forerun.forecasting.host_costs import CROWDED, crowd
 from forerun.trace import Trace
 from forerun.virtual import operator_timing
 from forerun.virtual.operator_timing import CROWDED_VISITS, VISITS, time_calls

@@ -76,20 +76,20 @@ class Pool:
     def add(self, block: MemoryBlock) -> None:
         """Put a free block in order."""
         if block.is_mapped:
-            bisect.insort(self.free, (block.size, block.address, block), key=lambda entry: entry[:2])
+            bisect.insort(self.free, (block.size, block.address, block))  # no two have one address
         else:
-            bisect.insort(self.unmapped, (block.address, block), key=lambda entry: entry[0])
+            bisect.insort(self.unmapped, (block.address, block))
 
     def remove(self, block: MemoryBlock) -> None:
         """Take a free block out of the order."""
         if block.is_mapped:
-            self.free.pop(bisect.bisect_left(self.free, (block.size, block.address), key=lambda entry: entry[:2]))
+            self.free.pop(bisect.bisect_left(self.free, (block.size, block.address)))  # type: ignore[arg-type]
         else:
-            self.unmapped.pop(bisect.bisect_left(self.unmapped, block.address, key=lambda entry: entry[0]))
+            self.unmapped.pop(bisect.bisect_left(self.unmapped, (block.address,)))  # type: ignore[arg-type]
 
     def at_least(self, size: int) -> int:
         """Index in `free` of the smallest block of `size` or more."""
-        return bisect.bisect_left(self.free, (size, 0), key=lambda entry: entry[:2])
+        return bisect.bisect_left(self.free, (size, 0))  # type: ignore[arg-type]
 
 
 class CachingAllocator:

@@ -69,6 +69,11 @@ def architectures() -> list[Architecture]:
     return list(_rows().values())
 
 
+def is_catalogued(name: str) -> bool:
+    """Whether a name or Hugging Face id is one of the rows."""
+    return name.lower() in _names()
+
+
 def architecture(name: str) -> Architecture:
     """The row of a name or Hugging Face id, without regard to case.
 

@@ -6,7 +6,7 @@ Code of others is given what a user wrote; it refuses by whatever exception it c
 
 import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from torch import OutOfMemoryError, nn
@@ -20,8 +20,10 @@ LONGEST_CAUSE = 300
 
 
 @contextlib.contextmanager
-def guarded(refusal: type[ForerunError], attempt: str, remedy: str) -> Iterator[None]:
+def guarded(refusal: type[ForerunError], attempt: str | Callable[[], str], remedy: str) -> Iterator[None]:
     """Raise what code of others raises inside as a `refusal` with its cause; errors of ours pass.
+
+    A function is asked what was attempted only where it failed.
 
     Raises:
         ForerunError: `attempt`, the cause and where it came from, `remedy`.
@@ -31,7 +33,8 @@ def guarded(refusal: type[ForerunError], attempt: str, remedy: str) -> Iterator[
     except (ForerunError, OutOfMemoryError):  # the second is for who can train in smaller pieces
         raise
     except Exception as error:
-        raise refusal(f"{attempt}: {cause_of(error)}. {remedy}") from error
+        words = attempt if isinstance(attempt, str) else attempt()
+        raise refusal(f"{words}: {cause_of(error)}. {remedy}") from error
 
 
 def cause_of(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from forerun.forecasting.lengths import at_length
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.sizes import SMALLEST, TracedSizes
 from forerun.forecasting.step_model import choose_costs
+from forerun.forecasting.traces import step_trace
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.plan.outcome import Reason
@@ -27,7 +28,6 @@ from forerun.plan.space import changed, with_batch
 from forerun.records import MemoryBreakdown
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
-from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
 Ask = Callable[[Settings, Device], ForecastRequest]
 """Makes the request of settings on a device: workload, batch plan, and what the ledger knows of such runs."""
@@ -208,7 +208,7 @@ class StepClass:
         key = self._key, shape, is_whole
         if key not in self.bench.traces:
             settings = with_batch(request.settings, 1, 1 if is_whole else 2)
-            self.bench.traces[key] = trace_step_by_blocks(settings, request.workload, self.device, shape)
+            self.bench.traces[key] = step_trace(replace(request, device=self.device), shape, settings=settings)
             give_back_memory()
         return self.bench.traces[key]
 

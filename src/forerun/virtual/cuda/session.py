@@ -91,8 +91,8 @@ class CudaSession:
         enter = self._stack.enter_context
         _import_before_cuda()
         capability = self.device.compute_capability or (0, 0)
-        reasons, processors = self.recorder.trace.math_attention, self.device.sm_count or 1
-        before = set_target(AttentionTarget("cuda", capability, self._attention, reasons, processors))
+        reasons = self.recorder.trace.math_attention
+        before = set_target(AttentionTarget("cuda", capability, self._attention, reasons, self.device))
         self._stack.callback(set_target, before)
         CudaEvent.recorder, CudaEvent.clock = self.recorder, self._clock
         enter(virtual_session._quiet_fake_tensors())
