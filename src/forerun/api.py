@@ -249,10 +249,14 @@ def compare_settings(
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> "GpuComparison":
     """Time and cost of a run on each of `devices`, and which to take within `limits`."""
+    from forerun.forecasting.traces import is_kept
     from forerun.plan.compare import compare_gpus
 
     with _no_cycle_collection():
-        return compare_gpus(settings, devices, _request_maker(ledger), limits=limits, on_progress=on_progress)
+        keeps = ledger is None and is_kept(settings) and all(device.kind == "cuda" for device in devices)
+        return compare_gpus(
+            settings, devices, _request_maker(ledger), limits=limits, keeps=keeps, on_progress=on_progress
+        )
 
 
 def confirm_plan(

@@ -36,6 +36,15 @@ def traced_with() -> dict[str, str | None]:
     return made_with() | {"rest": digest.hexdigest()[:16]} | {name: _version(name) for name in PARTS}
 
 
+@cache
+def package_digest() -> str:
+    """Digest of all code and coefficients here, for what follows from more than a trace."""
+    package, digest = Path(forerun.__file__).parent, hashlib.sha256()
+    for path in _files(package):
+        _add(digest, path, package)
+    return digest.hexdigest()[:16]
+
+
 def _version(name: str) -> str | None:
     try:
         return version(name)

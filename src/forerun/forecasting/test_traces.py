@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import forerun
-from forerun.api import find_device, forecast_settings, request_of, resolve
+from forerun.api import compare_settings, find_device, forecast_settings, request_of, resolve
 from forerun.data.plan import BatchShape
 from forerun.forecasting import traces
 from forerun.forecasting.traces import step_trace, watched_device
@@ -154,3 +154,19 @@ def test_kept_answers_need_no_pytorch(folder):
     command = [sys.executable, "-c", code, json.dumps(content)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert json.loads(result.stdout or "{}") == expected, result.stderr
+
+
+def test_a_kept_comparison_is_that_which_is_traced(folder, no_tracing, monkeypatch):
+    settings, cards = question(BERT), [find_device("t4"), find_device("l4")]
+
+    def compared(devices):
+        return compare_settings(settings, devices).model_dump(exclude={"search_seconds"})
+
+    with monkeypatch.context() as off:
+        off.setenv("FORERUN_TRACES", "off")
+        traced = compared(cards)
+    assert compared(cards) == traced
+    no_tracing()
+    assert compared(cards) == traced
+    dear = [card.model_copy(update={"price_per_hour": 100.0}) for card in cards]
+    assert compared(dear)["rows"][0]["cost"] > 50 * traced["rows"][0]["cost"], "prices are no part of what is kept"

@@ -12,6 +12,7 @@ operators are timed), and what is traced in a process that changed PyTorch's swi
 
 import contextlib
 import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -21,11 +22,12 @@ from typing import Any
 from forerun.data.plan import BatchShape
 from forerun.disk_cache import CacheEntry, cache_root, cached, kept_entry
 from forerun.errors import FilesNotWritten
-from forerun.forecasting.made_with import traced_with
+from forerun.forecasting.made_with import package_digest, traced_with
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.trace_file import read_trace, trace_bytes
 from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
+from forerun.step.generic import GENERIC
 from forerun.trace import Trace
 from forerun.units import GIB
 
@@ -96,6 +98,26 @@ def generation_trace(request: ForecastRequest, shape: BatchShape) -> Trace | Non
     return _trace(request, request.settings, shape, {"part": "generation", "new_tokens": new}, make)  # type: ignore[arg-type]
 
 
+def kept_answer(key: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+    """The JSON document that `make` returns, kept for other processes of this code under all that it follows from."""
+    root = traces_folder()
+    if root is None or _torch_is_changed():
+        return make()
+    key = {**key, "part": "answer", "package": package_digest(), "made_with": traced_with()}
+    entry = kept_entry(key, root)
+    if entry is not None:
+        return json.loads((entry.folder / FILE).read_bytes())
+    answer = make()
+
+    def fill(folder: Path) -> dict[str, Any]:
+        (folder / FILE).write_text(json.dumps(answer), encoding="utf-8")
+        return {}
+
+    with contextlib.suppress(FilesNotWritten):
+        _write(key, fill, root)
+    return answer
+
+
 def traces_folder() -> Path | None:
     """Where traces are kept; None where they are not."""
     place = os.environ.get(VARIABLE)
@@ -120,7 +142,7 @@ def _trace(
         names = sorted({*names, *more})
     watched, questions = watched_device(request.device)
     trace = make(watched)
-    if _is_lasting(settings.model.name):
+    if is_lasting(settings.model.name):
         _keep(key, request.device, names, questions, trace, root)
     return trace
 
@@ -171,12 +193,12 @@ def _content(settings: Settings) -> dict[str, Any]:
     """What of the settings a step depends on; the rest only says how many there are."""
     content = settings.model_dump(mode="json", exclude=LENGTH_OF_RUN)
     del content["optimizer"]["learning_rate"]
-    folder = _config_digest(settings.model.name)
+    folder = config_digest(settings.model.name)
     refusals = settings.schedule.frozen_encoder_epochs > 0, settings.evaluation.examples > 0
     return {"settings": content, "mean_tokens": settings.data.mean_tokens, "config": folder, "refusals": refusals}
 
 
-def _config_digest(name: str) -> str | None:
+def config_digest(name: str) -> str | None:
     """Digest of the configuration in a local folder; None where there is none."""
     try:
         return hashlib.sha256((Path(name) / "config.json").read_bytes()).hexdigest()
@@ -184,11 +206,16 @@ def _config_digest(name: str) -> str | None:
         return None
 
 
-def _is_lasting(name: str) -> bool:
+def is_kept(settings: Settings) -> bool:
+    """Whether what follows from such settings may be kept: no data, and a model that stays what it is."""
+    return settings.workload in GENERIC and settings.data.source is None and is_lasting(settings.model.name)
+
+
+def is_lasting(name: str) -> bool:
     """Whether a model's configuration is known to be what it was: the catalogue's, or of a folder whose bytes count."""
     from forerun.models.catalogue import is_catalogued
 
-    return is_catalogued(name) or _config_digest(name) is not None
+    return is_catalogued(name) or config_digest(name) is not None
 
 
 def _torch_is_changed() -> bool:

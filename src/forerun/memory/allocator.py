@@ -123,7 +123,8 @@ class CachingAllocator:
         block.is_free = False
         self._live[key] = block
         self.allocated_bytes += block.size
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
 
     def free(self, key: int) -> None:
         """Take back what the storage `key` has; unknown keys had zero bytes."""
@@ -156,7 +157,10 @@ class CachingAllocator:
         self.peak_allocated_bytes, self.peak_reserved_bytes = self.allocated_bytes, self.reserved_bytes
 
     def _pool(self, stream: int, *, is_small: bool) -> Pool:
-        return self._pools.setdefault((stream, is_small), Pool(is_small))
+        pool = self._pools.get((stream, is_small))
+        if pool is None:
+            pool = self._pools[stream, is_small] = Pool(is_small)
+        return pool
 
     def _cached(self, pool: Pool, size: int) -> MemoryBlock | None:
         """The free block that serves `size` best, taken out of the pool."""

@@ -61,12 +61,14 @@ def replay_memory(
     passes: int = 8,
     options: AllocatorOptions | None = None,
     capacity_bytes: int | None = None,
+    keeps_curve: bool = True,
 ) -> MemoryReplay:
     """Play `trace` through the allocator of a GPU, or of the host when `is_host`.
 
     `workspace_bytes` are blocks that libraries hold through the allocator from the first matrix product on. `passes` is
     how often the warm step is played at most: the cache that earlier steps leave decides which blocks later ones get,
-    until two passes are alike. The returned account is that of the pass with the highest peak.
+    until two passes are alike. The returned account is that of the pass with the highest peak, its curve empty where
+    nobody asks for it (`keeps_curve`).
 
     Raises:
         SimulatedOutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
@@ -74,20 +76,20 @@ def replay_memory(
     allocator: _Allocator = Heap() if is_host else CachingAllocator(capacity_bytes, options)
     live, sizes = [0] * len(PLACES), dict[int, int]()
     places = [PLACES[category(storage)] for storage in trace.storages]
-    account = _Account(trace, allocator, live, sizes, places)
+    account = _Account(trace, allocator, live, sizes, places, keeps_curve)
     account.play(0, trace.warm_from)
     for number, size in enumerate(workspace_bytes):
         allocator.allocate(-1 - number, size)
         live[PLACES[Category.OTHER]] += allocator.block_bytes(-1 - number)
-    best, carried, peaks_before = account, carried_storages(trace), None
+    best, carried, peaks_before, is_first = account, carried_storages(trace), None, True
     # A first step fills the cache with blocks that later steps split otherwise, so one pass can peak too low.
     for _ in range(passes):
-        account = _Account(trace, allocator, live, sizes, places)
+        account = _Account(trace, allocator, live, sizes, places, keeps_curve)
         account.play(trace.warm_from, len(trace.events))
         account.hand_over(carried)
         peaks = account.peak_bytes, allocator.peak_reserved_bytes
-        if account.peak_bytes > best.peak_bytes or best.curve == []:
-            best = account
+        if account.peak_bytes > best.peak_bytes or is_first:
+            best, is_first = account, False
         if peaks == peaks_before:
             break
         peaks_before = peaks
@@ -145,6 +147,7 @@ class _Account:
     sizes: dict[int, int]
     places: list[int]
     """Place of each storage's category in `live`."""
+    keeps_curve: bool
     curve: list[Moment] = field(default_factory=list)
     start_bytes: int = 0
     peak: tuple[int, ...] = ()
@@ -157,12 +160,12 @@ class _Account:
         for position in range(start, stop):
             kind, index = self.trace.events[position]
             if kind == OP:
-                phase = ops[index].phase
-                if phase is not Phase.PREPARE:
+                if self.keeps_curve and (phase := ops[index].phase) is not Phase.PREPARE:
                     self.curve.append(Moment(position, phase, tuple(live)))
                 continue
             storage = storages[index]
-            size = -self._drop(index)  # of one that is allocated: left by the pass before and taken over by nothing
+            # one that is allocated may be there: left by the pass before and taken over by nothing
+            size = -self._drop(index) if index in self.sizes else 0
             if kind == ALLOCATE:
                 self.allocator.allocate(index, storage.bytes, storage.stream)
                 self.sizes[index] = self.allocator.block_bytes(index)
