@@ -25,6 +25,7 @@ from forerun.cli import (
     tune_command,
     use_commands,
     verify_command,
+    watch_command,
 )
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT
 from forerun.errors import ForerunError, NothingFits
@@ -35,7 +36,7 @@ app = typer.Typer(
     name="forerun",
     help="Know what a PyTorch training run will cost before you start it, then get exactly that.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 init_command.add_to(app)
@@ -45,6 +46,7 @@ plan_command.add_to(app)
 compare_command.add_to(app)
 audit_command.add_to(app)
 run_commands.add_to(app)
+watch_command.add_to(app)
 look_command.add_to(app)
 use_commands.add_to(app)
 verify_command.add_to(app)

@@ -9,6 +9,7 @@ from forerun.cli.options import (
     EXIT_CRITERION_FAILED,
     EXIT_INTERRUPTED,
     JsonOption,
+    RunArgument,
     SetOption,
     TargetArgument,
     ledger_url,
@@ -27,7 +28,6 @@ ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", hel
 LogOption = Annotated[
     list[str] | None, typer.Option("--log", metavar="TRACKER", help="tensorboard, wandb, mlflow or trackio; repeat.")
 ]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or `last`.")]
 
 
 def add_to(app: typer.Typer) -> None:

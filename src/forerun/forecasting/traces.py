@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.data.plan import BatchShape
-from forerun.disk_cache import CacheEntry, cache_root, cached, kept_entry
+from forerun.disk_cache import CacheEntry, cache_root, cached, entries_of, kept_entry
 from forerun.errors import FilesNotWritten
 from forerun.forecasting.made_with import package_digest, traced_with
 from forerun.forecasting.request import ForecastRequest
@@ -29,7 +29,7 @@ from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 from forerun.step.generic import GENERIC
 from forerun.trace import Trace
-from forerun.units import GIB
+from forerun.units import GIB, format_bytes
 
 MOST_BYTES = 1 * GIB
 VARIABLE, OFF, FILE = "FORERUN_TRACES", "off", "trace"
@@ -124,6 +124,15 @@ def traces_folder() -> Path | None:
     if place and place.strip().lower() == OFF:
         return None
     return Path(place) if place else cache_root() / "traces"
+
+
+def describe_traces() -> str:
+    """Where traces are kept, how many and how large, in words."""
+    root = traces_folder()
+    if root is None:
+        return f"not kept ({VARIABLE}={OFF})"
+    number, size = entries_of(root)
+    return f"{root}: {number} entries, {format_bytes(size)} of at most {format_bytes(MOST_BYTES)}"
 
 
 def _trace(
