@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "forerun"
 ORDER = [
     "errors", "units", "extensions", "disk_cache", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
     "virtual", "memory", "network", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
-    "report", "runs", "own", "serving", "tune", "api", "hf", "notebook", "pytest_plugin", "cli", "recipes", "__main__",
+    "report", "runs", "own", "serving", "tune", "api", "hf", "notebook", "pytest_plugin", "web", "cli", "recipes", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",

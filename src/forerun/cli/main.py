@@ -23,6 +23,7 @@ from forerun.cli import (
     run_commands,
     sweep_command,
     tune_command,
+    ui_command,
     use_commands,
     verify_command,
     watch_command,
@@ -49,6 +50,7 @@ run_commands.add_to(app)
 watch_command.add_to(app)
 look_command.add_to(app)
 use_commands.add_to(app)
+ui_command.add_to(app)
 verify_command.add_to(app)
 sweep_command.add_to(app)
 tune_command.add_to(app)
