@@ -34,6 +34,9 @@ TORCH_FREE = [
     "runs.registry",
     "plan.compare",
     "cli",
+    "web.question",
+    "web.charts",
+    "web.gate",
     "recipes.code_detector.similarity",
 ]
 APART = {"train": {"virtual", "memory", "network", "clock", "forecasting", "plan"}}

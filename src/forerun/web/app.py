@@ -1,5 +1,6 @@
 """Start the pages: NiceGUI on a local port, everything served from here, behind the gate."""
 
+# pyright: reportMissingImports=false
 from collections.abc import Collection
 
 from nicegui import app, ui

@@ -93,11 +93,10 @@ def memory_over_step(timeline: Sequence[Mapping[str, Any]], capacity_bytes: int)
     }  # fmt: skip
     return {
         **PAGE, "series": series, "tooltip": {"trigger": "axis"},
-        "title": {"text": f"of {format_bytes(capacity_bytes)}", "textStyle": {"fontSize": 12, "color": GREY}},
         "legend": {"bottom": 0, "textStyle": {"color": GREY}, "type": "scroll"},
         "dataZoom": [{"type": "inside"}, {"type": "slider", "bottom": 30, "height": 18}],
         "grid": {"left": 50, "right": 20, "top": 40, "bottom": 96},
-        "xAxis": _axis("value", "ms"), "yAxis": _axis("value", "GiB", nameGap=36),
+        "xAxis": _axis("value", "ms"), "yAxis": _axis("value", f"GiB of {format_bytes(capacity_bytes)}", nameGap=36),
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ Every answer comes from a worker process (`asking.py`), so that the page never w
 command line gives.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -27,7 +28,9 @@ NUMBERS = {
 }  # fmt: skip
 STYLE = """
 .nicegui-content {max-width: 1080px; margin: 0 auto; padding: 12px}
-.q-field {min-width: 0} .big {font-size: 1.5rem; line-height: 1.3; font-weight: 600}
+.q-field {min-width: 0} .q-tab {padding: 0 9px} td {overflow-wrap: anywhere}
+.yes {color: #15803d} .no {color: #b91c1c} .body--dark .yes {color: #4ade80} .body--dark .no {color: #f87171}
+ .big {font-size: 1.5rem; line-height: 1.3; font-weight: 600}
 pre {white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem}
 """
 
@@ -46,6 +49,7 @@ class Pages:
     def build(self) -> None:
         """Put everything on the page, and ask the first question."""
         ui.dark_mode(None)
+        ui.context.client.on_delete(self.asker.cancel)
         ui.add_css(STYLE)
         ui.label("Forerun: what a training run will cost").props('role="heading" aria-level="1"').classes("text-xl")
         with ui.tabs(value=self.tab, on_change=self._turn).props(
@@ -136,7 +140,7 @@ class Pages:
         self.out.clear()
         with self.out:
             if "error" in document:
-                ui.label(document["error"]).classes("text-negative").props('role="alert"').mark("error")
+                ui.label(document["error"]).classes("no").props('role="alert"').mark("error")
             elif self.tab == "runs":
                 runs_tab(self.ledger_url)
             elif self.tab == "gpus":
@@ -146,7 +150,7 @@ class Pages:
                 options = charts.memory_over_step(document["timeline"], capacity)
                 ui.echart(options).classes("w-full h-96").props('role="img" aria-label="Memory over one step"')
                 _table(["operator", "phase", "calls", "ms"], [
-                    [row["name"], row["phase"], row["calls"], round(1e3 * row["seconds"], 3)]
+                    [row["name"].replace(".default", ""), row["phase"], row["calls"], round(1e3 * row["seconds"], 3)]
                     for row in document["operators"]
                 ])  # fmt: skip
             else:
@@ -156,7 +160,7 @@ class Pages:
         memory, step, run = forecast["memory"], forecast["step"], forecast["run"]
         needs, has = memory["device_bytes"], memory["capacity_bytes"]
         verdict = "It fits" if forecast["fits"] else "It does not fit"
-        colour = "text-positive" if forecast["fits"] else "text-negative"
+        colour = "yes" if forecast["fits"] else "no"
         range_text = f"{format_bytes(needs['expected'])}, at most {format_bytes(needs['conservative'])}"
         ui.label(f"{verdict}: {range_text} of {format_bytes(has)} on {forecast['gpu']}").classes(f"big {colour}").mark(
             "verdict"
@@ -192,7 +196,7 @@ class Pages:
         place.clear()
         with place:
             if "error" in document:
-                ui.label(document["error"]).classes("text-negative").props('role="alert"')
+                ui.label(document["error"]).classes("no").props('role="alert"')
                 return
             _table(["change", "fits", "memory", "time"], [
                 [row["change"], "yes" if row["fits"] else "no", format_bytes(row["device_bytes"]),
@@ -208,12 +212,15 @@ def _comparison(document: Mapping[str, Any]) -> None:
         f"Fastest: {document['fastest']}. Cheapest: {document['cheapest']}." if choice else "It fits none of them."
     ).classes("big").mark("verdict")
     ui.echart(charts.time_and_cost(rows)).classes("w-full h-96").props('role="img" aria-label="Time and cost by GPU"')
-    _table(["GPU", "micro-batch", "run", "cost", "changes"], [
-        [row["gpu"], row["micro_batch_size"] or "", format_seconds(row["run_seconds"]) if row["fits"] else row["why_not"],
-         cost_text(row["cost"]) if row["fits"] else "",
-         ", ".join(f"{change['path']}={change['new']}" for change in row["changes"]) if row["fits"] else ""]
-        for row in sorted(rows, key=lambda row: (not row["fits"], row["run_seconds"] or 0.0))
-    ])  # fmt: skip
+    ordered = sorted(rows, key=lambda row: (not row["fits"], row["run_seconds"] or 0.0))
+    _table(["GPU", "micro-batch", "run", "cost", "changes"], [_card(row) for row in ordered])
+
+
+def _card(row: Mapping[str, Any]) -> list[Any]:
+    if not row["fits"]:
+        return [row["gpu"], "", row["why_not"], "", ""]
+    changes = ", ".join(f"{change['path']}={change['new']}" for change in row["changes"])
+    return [row["gpu"], row["micro_batch_size"], format_seconds(row["run_seconds"]), cost_text(row["cost"]), changes]
 
 
 def _table(names: list[str], rows: list[list[Any]]) -> None:

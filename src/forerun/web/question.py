@@ -69,7 +69,7 @@ class Question(Record):
             content["quantization"] = "nf4-double"
         if self.checkpointing != "none":
             content["activation_checkpointing"] = self.checkpointing
-        if self.parallel != "none":
+        if self.parallel != "none" or self.devices != 1:
             content["parallel"] = {"kind": self.parallel, "world_size": self.devices}
         return content
 

@@ -1,5 +1,6 @@
 """The tab of runs: those of the ledger, one of them with its curve, forecast beside measured."""
 
+# pyright: reportMissingImports=false
 from nicegui import ui
 
 from forerun.ledger.store import Ledger, open_ledger
