@@ -157,8 +157,7 @@ class CachingAllocator:
         self.peak_allocated_bytes, self.peak_reserved_bytes = self.allocated_bytes, self.reserved_bytes
 
     def _pool(self, stream: int, *, is_small: bool) -> Pool:
-        pool = self._pools.get((stream, is_small))
-        if pool is None:
+        if (pool := self._pools.get((stream, is_small))) is None:
             pool = self._pools[stream, is_small] = Pool(is_small)
         return pool
 

@@ -18,7 +18,7 @@ from forerun.report.terminal import cost_text
 from forerun.units import format_bytes, format_seconds
 from forerun.web import charts
 from forerun.web.asking import Asker
-from forerun.web.question import CHOICES, Question, question_of
+from forerun.web.question import CHOICES, PageQuestion, question_of
 from forerun.web.runs_tab import runs_tab
 
 TABS = {"fit": "Will it fit?", "gpus": "Which GPU?", "timeline": "Timeline", "runs": "Runs"}
@@ -43,7 +43,7 @@ class Pages:
         try:
             self.question = question_of(query)
         except ForerunError as error:
-            self.question, self.problem = Question(), str(error)
+            self.question, self.problem = PageQuestion(), str(error)
         self.tab = query.get("tab", "fit") if query.get("tab") in TABS else "fit"
 
     def build(self) -> None:

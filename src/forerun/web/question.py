@@ -30,7 +30,7 @@ TRAINER_OPTIMIZERS = {
 """transformers' names (`training_args.OptimizerNames`, 5.23); muon has none."""
 
 
-class Question(Record):
+class PageQuestion(Record):
     """One state of the pages."""
 
     model: str = "llama-2-7b"
@@ -115,14 +115,16 @@ class Question(Record):
         return "\n".join(["TrainingArguments(", *lines, ")", *notes])
 
 
-def question_of(query: Mapping[str, str]) -> Question:
+def question_of(query: Mapping[str, str]) -> PageQuestion:
     """The question of a URL's query; what is no field of it is left out.
 
     Raises:
         InvalidSettings: a value is wrong; the field is named.
     """
     try:
-        return Question.model_validate({name: text for name, text in query.items() if name in Question.model_fields})
+        return PageQuestion.model_validate(
+            {name: text for name, text in query.items() if name in PageQuestion.model_fields}
+        )
     except ValidationError as error:
         problems = [
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}; found {each['input']!r}" for each in error.errors()
