@@ -1,6 +1,6 @@
 """For every test of the project: hypothesis judges answers, not how long a busy machine takes for them.
 
-Rows and tokens of own data are kept in a folder of the tests' own.
+Rows and tokens of own data are kept in a folder of the tests' own. Traces are not kept: tests trace what they ask.
 """
 
 import atexit
@@ -14,4 +14,5 @@ settings.register_profile("forerun", deadline=None)
 settings.load_profile("forerun")
 
 os.environ["FORERUN_CACHE"] = tempfile.mkdtemp(prefix="forerun-tests-")
+os.environ["FORERUN_TRACES"] = "off"
 atexit.register(shutil.rmtree, os.environ["FORERUN_CACHE"], ignore_errors=True)

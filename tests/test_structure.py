@@ -11,14 +11,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "spelling", "extensions", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
+    "errors", "units", "spelling", "extensions", "disk_cache", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
     "virtual", "memory", "network", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
-    "report", "runs", "own", "serving", "tune", "api", "hf", "notebook", "pytest_plugin", "cli", "recipes", "__main__",
+    "report", "runs", "own", "serving", "tune", "api", "hf", "notebook", "pytest_plugin", "web", "cli", "recipes", "__main__",
 ]  # fmt: skip
 TORCH_FREE = [
     "errors",
     "units",
     "spelling",
+    "disk_cache",
     "settings",
     "records",
     "experience",
@@ -31,6 +32,14 @@ TORCH_FREE = [
     "clock",
     "ledger",
     "report",
+    "api",
+    "forecasting.forecast",
+    "runs.registry",
+    "plan.compare",
+    "cli",
+    "web.question",
+    "web.charts",
+    "web.gate",
     "recipes.code_detector.similarity",
 ]
 APART = {"train": {"virtual", "memory", "network", "clock", "forecasting", "plan"}}

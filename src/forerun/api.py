@@ -10,23 +10,11 @@ from typing import TYPE_CHECKING, Any
 from forerun.data.plan import plan_from_settings
 from forerun.errors import InvalidSettings, nearest
 from forerun.experience import StepObservation
-from forerun.forecasting.explain import explain_memory
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, MeasuredTimes
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device
-from forerun.memory.explanation import Explanation
-from forerun.models.footprint import ModelDescription
-from forerun.plan.choose import PlanLimits, make_plan
-from forerun.plan.cluster import make_cluster_plan
-from forerun.plan.cluster_outcome import ClusterPlan
-from forerun.plan.compare import compare_gpus
-from forerun.plan.fan_out import fan_out
-from forerun.plan.migrate import make_migration
-from forerun.plan.outcome import GpuComparison, Migration, RunPlan, WhatIf
-from forerun.plan.what_if import what_if
 from forerun.records import Forecast
-from forerun.runs.model_description import described
 from forerun.runs.registry import (
     load_recipe,
     open_experiment,
@@ -38,16 +26,19 @@ from forerun.runs.registry import (
 from forerun.settings.load import load_settings, settings_from
 from forerun.settings.plain import in_short
 from forerun.settings.schema import Settings
-from forerun.step.heads import GENERIC, generic_workload
+from forerun.step.generic import GENERIC
 from forerun.trace import Call
-from forerun.verify.alternatives import Alternative, OlderCausalLoss
-from forerun.verify.confirm import confirm
-from forerun.verify.explain_miss import explain_miss
-from forerun.verify.miss import MissExplanation
 from forerun.verify.recalibrate import with_experience
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported by the functions that need them: a forecast from kept traces answers in half a second
     from forerun.ledger.store import Ledger
+    from forerun.memory.explanation import Explanation
+    from forerun.models.footprint import ModelDescription
+    from forerun.plan.choose import PlanLimits
+    from forerun.plan.cluster_outcome import ClusterPlan
+    from forerun.plan.outcome import GpuComparison, Migration, RunPlan, WhatIf
+    from forerun.verify.alternatives import Alternative
+    from forerun.verify.miss import MissExplanation
 
 Target = Settings | Mapping[str, Any] | str | Path
 
@@ -143,8 +134,10 @@ def forecast_settings(
 
 def explain_settings(
     settings: Settings, device: Device, on_progress: Callable[[str], None] = lambda change: None
-) -> Explanation:
+) -> "Explanation":
     """Tensors alive at the memory peak of checked settings on a device, and the bytes that each setting would save."""
+    from forerun.forecasting.explain import explain_memory
+
     with _no_cycle_collection():
         return explain_memory(request_of(settings, device, None), on_progress)
 
@@ -155,15 +148,18 @@ def explain_step(
     observation: StepObservation,
     ledger: "Ledger | None" = None,
     on_progress: Callable[[str], None] = lambda cause: None,
-) -> tuple[Forecast, MissExplanation]:
+) -> "tuple[Forecast, MissExplanation]":
     """The forecast of checked settings, and what would explain that a user's step was measured otherwise."""
+    from forerun.verify.alternatives import OlderCausalLoss
+    from forerun.verify.explain_miss import explain_miss
+
     request = _request_maker(ledger)(settings, device)
 
-    def again(alternative: Alternative) -> Forecast:
+    def again(alternative: "Alternative") -> Forecast:
         changed = settings_from(settings.model_dump(), alternative.overrides)
         question = replace(request_of(changed, alternative.device or device, None), correction=request.correction)
         if alternative.has_older_loss:
-            question = replace(question, workload=OlderCausalLoss())
+            question = replace(question, own_workload=OlderCausalLoss())
         return make_forecast(question, model_steps(question))
 
     with _no_cycle_collection():
@@ -176,11 +172,13 @@ def plan_settings(
     devices: Sequence[Device],
     ledger: "Ledger | None" = None,
     *,
-    limits: PlanLimits | None = None,
+    limits: "PlanLimits | None" = None,
     allow: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda what: None,
-) -> RunPlan:
+) -> "RunPlan":
     """The settings to run with on the best of `devices`, within `limits`; `allow` widens what may be changed."""
+    from forerun.plan.choose import make_plan
+
     with _no_cycle_collection():
         return make_plan(settings, devices, _request_maker(ledger), limits=limits, allow=allow, on_progress=on_progress)
 
@@ -191,14 +189,17 @@ def plan_cluster_settings(
     counts: Sequence[int],
     ledger_url: str | None = None,
     *,
-    limits: PlanLimits | None = None,
+    limits: "PlanLimits | None" = None,
     workers: str = "1",
     on_progress: Callable[[str], None] = lambda what: None,
-) -> ClusterPlan:
+) -> "ClusterPlan":
     """The number of GPUs, of `counts`, and the layout to run with; `workers` is a number of processes, auto or ray.
 
     Scripts that ask for several processes start them below `if __name__ == "__main__"`.
     """
+    from forerun.plan.cluster import make_cluster_plan
+    from forerun.plan.fan_out import fan_out
+
     ask = RequestMaker(ledger_url)
     with _no_cycle_collection(), fan_out(workers) as fan:
         return make_cluster_plan(settings, device, counts, ask, limits=limits, fan=fan, on_progress=on_progress)
@@ -227,11 +228,13 @@ def migrate_settings(
     after: Device,
     ledger: "Ledger | None" = None,
     *,
-    limits: PlanLimits | None = None,
+    limits: "PlanLimits | None" = None,
     allow: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda what: None,
-) -> Migration:
+) -> "Migration":
     """Plans of one run on two GPUs, and what changes between them."""
+    from forerun.plan.migrate import make_migration
+
     with _no_cycle_collection():
         return make_migration(
             settings, before, after, _request_maker(ledger), limits=limits, allow=allow, on_progress=on_progress
@@ -243,23 +246,30 @@ def compare_settings(
     devices: Sequence[Device],
     ledger: "Ledger | None" = None,
     *,
-    limits: PlanLimits | None = None,
+    limits: "PlanLimits | None" = None,
     on_progress: Callable[[str], None] = lambda what: None,
-) -> GpuComparison:
+) -> "GpuComparison":
     """Time and cost of a run on each of `devices`, and which to take within `limits`."""
+    from forerun.forecasting.traces import is_kept
+    from forerun.plan.compare import compare_gpus
+
     with _no_cycle_collection():
-        return compare_gpus(settings, devices, _request_maker(ledger), limits=limits, on_progress=on_progress)
+        keeps = ledger is None and is_kept(settings) and all(device.kind == "cuda" for device in devices)
+        return compare_gpus(
+            settings, devices, _request_maker(ledger), limits=limits, keeps=keeps, on_progress=on_progress
+        )
 
 
 def confirm_plan(
-    plan: RunPlan,
+    plan: "RunPlan",
     settings: Settings,
     device: Device,
     ledger: "Ledger | None" = None,
     *,
     on_progress: Callable[[str], None] = lambda what: None,
-) -> RunPlan:
+) -> "RunPlan":
     """The plan of `settings` with a few real steps of its best candidates on `device`, the one here."""
+    from forerun.verify.confirm import confirm
 
     def forecast_of(candidate: Settings) -> Forecast:
         return forecast_settings(candidate, device, ledger=ledger)
@@ -272,8 +282,10 @@ def what_if_settings(
     device: Device,
     ledger: "Ledger | None" = None,
     on_progress: Callable[[str], None] = lambda what: None,
-) -> list[WhatIf]:
+) -> "list[WhatIf]":
     """Effect of each single change of checked settings on memory and time on a device."""
+    from forerun.plan.what_if import what_if
+
     with _no_cycle_collection():
         return what_if(settings, device, _request_maker(ledger), on_progress)
 
@@ -310,6 +322,8 @@ def describe_model(name: str, gpus: Sequence[str] = (), overrides: Sequence[str]
         UnknownModel: no catalogue name, words of one, hub id or folder with a configuration.
         UnknownDevice: no such GPU.
     """
+    from forerun.runs.model_description import described
+
     return described(name, [find_device(gpu) for gpu in gpus], overrides, forecast_settings)
 
 
@@ -331,9 +345,6 @@ def request_of(settings: Settings, device: Device, price_per_hour: float | None)
                 f"recipe: is for recipes; found workload={settings.workload!r}. Leave it out, or set workload to one "
                 f"of {', '.join(recipe_names())}."
             )
-        workload = generic_workload(settings.workload)
-        return ForecastRequest(
-            settings, workload, plan_from_settings(settings), device, price_per_hour, MeasuredTimes()
-        )
+        return ForecastRequest(settings, None, plan_from_settings(settings), device, price_per_hour, MeasuredTimes())
     names = ", ".join([*GENERIC, *recipe_names()])
     raise InvalidSettings(f"workload: one of {names}; found {settings.workload!r}.")

@@ -55,7 +55,8 @@ def compare(
         rows = group_of_devices(name) or [find_device(name)]
         selection |= {row.name: row for row in rows}
     devices = priced(list(selection.values()), price or [])
-    with ledger_if_any() as ledger, Console(stderr=True).status("comparing") as status:
+    names = [device.name for device in devices]
+    with ledger_if_any(names) as ledger, Console(stderr=True).status("comparing") as status:
 
         def on_progress(what: str) -> None:
             status.update(f"comparing: {what}")

@@ -70,10 +70,11 @@ def doctor(
     if benchmark is not None:
         _benchmark(benchmark, micro_batch_size, lengths or [128], as_json)
         return
+    from forerun.forecasting.traces import describe_traces
     from forerun.hardware.doctor import examine
     from forerun.report.hardware_tables import doctor_json, doctor_view
 
-    report = examine(ledger=ledger_url())
+    report = examine(ledger=ledger_url(), traces=describe_traces())
     if as_json:
         print_json(doctor_json(report))
     else:

@@ -45,7 +45,7 @@ def forecast(
     devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
     settings = resolve(target, overrides or ())
     log = Console(stderr=True).print
-    with ledger_if_any() as ledger:
+    with ledger_if_any([device.name for device in devices]) as ledger:
         forecasts = [forecast_settings(settings, device, price, ledger) for device in devices]
         what_ifs = [
             what_if_settings(settings, device, ledger, lambda change: log(f"trying {change}"))

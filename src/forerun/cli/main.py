@@ -27,8 +27,10 @@ from forerun.cli import (
     run_commands,
     sweep_command,
     tune_command,
+    ui_command,
     use_commands,
     verify_command,
+    watch_command,
 )
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, say_note
 from forerun.errors import ForerunError, NothingFits
@@ -40,7 +42,7 @@ app = typer.Typer(
     name="forerun",
     help="Know what a PyTorch training run will cost before you start it, then get exactly that.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 init_command.add_to(app)
@@ -50,8 +52,10 @@ plan_command.add_to(app)
 compare_command.add_to(app)
 audit_command.add_to(app)
 run_commands.add_to(app)
+watch_command.add_to(app)
 look_command.add_to(app)
 use_commands.add_to(app)
+ui_command.add_to(app)
 verify_command.add_to(app)
 sweep_command.add_to(app)
 tune_command.add_to(app)

@@ -3,7 +3,8 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,17 +16,65 @@ if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
     from forerun.plan.choose import PlanLimits
 
+
+def _starting(names: Sequence[str], word: str) -> list[str]:
+    return [name for name in names if name.startswith(word)]
+
+
+def complete_gpus(incomplete: str) -> list[str]:
+    """GPU names for the shell; of a comma-separated list the last one."""
+    from forerun.hardware.catalogue import devices
+
+    before, comma, word = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _starting([*(device.name for device in devices()), "cpu"], word)]
+
+
+def complete_targets(incomplete: str) -> list[str]:
+    """Recipes, their profiles, and files of settings for the shell."""
+    from forerun.runs.registry import target_names
+
+    files = [str(path) for end in ("yaml", "yml") for path in Path().glob(f"{incomplete}*.{end}")]
+    return [*_starting(target_names(), incomplete), *sorted(files)]
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Ids of the latest runs for the shell; none where the ledger cannot be opened."""
+    from forerun.errors import ForerunError
+    from forerun.ledger.store import open_ledger
+
+    try:
+        with open_ledger(ledger_url()) as ledger:
+            return _starting([*(row.id for row in ledger.runs(limit=50)), "last"], incomplete)
+    except ForerunError:
+        return []
+
+
 EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, EXIT_CRITERION_FAILED, EXIT_INTERRUPTED = 2, 3, 4, 130
 NOT_IN_DOCUMENT: Any = {"detail": {"timeline", "operators"}}
 """Parts of a forecast that are long and for drawing; the rest of `detail` says what the forecast was made with."""
-TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="A recipe's name or a YAML file of settings.")]
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET", help="A recipe's name or a YAML file of settings.", autocompletion=complete_targets
+    ),
+]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's id, a unique beginning of it, or `last`.", autocompletion=complete_runs
+    ),
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a setting by its dotted path; repeat.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 GpuOption = Annotated[
-    list[str] | None, typer.Option("--gpu", metavar="NAME", help="Catalogue name, or cpu; comma-separated or repeated.")
-]
+    list[str] | None,
+    typer.Option(
+        "--gpu", metavar="NAME", help="Catalogue name, or cpu; comma-separated or repeated.",
+        autocompletion=complete_gpus,
+    ),
+]  # fmt: skip
 WhatIfOption = Annotated[
     bool, typer.Option("--what-if", help="Add a line for each change of settings: memory and time with it.")
 ]
@@ -76,9 +125,18 @@ def print_json(document: BaseModel | dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def ledger_if_any() -> "Iterator[Ledger | None]":
-    """The ledger, or None with a message on stderr where it cannot be opened; for commands that can do without."""
+def ledger_if_any(gpus: Sequence[str] = ()) -> "Iterator[Ledger | None]":
+    """The ledger, or None with a message on stderr where it cannot be opened; for commands that can do without.
+
+    With `gpus`, None too where it has nothing on any of them.
+    """
     from rich.console import Console
+
+    from forerun.ledger.place import may_know
+
+    if gpus and not may_know(ledger_url(), gpus):
+        yield None
+        return
 
     from forerun.errors import LedgerConflict
     from forerun.ledger.store import open_ledger
@@ -95,6 +153,6 @@ def ledger_if_any() -> "Iterator[Ledger | None]":
 
 def ledger_url() -> str:
     """URL of the ledger: FORERUN_LEDGER, or the user's own SQLite file. The environment is read only here."""
-    from forerun.ledger.store import default_url
+    from forerun.ledger.place import default_url
 
     return os.environ.get("FORERUN_LEDGER") or default_url()

@@ -9,6 +9,7 @@ from forerun.cli.options import (
     EXIT_CRITERION_FAILED,
     EXIT_INTERRUPTED,
     JsonOption,
+    RunArgument,
     SetOption,
     TargetArgument,
     ledger_url,
@@ -30,7 +31,6 @@ LogOption = Annotated[
 UnsafeOption = Annotated[
     bool, typer.Option("--unsafe", help="Run code that a model wrote even where the kernel cannot shut it in.")
 ]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or `last`.")]
 
 
 def add_to(app: typer.Typer) -> None:

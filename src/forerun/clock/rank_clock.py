@@ -123,11 +123,11 @@ class RankClock:
 
     def play(self, call: int, phase: Phase, count: int = 1) -> Exchange | None:
         """Issue and run one operator, which counts as `count`; its exchange with other ranks, if it is one."""
-        timed = self.calls[call]
+        timed, name = self.calls[call], phase._value_
         seconds, exchange = timed.device_seconds, None
         if self.is_host:
             self.busy["host"] += timed.host_seconds
-            self.busy[phase.value] += seconds
+            self.busy[name] += seconds
             self.device += timed.host_seconds + seconds
         elif timed.role in EXCHANGES or timed.role is Role.BESIDE_HOST:
             self.host += timed.host_seconds
@@ -139,11 +139,11 @@ class RankClock:
                 if timed.has_flops and self.communication_share:
                     seconds = self._beside_ranks(seconds, self.device + wait)
                 self.busy["host"] += wait
-                self.busy[phase.value] += seconds
+                self.busy[name] += seconds
                 self.device += wait + seconds
             if timed.syncs:  # `.item()` and `nonzero` return when the device has caught up
                 self.host = max(self.host, self.device)
-        total = self.totals[(timed.name, phase.value)]
+        total = self.totals[(timed.name, name)]
         total[0] += count
         total[1] += count * seconds
         return exchange

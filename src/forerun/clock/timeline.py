@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from forerun.clock.costs import Costs
 from forerun.clock.rank_clock import Exchange, RankClock
-from forerun.clock.timed_calls import EXCHANGES, timed_calls
+from forerun.clock.timed_calls import EXCHANGES, Role, timed_calls
 from forerun.records import OperatorTime, StepPhases
 from forerun.trace import OP, Op, Phase, Trace
 
@@ -32,17 +32,17 @@ class StepTime:
 
 def replay_clock(trace: Trace, costs: Costs) -> StepTime:
     """Time of the warm step of `trace` at `costs`."""
-    player, later = _Player(trace, costs), trace.accumulation - 1
-    for ops, count, is_traced_once in _micro_steps(trace, later):
+    player, later, places = _Player(trace, costs), trace.accumulation - 1, _warm_ops(trace)
+    for ops, count, is_traced_once in _micro_steps(trace, places, later):
         traced_count = len(player.ends)
         player.run(ops, count)
         if not is_traced_once:
             del player.ends[traced_count:]
     player.join_ranks()
-    player.run([index for index in _warm_ops(trace) if trace.ops[index].phase is Phase.OPTIMIZER], 1)
+    player.run([index for index in places if trace.ops[index].phase is Phase.OPTIMIZER], 1)
     player.clock.finish()
     repeats = {0: 1, 1: later, -1: 1}
-    warm = [trace.ops[index] for index in _warm_ops(trace)]
+    warm = [trace.ops[index] for index in places]
     flops = [(op, trace.calls[op.call].flops * repeats[op.micro_step]) for op in warm]
     return StepTime(
         phases=StepPhases(**{f"{name}_seconds": seconds for name, seconds in player.clock.busy.items()}),
@@ -87,13 +87,13 @@ def _warm_ops(trace: Trace) -> list[int]:
     return [index for index in warm if trace.ops[index].phase is not Phase.PREPARE]
 
 
-def _micro_steps(trace: Trace, later: int) -> list[tuple[list[int], int, bool]]:
+def _micro_steps(trace: Trace, warm: Sequence[int], later: int) -> list[tuple[list[int], int, bool]]:
     """Operators, how often they run, and whether these plays stand for traced ones: the first micro-step, then `later`
     ones like the second.
 
     What belongs to no micro-step (DDP's reductions) runs beside the last one only.
     """
-    places = {i: trace.ops[i].micro_step for i in _warm_ops(trace) if trace.ops[i].phase is not Phase.OPTIMIZER}
+    places = {i: trace.ops[i].micro_step for i in warm if trace.ops[i].phase is not Phase.OPTIMIZER}
     first, second = [i for i, at in places.items() if at <= 0], [i for i, at in places.items() if at == 1]
     if not second or all(at >= 0 for at in places.values()):
         return [(first, 1, True), (second, later, True)]
@@ -105,6 +105,8 @@ def _micro_steps(trace: Trace, later: int) -> list[tuple[list[int], int, bool]]:
 def waits_by_op(trace: Trace) -> dict[int, list[int]]:
     """Where the program waits for exchanges: of each op that follows a wait the ops that it waits for."""
     places: dict[int, list[int]] = {}
+    if not trace.waits:
+        return {}
     for place, op in trace.waits:
         places.setdefault(place, []).append(op)
     awaited: dict[int, list[int]] = {}
@@ -127,14 +129,20 @@ class _Player:
         self.ends: list[float] = []
         self._waits = waits_by_op(trace)
         self._exchanges: dict[int, Exchange] = {}
+        meetings = EXCHANGES | {Role.BESIDE_HOST, Role.COPY_OUT}
+        self._is_alone = not self._waits and not any(call.role in meetings for call in self.clock.calls)
 
     def run(self, ops: Sequence[int], repeats: int) -> None:
         """Play `ops` once; the time of further repeats is that of a second play."""
         if not ops or repeats < 1:
             return
+        clock, traced = self.clock, self.trace.ops
         for index in ops:
-            self.play(index, 1)
-            self.ends.append(self.clock.device)
+            if self._is_alone:  # nothing is ever waited for
+                clock.play(traced[index].call, traced[index].phase)
+            else:
+                self.play(index, 1)
+            self.ends.append(clock.device)
         # A second play finds the clocks as a running step leaves them; further ones would repeat it.
         if repeats > 1:
             before = dict(self.clock.busy)

@@ -11,6 +11,7 @@ from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.sizes import largest_that_fits
+from forerun.forecasting.traces import step_trace
 from forerun.memory.card import replay_on_card
 from forerun.memory.explain import by_module, live_at_peak, op_at_peak
 from forerun.memory.explanation import Explanation, Lever
@@ -18,7 +19,6 @@ from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
-from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
 LARGEST, MODULES = 10, 12
 Change = dict[str, Any]
@@ -46,7 +46,7 @@ def _largest(request: ForecastRequest, on_progress: Callable[[str], None]) -> in
     length = request.plan.longest.length
 
     def trace(size: int) -> Trace:
-        return trace_step_by_blocks(request.settings, request.workload, request.device, BatchShape(size, length))
+        return step_trace(request, BatchShape(size, length))
 
     return largest_that_fits(trace, request.device)
 
@@ -93,9 +93,7 @@ def candidate_changes(settings: Settings) -> list[tuple[str, list[str], bool]]:
 
 def _replay(request: ForecastRequest, *, keep_lines: bool = False) -> tuple[Trace, MemoryReplay]:
     size, length = request.settings.batch.micro_batch_size, request.plan.longest.length
-    trace = trace_step_by_blocks(
-        request.settings, request.workload, request.device, BatchShape(size, length), keep_lines=keep_lines
-    )
+    trace = step_trace(request, BatchShape(size, length), keep_lines=keep_lines)
     if request.device.kind == "cpu":
         return trace, replay_memory(trace, is_host=True)
     return trace, replay_on_card(trace, request.device).memory

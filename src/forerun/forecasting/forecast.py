@@ -270,7 +270,7 @@ def _timeline(model: StepModel) -> list[TimelinePoint]:
     """Memory over the longest step, thinned out but with its peak kept."""
     curve, ends = model.memory.curve, model.longest.time.ends
     stride = max(1, len(curve) // TIMELINE_POINTS)
-    peak = max(range(len(curve)), key=lambda i: curve[i].live.total_bytes)
+    peak = max(range(len(curve)), key=lambda i: curve[i].total_bytes)
     return [
         TimelinePoint(seconds=ends[i], phase=curve[i].phase.value, bytes=MemoryBreakdown(**curve[i].live.model_dump()))
         for i in range(len(curve))

@@ -1,13 +1,16 @@
 """The question that a forecast answers: settings, workload, batch plan, device, and times measured by the caller."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from forerun.data.plan import BatchPlan
 from forerun.errors import InvalidSettings
 from forerun.experience import Correction, DeviceCalibration
 from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
-from forerun.step.workload import Workload
+
+if TYPE_CHECKING:  # a request whose traces are kept needs no PyTorch
+    from forerun.step.workload import Workload
 
 BF16 = ("bf16-mixed", "bf16-true")
 FP16 = ("fp16-mixed", "fp16-true")
@@ -49,7 +52,8 @@ class ForecastRequest:
     """One question: which step, on which data and device, and what is known of it."""
 
     settings: Settings
-    workload: Workload
+    own_workload: "Workload | None"
+    """A recipe's workload, or one on somebody's data; None: the generic one that the settings name."""
     plan: BatchPlan
     device: Device
     price_per_hour: float | None = None
@@ -67,6 +71,15 @@ class ForecastRequest:
             raise InvalidSettings(
                 f"price: dollars per hour of one device, 0 to {HIGHEST_PRICE:,.0f}; found {price:g}. Correct it."
             )
+
+    @property
+    def workload(self) -> "Workload":
+        """Model, batch and loss of the step."""
+        if self.own_workload is not None:
+            return self.own_workload
+        from forerun.step.heads import generic_workload
+
+        return generic_workload(self.settings.workload)
 
 
 def require_precision(settings: Settings, device: Device) -> None:

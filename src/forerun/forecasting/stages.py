@@ -13,13 +13,13 @@ from forerun.clock.job_step import JobStep, RankStep, RankTime, job_step, rank_s
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
 from forerun.forecasting.kinds import as_text
+from forerun.forecasting.request import ForecastRequest
+from forerun.forecasting.traces import stage_trace
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.records import Range, RankKind, StepPhases
 from forerun.settings.schema import Settings
-from forerun.step.workload import Workload
 from forerun.trace import Trace
-from forerun.virtual.trace_step import trace_step
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class TracedPipeline:
         return self.settings.batch.gradient_accumulation_steps
 
 
-def trace_pipeline(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> TracedPipeline:
+def trace_pipeline(request: ForecastRequest, shape: BatchShape) -> TracedPipeline:
     """Trace each stage.
 
     Raises:
         UntraceableOp, InvalidSettings, NotSupported, UnknownModel: as `trace_step`.
     """
-    parallel = settings.parallel
+    settings, parallel = request.settings, request.settings.parallel
     count, one_round = settings.batch.gradient_accumulation_steps, parallel.pipeline
     # a round is under way at most, as the first comes back before the next goes in; with parts the ends meet later
     full = one_round + 1 if parallel.virtual_stages == 1 else (parallel.virtual_stages + 1) * one_round
@@ -52,7 +52,7 @@ def trace_pipeline(settings: Settings, workload: Workload, device: Device, shape
     def traced(micro_batches: int) -> list[Trace]:
         batch = settings.batch.model_copy(update={"gradient_accumulation_steps": micro_batches})
         short = settings.model_copy(update={"batch": batch})
-        return [trace_step(short, workload, device, shape, stage=stage) for stage in range(parallel.pipeline)]
+        return [stage_trace(request, short, shape, stage) for stage in range(parallel.pipeline)]
 
     more = one_round if parallel.virtual_stages > 1 else 1  # interleaved schedules go on round by round
     rest = (count - full) % more

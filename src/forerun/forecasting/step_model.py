@@ -1,18 +1,14 @@
 """Memory and time of a run's steps: traced at a few batch lengths, replayed, and put together over the batch plan."""
 
 import math
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
 from forerun.clock.between_ranks import job_of_trace
 from forerun.clock.costs import Costs
-from forerun.clock.measured import MeasuredCosts
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
@@ -22,23 +18,16 @@ from forerun.forecasting.compiling import compiling_seconds
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.stages import forecast_pipeline, trace_pipeline
+from forerun.forecasting.traces import generation_trace, scoring_trace, step_trace
 from forerun.hardware.catalogue import Device
-from forerun.hardware.host_memory import freed_memory_held
-from forerun.hardware.micro_benchmarks import CPU_COPIES, copy_speed, disk_speed, matmul_peak, step_overhead_seconds
-from forerun.hardware.processor_time import ProcessorTime
 from forerun.memory.allocator import round_size
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.records import MemoryBreakdown, RankKind
 from forerun.trace import Call, Category, Trace
 from forerun.units import GIGA
-from forerun.virtual.operator_timing import NEAR_BYTES, time_calls
-from forerun.virtual.repeated_blocks import trace_step_by_blocks
-from forerun.virtual.trace_step import trace_generation, trace_scoring
 
 DATA = "data_seconds"
-CROWDED = 0.1
-"""Share of the processors that other work may take from our threads while operators are timed."""
 STATED_DISK_BYTES_PER_SECOND = 1 * GIGA
 """Checkpoint writes on a rented machine; stated, not measured."""
 
@@ -161,15 +150,13 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
     shapes = shapes_to_trace(request.plan, settings.batch.micro_batch_size)
     if shapes[-1].length < request.plan.longest.length:
         shapes.append(BatchShape(settings.batch.micro_batch_size, request.plan.longest.length))
-    traces = [trace_step_by_blocks(settings, request.workload, device, shape) for shape in shapes]
+    traces = [step_trace(request, shape) for shape in shapes]
     frozen = []
     if settings.schedule.frozen_encoder_epochs > 0:
-        frozen = [
-            trace_step_by_blocks(settings, request.workload, device, shape, frozen_encoder=True) for shape in shapes
-        ]
+        frozen = [step_trace(request, shape, frozen_encoder=True) for shape in shapes]
     middle = shapes[len(shapes) // 2]
     evaluates = settings.evaluation.examples or request.times.final_evaluation_examples
-    scoring = [trace_scoring(settings, request.workload, device, middle)] if evaluates else []
+    scoring = [scoring_trace(request, middle)] if evaluates else []
     evaluation = evaluation_traces(request) if evaluates else {}
     generation = evaluation.get("generation")
     evaluated = [*scoring, *([generation] if generation else [])]
@@ -201,7 +188,7 @@ def _model_pipeline(request: ForecastRequest) -> StepModel:
             "h100-80gb."
         )
     shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
-    pipeline = trace_pipeline(settings, request.workload, device, shape)
+    pipeline = trace_pipeline(request, shape)
     costs = choose_costs(device, [*pipeline.longer, *pipeline.shorter], request.calibration)
     job = forecast_pipeline(pipeline, device, costs)
     return StepModel(
@@ -213,11 +200,10 @@ def _model_pipeline(request: ForecastRequest) -> StepModel:
 
 def evaluation_traces(request: ForecastRequest) -> dict[str, Trace]:
     """Scoring, and generation where the model does that, at the longest length in batches as in training."""
-    settings, device = request.settings, request.device
-    shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
+    shape = BatchShape(request.settings.batch.micro_batch_size, request.plan.longest.length)
     prompts = BatchShape(shape.size, request.times.generated.longest_prompt or shape.length)
-    generation = trace_generation(settings, request.workload, device, prompts)
-    traces = {"scoring": trace_scoring(settings, request.workload, device, shape)}
+    generation = generation_trace(request, prompts)
+    traces = {"scoring": scoring_trace(request, shape)}
     return traces if generation is None else {**traces, "generation": generation}
 
 
@@ -257,44 +243,9 @@ def choose_costs(
             device, tf32=traces[0].tf32, world_size=traces[0].world_size, calibration=calibration,
             job=job_of_trace(device, traces[0]),
         )  # fmt: skip
-    here, processors = torch.device("cpu"), ProcessorTime()
-    # timed as the step runs: the training loop keeps freed memory too, and fresh pages would be slower
-    with freed_memory_held():
-        seconds: dict[Call, float] = dict(timed_calls or {})
-        for trace, near in [*((trace, 0) for trace in traces), *((trace, NEAR_BYTES) for trace in evaluated)]:
-            seconds = time_calls(
-                trace, here, earlier_seconds=seconds, is_crowded=lambda: crowd(processors) > 0, near_bytes=near
-            )  # fmt: skip
-        share = crowd(processors)
-        beside = f" beside other work that took {share:.0%} of the processors" if share else ""
-        if timed_calls is not None:
-            timed_calls.update(seconds)
-        if calibration is None:
-            return MeasuredCosts(
-                description=f"operators timed on this device{beside}",
-                seconds=seconds,
-                overhead_seconds=step_overhead_seconds(here),
-                copy_bytes_per_second={size: copy_speed(here, size) for size in CPU_COPIES},
-                flops_per_second=matmul_peak(here, torch.float32),
-                is_host=True,
-            )
-    return MeasuredCosts(
-        seconds=seconds,
-        overhead_seconds=calibration.operator_host_seconds,
-        copy_bytes_per_second=calibration.copy_bytes_per_second,
-        flops_per_second=calibration.peak_flops_per_second("float32") or matmul_peak(here, torch.float32),
-        is_host=True,
-        random_seconds=calibration.compiled_random_seconds or 0.0,
-        description=f"operators timed on this device{beside}, which is calibrated",
-        evidence="calibrated",
-    )
+    from forerun.forecasting.host_costs import host_costs  # operators are timed with PyTorch
 
-
-def crowd(processors: ProcessorTime) -> float:
-    """Share of the processors that other processes used since then, where too few were left for our threads; else 0."""
-    others, _ = processors.shares()
-    idle = 1 - torch.get_num_threads() / (os.cpu_count() or 1)
-    return others if others is not None and others > max(0.0, idle) + CROWDED else 0.0
+    return host_costs(traces, calibration, timed_calls, evaluated)
 
 
 def _disk(request: ForecastRequest) -> tuple[float, str]:
@@ -303,6 +254,8 @@ def _disk(request: ForecastRequest) -> tuple[float, str]:
         return request.calibration.disk_write_bytes_per_second, ""
     if request.device.kind != "cpu":
         return STATED_DISK_BYTES_PER_SECOND, ""
+    from forerun.hardware.micro_benchmarks import disk_speed
+
     try:
         return disk_speed(Path.cwd())[0], ""
     except FilesNotWritten as error:
@@ -314,5 +267,7 @@ def _peak(device: Device, trace: Trace, costs: Costs) -> float:
     """FLOP/s that mfu is measured against."""
     if device.kind == "cuda":
         return device.peak("tfloat32" if trace.tf32 else trace.compute_dtype)
-    probe = matmul_peak(torch.device("cpu"), getattr(torch, trace.compute_dtype))
-    return max([probe, *(call.flops / costs.device_seconds(call) for call in trace.calls if call.flops)])
+    from forerun.forecasting.host_costs import measured_peak
+
+    rates = (call.flops / costs.device_seconds(call) for call in trace.calls if call.flops)
+    return max([measured_peak(trace.compute_dtype), *rates])

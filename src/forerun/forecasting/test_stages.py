@@ -55,9 +55,9 @@ def test_further_micro_batches_take_what_the_pipeline_repeats(monkeypatch, sched
     asked = settings(14, schedule=schedule, virtual_stages=virtual)
     short = forerun.forecast(asked, gpu="h100-80gb")
 
-    def whole(settings, workload, gpu, shape):
-        traces = [module.trace_step(settings, workload, gpu, shape, stage=stage) for stage in range(2)]
-        return module.TracedPipeline(settings, traces, [])
+    def whole(request, shape):
+        traces = [module.stage_trace(request, request.settings, shape, stage) for stage in range(2)]
+        return module.TracedPipeline(request.settings, traces, [])
 
     monkeypatch.setattr("forerun.forecasting.step_model.trace_pipeline", whole)
     full = forerun.forecast(asked, gpu="h100-80gb")

@@ -9,8 +9,8 @@ import torch
 
 import forerun
 from forerun.errors import FilesNotWritten
-from forerun.forecasting import step_model
-from forerun.forecasting.step_model import CROWDED, crowd
+from forerun.forecasting.host_costs import CROWDED, crowd
+from forerun.hardware import micro_benchmarks
 from forerun.trace import Trace
 from forerun.virtual import operator_timing
 from forerun.virtual.operator_timing import CROWDED_VISITS, VISITS, time_calls
@@ -72,7 +72,7 @@ def test_a_full_disk_is_no_reason_not_to_forecast(monkeypatch):
     def full(folder):
         raise FilesNotWritten("The speed of the disk under /here cannot be measured with 64 MiB: full. Free space.")
 
-    monkeypatch.setattr(step_model, "disk_speed", full)
+    monkeypatch.setattr(micro_benchmarks, "disk_speed", full)
     forecast = forerun.forecast(
         {"name": "d", "workload": "causal-lm", "model": {"name": "tiny-gpt2"}, "data": {"examples": 8},
          "batch": {"sequence_length": 16}}, gpu="cpu",

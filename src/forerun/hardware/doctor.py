@@ -73,6 +73,8 @@ class DoctorReport(Record):
     home: str
     home_is_writable: bool
     ledger: str | None
+    traces: str | None = None
+    """Where traces are kept, how many and how large; null where nobody said."""
     problems: tuple[HealthProblem, ...]
 
     @property
@@ -109,6 +111,7 @@ def examine(
     folder: Path | None = None,
     home: Path | None = None,
     ledger: str | None = None,
+    traces: str | None = None,
     readers: Readers | None = None,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> DoctorReport:
@@ -118,6 +121,7 @@ def examine(
         folder: where runs would be written; the current folder when None.
         home: where the default ledger lives; the user's home when None.
         ledger: place of the ledger, shown as it is.
+        traces: where traces are kept, shown as it is.
         readers: sources of detection; the real ones when None.
         free_bytes: free space of the disk that holds a folder, in bytes.
     """
@@ -141,6 +145,7 @@ def examine(
         home=str(home),
         home_is_writable=home_is_writable,
         ledger=ledger,
+        traces=traces,
         problems=tuple(problems),
     )
 

@@ -5,7 +5,6 @@ latest event. Several processes may write at once; SQLite waits for its lock. Do
 """
 
 import datetime as dt
-import os
 import secrets
 import warnings
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, Ope
 
 from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, nearest
 from forerun.experience import DeviceCalibration, StepObservation
+from forerun.ledger.place import default_url as default_url
 from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
 
 SCHEMA_VERSION = 1
@@ -115,12 +115,6 @@ class OutcomeRow:
     settings: dict[str, Any]
     forecast: Forecast
     measurement: Measurement | StepObservation
-
-
-def default_url() -> str:
-    """URL of a SQLite file in the user's data folder."""
-    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return f"sqlite:///{home / 'forerun' / 'ledger.sqlite'}"
 
 
 def open_ledger(url: str) -> "Ledger":

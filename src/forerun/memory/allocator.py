@@ -76,20 +76,20 @@ class Pool:
     def add(self, block: MemoryBlock) -> None:
         """Put a free block in order."""
         if block.is_mapped:
-            bisect.insort(self.free, (block.size, block.address, block), key=lambda entry: entry[:2])
+            bisect.insort(self.free, (block.size, block.address, block))  # no two have one address
         else:
-            bisect.insort(self.unmapped, (block.address, block), key=lambda entry: entry[0])
+            bisect.insort(self.unmapped, (block.address, block))
 
     def remove(self, block: MemoryBlock) -> None:
         """Take a free block out of the order."""
         if block.is_mapped:
-            self.free.pop(bisect.bisect_left(self.free, (block.size, block.address), key=lambda entry: entry[:2]))
+            self.free.pop(bisect.bisect_left(self.free, (block.size, block.address)))  # type: ignore[arg-type]
         else:
-            self.unmapped.pop(bisect.bisect_left(self.unmapped, block.address, key=lambda entry: entry[0]))
+            self.unmapped.pop(bisect.bisect_left(self.unmapped, (block.address,)))  # type: ignore[arg-type]
 
     def at_least(self, size: int) -> int:
         """Index in `free` of the smallest block of `size` or more."""
-        return bisect.bisect_left(self.free, (size, 0), key=lambda entry: entry[:2])
+        return bisect.bisect_left(self.free, (size, 0))  # type: ignore[arg-type]
 
 
 class CachingAllocator:
@@ -123,7 +123,8 @@ class CachingAllocator:
         block.is_free = False
         self._live[key] = block
         self.allocated_bytes += block.size
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
 
     def free(self, key: int) -> None:
         """Take back what the storage `key` has; unknown keys had zero bytes."""
@@ -156,7 +157,9 @@ class CachingAllocator:
         self.peak_allocated_bytes, self.peak_reserved_bytes = self.allocated_bytes, self.reserved_bytes
 
     def _pool(self, stream: int, *, is_small: bool) -> Pool:
-        return self._pools.setdefault((stream, is_small), Pool(is_small))
+        if (pool := self._pools.get((stream, is_small))) is None:
+            pool = self._pools[stream, is_small] = Pool(is_small)
+        return pool
 
     def _cached(self, pool: Pool, size: int) -> MemoryBlock | None:
         """The free block that serves `size` best, taken out of the pool."""

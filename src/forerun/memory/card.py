@@ -34,19 +34,27 @@ class CardReplay:
 
 
 def replay_on_card(
-    trace: Trace, device: Device, *, options: AllocatorOptions | None = None, passes: int = 8
-) -> CardReplay:
-    """Replay `trace` on the GPU `device`."""
+    trace: Trace, device: Device, *, options: AllocatorOptions | None = None, passes: int = 8,
+    keeps_curve: bool = True, roomy_replays: dict[tuple[int, ...], MemoryReplay] | None = None,
+) -> CardReplay:  # fmt: skip
+    """Replay `trace` on the GPU `device`.
+
+    What the trace needs with nothing in its way is looked up in, and added to, `roomy_replays`: cards with the same
+    library workspaces share it.
+    """
     context, total = _outside(trace, device), device.memory_bytes
     blocks = workspace_bytes(device)
 
     def replay(limit: float | None) -> MemoryReplay:
         capacity = None if limit is None else int(limit)
         return replay_memory(
-            trace, workspace_bytes=blocks, passes=passes, options=options, capacity_bytes=capacity
+            trace, workspace_bytes=blocks, passes=passes, options=options, capacity_bytes=capacity,
+            keeps_curve=keeps_curve,
         )  # fmt: skip
 
-    roomy = replay(None)
+    others = {} if roomy_replays is None else roomy_replays
+    roomy = others.get(tuple(blocks)) or replay(None)
+    others[tuple(blocks)] = roomy
     needed_bytes = roomy.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative
     if needed_bytes <= total:
         return CardReplay(roomy, True, _range(roomy, device, trace, trace.paged_bytes, needed_bytes), False)

@@ -9,21 +9,34 @@ later, else *temporary*. Sizes are what the allocator hands out, so that the cat
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from forerun.memory.allocator import AllocatorOptions, CachingAllocator
 from forerun.memory.heap import Heap
 from forerun.records import MemoryBreakdown
 from forerun.trace import ALLOCATE, FREE, OP, Category, Phase, Storage, Trace
 
+PLACES = {category: place for place, category in enumerate(Category)}
+"""Where a category is among the sizes of a moment."""
 
-@dataclass(frozen=True)
-class Moment:
+
+class Moment(NamedTuple):
     """Live bytes by category just after the event at index `event` of the trace."""
 
     event: int
     phase: Phase
-    live: MemoryBreakdown
+    sizes: tuple[int, ...]
+    """In the order of `Category`."""
+
+    @property
+    def live(self) -> MemoryBreakdown:
+        """The same with names."""
+        return _breakdown(self.sizes)
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return sum(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -48,43 +61,45 @@ def replay_memory(
     passes: int = 8,
     options: AllocatorOptions | None = None,
     capacity_bytes: int | None = None,
+    keeps_curve: bool = True,
 ) -> MemoryReplay:
     """Play `trace` through the allocator of a GPU, or of the host when `is_host`.
 
     `workspace_bytes` are blocks that libraries hold through the allocator from the first matrix product on. `passes` is
     how often the warm step is played at most: the cache that earlier steps leave decides which blocks later ones get,
-    until two passes are alike. The returned account is that of the pass with the highest peak.
+    until two passes are alike. The returned account is that of the pass with the highest peak, its curve empty where
+    nobody asks for it (`keeps_curve`).
 
     Raises:
         SimulatedOutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
     """
     allocator: _Allocator = Heap() if is_host else CachingAllocator(capacity_bytes, options)
-    live: dict[Category, int] = dict.fromkeys(Category, 0)
-    sizes: dict[int, int] = {}
-    account = _Account(trace, allocator, live, sizes)
+    live, sizes = [0] * len(PLACES), dict[int, int]()
+    places = [PLACES[category(storage)] for storage in trace.storages]
+    account = _Account(trace, allocator, live, sizes, places, keeps_curve)
     account.play(0, trace.warm_from)
     for number, size in enumerate(workspace_bytes):
         allocator.allocate(-1 - number, size)
-        live[Category.OTHER] += allocator.block_bytes(-1 - number)
-    best, carried, peaks_before = account, carried_storages(trace), None
+        live[PLACES[Category.OTHER]] += allocator.block_bytes(-1 - number)
+    best, carried, peaks_before, is_first = account, carried_storages(trace), None, True
     # A first step fills the cache with blocks that later steps split otherwise, so one pass can peak too low.
     for _ in range(passes):
-        account = _Account(trace, allocator, live, sizes)
+        account = _Account(trace, allocator, live, sizes, places, keeps_curve)
         account.play(trace.warm_from, len(trace.events))
         account.hand_over(carried)
-        peaks = account.peak.total_bytes, allocator.peak_reserved_bytes
-        if account.peak.total_bytes > best.peak.total_bytes or best.curve == []:
-            best = account
+        peaks = account.peak_bytes, allocator.peak_reserved_bytes
+        if account.peak_bytes > best.peak_bytes or is_first:
+            best, is_first = account, False
         if peaks == peaks_before:
             break
         peaks_before = peaks
     return MemoryReplay(
-        peak_allocated_bytes=best.peak.total_bytes,
-        peak_reserved_bytes=max(allocator.peak_reserved_bytes, best.peak.total_bytes),
-        breakdown=best.peak,
+        peak_allocated_bytes=best.peak_bytes,
+        peak_reserved_bytes=max(allocator.peak_reserved_bytes, best.peak_bytes),
+        breakdown=_breakdown(best.peak),
         curve=tuple(best.curve),
         start_bytes=best.start_bytes,
-        end_bytes=sum(live.values()),
+        end_bytes=sum(live),
         peak_event=best.peak_event,
     )
 
@@ -128,34 +143,42 @@ class _Account:
 
     trace: Trace
     allocator: _Allocator
-    live: dict[Category, int]
+    live: list[int]
     sizes: dict[int, int]
+    places: list[int]
+    """Place of each storage's category in `live`."""
+    keeps_curve: bool
     curve: list[Moment] = field(default_factory=list)
     start_bytes: int = 0
+    peak: tuple[int, ...] = ()
     peak_event: int = 0
 
     def play(self, start: int, stop: int) -> None:
-        self.start_bytes = total = peak = sum(self.live.values())
-        self.peak = self._breakdown()
+        live, places, storages, ops = self.live, self.places, self.trace.storages, self.trace.ops
+        self.start_bytes = total = peak = sum(live)
+        self.peak = tuple(live)
         for position in range(start, stop):
             kind, index = self.trace.events[position]
             if kind == OP:
-                phase = self.trace.ops[index].phase
-                if phase is not Phase.PREPARE:
-                    self.curve.append(Moment(position, phase, self._breakdown()))
+                if self.keeps_curve and (phase := ops[index].phase) is not Phase.PREPARE:
+                    self.curve.append(Moment(position, phase, tuple(live)))
                 continue
-            storage = self.trace.storages[index]
+            storage = storages[index]
+            # one that is allocated may be there: left by the pass before and taken over by nothing
+            size = -self._drop(index) if index in self.sizes else 0
             if kind == ALLOCATE:
-                size = -self._drop(index)  # left by the pass before and taken over by nothing
                 self.allocator.allocate(index, storage.bytes, storage.stream)
                 self.sizes[index] = self.allocator.block_bytes(index)
                 size += self.sizes[index]
-            else:
-                size = -self._drop(index)
             total += size
-            self.live[category(storage)] += size
+            live[places[index]] += size
             if total > peak:
-                peak, self.peak, self.peak_event = total, self._breakdown(), position
+                peak, self.peak, self.peak_event = total, tuple(live), position
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most that was allocated at once."""
+        return sum(self.peak)
 
     def hand_over(self, carried: dict[int, int]) -> None:
         """At the end of a pass, let what it leaves take the place of what the pass before had left."""
@@ -163,15 +186,18 @@ class _Account:
             size = self.sizes.pop(newer, 0)
             self.allocator.rename(newer, older)
             self.sizes[older] = size
-            self.live[category(self.trace.storages[newer])] -= size
-            self.live[category(self.trace.storages[older])] += size
+            self.live[self.places[newer]] -= size
+            self.live[self.places[older]] += size
 
     def _drop(self, index: int) -> int:
         self.allocator.free(index)
         return self.sizes.pop(index, 0)
 
-    def _breakdown(self) -> MemoryBreakdown:
-        return MemoryBreakdown.model_construct(None, **{f"{c.value}_bytes": size for c, size in self.live.items()})
+
+def _breakdown(sizes: Sequence[int]) -> MemoryBreakdown:
+    return MemoryBreakdown.model_construct(
+        None, **{f"{c.value}_bytes": size for c, size in zip(PLACES, sizes, strict=True)}
+    )  # fmt: skip
 
 
 def category(storage: Storage) -> Category:

@@ -5,14 +5,16 @@ Code of others is given what a user wrote; it refuses by whatever exception it c
 """
 
 import contextlib
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from torch import OutOfMemoryError, nn
-from torch.nn.modules.module import register_module_module_registration_hook
+from typing import TYPE_CHECKING, Any
 
 from forerun.errors import ForerunError, InvalidSettings
+
+if TYPE_CHECKING:  # the catalogue of models is read without PyTorch
+    from torch import nn
 
 MOST_MODULES = 100_000
 """Parts of one model: DeepSeek-V3 with every expert a module of its own has 46,000. Building so many takes seconds."""
@@ -20,18 +22,28 @@ LONGEST_CAUSE = 300
 
 
 @contextlib.contextmanager
-def guarded(refusal: type[ForerunError], attempt: str, remedy: str) -> Iterator[None]:
+def guarded(refusal: type[ForerunError], attempt: str | Callable[[], str], remedy: str) -> Iterator[None]:
     """Raise what code of others raises inside as a `refusal` with its cause; errors of ours pass.
+
+    A function is asked what was attempted only where it failed.
 
     Raises:
         ForerunError: `attempt`, the cause and where it came from, `remedy`.
     """
     try:
         yield
-    except (ForerunError, OutOfMemoryError):  # the second is for who can train in smaller pieces
+    except ForerunError:
         raise
     except Exception as error:
-        raise refusal(f"{attempt}: {cause_of(error)}. {remedy}") from error
+        if _is_out_of_memory(error):  # for who can train in smaller pieces
+            raise
+        words = attempt if isinstance(attempt, str) else attempt()
+        raise refusal(f"{words}: {cause_of(error)}. {remedy}") from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)
 
 
 def cause_of(error: BaseException) -> str:
@@ -58,9 +70,11 @@ def limited_parts(name: str) -> Iterator[None]:
     Raises:
         InvalidSettings: naming the model and the limit.
     """
+    from torch.nn.modules.module import register_module_module_registration_hook
+
     count = 0
 
-    def register(parent: nn.Module, part: str, child: nn.Module | None) -> None:
+    def register(parent: "nn.Module", part: str, child: "nn.Module | None") -> None:
         nonlocal count
         count += 1
         if count > MOST_MODULES:

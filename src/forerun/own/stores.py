@@ -20,13 +20,13 @@ import numpy as np
 
 import forerun
 from forerun.data.hub_rows import load_from_hub
-from forerun.data.own.disk_cache import CacheEntry, cached, file_digest
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.rows import is_hub_id
 from forerun.data.own.splits import HeldOutSplit, own_sources
 from forerun.data.own.stored_rows import StoredRows
 from forerun.data.stored_samples import StoredSamples, write_samples
 from forerun.data.token_data import TokenSample
+from forerun.disk_cache import CacheEntry, cached, file_digest
 from forerun.settings.schema import Settings
 
 CODES = "codes.npy"

@@ -20,14 +20,15 @@ from forerun.forecasting.lengths import at_length
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.sizes import SMALLEST, TracedSizes
 from forerun.forecasting.step_model import choose_costs
+from forerun.forecasting.traces import step_trace
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
+from forerun.memory.replay import MemoryReplay
 from forerun.plan.outcome import Reason
 from forerun.plan.space import changed, with_batch
 from forerun.records import MemoryBreakdown
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
-from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
 Ask = Callable[[Settings, Device], ForecastRequest]
 """Makes the request of settings on a device: workload, batch plan, and what the ledger knows of such runs."""
@@ -83,6 +84,8 @@ class Workbench:
     requests: dict[tuple[str, str], ForecastRequest] = field(default_factory=dict)
     traces: dict[tuple[str, BatchShape, bool], Trace] = field(default_factory=dict)
     lines: dict[tuple[str, int, int], TracedSizes] = field(default_factory=dict)
+    replays: dict[tuple[str, int, int], dict[tuple[int, ...], MemoryReplay]] = field(default_factory=dict)
+    """By step class, micro-batch size and accumulation: the longest step's memory with nothing in its way."""
     ended_early: bool = False
 
     def request(self, settings: Settings, device: Device) -> ForecastRequest:
@@ -161,7 +164,7 @@ class StepClass:
         mean = round(plan.padded_tokens / rows(plan))
         self._short = self._short or mean
         trace = self._trace(request, size, accumulation, longest)
-        card = self._card(trace)
+        card = self._card(trace, size, accumulation)
         times = {longest: self._time(trace, request)}
         if mean < longest and self._short < longest:
             times[self._short] = self._time(self._trace(request, size, accumulation, self._short), request)
@@ -183,8 +186,9 @@ class StepClass:
             is_cramped=card.returns_cache,
         )
 
-    def _card(self, trace: Trace) -> CardReplay:
-        return replay_on_card(trace, self.device)
+    def _card(self, trace: Trace, size: int, accumulation: int) -> CardReplay:
+        replays = self.bench.replays.setdefault((self._key, size, accumulation), {})
+        return replay_on_card(trace, self.device, keeps_curve=False, roomy_replays=replays)
 
     def _time(self, trace: Trace, request: ForecastRequest) -> StepTime:
         if self._costs is None:
@@ -210,7 +214,7 @@ class StepClass:
         key = self._key, shape, is_whole
         if key not in self.bench.traces:
             settings = with_batch(request.settings, 1, 1 if is_whole else 2)
-            self.bench.traces[key] = trace_step_by_blocks(settings, request.workload, self.device, shape)
+            self.bench.traces[key] = step_trace(replace(request, device=self.device), shape, settings=settings)
             give_back_memory()
         return self.bench.traces[key]
 

@@ -8,11 +8,12 @@ cheapest and chosen are forecast in full.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from forerun.errors import ForerunError
 from forerun.forecasting.forecast import make_forecast
+from forerun.forecasting.traces import config_digest, kept_answer
 from forerun.hardware.catalogue import Device
 from forerun.plan.candidates import Ask, Estimate, Workbench
 from forerun.plan.choose import PlanLimits
@@ -21,6 +22,7 @@ from forerun.plan.outcome import ComparisonRow, GpuComparison
 from forerun.plan.search import best_of_class
 from forerun.plan.space import can_run, changed, differences, precisions, recomputations
 from forerun.records import Forecast
+from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.units import format_bytes
 
@@ -41,15 +43,25 @@ def compare_gpus(
     ask: Ask,
     *,
     limits: PlanLimits | None = None,
+    keeps: bool = False,
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> GpuComparison:
-    """`original` on each of `devices`; with a deadline the cheapest that keeps it is chosen, else the fastest."""
+    """`original` on each of `devices`; with a deadline the cheapest that keeps it is chosen, else the fastest.
+
+    With `keeps` the best on each is kept for other processes: where settings and catalogue say all that `ask` does.
+    """
     started, limits = time.perf_counter(), limits or PlanLimits()
     bench = Workbench(ask, float("inf"))
-    candidates = []
-    for device in devices:
-        on_progress(device.name)
-        candidates.append(_on(original, device, bench))
+
+    def make() -> dict[str, Any]:
+        candidates = []
+        for device in devices:
+            on_progress(device.name)
+            candidates.append(_document(_on(original, device, bench)))
+        return {"candidates": candidates, "traces": len(bench.traces)}
+
+    answer = kept_answer(_key(original, devices), make) if keeps else make()
+    candidates = [_candidate(document, device) for document, device in zip(answer["candidates"], devices, strict=True)]
     reference = _reference(candidates, bench, on_progress)
     rows = _rows(original, candidates, reference, limits)
     for _ in devices:  # a full forecast can change which row is first, but each row is forecast once at most
@@ -61,8 +73,32 @@ def compare_gpus(
     fastest, cheapest, choice = _marked(rows, limits)
     return GpuComparison(
         name=original.name, deadline_seconds=limits.deadline_seconds, budget=limits.budget, rows=rows, fastest=fastest,
-        cheapest=cheapest, chosen=choice, search_seconds=time.perf_counter() - started, traces=len(bench.traces),
+        cheapest=cheapest, chosen=choice, search_seconds=time.perf_counter() - started, traces=answer["traces"],
     )  # fmt: skip
+
+
+def _key(original: Settings, devices: Sequence[Device]) -> dict[str, Any]:
+    """All that the best candidates follow from; prices decide later."""
+    prices = {"price_per_hour", "price_date", "price_source", "sources"}
+    return {
+        "settings": original.model_dump(mode="json"), "config": config_digest(original.model.name),
+        "devices": [device.model_dump(mode="json", exclude=prices) for device in devices],
+    }  # fmt: skip
+
+
+def _document(candidate: _Candidate) -> dict[str, Any]:
+    best = candidate.best
+    content = None if best is None else {f.name: getattr(best, f.name) for f in fields(best) if f.name != "device"}
+    if content is not None:
+        content["settings"] = content["settings"].model_dump(mode="json")
+    return {"best": content, "why_not": candidate.why_not}
+
+
+def _candidate(document: dict[str, Any], device: Device) -> _Candidate:
+    content = document["best"]
+    if content is None:
+        return _Candidate(device, None, document["why_not"])
+    return _Candidate(device, Estimate(**content | {"settings": settings_from(content["settings"]), "device": device}))
 
 
 def _on(original: Settings, device: Device, bench: Workbench) -> _Candidate:

@@ -28,8 +28,7 @@ from forerun.plan.space import (
     strategies,
 )
 from forerun.settings.schema import Settings
-from forerun.step.attention import runs_package
-from forerun.step.heads import GENERIC
+from forerun.step.generic import GENERIC
 
 NEGLIGIBLE = 0.01
 """Differences in time below this share do not count: the simpler settings win."""
@@ -78,13 +77,19 @@ def _simplify(original: Settings, device: Device, bench: Workbench, pool: Candid
     """The settings without what only slows them down, padded as little as the workload allows."""
     start = changed(original, {"compile": "none", "compile_unit": "model"})
     # a package is no choice of the planner's, which cannot know whether it is installed; its user does
-    if original.model.attention != "auto" and not runs_package(original, device.compute_capability):
+    if original.model.attention != "auto" and not _runs_package(original, device):
         start = changed(start, {"model.attention": "auto"})
         pool.reasons.append(reasons.attention(original, device))
     if original.optimizer.implementation != "auto":
         start = changed(start, {"optimizer.implementation": "auto"})
         pool.reasons.append(reasons.implementation(original))
     return _choose_padding(start, device, bench, pool)
+
+
+def _runs_package(original: Settings, device: Device) -> bool:
+    from forerun.step.attention import runs_package  # with it comes PyTorch, which a comparison of kept traces spares
+
+    return runs_package(original, device.compute_capability)
 
 
 def _choose_padding(start: Settings, device: Device, bench: Workbench, pool: CandidatePool) -> Settings:

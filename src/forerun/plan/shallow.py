@@ -17,6 +17,7 @@ from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.step_model import choose_costs
+from forerun.forecasting.traces import step_trace
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import FRAGMENTATION_SHARE, CardReplay, replay_on_card
 from forerun.plan.candidates import give_back_memory
@@ -26,7 +27,7 @@ from forerun.settings.devices import ParallelSettings
 from forerun.settings.schema import Settings
 from forerun.step.heads import HeadWorkload
 from forerun.trace import BETWEEN_RANKS, Call, Trace
-from forerun.virtual.repeated_blocks import shallow_depths, trace_step_by_blocks
+from forerun.virtual.repeated_blocks import shallow_depths
 
 DEPTHS = (0, 1)
 """Of the shallow models, shallowest first, the two that are traced."""
@@ -93,7 +94,7 @@ class ShallowStep:
         shape = BatchShape(batch.micro_batch_size, request.plan.longest.length)
         self.traces: list[Trace] = []
         for model in models:
-            self.traces.append(trace_step_by_blocks(model, request.workload, device, shape))
+            self.traces.append(step_trace(replace(request, device=device), shape, settings=model))
             give_back_memory()
         self.costs = [choose_costs(device, [trace], request.calibration) for trace in self.traces]
         self._alone: dict[int, float] = {}

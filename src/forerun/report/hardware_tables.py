@@ -109,6 +109,7 @@ def machine_facts(report: DoctorReport) -> list[tuple[str, str]]:
         ("free disk", f"{format_bytes(report.disk_free_bytes)} at {report.folder}"),
         ("home", f"{report.home}{'' if report.home_is_writable else ' (cannot be written)'}"),
         ("ledger", report.ledger or "default"),
+        *([("traces", report.traces)] if report.traces is not None else []),
         ("versions", ", ".join(f"{name} {version}" for name, version in detected.versions.items())),
     ]
     return facts if detected.kind == "cpu" else [*facts[:2], *_cuda_facts(detected), *facts[2:]]

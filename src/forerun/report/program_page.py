@@ -86,7 +86,7 @@ def memory_curve(account: ProgramAccount) -> StackView | None:
         return None
     stride = max(1, len(moments) // POINTS)
     groups = (moments[begin : begin + stride] for begin in range(0, len(moments), stride))
-    points = [max(group, key=lambda moment: moment.live.total_bytes) for group in groups]
+    points = [max(group, key=lambda moment: moment.total_bytes) for group in groups]
     series = [
         (name.removesuffix("_bytes"), f"layer {name.removesuffix('_bytes')}", [getattr(m.live, name) for m in points])
         for name in MemoryBreakdown.model_fields

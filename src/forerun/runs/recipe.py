@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from forerun.data.plan import BatchPlan
 from forerun.forecasting.request import Generated, MeasuredTimes
@@ -25,13 +25,15 @@ from forerun.hardware.catalogue import Device
 from forerun.records import Forecast, Measurement
 from forerun.report.tables import ResultCurve, ResultTable
 from forerun.settings.schema import Settings
-from forerun.step.training_step import TrainingStep
-from forerun.step.workload import Workload
-from forerun.train.alive import TrivialLoss
-from forerun.train.best import BestBy
-from forerun.train.data_source import TrainingData
-from forerun.train.loop import Evaluate, Watch
 from forerun.verify.compare import Criterion
+
+if TYPE_CHECKING:  # who looks recipes up by name has no need of PyTorch
+    from forerun.step.training_step import TrainingStep
+    from forerun.step.workload import Workload
+    from forerun.train.alive import TrivialLoss
+    from forerun.train.best import BestBy
+    from forerun.train.data_source import TrainingData
+    from forerun.train.loop import Evaluate, Watch
 
 COLLATED_STEPS = 4
 """Steps whose batches are made to time the data."""
@@ -56,9 +58,9 @@ class Experiment:
 
     settings: Settings
     """The settings asked for, with the sizes of the data filled in."""
-    workload: Workload
+    workload: "Workload"
     """Model, batch and loss of the training step."""
-    data: TrainingData
+    data: "TrainingData"
     """Micro-batches: `collate` returns CPU tensors, samples first: ids (B, T), labels (B,) or (B, T)."""
     plan: BatchPlan
     """Shapes (B, T) of an epoch's micro-batches and how often each occurs."""
@@ -66,9 +68,9 @@ class Experiment:
     """Seconds that reading and tokenising took."""
     final_examples: int
     """Number of samples that `judge` scores."""
-    evaluate: Evaluate
+    evaluate: "Evaluate"
     """Scores between epochs, by name: (step, optimizer steps done) → scores."""
-    judge: Callable[[TrainingStep], Any]
+    judge: "Callable[[TrainingStep], Any]"
     """The model's part of the final evaluation: the training step → answers to held-out samples, in any form."""
     baselines: Callable[[Any], Judgement]
     """Turns what `judge` returned into figures, with the mandatory baselines in the tables."""
@@ -78,15 +80,15 @@ class Experiment:
     """Writes into a folder what users of the model need with its weights, such as a tokeniser."""
     write_card: Callable[[Any, Path], None] | None = None
     """Writes the quality of an exported model, by what `judge` returned, into its folder."""
-    write_onnx: Callable[[TrainingStep, Path], float] | None = None
+    write_onnx: "Callable[[TrainingStep, Path], float] | None" = None
     """Writes the model for ONNX Runtime too; returns the largest absolute difference between scores of both."""
-    trivial: TrivialLoss | None = None
+    trivial: "TrivialLoss | None" = None
     """The loss, in nats, that the training loss must fall below for the run to count as alive."""
-    watch: Watch | None = None
+    watch: "Watch | None" = None
     """Looks at every training step; may stop the run."""
-    best_by: BestBy | None = None
+    best_by: "BestBy | None" = None
     """Score of `evaluate` by which the judged model is chosen; None judges the last one."""
-    before: Callable[[TrainingStep, Path], None] | None = None
+    before: "Callable[[TrainingStep, Path], None] | None" = None
     """Called once the model is built and before any step of a process, with the run's folder."""
     generated: Generated = Generated()
     """Number and length, in tokens, of the texts that `evaluate` and `judge` generate."""

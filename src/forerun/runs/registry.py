@@ -13,7 +13,7 @@ from forerun.errors import RecipeNotFound, nearest
 from forerun.extensions import RECIPES, extensions
 from forerun.runs.recipe import Experiment, Recipe
 from forerun.settings.schema import Settings
-from forerun.step.heads import GENERIC
+from forerun.step.generic import GENERIC
 from forerun.verify.compare import Criterion
 
 OWN_DATA = "forerun.own.experiment"

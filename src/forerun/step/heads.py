@@ -323,9 +323,10 @@ class Preference(CausalLM):
 
 
 HEADS = (CausalLM(), MaskedLM(), SequenceClassification(), TokenClassification(), Seq2SeqLM())
-GENERIC: dict[str, HeadWorkload | Pairs] = {
+WORKLOADS: dict[str, HeadWorkload | Pairs] = {
     workload.name: workload for workload in (*HEADS, Preference(), Pairs(), Embeddings())
 }  # fmt: skip
+"""The generic workloads; `generic.py` has their names alone."""
 
 
 def generic_workload(name: str) -> HeadWorkload | Pairs:
@@ -334,11 +335,11 @@ def generic_workload(name: str) -> HeadWorkload | Pairs:
     Raises:
         InvalidSettings: there is none.
     """
-    if name not in GENERIC:
+    if name not in WORKLOADS:
         raise InvalidSettings(
-            f"workload: no workload {name!r}. Nearest: {nearest(name, list(GENERIC))}, or a recipe's name."
+            f"workload: no workload {name!r}. Nearest: {nearest(name, list(WORKLOADS))}, or a recipe's name."
         )
-    return GENERIC[name]
+    return WORKLOADS[name]
 
 
 def backbone_of(model: nn.Module) -> nn.Module | None:

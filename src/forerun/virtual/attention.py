@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from forerun.hardware.catalogue import Device
+
 HALF = (torch.float16, torch.bfloat16)
 _LIBRARIES: list[torch.library.Library] = []  # a collected `Library` withdraws its kernels (torch/library.py:257, 2.13)
 
@@ -29,8 +31,13 @@ class AttentionTarget:
     forced: str = "auto"
     reasons: list[str] = field(default_factory=list, compare=False)
     """Filled with why calls fell back to math."""
-    processors: int = 1
-    """Multiprocessors of the device."""
+    device: Device | None = field(default=None, compare=False, repr=False)
+    """Its row of the catalogue: traces are kept by what was asked of it, so no more is asked than must be."""
+
+    @property
+    def processors(self) -> int:
+        """Multiprocessors of the device."""
+        return (self.device.sm_count if self.device is not None else None) or 1
 
 
 @dataclass

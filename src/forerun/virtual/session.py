@@ -39,7 +39,7 @@ class VirtualSession:
         self.recorder = Recorder(self.torch_device.type)
         self._target = AttentionTarget(
             device.kind, device.attention_capability, attention, self.recorder.trace.math_attention,
-            device.sm_count or 1,
+            device,
         )  # fmt: skip
         self._is_compiled = is_compiled
         self._stack = contextlib.ExitStack()

@@ -104,7 +104,7 @@ def trace_step(
 def _guarded(settings: Settings, device: Device) -> contextlib.AbstractContextManager[None]:
     return guarded(
         UntraceableOp,
-        f"{settings.model.name} cannot be traced for {device.name}",
+        lambda: f"{settings.model.name} cannot be traced for {device.name}",
         "Report the model and settings; meanwhile another model.attention or precision may avoid the operator.",
     )
 

@@ -91,9 +91,9 @@ class CudaSession:
         enter = self._stack.enter_context
         _import_before_cuda()
         capability = self.device.compute_capability or (0, 0)
-        reasons, processors = self.recorder.trace.math_attention, self.device.sm_count or 1
+        reasons = self.recorder.trace.math_attention
         before = set_target(
-            AttentionTarget("cuda", self.device.attention_capability, self._attention, reasons, processors)
+            AttentionTarget("cuda", self.device.attention_capability, self._attention, reasons, self.device)
         )
         self._stack.callback(set_target, before)
         CudaEvent.recorder, CudaEvent.clock = self.recorder, self._clock

@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from forerun.data.own import disk_cache
-from forerun.data.own.disk_cache import MANIFEST, cached, file_digest
+from forerun import disk_cache
+from forerun.disk_cache import MANIFEST, cached, file_digest
 from forerun.errors import FilesNotWritten
 
 FILLING = """
 import sys, time
 from pathlib import Path
-from forerun.data.own.disk_cache import cached
+from forerun.disk_cache import cached
 
 def fill(folder):
     with open(sys.argv[2], "a") as log:

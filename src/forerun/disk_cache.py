@@ -28,6 +28,7 @@ from forerun.units import GIB, HOUR, format_bytes
 MOST_BYTES = 64 * GIB
 UNREAD_SECONDS = 30 * 24 * HOUR
 MANIFEST, LOCK_LETTERS = "entry.json", 2
+OWN_DATA = "rows and tokens of own data are kept here, about the size of the data and four bytes a token"
 Fill = Callable[[Path], Mapping[str, Any]]
 """Writes an entry's files into a folder; what it returns are the entry's facts."""
 
@@ -53,15 +54,33 @@ def cache_root() -> Path:
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forerun"
 
 
-def cached(key: Mapping[str, Any], fill: Fill, root: Path | None = None) -> CacheEntry:
+def kept_entry(key: Mapping[str, Any], root: Path) -> CacheEntry | None:
+    """The entry of `key`, or None where it is not there or damaged; nothing is filled, nothing waited for."""
+    folder = _folder(key, root)
+    manifest = _checked(folder)
+    if manifest is None:
+        return None
+    try:
+        entry = CacheEntry(folder, manifest["facts"])
+        os.utime(folder / MANIFEST)
+    except OSError:  # removed by another process meanwhile, or on a disk that may not be written
+        return None
+    return entry
+
+
+def cached(
+    key: Mapping[str, Any], fill: Fill, root: Path | None = None, *,
+    content: str = OWN_DATA, most_bytes: float | None = None,
+) -> CacheEntry:  # fmt: skip
     """The entry of `key`, filled by `fill` where it is not there.
+
+    `content` says for an error what is kept below `root`, which may take `most_bytes` (default: `MOST_BYTES`).
 
     Raises:
         FilesNotWritten: the folder is full, or may not be written.
     """
     root = root or cache_root()
-    text = json.dumps(key, sort_keys=True)
-    folder = root / hashlib.sha256(text.encode()).hexdigest()[:32]
+    text, folder = json.dumps(key, sort_keys=True), _folder(key, root)
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(folder, wait=True):
@@ -71,16 +90,26 @@ def cached(key: Mapping[str, Any], fill: Fill, root: Path | None = None) -> Cach
                 manifest = _filled(folder, text, fill)
             os.utime(folder / MANIFEST)
             entry = CacheEntry(folder, manifest["facts"])
-        _prune(root)
+        _prune(root, MOST_BYTES if most_bytes is None else most_bytes)
     except ForerunError:
         raise
     except OSError as error:
         free = format_bytes(shutil.disk_usage(root).free) if root.is_dir() else "nothing"
         raise FilesNotWritten(
-            f"{root}: rows and tokens of own data are kept here, about the size of the data and four bytes a token; "
+            f"{root}: {content}; "
             f"{error.strerror or error} ({free} free). Make room, or set FORERUN_CACHE to a folder with room."
         ) from error
     return entry
+
+
+def entries_of(root: Path) -> tuple[int, int]:
+    """Number of entries below `root`, and the bytes of all."""
+    sizes = [size for _, size, _ in _entries(root)]
+    return len(sizes), sum(sizes)
+
+
+def _folder(key: Mapping[str, Any], root: Path) -> Path:
+    return root / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @contextlib.contextmanager
@@ -147,13 +176,13 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _prune(root: Path) -> None:
+def _prune(root: Path, most_bytes: float) -> None:
     """Remove entries that nobody reads: those too old, and the longest unread while all are too large."""
     entries = sorted(_entries(root), key=lambda entry: -entry[0])
     whole, now = 0, time.time()
     for unread_since, size, folder in entries:
         whole += size
-        if whole <= MOST_BYTES and now - unread_since <= UNREAD_SECONDS:
+        if whole <= most_bytes and now - unread_since <= UNREAD_SECONDS:
             continue
         with contextlib.suppress(FileNotFoundError), _locked(folder, wait=False) as is_ours:
             if is_ours and not _is_read(folder):

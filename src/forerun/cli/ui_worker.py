@@ -1,0 +1,57 @@
+"""A process that answers one question of the pages: JSON on stdin, JSON on stdout, progress on stderr.
+
+    python -m forerun.cli.ui_worker            {"kind": "forecast", "settings": {…}, "gpu": "t4"}
+
+Kinds: `forecast` (the document of `forerun forecast --json`, and the points of its timeline), `changes` (of settings,
+as `--what-if`), `comparison` (the document of `forerun compare --json`). Whoever asked may kill it at any time.
+"""
+
+import json
+import sys
+from typing import Any
+
+from forerun.api import compare_settings, find_device, forecast_settings, resolve, what_if_settings
+from forerun.cli.options import NOT_IN_DOCUMENT, ledger_if_any
+from forerun.errors import ForerunError
+from forerun.hardware.catalogue import devices
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """The answer as a JSON document.
+
+    Raises:
+        ForerunError: as the command line would.
+    """
+    settings = resolve(question["settings"])
+    if question["kind"] == "comparison":
+        with ledger_if_any([device.name for device in devices()]) as ledger:
+            return compare_settings(settings, devices(), ledger, on_progress=say).model_dump(mode="json", by_alias=True)
+    device = find_device(question["gpu"])
+    with ledger_if_any([device.name]) as ledger:
+        if question["kind"] == "changes":
+            return {"changes": [row.model_dump(mode="json") for row in what_if_settings(settings, device, ledger, say)]}
+        say("running the step on the virtual GPU")
+        forecast = forecast_settings(settings, device, ledger=ledger)
+    return {
+        "forecast": forecast.model_dump(mode="json", by_alias=True, exclude=NOT_IN_DOCUMENT),
+        "timeline": [point.model_dump(mode="json") for point in forecast.detail.timeline],
+        "operators": [row.model_dump(mode="json") for row in forecast.detail.operators],
+    }
+
+
+def main() -> None:
+    """Answer what is on stdin; an error of the user's is an answer too."""
+    try:
+        document = answer(json.loads(sys.stdin.read()))
+    except ForerunError as error:
+        document = {"error": str(error)}
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Traces of a request's steps, kept on disk from one process to the next; PyTorch is imported only to make one.
+
+A trace follows from the settings (but not from what says how many steps there are), the shape of a batch, the code,
+the versions of the libraries that it runs, and what it asked of the GPU. Which facts those are is noted while it is
+made: a card that answers them alike has the same trace. Price, memory, bandwidth and the allocator's options are asked
+by the replays only.
+
+Place: `$FORERUN_TRACES`, else `traces` in the cache (`disk_cache.py`); `FORERUN_TRACES=off` keeps none. Not kept:
+recipes and own data (their batches follow from files), models of the hub that the catalogue does not have, the CPU (its
+operators are timed), and what is traced in a process that changed PyTorch's switches.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from forerun.data.plan import BatchShape
+from forerun.disk_cache import CacheEntry, cache_root, cached, entries_of, kept_entry
+from forerun.errors import FilesNotWritten
+from forerun.forecasting.made_with import package_digest, traced_with
+from forerun.forecasting.request import ForecastRequest
+from forerun.forecasting.trace_file import read_trace, trace_bytes
+from forerun.hardware.catalogue import Device
+from forerun.settings.schema import Settings
+from forerun.step.generic import GENERIC
+from forerun.trace import Trace
+from forerun.units import GIB, format_bytes
+
+MOST_BYTES = 1 * GIB
+VARIABLE, OFF, FILE = "FORERUN_TRACES", "off", "trace"
+CONTENT = "traces of steps are kept here, some 100 KB each"
+LENGTH_OF_RUN = {"name", "schedule", "checkpoints", "evaluation", "data", "reliability"}
+"""Sections of the settings that no step depends on, but for what `_content` takes of them."""
+
+
+def step_trace(
+    request: ForecastRequest, shape: BatchShape, *,
+    settings: Settings | None = None, frozen_encoder: bool = False, keep_lines: bool = False,
+) -> Trace:  # fmt: skip
+    """The trace of one warm step of micro-batches of `shape`; `settings` stand for those of the request.
+
+    Raises:
+        UntraceableOp, InvalidSettings, NotSupported, UnknownModel: the step cannot be built or traced.
+    """
+    at = settings or request.settings
+
+    def make(device: Device) -> Trace:
+        from forerun.virtual.repeated_blocks import trace_step_by_blocks
+
+        return trace_step_by_blocks(
+            at, request.workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines
+        )  # fmt: skip
+
+    part = {"part": "step", "frozen_encoder": frozen_encoder, "lines": keep_lines}
+    return _trace(request, at, shape, part, make)
+
+
+def stage_trace(request: ForecastRequest, settings: Settings, shape: BatchShape, stage: int) -> Trace:
+    """The trace of one stage of a pipeline, with all micro-batches of `settings`."""
+
+    def make(device: Device) -> Trace:
+        from forerun.virtual.trace_step import trace_step
+
+        return trace_step(settings, request.workload, device, shape, stage=stage)
+
+    return _trace(request, settings, shape, {"part": "stage", "stage": stage}, make)
+
+
+def scoring_trace(request: ForecastRequest, shape: BatchShape) -> Trace:
+    """The trace of scoring one batch."""
+
+    def make(device: Device) -> Trace:
+        from forerun.virtual.trace_step import trace_scoring
+
+        return trace_scoring(request.settings, request.workload, device, shape)
+
+    return _trace(request, request.settings, shape, {"part": "scoring"}, make)
+
+
+def generation_trace(request: ForecastRequest, shape: BatchShape) -> Trace | None:
+    """The trace of generating for one batch; None for a model that does not generate token by token."""
+    new = request.settings.evaluation.new_tokens
+    if new == 0:
+        return None
+
+    def make(device: Device) -> Trace | None:
+        from forerun.virtual.trace_step import trace_generation
+
+        return trace_generation(request.settings, request.workload, device, shape)
+
+    if request.own_workload is None and request.settings.workload != "causal-lm":
+        return make(request.device)  # preference has the head of a language model, the others answer None at once
+    return _trace(request, request.settings, shape, {"part": "generation", "new_tokens": new}, make)  # type: ignore[arg-type]
+
+
+def kept_answer(key: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+    """The JSON document that `make` returns, kept for other processes of this code under all that it follows from."""
+    root = traces_folder()
+    if root is None or _torch_is_changed():
+        return make()
+    key = {**key, "part": "answer", "package": package_digest(), "made_with": traced_with()}
+    entry = kept_entry(key, root)
+    if entry is not None:
+        return json.loads((entry.folder / FILE).read_bytes())
+    answer = make()
+
+    def fill(folder: Path) -> dict[str, Any]:
+        (folder / FILE).write_text(json.dumps(answer), encoding="utf-8")
+        return {}
+
+    with contextlib.suppress(FilesNotWritten):
+        _write(key, fill, root)
+    return answer
+
+
+def traces_folder() -> Path | None:
+    """Where traces are kept; None where they are not."""
+    place = os.environ.get(VARIABLE)
+    if place and place.strip().lower() == OFF:
+        return None
+    return Path(place) if place else cache_root() / "traces"
+
+
+def describe_traces() -> str:
+    """Where traces are kept, how many and how large, in words."""
+    root = traces_folder()
+    if root is None:
+        return f"not kept ({VARIABLE}={OFF})"
+    number, size = entries_of(root)
+    return f"{root}: {number} entries, {format_bytes(size)} of at most {format_bytes(MOST_BYTES)}"
+
+
+def _trace(
+    request: ForecastRequest, settings: Settings, shape: BatchShape, part: Mapping[str, Any],
+    make: Callable[[Device], Trace],
+) -> Trace:  # fmt: skip
+    root = traces_folder()
+    if root is None or request.own_workload is not None or request.device.kind != "cuda" or _torch_is_changed():
+        return make(request.device)
+    key = {**_content(settings), **part, "shape": [shape.size, shape.length], "made_with": traced_with()}
+    names: list[str] = []
+    while (entry := kept_entry(_of_device(key, request.device, names), root)) is not None:
+        more = entry.facts["asks"]
+        if not more:
+            return read_trace((entry.folder / FILE).read_bytes())
+        names = sorted({*names, *more})
+    watched, questions = watched_device(request.device)
+    trace = make(watched)
+    if is_lasting(settings.model.name):
+        _keep(key, request.device, names, questions, trace, root)
+    return trace
+
+
+def _keep(
+    key: Mapping[str, Any], device: Device, names: list[str], questions: set[str], trace: Trace, root: Path
+) -> None:
+    """Keep a trace below all that it asked of the device, and before that a hint which facts to look at."""
+
+    def hint(folder: Path) -> dict[str, Any]:
+        return {"asks": sorted(questions)}
+
+    def fill(folder: Path) -> dict[str, Any]:
+        (folder / FILE).write_bytes(trace_bytes(trace))
+        return {"asks": []}
+
+    with contextlib.suppress(FilesNotWritten):  # a forecast does not need its trace to be kept
+        if not questions <= set(names):
+            _write(_of_device(key, device, names), hint, root)
+        _write(_of_device(key, device, sorted({*names, *questions})), fill, root)
+
+
+def _write(key: Mapping[str, Any], fill: Callable[[Path], dict[str, Any]], root: Path) -> CacheEntry:
+    return cached(key, fill, root, content=CONTENT, most_bytes=MOST_BYTES)
+
+
+def _of_device(key: Mapping[str, Any], device: Device, names: list[str]) -> dict[str, Any]:
+    facts = device.model_dump(mode="json", include=set(names)) if names else {}
+    return {**key, "device": facts}
+
+
+def watched_device(device: Device) -> tuple[Device, set[str]]:
+    """The same device, and the names of its fields that were asked for so far."""
+    questions: set[str] = set()
+
+    class Watched(Device):
+        """Notes what is asked of it."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in Device.model_fields:
+                questions.add(name)
+            return super().__getattribute__(name)
+
+    return Watched.model_construct(**{name: getattr(device, name) for name in Device.model_fields}), questions
+
+
+def _content(settings: Settings) -> dict[str, Any]:
+    """What of the settings a step depends on; the rest only says how many there are."""
+    content = settings.model_dump(mode="json", exclude=LENGTH_OF_RUN)
+    del content["optimizer"]["learning_rate"]
+    folder = config_digest(settings.model.name)
+    refusals = settings.schedule.frozen_encoder_epochs > 0, settings.evaluation.examples > 0
+    return {"settings": content, "mean_tokens": settings.data.mean_tokens, "config": folder, "refusals": refusals}
+
+
+def config_digest(name: str) -> str | None:
+    """Digest of the configuration in a local folder; None where there is none."""
+    try:
+        return hashlib.sha256((Path(name) / "config.json").read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return None
+
+
+def is_kept(settings: Settings) -> bool:
+    """Whether what follows from such settings may be kept: no data, and a model that stays what it is."""
+    return settings.workload in GENERIC and settings.data.source is None and is_lasting(settings.model.name)
+
+
+def is_lasting(name: str) -> bool:
+    """Whether a model's configuration is known to be what it was: the catalogue's, or of a folder whose bytes count."""
+    from forerun.models.rows import row_of
+
+    return row_of(name) is not None or config_digest(name) is not None
+
+
+def _torch_is_changed() -> bool:
+    """Whether this process has switches of PyTorch that decide kernels otherwise than a fresh process has."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return False
+    cuda = torch.backends.cuda
+    kernels = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()
+    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
+    return (
+        not all((*kernels, cuda.cudnn_sdp_enabled()))
+        or modes > 0
+        or torch.get_default_dtype() is not torch.float32
+        or torch.are_deterministic_algorithms_enabled()
+    )

@@ -1,0 +1,6 @@
+"""Names of the generic workloads, for who only asks whether a name is one; what they do is in `heads.py`. No torch."""
+
+GENERIC = (
+    "causal-lm", "masked-lm", "sequence-classification", "token-classification", "seq2seq-lm", "preference", "pairs",
+    "embedding",
+)  # fmt: skip

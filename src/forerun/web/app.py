@@ -1,0 +1,24 @@
+"""Start the pages: NiceGUI on a local port, everything served from here, behind the gate."""
+
+# pyright: reportMissingImports=false
+from collections.abc import Collection
+
+from nicegui import app, ui
+from starlette.requests import Request
+
+from forerun.web.gate import PageGate
+from forerun.web.pages import Pages
+
+
+def serve(host: str, port: int, ledger_url: str, *, hosts: Collection[str] = (), opens_browser: bool = False) -> None:
+    """Serve until interrupted. `hosts` are names, beside this machine's own, by which the pages may be called."""
+    app.add_middleware(PageGate, hosts=hosts)
+
+    @ui.page("/", title="Forerun", response_timeout=20)
+    def page(request: Request) -> None:
+        Pages(dict(request.query_params), ledger_url).build()
+
+    ui.run(
+        host=host, port=port, title="Forerun", show=opens_browser, reload=False, uvicorn_logging_level="warning",
+        dark=None, show_welcome_message=False, language="en-US",
+    )  # fmt: skip

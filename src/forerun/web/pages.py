@@ -1,0 +1,239 @@
+"""The pages of `forerun ui`: one page with four tabs, whose whole state is its address.
+
+Every answer comes from a worker process (`asking.py`), so that the page never waits for one, and is the one that the
+command line gives.
+"""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from nicegui import ui
+
+from forerun.errors import ForerunError
+from forerun.hardware.catalogue import devices
+from forerun.models.catalogue import architectures
+from forerun.report.terminal import cost_text
+from forerun.units import format_bytes, format_seconds
+from forerun.web import charts
+from forerun.web.asking import Asker
+from forerun.web.question import CHOICES, PageQuestion, question_of
+from forerun.web.runs_tab import runs_tab
+
+TABS = {"fit": "Will it fit?", "gpus": "Which GPU?", "timeline": "Timeline", "runs": "Runs"}
+NUMBERS = {
+    "batch": "Micro-batch", "accumulation": "Accumulation", "length": "Tokens per sample", "rank": "LoRA rank",
+    "devices": "GPUs", "examples": "Examples", "epochs": "Epochs",
+}  # fmt: skip
+STYLE = """
+.nicegui-content {max-width: 1080px; margin: 0 auto; padding: 12px}
+.q-field {min-width: 0} .q-tab {padding: 0 9px} td {overflow-wrap: anywhere}
+.yes {color: #15803d} .no {color: #b91c1c} .body--dark .yes {color: #4ade80} .body--dark .no {color: #f87171}
+ .big {font-size: 1.5rem; line-height: 1.3; font-weight: 600}
+pre {white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem}
+"""
+
+
+class Pages:
+    """One visitor's page."""
+
+    def __init__(self, query: Mapping[str, str], ledger_url: str) -> None:
+        self.asker, self.problem, self.ledger_url = Asker(), "", ledger_url
+        try:
+            self.question = question_of(query)
+        except ForerunError as error:
+            self.question, self.problem = PageQuestion(), str(error)
+        self.tab = query.get("tab", "fit") if query.get("tab") in TABS else "fit"
+
+    def build(self) -> None:
+        """Put everything on the page, and ask the first question."""
+        ui.dark_mode(None)
+        ui.context.client.on_delete(self.asker.cancel)
+        ui.add_css(STYLE)
+        ui.label("Forerun: what a training run will cost").props('role="heading" aria-level="1"').classes("text-xl")
+        with ui.tabs(value=self.tab, on_change=self._turn).props(
+            "dense no-caps align=left outside-arrows mobile-arrows"
+        ):
+            for name, title in TABS.items():
+                ui.tab(name, title)
+        self.form = ui.grid().classes("w-full grid-cols-2 sm:grid-cols-3 md:grid-cols-5 gap-2")
+        with self.form:
+            self._fields()
+        with ui.row().classes("items-center") as self.waiting:
+            ui.spinner(size="sm")
+            self.progress = ui.label("").props('role="status" aria-live="polite"')
+            ui.button("Cancel", on_click=self._cancel).props("flat dense no-caps")
+        self.out = ui.column().classes("w-full").props('aria-live="polite"')
+        ui.timer(0.05, self._answer, once=True)
+
+    def _fields(self) -> None:
+        models = sorted({row.name for row in architectures()} | {self.question.model})
+        gpus = [*(device.name for device in devices())]
+        search = {"model": ("Model", models), "gpu": ("GPU", gpus)}
+        for name, (label, options) in search.items():
+            ui.select(
+                options, label=label, value=getattr(self.question, name), with_input=True,
+                on_change=partial(self._change, name),
+            ).props("dense outlined").mark(name)  # fmt: skip
+        for name, options in CHOICES.items():
+            label = name.capitalize()
+            ui.select(
+                list(options), label=label, value=getattr(self.question, name), on_change=partial(self._change, name)
+            ).props("dense outlined").mark(name)
+        for name, label in NUMBERS.items():
+            ui.number(
+                label, value=getattr(self.question, name), min=1 if name != "epochs" else 0.01,
+                on_change=partial(self._change, name),
+            ).props("dense outlined debounce=400").mark(name)  # fmt: skip
+
+    async def _change(self, name: str, event: Any) -> None:
+        value = event.value
+        if value is None or value == getattr(self.question, name):
+            return
+        try:
+            self.question = question_of(
+                {**{k: str(v) for k, v in self.question.model_dump().items()}, name: _text(value)}
+            )
+            self.problem = ""
+        except ForerunError as error:
+            self.problem = str(error)
+        await self._answer()
+
+    async def _turn(self, event: Any) -> None:
+        self.tab = event.value
+        await self._answer()
+
+    def _cancel(self) -> None:
+        self.asker.cancel()
+        self.waiting.set_visibility(False)
+
+    async def _answer(self) -> None:
+        """Ask what the tab shows and show it."""
+        query = "&".join(
+            part for part in (f"tab={self.tab}" if self.tab != "fit" else "", self.question.query()) if part
+        )
+        ui.navigate.history.replace(f"/?{query}" if query else "/")
+        self.form.set_visibility(self.tab != "runs")
+        if self.problem or self.tab == "runs":
+            self._cancel()
+            self._show({"error": self.problem} if self.problem else {})
+            return
+        kind = "comparison" if self.tab == "gpus" else "forecast"
+        document = await self._ask(kind)
+        if document is not None:
+            self._show(document)
+
+    async def _ask(self, kind: str) -> Mapping[str, Any] | None:
+        self.waiting.set_visibility(True)
+        self.progress.text = "asking"
+        question = {"kind": kind, "settings": self.question.content(), "gpu": self.question.gpu}
+        document = await self.asker.ask(question, self._say)
+        if document is not None:
+            self.waiting.set_visibility(False)
+        return document
+
+    def _say(self, line: str) -> None:
+        self.progress.text = line
+
+    def _show(self, document: Mapping[str, Any]) -> None:
+        self.out.clear()
+        with self.out:
+            if "error" in document:
+                ui.label(document["error"]).classes("no").props('role="alert"').mark("error")
+            elif self.tab == "runs":
+                runs_tab(self.ledger_url)
+            elif self.tab == "gpus":
+                _comparison(document)
+            elif self.tab == "timeline":
+                capacity = document["forecast"]["memory"]["capacity_bytes"]
+                options = charts.memory_over_step(document["timeline"], capacity)
+                ui.echart(options).classes("w-full h-96").props('role="img" aria-label="Memory over one step"')
+                _table(["operator", "phase", "calls", "ms"], [
+                    [row["name"].replace(".default", ""), row["phase"], row["calls"], round(1e3 * row["seconds"], 3)]
+                    for row in document["operators"]
+                ])  # fmt: skip
+            else:
+                self._fit(document["forecast"])
+
+    def _fit(self, forecast: Mapping[str, Any]) -> None:
+        memory, step, run = forecast["memory"], forecast["step"], forecast["run"]
+        needs, has = memory["device_bytes"], memory["capacity_bytes"]
+        verdict = "It fits" if forecast["fits"] else "It does not fit"
+        colour = "yes" if forecast["fits"] else "no"
+        range_text = f"{format_bytes(needs['expected'])}, at most {format_bytes(needs['conservative'])}"
+        ui.label(f"{verdict}: {range_text} of {format_bytes(has)} on {forecast['gpu']}").classes(f"big {colour}").mark(
+            "verdict"
+        )
+        ui.echart(charts.memory_bar(memory)).classes("w-full h-48").props('role="img" aria-label="Memory by kind"')
+        seconds, whole = step["seconds"], run["seconds"]
+        _table(["", "expected", "range"], [
+            ["one step", format_seconds(seconds["expected"]), _range(seconds)],
+            ["whole run", format_seconds(whole["expected"]), _range(whole)],
+            ["cost", cost_text(run["cost"]), ""],
+            ["tokens/s", f"{step['tokens_per_second']:,.0f}", f"mfu {step['mfu']:.0%}"],
+            ["parameters", f"{forecast['parameters']['total']:,}", f"{forecast['parameters']['trainable']:,} trained"],
+        ])  # fmt: skip
+        changes = ui.column().classes("w-full")
+        ui.button(
+            "What would change it?" if forecast["fits"] else "What would make it fit?",
+            on_click=partial(self._changes, changes),
+        ).props("no-caps outline")
+        with ui.expansion("Take it along: settings, command, TrainingArguments", value=True).classes("w-full"):
+            for language, text in (
+                ("yaml", self.question.yaml_text()), ("bash", self.question.command_line()),
+                ("python", self.question.trainer_text()),
+            ):  # fmt: skip
+                ui.code(text, language=language).classes("w-full")
+        with ui.expansion(f"{len(forecast['warnings'])} remarks").classes("w-full"):
+            for warning in forecast["warnings"]:
+                ui.label(warning)
+
+    async def _changes(self, place: Any) -> None:
+        document = await self._ask("changes")
+        if document is None:
+            return
+        place.clear()
+        with place:
+            if "error" in document:
+                ui.label(document["error"]).classes("no").props('role="alert"')
+                return
+            _table(["change", "fits", "memory", "time"], [
+                [row["change"], "yes" if row["fits"] else "no", format_bytes(row["device_bytes"]),
+                 f"{row['time_ratio']:.2f}×"]
+                for row in document["changes"]
+            ])  # fmt: skip
+
+
+def _comparison(document: Mapping[str, Any]) -> None:
+    rows = document["rows"]
+    choice = document["chosen"]
+    ui.label(
+        f"Fastest: {document['fastest']}. Cheapest: {document['cheapest']}." if choice else "It fits none of them."
+    ).classes("big").mark("verdict")
+    ui.echart(charts.time_and_cost(rows)).classes("w-full h-96").props('role="img" aria-label="Time and cost by GPU"')
+    ordered = sorted(rows, key=lambda row: (not row["fits"], row["run_seconds"] or 0.0))
+    _table(["GPU", "micro-batch", "run", "cost", "changes"], [_card(row) for row in ordered])
+
+
+def _card(row: Mapping[str, Any]) -> list[Any]:
+    if not row["fits"]:
+        return [row["gpu"], "", row["why_not"], "", ""]
+    changes = ", ".join(f"{change['path']}={change['new']}" for change in row["changes"])
+    return [row["gpu"], row["micro_batch_size"], format_seconds(row["run_seconds"]), cost_text(row["cost"]), changes]
+
+
+def _table(names: list[str], rows: list[list[Any]]) -> None:
+    columns = [
+        {"name": str(i), "label": name, "field": str(i), "align": "left"} for i, name in enumerate(names)
+    ]  # fmt: skip
+    content = [{str(i): value for i, value in enumerate(row)} for row in rows]
+    ui.table(columns=columns, rows=content, row_key="0").classes("w-full").props("dense flat wrap-cells")
+
+
+def _range(value: Mapping[str, float]) -> str:
+    return f"{format_seconds(value['optimistic'])} to {format_seconds(value['conservative'])}"
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,0 +1,101 @@
+"""The pages in a real browser: what they say is what the command line says. Skips itself without one."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from urllib.request import urlopen
+
+import pytest
+
+pytestmark = [pytest.mark.scripts, pytest.mark.medium]
+ADDRESS = "model=tiny-bert&workload=sequence-classification&method=full&length=32&precision=fp16-mixed"
+CONTENT = {
+    "name": "my-run", "workload": "sequence-classification", "model": {"name": "tiny-bert"}, "precision": "fp16-mixed",
+    "batch": {"micro_batch_size": 4, "sequence_length": 32}, "data": {"examples": 10_000},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ui")
+    return {
+        **os.environ,
+        "FORERUN_TRACES": str(folder / "traces"),
+        "FORERUN_LEDGER": f"sqlite:///{folder / 'l.sqlite'}",
+    }
+
+
+@pytest.fixture(scope="module")
+def base(environment):
+    pytest.importorskip("nicegui")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    outside = {name: value for name, value in environment.items() if not name.startswith("PYTEST")}
+    server = subprocess.Popen([sys.executable, "-m", "forerun", "ui", "--port", str(port)], env=outside)
+    address = f"http://127.0.0.1:{port}"
+    for _ in range(300):
+        try:
+            urlopen(address).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    yield address
+    server.terminate()
+    server.wait()
+
+
+@pytest.fixture(scope="module")
+def page(base):
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or pytest.skip("no chromium here")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 360, "height": 740})
+        page.set_default_timeout(60_000)
+        yield page
+        browser.close()
+
+
+def test_the_page_says_what_the_command_line_says(page, base, environment, tmp_path):
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"{base}/?{ADDRESS}&gpu=t4")
+    verdict = page.wait_for_selector(".big").inner_text()
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(CONTENT))
+    command = [sys.executable, "-m", "forerun", "forecast", str(file), "--gpu", "t4"]
+    text = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
+    numbers = [word for word in verdict.split() if word[0].isdigit()]
+    assert verdict.startswith("It fits")
+    assert all(number in text for number in numbers[:2]), (verdict, text)
+    assert all(url.startswith((base, "data:", base.replace("http", "ws"))) for url in requests), (
+        "nothing from elsewhere"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_change_changes_answer_and_address(page, base):
+    page.goto(f"{base}/?{ADDRESS}&gpu=t4")
+    before = page.wait_for_selector(".big").inner_text()
+    page.get_by_label("Micro-batch").fill("64")
+    page.wait_for_url("**batch=64**")
+    page.wait_for_function("before => document.querySelector('.big')?.innerText !== before", arg=before)
+    page.goto(page.url)
+    assert page.get_by_label("Micro-batch").input_value() == "64"
+
+
+def test_a_wrong_address_says_what_is_wrong(page, base):
+    page.goto(f"{base}/?batch=0")
+    assert "batch" in page.wait_for_selector('[role="alert"]').inner_text()
+
+
+def test_the_other_tabs_show_a_chart(page, base):
+    page.goto(f"{base}/?tab=timeline&{ADDRESS}&gpu=t4")
+    page.wait_for_selector(".nicegui-echart canvas")
+    page.goto(f"{base}/?tab=runs")
+    page.wait_for_selector("text=no runs yet")
