@@ -315,7 +315,7 @@ def _no_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
-def describe_model(name: str, gpus: Sequence[str] = (), overrides: Sequence[str] = ()) -> ModelDescription:
+def describe_model(name: str, gpus: Sequence[str] = (), overrides: Sequence[str] = ()) -> "ModelDescription":
     """Sizes and sources of a model and what it needs at least; on each of `gpus`, forecasts of three ways to train it.
 
     Raises:

@@ -75,8 +75,8 @@ def test_kept_answers_are_those_that_are_traced(name, folder, no_tracing, monkey
 
 def test_only_what_the_step_asks_of_a_card_tells_traces_apart(folder):
     for name, fields in (
-        ("bert", {"kind", "compute_capability"}),
-        ("liger", {"kind", "compute_capability", "sm_count"}),
+        ("bert", {"kind", "compute_capability", "attention"}),
+        ("liger", {"kind", "compute_capability", "attention", "sm_count"}),
     ):
         request = request_of(question(QUESTIONS[name]), find_device("a100-40gb"), None)
         step_trace(request, BatchShape(1, 32))
@@ -93,7 +93,7 @@ def test_a_watched_device_is_the_same_and_notes_what_is_asked():
     for device in devices():
         watched, names = watched_device(device)
         assert (watched.has_bf16, watched.peak("float32")) == (device.has_bf16, device.peak("float32"))
-        assert names == {"compute_capability", "peak_flops_per_second"}
+        assert names == {"architecture", "compute_capability", "peak_flops_per_second"}
 
 
 @pytest.mark.parametrize("change", ["code", "version", "damage", "settings", "length"])

@@ -64,6 +64,6 @@ def test_a_curve_is_thinned_by_means_and_leaves_out_what_is_no_number():
 def test_the_shell_completes_names(ledger, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "arid.yaml").write_text("")
-    assert complete_gpus("t4,a100-80") == ["t4,a100-80gb", "t4,a100-80gb-pcie"]
+    assert complete_gpus("t4,a100-80gb-p") == ["t4,a100-80gb-pcie"]
     assert {"arithmetic", "arid.yaml"} <= set(complete_targets("ari"))
     assert complete_runs("la") == ["last"]
