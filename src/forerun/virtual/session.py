@@ -48,6 +48,7 @@ class VirtualSession:
         before = set_target(self._target)
         self._stack.callback(set_target, before)
         self._stack.enter_context(_quiet_fake_tensors())
+        self._stack.enter_context(_copying_tensors_alone())
         # torch/csrc/autograd/engine.cpp, start_device_threads: threads are made once, at the process's first backward
         # pass, for the devices known then; ours may come later
         self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -111,6 +112,27 @@ def _quiet_fake_tensors() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _copying_tensors_alone() -> Iterator[None]:
+    """A copy of a fake tensor is of the same mode.
+
+    `Tensor.__deepcopy__` copies its attributes too, and the mode is one: the copied mode would hold weak references to
+    storages that it never took, and free them a second time (torch/multiprocessing/reductions.py, `StorageWeakRef`).
+    """
+
+    def same(mode: FakeTensorMode, memo: Any) -> FakeTensorMode:
+        return mode
+
+    if hasattr(FakeTensorMode, "__deepcopy__"):  # a session within another
+        yield
+        return
+    FakeTensorMode.__deepcopy__ = same  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del FakeTensorMode.__deepcopy__  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

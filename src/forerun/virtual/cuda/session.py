@@ -98,6 +98,7 @@ class CudaSession:
         self._stack.callback(set_target, before)
         CudaEvent.recorder, CudaEvent.clock = self.recorder, self._clock
         enter(virtual_session._quiet_fake_tensors())
+        enter(virtual_session._copying_tensors_alone())
         # Python modes are those of the thread that runs the backward pass: it must be the program's own
         enter(torch.autograd.set_multithreading_enabled(False))
         enter(virtual_session._clearing_autocast_cache())

@@ -79,3 +79,14 @@ def test_attributes_that_are_copied_whole_are_the_programs_alone():
         assert (other.spacing, one.spacing, len(vars(other)), hasattr(other, "unit")) == (2.0, 0.25, 1, False)
         assert (other + 1).shape == (3,)
         assert (one @ one).shape == (4, 4)
+
+
+def test_a_copied_model_is_of_the_same_session():
+    """Averaged models are deep copies; buffers are copied with their attributes, to which the fake mode belongs."""
+    with forerun.virtual_cuda("t4"):
+        net = torch.nn.BatchNorm1d(4).cuda()
+        average = copy.deepcopy(net)
+        net(torch.ones(8, 4, device="cuda"))
+        average.running_mean.mul_(0.5).add_(net.running_mean, alpha=0.5)
+        assert average.running_mean.fake_mode is net.running_mean.fake_mode
+        assert average.running_mean.untyped_storage()._cdata != net.running_mean.untyped_storage()._cdata
