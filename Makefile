@@ -23,6 +23,7 @@ test-medium: .venv/.installed-dev
 
 test-scripts: .venv/.installed-scripts
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv/script-packages $(BIN)/python -m pytest -n 2 -m scripts tests/test_scripts.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m scripts tests/test_ui.py
 
 test-slow: .venv/.installed-dev
 	$(BIN)/python -m pytest -m slow

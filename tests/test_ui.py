@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-pytestmark = [pytest.mark.scripts, pytest.mark.medium]
+pytestmark = pytest.mark.scripts
 ADDRESS = "model=tiny-bert&workload=sequence-classification&method=full&length=32&precision=fp16-mixed"
 CONTENT = {
     "name": "my-run", "workload": "sequence-classification", "model": {"name": "tiny-bert"}, "precision": "fp16-mixed",
