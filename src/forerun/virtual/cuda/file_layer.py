@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from forerun.virtual.cuda.saves import Saves
+
 UNTOUCHED = ("/dev/", "/proc/", "/sys/")
 STAT, LSTAT, MAKE_FOLDERS = os.stat, os.lstat, os.makedirs
 """Python's own, as they were before a program's were redirected."""
@@ -22,8 +24,8 @@ class FileLayer:
     hidden: set[str] = field(default_factory=set)
     saved_bytes: int = 0
     """Bytes of tensors that the program would have saved."""
-    saves: dict[str, Any] = field(default_factory=dict)
-    """What `torch.save` was given, by path, for a program that loads it again."""
+    saves: Saves = field(default_factory=Saves)
+    """What `torch.save` was given, for a program that loads it again."""
 
     def twin(self, path: str) -> str:
         """Where the layer keeps the file of an absolute path."""

@@ -3,7 +3,7 @@
 Python's own file functions are redirected while the program runs: a file opened for writing is one of the layer (a copy
 of the original where it is changed), a deleted one is only hidden, and reading looks into the layer first. Existing
 files stay as they are. `torch.save` and safetensors write below Python, so they are answered here: bytes are counted
-and nothing is written. Programs started by the program are not covered.
+and only a mark is written (`saves.py`). Programs started by the program are not covered.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import torch
 
 from forerun.virtual.cuda.file_calls import LayerFinder, bound_elsewhere, file_calls
 from forerun.virtual.cuda.file_layer import FileLayer
+from forerun.virtual.cuda.saves import WIDTH, is_mark
 
 TRACKERS_OFF = {
     "WANDB_MODE": "disabled", "WANDB_DISABLED": "true", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
@@ -85,15 +86,18 @@ def _tensor_savers(layer: FileLayer) -> list[tuple[Any, str, Any]]:
 
     def save(value: Any, file: Any, *_: Any, **__: Any) -> None:
         layer.note_saved(value)
+        content = layer.saves.put(value)
         if isinstance(file, str | os.PathLike):
-            layer.saves[os.path.abspath(os.fspath(file))] = value
-            with open(file, "wb"):
-                pass
+            with open(file, "wb") as target:
+                target.write(content)
+        else:
+            file.write(content)
 
-    def load_saved(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, str | os.PathLike) and os.path.abspath(os.fspath(file)) in layer.saves:
-            return layer.saves[os.path.abspath(os.fspath(file))]
-        return load(layer.for_reading(file), *args, **kwargs)
+    def load_saved(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        content = _beginning(file)
+        if is_mark(content):
+            return layer.saves.get(content, map_location)
+        return load(layer.for_reading(file), map_location, *args, **kwargs)
 
     def save_tensors(tensors: dict[str, Any], filename: Any, *_: Any, **__: Any) -> None:
         save(tensors, filename)
@@ -102,3 +106,17 @@ def _tensor_savers(layer: FileLayer) -> list[tuple[Any, str, Any]]:
         (torch, "save", save), (torch, "load", load_saved), (safetensors.torch, "save_file", save_tensors),
         (safetensors.torch, "save_model", lambda model, filename, *_, **__: save(model.state_dict(), filename)),
     ]  # fmt: skip
+
+
+def _beginning(file: Any) -> bytes:
+    """The first bytes of a file, from its path or where a program has it open."""
+    if isinstance(file, str | os.PathLike):
+        try:
+            with open(file, "rb") as source:
+                return source.read(WIDTH)
+        except OSError:
+            return b""  # the real function says what is wrong
+    position = file.tell()
+    content = file.read(WIDTH)
+    file.seek(position)
+    return content
