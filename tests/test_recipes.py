@@ -25,6 +25,7 @@ SMALL = {
         "recipe.documents=64", "recipe.rows=260", "recipe.questions=6", "evaluation.examples=4",
         "evaluation.new_tokens=8", "batch.micro_batch_size=8", "model.config.hidden_size=32",
         "model.config.num_hidden_layers=1", "model.config.intermediate_size=64",
+        "recipe.unsafe=true",  # conformance is no question of isolation
     ],
     "okadfa": [
         "recipe.corpus=induction", "batch.sequence_length=16", "model.config.width=32", "model.config.layers=2",

@@ -9,6 +9,7 @@ import torch
 from forerun.api import forecast
 from forerun.data.instructions import Instruction
 from forerun.errors import BadData, InvalidSettings
+from forerun.evaluate.sandbox import isolation_here
 from forerun.recipes.code_lora import base_model as code_lora_base
 from forerun.recipes.code_lora import recipe as code_lora
 from forerun.recipes.code_lora.data.rows import CodeLoraOptions, open_data
@@ -36,6 +37,7 @@ FEW = [
     "model.config.intermediate_size=64",
 ]  # fmt: skip
 FOLDER = Path(code_lora.__file__).parent
+NEEDS_ISOLATION = pytest.mark.skipif(not isolation_here().is_enough, reason=f"no isolation here: {isolation_here()}")
 
 
 def settings(*overrides):
@@ -147,6 +149,7 @@ def test_a_forecast_knows_how_long_answers_and_prompts_are(recipe_data):
     assert one.final == ((18, one.watched_tokens),), "without an adapter no base is asked"
 
 
+@NEEDS_ISOLATION
 def test_right_answers_are_judged_right(recipe_data):
     _, options, data = recipe_data
     right = AnswerScores(tuple((f"```python\n{task.reference}```",) for task in data.tasks), (True,) * len(data.tasks))
@@ -171,6 +174,7 @@ def test_right_answers_are_judged_right(recipe_data):
     assert judgement.tables[2].rows[0][1:] == [0, 6] or judgement.tables[2].columns[-1] == "passed"
 
 
+@NEEDS_ISOLATION
 def test_several_samples_give_pass_at_k(recipe_data):
     _, options, data = recipe_data
     texts = tuple((f"```python\n{task.reference}```", "x = 1") for task in data.tasks)
@@ -195,6 +199,7 @@ def test_rows_of_a_file_are_judged_without_tests(tmp_path, recipe_data):
     assert "passed" not in judgement.comparison_data
 
 
+@NEEDS_ISOLATION
 def test_tasks_of_a_file_are_judged_by_their_own_tests(tmp_path, recipe_data):
     file = tmp_path / "tasks.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in (HUMANEVAL, MBPP)))

@@ -3,6 +3,7 @@ from statistics import fmean
 
 import pytest
 
+from forerun.evaluate.sandbox import isolation_here
 from forerun.recipes.code_lora.data.tasks import CodeTask
 from forerun.recipes.code_lora.evaluation.pass_at_k import first_block, pass_at_k, program_of, run_tests
 
@@ -33,6 +34,7 @@ def test_programs_of_answers():
     assert first_block("return 1\nx") == "return 1\n"
 
 
+@pytest.mark.skipif(not isolation_here().is_enough, reason=f"no isolation here: {isolation_here()}")
 def test_samples_of_a_task_are_run_and_counted():
     good, bad = "def double(x): return 2 * x", "def double(x): return x"
     outcomes = run_tests([TASK], [[good, bad, bad, good]])
