@@ -3,6 +3,9 @@
     python -m benchmarks.zoo --results zoo_results transformers timm torchvision diffusers
     python -m benchmarks.zoo --results zoo_results transformers --only bert
 
+After `make test-scripts`, with `PYTHONPATH=tests/scripts/site:.venv/script-packages`: the first mends a torchvision
+that was built for another PyTorch.
+
 Each class is built at a small size with random weights and does one step of AdamW on the CPU. A class that does so is
 counted, and must then do the same step under `forerun.virtual_cuda`, with at least as many gradients. Families run in
 processes of their own, one at a time, with limits on processor time and memory; a result that is there is kept.
