@@ -8,6 +8,7 @@
     ├── UnknownModel(LookupError)            no such architecture, hub id or directory
     ├── MissingPeak(LookupError)             the catalogue has no dense peak for a dtype
     ├── MissingExtra(ImportError)            an optional package is not installed
+    ├── UnmatchedExchange(RuntimeError)      ranks that are played together do not exchange the same things
     ├── UntraceableOp(NotImplementedError)   the virtual GPU does not know an operator
     ├── NothingFits(RuntimeError)            no allowed settings fit the device
     ├── NonFiniteLoss(ArithmeticError)       training produced NaN or infinity persistently
