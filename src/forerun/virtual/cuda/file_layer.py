@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from forerun.virtual.cuda.saves import Saves
+from forerun.virtual.cuda.saves import SavedObjects
 
 UNTOUCHED = ("/dev/", "/proc/", "/sys/")
 STAT, LSTAT, MAKE_FOLDERS = os.stat, os.lstat, os.makedirs
@@ -24,7 +24,7 @@ class FileLayer:
     hidden: set[str] = field(default_factory=set)
     saved_bytes: int = 0
     """Bytes of tensors that the program would have saved."""
-    saves: Saves = field(default_factory=Saves)
+    saves: SavedObjects = field(default_factory=SavedObjects)
     """What `torch.save` was given, for a program that loads it again."""
 
     def twin(self, path: str) -> str:

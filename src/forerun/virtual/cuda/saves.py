@@ -36,7 +36,7 @@ class SavedTensor:
     is_assumed: bool = False
 
 
-class Saves:
+class SavedObjects:
     """Everything that was saved, by the mark in its file."""
 
     def __init__(self) -> None:
