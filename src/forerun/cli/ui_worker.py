@@ -3,7 +3,8 @@
     python -m forerun.cli.ui_worker            {"kind": "forecast", "settings": {…}, "gpu": "t4"}
 
 Kinds: `forecast` (the document of `forerun forecast --json`, and the points of its timeline), `changes` (of settings,
-as `--what-if`), `comparison` (the document of `forerun compare --json`). Whoever asked may kill it at any time.
+as `--what-if`), `comparison` (the document of `forerun compare --json`, over the cards that are rented out and the one
+that was asked about). Whoever asked may kill it at any time.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import Any
 from forerun.api import compare_settings, find_device, forecast_settings, resolve, what_if_settings
 from forerun.cli.options import NOT_IN_DOCUMENT, ledger_if_any
 from forerun.errors import ForerunError
-from forerun.hardware.catalogue import devices
+from forerun.hardware.catalogue import group_of_devices
 
 
 def say(text: str) -> None:
@@ -28,10 +29,12 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         ForerunError: as the command line would.
     """
     settings = resolve(question["settings"])
-    if question["kind"] == "comparison":
-        with ledger_if_any([device.name for device in devices()]) as ledger:
-            return compare_settings(settings, devices(), ledger, on_progress=say).model_dump(mode="json", by_alias=True)
     device = find_device(question["gpu"])
+    if question["kind"] == "comparison":
+        rented = group_of_devices("rented") or []
+        cards = rented if device in rented else [device, *rented]
+        with ledger_if_any([card.name for card in cards]) as ledger:
+            return compare_settings(settings, cards, ledger, on_progress=say).model_dump(mode="json", by_alias=True)
     with ledger_if_any([device.name]) as ledger:
         if question["kind"] == "changes":
             return {"changes": [row.model_dump(mode="json") for row in what_if_settings(settings, device, ledger, say)]}
