@@ -21,7 +21,8 @@ PAGE = {
 
 def _axis(kind: str, name: str, **more: Any) -> dict[str, Any]:
     return {
-        "type": kind, "name": name, "nameLocation": "middle", "nameGap": 28, "axisLabel": {"color": GREY},
+        "type": kind, "name": name, "nameLocation": "middle", "nameGap": 28,
+        "axisLabel": {"color": GREY, "hideOverlap": True},
         "nameTextStyle": {"color": GREY}, "splitLine": {"lineStyle": {"color": GREY, "opacity": 0.25}}, **more,
     }  # fmt: skip
 
@@ -55,7 +56,7 @@ def time_and_cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Hours and dollars of a run on each GPU that has a price and fits; the front is joined."""
     priced = [row for row in rows if row["fits"] and row["cost"] is not None]
     points = [
-        {"name": row["gpu"], "value": [round(row["run_seconds"] / HOUR, 4), round(row["cost"], 4)],
+        {"name": row["gpu"], "value": [float(f"{row['run_seconds'] / HOUR:.4g}"), float(f"{row['cost']:.4g}")],
          "itemStyle": {"color": "#4269d0" if row["is_on_front"] else GREY}}
         for row in priced
     ]  # fmt: skip
@@ -64,7 +65,7 @@ def time_and_cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         **PAGE, "tooltip": {"trigger": "item", "formatter": "{b}: {c}"},
         "grid": {"left": 56, "right": 40, "top": 30, "bottom": 48},
-        "xAxis": _axis("log", "hours", logBase=2), "yAxis": _axis("log", "dollars", logBase=2, nameGap=40),
+        "xAxis": _axis("log", "hours"), "yAxis": _axis("log", "dollars", nameGap=40),
         "series": [
             {"type": "scatter", "data": points, "symbolSize": 12, "label": label, "labelLayout": {"hideOverlap": True}},
             {"type": "line", "data": front, "symbol": "none", "lineStyle": {"color": "#4269d0", "type": "dashed"}},

@@ -28,7 +28,7 @@ NUMBERS = {
 }  # fmt: skip
 STYLE = """
 .nicegui-content {max-width: 1080px; margin: 0 auto; padding: 12px}
-.q-field {min-width: 0} .q-tab {padding: 0 9px} td {overflow-wrap: anywhere}
+.q-field {min-width: 0} .q-tab {padding: 0 9px} td {overflow-wrap: break-word}
 .yes {color: #15803d} .no {color: #b91c1c} .body--dark .yes {color: #4ade80} .body--dark .no {color: #f87171}
  .big {font-size: 1.5rem; line-height: 1.3; font-weight: 600}
 pre {white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem}
