@@ -41,6 +41,10 @@ LONGEST_MESSAGE = 3_000
 """Characters of an error's message."""
 
 
+class UserNote(UserWarning):
+    """Something that was decided for the user; the command line shows its text alone."""
+
+
 class ForerunError(Exception):
     """Base of all errors that a user can cause or cure; a message that nobody would read to its end is cut."""
 

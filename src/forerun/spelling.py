@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from forerun.errors import UserNote
+
 LONGEST_TEXT = 200
 """Characters of a name that are read."""
 WORD = re.compile(r"\d+g\.\d+gb|\d+x\d+b|[a-z]\d+|\d+(?:\.\d+)?[bm](?![a-z])|[a-z]+|\d+(?:\.\d+)?")
@@ -21,7 +23,7 @@ COUNT = re.compile(r"^\s*(\d{1,3})\s*[x×*]\s*(?=[a-z])|^\s*([2-9]|16)\s+(?=[a-z
 """How many of them are meant: "2x T4", "8 × H100"."""
 
 
-class NameNote(UserWarning):
+class NameNote(UserNote):
     """A name was taken for a row that is called otherwise."""
 
 

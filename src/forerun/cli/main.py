@@ -33,10 +33,9 @@ from forerun.cli import (
     watch_command,
 )
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, say_note
-from forerun.errors import ForerunError, NothingFits
+from forerun.errors import ForerunError, NothingFits, UserNote
 from forerun.extensions import COMMANDS, extensions
 from forerun.settings.plain import in_short
-from forerun.spelling import NameNote
 
 app = typer.Typer(
     name="forerun",
@@ -68,8 +67,8 @@ for extension in extensions(COMMANDS).values():
 
 def main() -> None:
     """Run the command line; render expected errors, and say once each how a name was read."""
-    warnings.showwarning = _say_names(warnings.showwarning)
-    warnings.simplefilter("once", NameNote)
+    warnings.showwarning = _say_notes(warnings.showwarning)
+    warnings.simplefilter("once", UserNote)
     try:
         app()
     except NothingFits as error:
@@ -85,11 +84,11 @@ def main() -> None:
         sys.exit(EXIT_BAD_INPUT)
 
 
-def _say_names(others: Callable[..., None]) -> Callable[..., None]:
-    """What shows a warning: those of names as a note, `others` for the rest."""
+def _say_notes(others: Callable[..., None]) -> Callable[..., None]:
+    """What shows a warning: what was decided for the user as a note, `others` for the rest."""
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, NameNote):
+        if issubclass(category, UserNote):
             say_note(str(message))
         else:
             others(message, category, *place, **more)

@@ -15,10 +15,11 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, NoSuchModuleError, OperationalError
 
 from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, nearest
 from forerun.experience import DeviceCalibration, StepObservation
+from forerun.ledger.damage import aside_if_damaged
 from forerun.ledger.place import default_url as default_url
 from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
 
@@ -118,27 +119,35 @@ class OutcomeRow:
 
 
 def open_ledger(url: str) -> "Ledger":
-    """Open the ledger at a SQLAlchemy URL, creating it when it is not there.
+    """Open the ledger at a SQLAlchemy URL, creating it when it is not there; a damaged SQLite file is put aside.
 
     Raises:
         LedgerConflict: it cannot be opened, or a newer version of Forerun wrote it.
     """
     try:
         parsed = sa.make_url(url)
-        if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
+        old, is_sqlite = None, parsed.get_backend_name() == "sqlite"
+        if is_sqlite and parsed.database not in (None, "", ":memory:"):
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
-        engine = sa.create_engine(parsed, **_arguments(parsed))
+            old = aside_if_damaged(Path(str(parsed.database)))
+        engine = sa.create_engine(parsed, **({"connect_args": {"timeout": BUSY_SECONDS}} if is_sqlite else {}))
         _create(engine)
-    except (ArgumentError, NoSuchModuleError, OperationalError, OSError, ModuleNotFoundError) as error:
+        if old is not None:
+            old.read_back(engine, METADATA)
+    except (ArgumentError, NoSuchModuleError, DatabaseError, OSError, ModuleNotFoundError) as error:
         raise LedgerConflict(
-            f"The ledger {url!r} cannot be opened: {str(error).splitlines()[0]} "
+            f"The ledger {_without_password(url)!r} cannot be opened: {str(error).splitlines()[0]} "
             f"Set FORERUN_LEDGER to a SQLAlchemy URL such as sqlite:////path/ledger.sqlite."
         ) from error
     return Ledger(engine)
 
 
-def _arguments(url: sa.URL) -> dict[str, Any]:
-    return {"connect_args": {"timeout": BUSY_SECONDS}} if url.get_backend_name() == "sqlite" else {}
+def _without_password(url: str) -> str:
+    """A URL for a message; what cannot be taken apart is shown up to its scheme."""
+    try:
+        return sa.make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return url if "@" not in url else f"{url.partition(':')[0]}:…"
 
 
 def _create(engine: sa.Engine) -> None:
