@@ -102,7 +102,7 @@ class StepWatcher:
         self._repeats, self._micro_batches = RepeatedCalls(self.recorder), RepeatedMicroBatches(self.recorder)
         self._by_hand = HandUpdates(self.recorder, self._progress)
         if not self.is_announced:
-            self.recorder.on_write = self._by_hand.note
+            self.recorder.on_write = self._note_writes
         self._call = torch.nn.Module.__call__
         torch.nn.Module.__call__ = self._counting(self._call)  # type: ignore[method-assign]
         self._backward = torch.autograd.backward
@@ -203,6 +203,11 @@ class StepWatcher:
         alike = [number for number, span in enumerate(self.spans) if span.is_like(self.spans[-1])]
         return alike[0] if len(alike) > 1 else min(1, len(self.spans) - 1)
 
+    def _note_writes(self, tensors: list[torch.Tensor]) -> None:
+        """Updates are made by the program itself: what modules and backward passes write are their own buffers."""
+        if self._depth == 0 and self._backward_depth == 0:
+            self._by_hand.note(tensors)
+
     def _progress(self) -> Progress:
         """How far the step has come."""
         events, fetched = len(self.recorder.trace.events), len(self.loaders.fetched)
@@ -218,10 +223,8 @@ class StepWatcher:
         return progress is not None and self._is_enough()
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if (
-            self._anchor is None and not self.is_announced
-        ):  # what was written before is no step: an optimizer makes them
-            self.recorder.on_write = None
+        if self._anchor is None and not self.is_announced:
+            self.recorder.on_write = None  # what was written before is no step: an optimizer makes them
             self.spans.clear()
         is_anchor = self._ends_steps(optimizer)
         fresh = [
