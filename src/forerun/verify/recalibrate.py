@@ -17,6 +17,7 @@ from forerun.forecasting.made_with import made_with
 from forerun.forecasting.ranges import TERM_SPREAD
 from forerun.forecasting.request import ForecastRequest
 from forerun.records import Forecast, Measurement
+from forerun.verify.compare import contention
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger, OutcomeRow
@@ -49,6 +50,10 @@ OTHER_ANSWERS = 0.9
 """Standard deviation added for evaluations that generate, when another model answers. Forecasts take answers to be as
 long as they may be; a model that ends them early says little of one that does not. Small decoders of `code-lora` took
 0.23 to 0.70 of it, which alone made SmolLM2's forecast 0.59 of what it was to be (docs/log.md, 2026-11-22)."""
+MOST_OTHERS = 0.95
+"""Share of the processors that others are taken to have used at most; a run beside others says less of the next one, by
+the logarithm of how much slower they may have made it. One at 77 % made the next forecast 28 % too long (docs/log.md,
+2026-11-23)."""
 STEP_TERMS = ("step", "data")
 """Terms of one optimizer step: its length does not depend on how many there are."""
 NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
@@ -96,7 +101,10 @@ def _past_term(name: str, target: Mapping[str, Any], digest: str, outcome: "Outc
     away = _distance(target, digest, outcome, of_a_step=name in STEP_TERMS)
     version = 0.0 if outcome.forecast.detail.versions == made_with() else OTHER_VERSION
     answers = OTHER_ANSWERS if name == "evaluation" and _answers_differ(target, outcome.settings) else 0.0
-    return _PastTerm(expected, measured, math.hypot(away, version, answers), is_same=away == 0)
+    others = 0.0
+    if isinstance(outcome.measurement, Measurement):  # the rest of the processors makes a run at most so much slower
+        others = -math.log(1 - min(MOST_OTHERS, contention(outcome.forecast, outcome.measurement)))
+    return _PastTerm(expected, measured, math.hypot(away, version, answers, others), is_same=away == 0)
 
 
 def _term(name: str, records: Sequence[_PastTerm]) -> CorrectionTerm:

@@ -1,6 +1,7 @@
 """What a run teaches: the next forecast of the same settings is nearer, of others less so, and nothing counts twice."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,20 @@ def test_the_factor_lies_between_one_and_what_was_seen(ratio, runs):
 
 def test_one_run_of_the_same_settings_takes_most_of_the_error():
     assert recalibrate(SETTINGS, [outcome(1.3)]).factor("step", EXPECTED) == pytest.approx(1.2, abs=0.02)
+
+
+def test_a_run_beside_others_says_little():
+    """At 77 % of the processors in other hands a step three times as long is no pace of this machine."""
+    row = outcome(3.0)
+
+    def beside(share):
+        evidence = row.measurement.evidence.model_copy(update={"other_processes_share": share})
+        return replace(row, measurement=row.measurement.model_copy(update={"evidence": evidence}))
+
+    factors = [recalibrate(SETTINGS, [beside(share)]).factor("step", EXPECTED) for share in (0.0, 0.1, 0.4, 0.77, 1.0)]
+    assert factors == sorted(factors, reverse=True)
+    assert factors[0] == recalibrate(SETTINGS, [row]).factor("step", EXPECTED) > 2
+    assert factors[3] < 1.05
 
 
 def test_more_runs_are_surer():

@@ -4,7 +4,7 @@ Every answer comes from a worker process (`asking.py`), so that the page never w
 command line gives.
 """
 
-# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
