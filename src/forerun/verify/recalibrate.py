@@ -52,8 +52,8 @@ long as they may be; a model that ends them early says little of one that does n
 0.23 to 0.70 of it, which alone made SmolLM2's forecast 0.59 of what it was to be (docs/log.md, 2026-11-22)."""
 MOST_OTHERS = 0.95
 """Share of the processors that others are taken to have used at most; a run beside others says less of the next one, by
-the logarithm of how much slower they may have made it. One at 77 % made the next forecast 28 % too long (docs/log.md,
-2026-11-23)."""
+the logarithm of how much slower they may have made it. With one at 77 % in the ledger a forecast was 28 % too long
+(docs/log.md, 2026-11-23)."""
 STEP_TERMS = ("step", "data")
 """Terms of one optimizer step: its length does not depend on how many there are."""
 NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
