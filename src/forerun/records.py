@@ -310,6 +310,8 @@ class RunEvidence(Record):
     """Share of all processor time that other processes used."""
     stolen_share: float | None = None
     """Share of all processor time that the hypervisor gave to other machines."""
+    waiting_share: float | None = None
+    """Time that threads of the run were ready and had no processor, summed over threads, over the run's time."""
     clock_share: float | None = None
     """Mean clock of the GPU over its highest."""
     throttled_share: float | None = None

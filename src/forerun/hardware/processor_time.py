@@ -1,12 +1,17 @@
 """Who uses the processors of this machine: this process, others, or the hypervisor.
 
-Linux counts processor time by kind in /proc/stat (proc(5)); elsewhere nothing is known.
+Linux counts processor time by kind in /proc/stat (proc(5)), and for each thread how long it was ready and waited for a
+processor in schedstat (Documentation/scheduler/sched-stats.rst); elsewhere nothing is known.
 """
 
+import contextlib
 import os
+import time
 from pathlib import Path
 
 STAT = Path("/proc/stat")
+THREADS = Path("/proc/self/task")
+NANO = 1e-9
 USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
 
 
@@ -15,6 +20,8 @@ class ProcessorTime:
 
     def __init__(self) -> None:
         self._at_start = _processor_seconds()
+        self._waited = _waiting_seconds()
+        self._begin = time.monotonic()
 
     def shares(self) -> tuple[float | None, float | None]:
         """Shares of all processor time since the start: other processes' and the hypervisor's; None where unknown."""
@@ -24,6 +31,27 @@ class ProcessorTime:
         busy, stolen, whole, own = (after - before for after, before in zip(now, self._at_start, strict=True))
         whole = max(whole, 1e-9)
         return min(1.0, max(0.0, busy - own) / whole), stolen / whole  # differences of large sums: 1 and a rounding
+
+    def waiting_share(self) -> float | None:
+        """Time that this process's threads were ready and had no processor, summed over threads, over the time that
+        passed since the start; None where unknown."""
+        now = _waiting_seconds()
+        if not now or not self._waited:
+            return None
+        waited = sum(seconds - self._waited.get(thread, 0.0) for thread, seconds in now.items())
+        return max(0.0, waited) / max(1e-9, time.monotonic() - self._begin)
+
+
+def _waiting_seconds() -> dict[str, float]:
+    """Seconds that each living thread of this process waited for a processor, by its number; empty where unknown."""
+    waited = {}
+    try:
+        for thread in THREADS.iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended
+                waited[thread.name] = int((thread / "schedstat").read_text().split()[1]) * NANO
+    except (OSError, ValueError, IndexError):
+        return {}
+    return waited
 
 
 def _processor_seconds() -> tuple[float, float, float, float] | None:

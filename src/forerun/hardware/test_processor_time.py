@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from forerun.hardware import processor_time
 from forerun.hardware.processor_time import ProcessorTime
 
@@ -31,3 +33,29 @@ def test_a_share_is_never_above_one(monkeypatch):
 def test_where_nothing_is_counted_nothing_is_known(monkeypatch, tmp_path):
     monkeypatch.setattr(processor_time, "STAT", tmp_path / "none")
     assert ProcessorTime().shares() == (None, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counted by Linux")
+def test_waits_for_a_processor_are_counted():
+    everywhere = os.sched_getaffinity(0)
+    here = min(everywhere)
+    busy = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{here}])\nwhile True: pass"])
+    try:
+        os.sched_setaffinity(0, [here])
+        watch = ProcessorTime()
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            pass
+        beside = watch.waiting_share()
+    finally:
+        os.sched_setaffinity(0, everywhere)
+        busy.kill()
+        busy.wait()
+    watch = ProcessorTime()
+    time.sleep(0.2)
+    assert watch.waiting_share() < 0.2 < beside <= 1.01
+
+
+def test_without_schedstat_no_wait_is_known(monkeypatch, tmp_path):
+    monkeypatch.setattr(processor_time, "THREADS", tmp_path / "none")
+    assert ProcessorTime().waiting_share() is None

@@ -10,6 +10,7 @@ from typing import Literal
 from forerun.records import CriterionResult, Forecast, Measurement, Range, Record, Verdict, VerdictRow
 from forerun.units import format_bytes, format_percent, format_seconds
 from forerun.verify.causes import causes
+from forerun.verify.contention import contention, slowdown
 
 Unit = Literal["bytes", "seconds", "count", "per second"]
 NEGLIGIBLE_SHARE = 0.02
@@ -35,8 +36,8 @@ class Criterion(Record):
 def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: Sequence[Criterion] = ()) -> Verdict:
     """The verdict on one run."""
     rows = compare(forecast, measurement)
-    others = contention(forecast, measurement)
-    results = [_fairly(_judge(criterion, measurement, rows), criterion, rows, others) for criterion in criteria]
+    others, longer = contention(forecast, measurement), slowdown(forecast, measurement)
+    results = [_fairly(_judge(each, measurement, rows), each, rows, others, longer) for each in criteria]
     return Verdict(
         run_id=run_id,
         rows=rows,
@@ -48,28 +49,25 @@ def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: 
     )
 
 
-def contention(forecast: Forecast, measurement: Measurement) -> float:
-    """Share of all processor time that others used while a run trained on the CPU; 0 on a GPU or where unknown."""
-    evidence = measurement.evidence
-    return (evidence.other_processes_share or 0) + (evidence.stolen_share or 0) if forecast.gpu == "cpu" else 0.0
-
-
 def _fairly(
-    result: CriterionResult, criterion: Criterion, rows: Sequence[VerdictRow], others: float
+    result: CriterionResult, criterion: Criterion, rows: Sequence[VerdictRow], others: float, longer: float
 ) -> CriterionResult:
-    """A time that was missed because it took longer is not judged where others used too much of the processors."""
+    """A time missed because it took longer is not judged where others used much, or may have made it `longer` so."""
     row = next((row for row in rows if row.field == criterion.quantity), None)
     is_time = criterion.comparison == "error within" and row is not None and row.unit in ("seconds", "per second")
-    if result.passed or others <= CONTENDED_SHARE or not is_time or row is None:
+    if result.passed or others == 0 or not is_time or row is None:
         return result
-    is_slower = row.measured > row.forecast if row.unit == "seconds" else row.measured < row.forecast
-    if not is_slower:  # others' load makes nothing faster
+    shorter, longest = (row.forecast, row.measured) if row.unit == "seconds" else (row.measured, row.forecast)
+    if longest <= shorter:  # others' load makes nothing faster
         return result
-    rule = (
-        f"{result.rule}: not judged, others used {format_percent(others)} of the processors (more than "
-        f"{format_percent(CONTENDED_SHARE)})"
-    )
-    return result.model_copy(update={"rule": rule, "judged": False})
+    reason = f"not judged, others used {format_percent(others)} of the processors"
+    if others > CONTENDED_SHARE:
+        why = f"{reason} (more than {format_percent(CONTENDED_SHARE)})"
+    elif shorter * longer >= longest * (1 - float(criterion.bound)):
+        why = f"{reason}, which makes it up to {longer:.2f} times as long"
+    else:
+        return result
+    return result.model_copy(update={"rule": f"{result.rule}: {why}", "judged": False})
 
 
 def better_baseline(metrics: Mapping[str, float], criteria: Sequence[Criterion]) -> str:

@@ -3,7 +3,9 @@
 Runs of the same step (or, for what is not of a step, of the same settings) tell the time itself; others tell the ratio
 of measured to forecast, and count by how like they are. What other code forecast, or other libraries ran, counts less.
 Logarithms are taken as normal: precisions add, means weigh by precision; before any run the ratio is 1, give or take
-what forecasts of such runs have missed by.
+what forecasts of such runs have missed by. What others' load can explain of a run that was slower is taken off, and the
+less is left, the less the run says (with one beside 77 % in the ledger a forecast was 28 % too long; docs/log.md,
+2026-11-23). A forecast that missed the very step by far may miss by more than such forecasts do.
 """
 
 import math
@@ -17,7 +19,7 @@ from forerun.forecasting.made_with import made_with
 from forerun.forecasting.ranges import TERM_SPREAD
 from forerun.forecasting.request import ForecastRequest
 from forerun.records import Forecast, Measurement
-from forerun.verify.compare import contention
+from forerun.verify.contention import slowdown
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger, OutcomeRow
@@ -50,10 +52,6 @@ OTHER_ANSWERS = 0.9
 """Standard deviation added for evaluations that generate, when another model answers. Forecasts take answers to be as
 long as they may be; a model that ends them early says little of one that does not. Small decoders of `code-lora` took
 0.23 to 0.70 of it, which alone made SmolLM2's forecast 0.59 of what it was to be (docs/log.md, 2026-11-22)."""
-MOST_OTHERS = 0.95
-"""Share of the processors that others are taken to have used at most; a run beside others says less of the next one, by
-the logarithm of how much slower they may have made it. With one at 77 % in the ledger a forecast was 28 % too long
-(docs/log.md, 2026-11-23)."""
 STEP_TERMS = ("step", "data")
 """Terms of one optimizer step: its length does not depend on how many there are."""
 NOT_OF_A_STEP: dict[str, tuple[str, ...] | None] = {
@@ -102,8 +100,11 @@ def _past_term(name: str, target: Mapping[str, Any], digest: str, outcome: "Outc
     version = 0.0 if outcome.forecast.detail.versions == made_with() else OTHER_VERSION
     answers = OTHER_ANSWERS if name == "evaluation" and _answers_differ(target, outcome.settings) else 0.0
     others = 0.0
-    if isinstance(outcome.measurement, Measurement):  # the rest of the processors makes a run at most so much slower
-        others = -math.log(1 - min(MOST_OTHERS, contention(outcome.forecast, outcome.measurement)))
+    if isinstance(outcome.measurement, Measurement) and min(expected, measured) > LEAST_SECONDS:
+        longer = math.log(slowdown(outcome.forecast, outcome.measurement))
+        missed = max(0.0, math.log(measured / expected))
+        measured /= math.exp(min(longer, missed))
+        others = longer * min(1.0, longer / missed) if missed else longer
     return _PastTerm(expected, measured, math.hypot(away, version, answers, others), is_same=away == 0)
 
 
@@ -111,8 +112,10 @@ def _term(name: str, records: Sequence[_PastTerm]) -> CorrectionTerm:
     """The correction of one term: other runs count by their ratio, the same step by its measured seconds."""
     noise = RUN_SPREAD[name]
     ratio, ratio_precision = _mean([r for r in records if not r.is_same], lambda r: r.measured / r.expected, noise)
-    same, same_precision = _mean([r for r in records if r.is_same], lambda r: r.measured, noise)
-    precision = PRIOR_SPREAD[name] ** -2 + ratio_precision
+    alike = [r for r in records if r.is_same]
+    same, same_precision = _mean(alike, lambda r: r.measured, noise)
+    miss = _mean(alike, lambda r: r.measured / r.expected, noise)[0] / STRAY
+    precision = 1 / (PRIOR_SPREAD[name] ** 2 + miss**2) + ratio_precision
     total_precision = precision + same_precision
     return CorrectionTerm(
         factor=math.exp(ratio * ratio_precision / precision),

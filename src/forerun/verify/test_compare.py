@@ -137,6 +137,23 @@ def test_the_load_of_others_is_no_failure_of_a_time(share, backward, passed, jud
     assert bool(failure_line(verdict)) == (not passed)
 
 
+@pytest.mark.parametrize(
+    ("waiting", "backward", "judged"),
+    [
+        (0.41, 4.2, False),  # 1.73 times as long, of which the waits explain 1.69
+        (0.0, 4.2, True),  # others had another processor
+        (0.05, 3.4, False),
+        (0.05, 4.2, True),
+    ],
+)
+def test_a_time_that_waits_for_a_processor_explain_is_not_judged(waiting, backward, judged):
+    row = loaded(0.23, backward)
+    evidence = row.evidence.model_copy(update={"waiting_share": waiting})
+    result = verify("run", forecast(), row.model_copy(update={"evidence": evidence}), [TIME]).criteria[0]
+    assert (result.passed, result.judged) == (False, judged)
+    assert ("times as long" in result.rule) == (not judged)
+
+
 def test_the_load_of_others_excuses_no_memory():
     measured = loaded(0.9, 2.0).model_copy(update={"memory": measurement(allocated=9000).memory})
     verdict = verify("run", forecast(), measured, [TIME, MEMORY])

@@ -58,7 +58,7 @@ def test_the_factor_lies_between_one_and_what_was_seen(ratio, runs):
 
 
 def test_one_run_of_the_same_settings_takes_most_of_the_error():
-    assert recalibrate(SETTINGS, [outcome(1.3)]).factor("step", EXPECTED) == pytest.approx(1.2, abs=0.02)
+    assert recalibrate(SETTINGS, [outcome(1.3)]).factor("step", EXPECTED) == pytest.approx(1.225, abs=0.01)
 
 
 def test_a_run_beside_others_says_little():
@@ -73,6 +73,17 @@ def test_a_run_beside_others_says_little():
     assert factors == sorted(factors, reverse=True)
     assert factors[0] == recalibrate(SETTINGS, [row]).factor("step", EXPECTED) > 2
     assert factors[3] < 1.05
+
+
+@pytest.mark.parametrize("waiting", [0.0, 0.3, 0.6, 0.75])
+def test_what_others_cannot_explain_is_learned(waiting):
+    """A cost of 300 times the step is no load of others: at least half of its logarithm is known after one run."""
+    row = outcome(300.0)
+    load = {"other_processes_share": 0.9, "waiting_share": waiting}
+    evidence = row.measurement.evidence.model_copy(update=load)
+    row = replace(row, measurement=row.measurement.model_copy(update={"evidence": evidence}))
+    factor = recalibrate(SETTINGS, [row]).factor("step", EXPECTED)
+    assert math.sqrt(300) < factor < 300
 
 
 def test_more_runs_are_surer():
