@@ -310,6 +310,8 @@ class RunEvidence(Record):
     """Share of all processor time that other processes used."""
     stolen_share: float | None = None
     """Share of all processor time that the hypervisor gave to other machines."""
+    threads: int | None = None
+    """Threads of each operator on a CPU."""
     waiting_share: float | None = None
     """Time that threads of the run were ready and had no processor, summed over threads, over the run's time."""
     clock_share: float | None = None

@@ -11,10 +11,12 @@ from forerun.cli.options import (
     JsonOption,
     SetOption,
     TargetArgument,
+    ThreadsOption,
     WhatIfOption,
     gpu_names,
     ledger_if_any,
     print_json,
+    use_threads,
 )
 
 COMPARISON_SCHEMA = "forerun.comparison/1"
@@ -34,9 +36,11 @@ def forecast(
         bool, typer.Option("--explain", help="Show what is alive at the memory peak and what each setting would save.")
     ] = False,
     what_if: WhatIfOption = False,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast memory, time and cost of a run before it starts. Exit code 3: it does not fit."""
+    use_threads(threads)
     from rich.console import Console, Group
     from rich.text import Text
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,7 +82,21 @@ WhatIfOption = Annotated[
 DeadlineOption = Annotated[
     str | None, typer.Option("--deadline", metavar="TIME", help="Longest run: 90s, 30min, 2h, 1h30m.")
 ]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", min=1, metavar="N", help="Threads of each operator on this CPU; 1 where others use its cores.",
+    ),
+]  # fmt: skip
 BudgetOption = Annotated[float | None, typer.Option("--budget", metavar="DOLLARS", help="Most that it may cost.")]
+
+
+def use_threads(threads: int | None) -> None:
+    """Bound the threads of each operator, here and in processes started from here; None leaves them as they are."""
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
+        if "torch" in sys.modules:  # it has read the environment
+            sys.modules["torch"].set_num_threads(threads)
 
 
 def limits_of(deadline: str | None, budget: float | None) -> "PlanLimits":

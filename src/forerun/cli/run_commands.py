@@ -12,8 +12,10 @@ from forerun.cli.options import (
     RunArgument,
     SetOption,
     TargetArgument,
+    ThreadsOption,
     ledger_url,
     print_json,
+    use_threads,
 )
 from forerun.errors import InvalidSettings, NotSupported
 
@@ -45,9 +47,11 @@ def run(
     resume: ResumeOption = None,
     trackers: LogOption = None,
     is_unsafe: UnsafeOption = False,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast, train, evaluate and verify on the device here. Exit code 4: a criterion failed."""
+    use_threads(threads)
     _require_trackers(trackers)
     _finish(_run(_open(target, _with_unsafe(overrides, is_unsafe)), resume, trackers, as_json), as_json)
 
@@ -61,9 +65,11 @@ def train(
     ] = None,
     trackers: LogOption = None,
     is_unsafe: UnsafeOption = False,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train on the device here, forecast and verdict included in the ledger; prints the measurement."""
+    use_threads(threads)
     _require_trackers(trackers)
     overrides = _with_unsafe(overrides, is_unsafe)
     if processes is not None and processes > 1:

@@ -4,7 +4,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forerun.cli.options import EXIT_DOES_NOT_FIT, EXIT_INTERRUPTED, JsonOption, TargetArgument, ledger_url, print_json
+from forerun.cli.options import (
+    EXIT_DOES_NOT_FIT,
+    EXIT_INTERRUPTED,
+    JsonOption,
+    TargetArgument,
+    ThreadsOption,
+    ledger_url,
+    print_json,
+    use_threads,
+)
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
@@ -32,9 +41,11 @@ def sweep(
     overrides: ListSetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on: take finished runs of these settings.")] = False,
     dry: Annotated[bool, typer.Option("--forecast-only", help="Forecast the variants and stop.")] = False,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run variants of a recipe, each in its own process, and compare them. Exit code 4: not all were finished."""
+    use_threads(threads)
     from rich.console import Console
 
     from forerun.api import forecast_settings, resolve

@@ -14,8 +14,10 @@ from forerun.cli.options import (
     JsonOption,
     SetOption,
     TargetArgument,
+    ThreadsOption,
     ledger_url,
     print_json,
+    use_threads,
 )
 from forerun.errors import InvalidSettings, NothingFits, NotSupported
 
@@ -55,9 +57,11 @@ def tune(
     budget: Annotated[float | None, typer.Option("--budget", help="Dollars at most, over the whole study.")] = None,
     price: Annotated[float | None, typer.Option("--price", help="Dollars an hour of the device here.")] = None,
     dry: Annotated[bool, typer.Option("--forecast-only", help="Price the first trial and stop.")] = False,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search a recipe's settings; the same command goes on with a study. Exit code 4: the winner misses a criterion."""
+    use_threads(threads)
     from forerun.tune.study_run import StudySettings
 
     plan = StudySettings(

@@ -12,6 +12,8 @@ from pathlib import Path
 STAT = Path("/proc/stat")
 THREADS = Path("/proc/self/task")
 NANO = 1e-9
+CROWDED = 0.1
+"""Share of its time that a process waits for processors from which on others are in its way."""
 USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
 
 
@@ -40,6 +42,17 @@ class ProcessorTime:
             return None
         waited = sum(seconds - self._waited.get(thread, 0.0) for thread, seconds in now.items())
         return max(0.0, waited) / max(1e-9, time.monotonic() - self._begin)
+
+
+def crowd_note(processors: ProcessorTime, threads: int) -> str:
+    """What to do where `threads` threads of each operator waited for others' processes; empty where they did not."""
+    waiting, (others, _) = processors.waiting_share(), processors.shares()
+    if threads < 2 or waiting is None or others is None or waiting < CROWDED:
+        return ""
+    return (
+        f"Others use {others:.0%} of the processors: threads of this process waited {waiting:.0%} of the time for one. "
+        f"{threads} threads that wait for each other may take many times as long so; --threads 1 takes less."
+    )
 
 
 def _waiting_seconds() -> dict[str, float]:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from forerun.hardware import processor_time
-from forerun.hardware.processor_time import ProcessorTime
+from forerun.hardware.processor_time import ProcessorTime, crowd_note
 
 
 def test_a_busy_process_is_seen():
@@ -59,3 +59,13 @@ def test_waits_for_a_processor_are_counted():
 def test_without_schedstat_no_wait_is_known(monkeypatch, tmp_path):
     monkeypatch.setattr(processor_time, "THREADS", tmp_path / "none")
     assert ProcessorTime().waiting_share() is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "threads", "is_said"), [(0.5, 2, True), (0.05, 2, False), (0.5, 1, False), (None, 2, False)]
+)
+def test_who_waits_for_processors_is_told_of_threads(monkeypatch, waiting, threads, is_said):
+    watch = ProcessorTime()
+    monkeypatch.setattr(watch, "waiting_share", lambda: waiting)
+    monkeypatch.setattr(watch, "shares", lambda: (0.4, 0.0))
+    assert ("--threads 1" in crowd_note(watch, threads)) == is_said

@@ -1,8 +1,10 @@
 """What does a run show in the terminal? Forecast, progress, tables, verdict. Progress goes to stderr."""
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from forerun.hardware.processor_time import ProcessorTime, crowd_note
 from forerun.records import Forecast, Range, StepReport, Verdict
 from forerun.report.terminal import forecast_table, result_table, verdict_table
 from forerun.runs.recipe import Judgement
@@ -18,6 +20,7 @@ class TerminalProgress(RunListener):
     """Shows tables on stdout and progress on stderr; a quiet one shows only progress."""
 
     def __init__(self, *, quiet: bool = False):
+        self.processors = ProcessorTime()
         self.out = Console(quiet=quiet)
         self.err = Console(stderr=True)
         self.progress: Progress | None = None
@@ -30,6 +33,8 @@ class TerminalProgress(RunListener):
         """Show the forecast."""
         self.forecast = forecast
         self.out.print(forecast_table(forecast, "Forecast"))
+        if note := crowd_note(self.processors, torch.get_num_threads()):
+            self.err.print(note, soft_wrap=True, highlight=False)
 
     def training_begins(self, run_id: str, training: Training) -> None:
         """Open the progress bar."""

@@ -53,6 +53,7 @@ class Witness:
         return RunEvidence(
             other_processes_share=others,
             stolen_share=stolen,
+            threads=torch.get_num_threads() if self.device == "cpu" else None,
             waiting_share=self._processors.waiting_share(),
             padded_tokens_per_step=padded_tokens / max(1, steps),
             compiled_graphs=_compiled_graphs() - self._compiled,

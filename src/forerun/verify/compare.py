@@ -60,10 +60,11 @@ def _fairly(
     shorter, longest = (row.forecast, row.measured) if row.unit == "seconds" else (row.measured, row.forecast)
     if longest <= shorter:  # others' load makes nothing faster
         return result
+    bound = 0.0 if isinstance(criterion.bound, str) else criterion.bound
     reason = f"not judged, others used {format_percent(others)} of the processors"
     if others > CONTENDED_SHARE:
         why = f"{reason} (more than {format_percent(CONTENDED_SHARE)})"
-    elif shorter * longer >= longest * (1 - float(criterion.bound)):
+    elif shorter * longer >= longest * (1 - bound):
         why = f"{reason}, which makes it up to {longer:.2f} times as long"
     else:
         return result

@@ -18,6 +18,7 @@ from forerun.experience import Correction, CorrectionTerm, StepObservation
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.ranges import TERM_SPREAD
 from forerun.forecasting.request import ForecastRequest
+from forerun.hardware.detect import read_threads
 from forerun.records import Forecast, Measurement
 from forerun.verify.contention import slowdown
 
@@ -105,7 +106,16 @@ def _past_term(name: str, target: Mapping[str, Any], digest: str, outcome: "Outc
         missed = max(0.0, math.log(measured / expected))
         measured /= math.exp(min(longer, missed))
         others = longer * min(1.0, longer / missed) if missed else longer
-    return _PastTerm(expected, measured, math.hypot(away, version, answers, others), is_same=away == 0)
+    is_same = away == 0 and _has_same_threads(outcome)
+    threads = 0.0 if is_same or away else OTHER_VERSION
+    return _PastTerm(expected, measured, math.hypot(away, version, answers, others, threads), is_same=is_same)
+
+
+def _has_same_threads(outcome: "OutcomeRow") -> bool:
+    """Whether the run's operators had as many threads as they would have now; on a GPU that is no matter."""
+    if outcome.forecast.gpu != "cpu" or not isinstance(outcome.measurement, Measurement):
+        return True
+    return outcome.measurement.evidence.threads in (None, read_threads())
 
 
 def _term(name: str, records: Sequence[_PastTerm]) -> CorrectionTerm:

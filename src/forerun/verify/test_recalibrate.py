@@ -86,6 +86,16 @@ def test_what_others_cannot_explain_is_learned(waiting):
     assert math.sqrt(300) < factor < 300
 
 
+def test_seconds_of_another_number_of_threads_are_not_the_time_itself(monkeypatch):
+    row = outcome(1.0)
+    evidence = row.measurement.evidence.model_copy(update={"threads": 2})
+    row = replace(row, measurement=row.measurement.model_copy(update={"evidence": evidence}))
+    for threads, seconds in ((2, True), (1, False)):
+        monkeypatch.setattr("forerun.verify.recalibrate.read_threads", lambda threads=threads: threads)
+        term = recalibrate(SETTINGS, [row]).terms["step"]
+        assert (term.measured_seconds is not None, term.trust > 0) == (seconds, seconds)
+
+
 def test_more_runs_are_surer():
     spreads = [recalibrate(SETTINGS, [outcome(1.2)] * n).terms["step"].spread for n in (1, 2, 8)]
     assert spreads == sorted(spreads, reverse=True)
