@@ -3,7 +3,7 @@
 Python's own file functions are redirected while the program runs: a file opened for writing is one of the layer (a copy
 of the original where it is changed), a deleted one is only hidden, and reading looks into the layer first. Existing
 files stay as they are. `torch.save` and safetensors write below Python, so they are answered here: bytes are counted
-and only a mark is written (`saves.py`). Programs started by the program are not covered.
+and a mark (`saves.py`) or a header (`tensor_files.py`) is written. Programs started by the program are not covered.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ import torch
 from forerun.virtual.cuda.file_calls import LayerFinder, bound_elsewhere, file_calls
 from forerun.virtual.cuda.file_layer import FileLayer
 from forerun.virtual.cuda.saves import WIDTH, is_mark
+from forerun.virtual.cuda.tensor_files import tensor_file
 
 TRACKERS_OFF = {
     "WANDB_MODE": "disabled", "WANDB_DISABLED": "true", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
@@ -99,12 +100,20 @@ def _tensor_savers(layer: FileLayer) -> list[tuple[Any, str, Any]]:
             return layer.saves.get(content, map_location)
         return load(layer.for_reading(file), map_location, *args, **kwargs)
 
-    def save_tensors(tensors: dict[str, Any], filename: Any, *_: Any, **__: Any) -> None:
-        save(tensors, filename)
+    def as_tensor_file(tensors: dict[str, Any], metadata: Any = None) -> bytes:
+        layer.note_saved(tensors)
+        return tensor_file(tensors, metadata)
+
+    def save_tensors(tensors: dict[str, Any], filename: Any, metadata: Any = None, **_: Any) -> None:
+        with open(filename, "wb") as target:
+            target.write(as_tensor_file(tensors, metadata))
+
+    def save_model(model: torch.nn.Module, filename: Any, metadata: Any = None, *_: Any, **__: Any) -> None:
+        save_tensors(model.state_dict(), filename, metadata)
 
     return [
-        (torch, "save", save), (torch, "load", load_saved), (safetensors.torch, "save_file", save_tensors),
-        (safetensors.torch, "save_model", lambda model, filename, *_, **__: save(model.state_dict(), filename)),
+        (torch, "save", save), (torch, "load", load_saved), (safetensors.torch, "save", as_tensor_file),
+        (safetensors.torch, "save_file", save_tensors), (safetensors.torch, "save_model", save_model),
     ]  # fmt: skip
 
 

@@ -10,11 +10,9 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
-import json
-import math
-import struct
+import io
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,82 +21,11 @@ import torch
 
 from forerun.errors import UnknownModel
 from forerun.models.catalogue import architecture, hub_is_reachable
-from forerun.virtual.cuda.dispatch import LARGE_BYTES
 from forerun.virtual.cuda.put_back import replaced_everywhere, swap_everywhere
+from forerun.virtual.cuda.tensor_files import HeaderFile, load_tensors, tensor_file
 from forerun.virtual.cuda.unknown import Assumptions
 
 WEIGHT_FILES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
-DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
-}  # fmt: skip
-"""Names of dtypes in the header (safetensors 0.6, README, section Format)."""
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
-LENGTH = struct.Struct("<Q")
-"""A safetensors file begins with the length of its header in bytes."""
-
-
-class HeaderFile:
-    """A safetensors file of which only the header is read; the part of `safetensors.safe_open` that loaders call."""
-
-    def __init__(self, filename: Any, *arguments: Any, **options: Any):
-        with open(filename, "rb") as file:
-            header = json.loads(file.read(LENGTH.unpack(file.read(LENGTH.size))[0]))
-        self._metadata = header.pop("__metadata__", None)
-        self._entries: dict[str, Any] = header
-        self._open: Callable[[], Any] = lambda: _ORIGINALS["safe_open"](filename, framework="pt")
-
-    def __enter__(self) -> "HeaderFile":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """There is nothing to close."""
-
-    def keys(self) -> list[str]:
-        """Names of the tensors."""
-        return list(self._entries)
-
-    offset_keys = keys
-
-    def metadata(self) -> Any:
-        """What the writer noted."""
-        return self._metadata
-
-    def get_slice(self, name: str) -> "HeaderSlice":
-        """A tensor that is made when it is indexed."""
-        return HeaderSlice(self, name, self._entries[name])
-
-    def get_tensor(self, name: str) -> torch.Tensor:
-        """A tensor of the right shape; with values where it is small."""
-        return self.get_slice(name)[...]
-
-    def read(self, name: str) -> torch.Tensor:
-        """A tensor with its values."""
-        with self._open() as file:
-            return file.get_tensor(name)
-
-
-class HeaderSlice:
-    """One tensor of a `HeaderFile`."""
-
-    def __init__(self, file: HeaderFile, name: str, entry: Mapping[str, Any]):
-        self._file, self._name, self._entry = file, name, entry
-
-    def get_shape(self) -> list[int]:
-        """Lengths of its dimensions."""
-        return list(self._entry["shape"])
-
-    def get_dtype(self) -> str:
-        """The header's name of its dtype."""
-        return self._entry["dtype"]
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        dtype, shape = DTYPES[self.get_dtype()], self.get_shape()
-        if dtype.is_floating_point and math.prod(shape) * dtype.itemsize >= LARGE_BYTES:
-            return torch.empty(shape, dtype=dtype)[index]
-        has_values = self._entry["data_offsets"] is not None
-        return self._file.read(self._name)[index] if has_values else torch.zeros(shape, dtype=dtype)[index]
 
 
 class NoWeights(dict[str, torch.Tensor]):
@@ -106,7 +33,7 @@ class NoWeights(dict[str, torch.Tensor]):
 
 
 _ORIGINALS: dict[str, Any] = {}
-"""PyTorch's and safetensors' own functions, by name; filled while a program runs."""
+"""PyTorch's own functions, by name; filled while a program runs."""
 
 
 @contextlib.contextmanager
@@ -114,10 +41,6 @@ def without_reading_weights(folder: Path, assumptions: Assumptions) -> Iterator[
     """Give loaders shapes instead of values; configurations that are not on this disk are written to `folder`."""
     import safetensors
     import safetensors.torch
-
-    def load_file(filename: Any, device: Any = "cpu", **_: Any) -> dict[str, torch.Tensor]:
-        with HeaderFile(filename) as file:
-            return {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 (no mapping)
 
     def no_weights(*_: Any, **__: Any) -> NoWeights:
         return NoWeights()
@@ -131,10 +54,10 @@ def without_reading_weights(folder: Path, assumptions: Assumptions) -> Iterator[
     with contextlib.ExitStack() as stack:
         replacements = [
             (safetensors, "safe_open", HeaderFile),
-            (safetensors.torch, "load_file", load_file),
+            (safetensors.torch, "load_file", load_tensors),
+            (safetensors.torch, "load", lambda data: dict(HeaderFile(io.BytesIO(data)).items())),
             (torch.hub, "load_state_dict_from_url", no_weights),
         ]
-        _ORIGINALS.update({name: getattr(holder, name) for holder, name, _ in replacements})
         stack.enter_context(replaced_everywhere(replacements))
         _ORIGINALS["load_state_dict"] = torch.nn.Module.load_state_dict
         torch.nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
@@ -254,17 +177,8 @@ class HubModels:
             self.assumptions.note(f"the dtype of the weights of {name}, which nobody says", "float32")
         with torch.device("meta"):
             tensors = cls(config).state_dict()  # type: ignore[call-arg]
-        entries = {
-            key: {
-                "dtype": NAMES[dtype or tensor.dtype] if tensor.is_floating_point() else NAMES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": None,
-            }
-            for key, tensor in tensors.items()
-        }
-        header = json.dumps({"__metadata__": {"format": "pt"}} | entries).encode()
         path = self._folder(name) / f"{cls.__name__}.safetensors"
-        path.write_bytes(LENGTH.pack(len(header)) + header)
+        path.write_bytes(tensor_file(tensors, {"format": "pt"}, dtype))
         return str(path)
 
     def _folder(self, name: str) -> Path:
