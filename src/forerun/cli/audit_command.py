@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from forerun.audit.findings import AuditReport
     from forerun.records import Measurement
 
+CLAIMS_NAMED = 6
+"""Failed claims of a document that the last line names."""
 AUDITS_SCHEMA = "forerun.audits/1"
 
 
@@ -45,7 +47,21 @@ def audit(
     else:
         _show(reports, everything)
     if not all(report.passed for report in reports):
+        typer.echo("\n".join(failed_claims(report) for report in reports if not report.passed), err=True)
         raise typer.Exit(EXIT_CRITERION_FAILED)
+
+
+def failed_claims(report: "AuditReport") -> str:
+    """One line on the claims of a document that failed."""
+    from forerun.audit.findings import FAILED
+
+    failed = [
+        claim.id if claim.line is None else f"{claim.id}, line {claim.line}"
+        for claim in report.claims if claim.verdict in FAILED
+    ]  # fmt: skip
+    more = f"; and {len(failed) - CLAIMS_NAMED} more" if len(failed) > CLAIMS_NAMED else ""
+    names = "; ".join(failed[:CLAIMS_NAMED])
+    return f"{report.document}: {len(failed)} of {len(report.claims)} claims are wrong or impossible: {names}{more}."
 
 
 def _files(names: list[str]) -> "list[ClaimsFile]":
