@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli.options import EXIT_CRITERION_FAILED, JsonOption, ledger_url, print_json
+from forerun.current_work import work
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -86,16 +87,14 @@ def _claims_of_run(run_id: str) -> "ClaimsFile":
 
 
 def _audit_all(files: "list[ClaimsFile]") -> "list[AuditReport]":
-    from rich.console import Console
-
     from forerun.api import find_device, forecast_settings
     from forerun.audit.check import audit as hold_against
 
-    with Console(stderr=True).status("") as status:
+    with work("checking claims") as say:
         return [
             hold_against(
                 file, lambda settings, gpu: forecast_settings(settings, find_device(gpu)), _measurement_of,
-                on_progress=lambda what: status.update(f"checking {what}"),
+                on_progress=lambda what: say(f"checking {what}"),
             )
             for file in files
         ]  # fmt: skip
