@@ -40,8 +40,8 @@ def _all_gpus(forecasts: Content) -> Iterator[str]:
     yield f"## Every full-size run on six GPUs ({' and '.join(dates)})\n"
     yield (
         "Each cell: the most that the device needs (conservative), the run's expected time, its price, and what is "
-        "changed to make it fit, or because the card lacks a number format. The micro-batch is the best that fits; the "
-        "global batch stays.\n"
+        "changed to make it fit, or as the card lacks a number format: the mildest of a smaller micro-batch at the "
+        "same global batch, and recomputation.\n"
     )
     yield "| run | " + " | ".join(GPUS) + " |"
     yield "|---|" + "---|" * len(GPUS)
@@ -56,9 +56,9 @@ def _all_gpus(forecasts: Content) -> Iterator[str]:
 
 def _cell(row: Content) -> str:
     if not row["fits"]:
-        return f"does not fit: {_plain(row['why_not'])}"
+        return f"does not fit: {format_bytes(row['device_bytes'])} even with {_plain(', '.join(row['changes']))}"
     cost = "no price" if row["cost"] is None else f"${row['cost']:,.2f}"
-    changes = "; ".join(f"{each['field']} {each['before']} → {each['after']}" for each in row["changes"])
+    changes = ", ".join(row["changes"])
     first = f"{format_bytes(row['device_bytes'])}, {format_seconds(row['run_seconds'])}, {cost}"
     return _plain(f"{first}; {changes}" if changes else first)
 
@@ -145,7 +145,7 @@ def _claims_table(document: Content, entry: Content) -> Iterator[str]:
 def _lines(entries: Content) -> Iterator[str]:
     yield "## Line by line: what each document wants to do, and the command that does it\n"
     yield (
-        "Each command was run by `python -m benchmarks.origins lines`; exit codes 0, 3 (does not fit) and 4 (a criterion "
+        "Each command was run by `python -m benchmarks.origins lines`; exit codes 0, 3 (does not fit), 4 (a criterion "
         "failed) are answers.\n"
     )
     yield "| document | line | what it says | command | works | date |"
