@@ -37,9 +37,7 @@ def similar(
     query: Annotated[Path | None, typer.Option("--query", help="Only pairs with this file.")] = None,
     embedding: Annotated[
         Path | None,
-        typer.Option(
-            "--embedding", metavar="FOLDER|none", help="What forerun embed made; default: runs/embedding."
-        ),
+        typer.Option("--embedding", metavar="FOLDER|none", help="What forerun embed made; default: runs/embedding."),
     ] = None,
     pair_limit: Annotated[int, typer.Option("--shown", min=1, help="Pairs to show.")] = 20,
     as_json: JsonOption = False,
