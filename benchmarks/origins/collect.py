@@ -15,8 +15,8 @@ from forerun.api import find_device, forecast_settings, resolve
 from forerun.audit.check import audit
 from forerun.audit.claims import load_claims
 from forerun.audit.shipped_claims import shipped_documents
+from forerun.cli.options import ledger_url
 from forerun.errors import ForerunError
-from forerun.ledger.place import default_url
 from forerun.ledger.store import Ledger, open_ledger
 from forerun.runs.registry import criteria_of, load_recipe
 from forerun.settings.load import settings_from
@@ -122,9 +122,9 @@ def _as_written(settings: Any, gpu: str) -> Content:
     }  # fmt: skip
 
 
-def make_runs(say: Callable[[str], None], url: str | None = None) -> None:
+def make_runs(say: Callable[[str], None]) -> None:
     """The newest finished run of each recipe's own settings in the ledger here, with its verdict."""
-    with open_ledger(url or default_url()) as ledger:
+    with open_ledger(ledger_url()) as ledger:
         for document in documents():
             content = _newest(ledger, document["recipe"])
             if content is None:
