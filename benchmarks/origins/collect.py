@@ -93,6 +93,7 @@ def ladder(settings: Settings, *, has_bf16: bool) -> Iterator[tuple[str, ...]]:
 def _on(settings: Settings, gpu: str) -> Content:
     """The run on a GPU with the first rung of the ladder that fits."""
     device, forecast = find_device(gpu), None
+    changes: tuple[str, ...] = ()
     for changes in ladder(settings, has_bf16=device.has_bf16):
         forecast = forecast_settings(settings_from(settings.model_dump(), changes), device)
         if forecast.fits:
