@@ -45,9 +45,13 @@ def test_nothing_wrong_is_exit_0(forerun):
 
 def test_something_wrong_is_exit_4_with_the_document(forerun):
     """The example has it on purpose."""
-    code, out, _ = forerun("example", "--json")
+    code, out, err = forerun("example", "--json")
     document = json.loads(out)
     assert code == 4
+    failed = [c for c in document["claims"] if c["verdict"] in ("wrong", "impossible")]
+    assert err.endswith(
+        f"claims are wrong or impossible: {'; '.join(c['id'] + ', line ' + str(c['line']) for c in failed)}."
+    )
     assert document["passed"] is False
     (late,) = (c for c in document["claims"] if c["quote"].startswith("At 2 s"))
     assert late["verdict"] == "wrong"

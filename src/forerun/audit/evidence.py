@@ -87,6 +87,8 @@ class OutcomeClaim(Check):
     unit: Unit = "number"
     source: str
     """Place where the outcome is recorded."""
+    share_inside: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of outcomes that the claimed range is meant to hold; one outcome outside then contradicts nothing."""
 
 
 def check_outcome(claim: OutcomeClaim, context: Context) -> Finding:
@@ -109,12 +111,43 @@ def check_outcome(claim: OutcomeClaim, context: Context) -> Finding:
         widths = claimed.high - claimed.low, recorded.high - recorded.low
         is_wider = widths[0] > 0 and widths[1] > widths[0] * (1 + claimed.tolerance)
         partly = agreement == "partly" or is_wider
-        why = f"only part of it lies in {claim.claimed}" if partly else ""
+        why = f"only part of it lies in {_text_of(claim.claimed)}" if partly else ""
         verdict = "unsupported" if partly else "consistent"
         return finding("recorded", verdict, right=right, formula="recorded", remark=why, source=claim.source)
     off = f", {recorded.middle / claimed.middle:.2f} times the claim" if claimed.middle and claimed.low > 0 else ""
-    why = f"missed: {claim.claimed} was claimed{off}"
+    why = f"missed: {_text_of(claim.claimed)} was claimed{off}"
+    if claim.share_inside is not None:
+        why += f"; {1 - claim.share_inside:.0%} of outcomes are meant to lie outside"
+        return finding("recorded", "unsupported", right=right, formula="recorded", remark=why, source=claim.source)
     return finding("recorded", "wrong", right=right, formula="recorded", remark=why, source=claim.source)
+
+
+def _text_of(claimed: RawQuantity) -> str:
+    return " to ".join(map(str, claimed)) if isinstance(claimed, list) else str(claimed)
+
+
+class CriterionClaim(Check):
+    """A criterion of a run as its verdict has it; what a run's report says of itself is decided there alone."""
+
+    kind: Literal["criterion"]
+    rule: str
+    value: float
+    passed: bool
+    judged: bool = True
+    """False where others' load forbids to judge a time."""
+    open: str = ""
+    """Why a criterion that passed may still be luck."""
+    source: str
+
+
+def check_criterion(claim: CriterionClaim, context: Context) -> Finding:
+    """The verdict of the run: passed, failed, or not judged."""
+    verdict: Verdict = "consistent" if claim.passed else "wrong" if claim.judged else "unsupported"
+    verdict = "unsupported" if claim.passed and claim.open else verdict
+    why = claim.open if claim.passed else "the criterion failed" if claim.judged else "not judged"
+    return finding(
+        "verdict", verdict, right=show_number(claim.value), formula=claim.rule, remark=why, source=claim.source
+    )
 
 
 class RunFigure(Check):
@@ -247,5 +280,5 @@ def check_rate(claim: Rate, context: Context) -> Finding:
 CHECKS = {
     MeasurementClaim: check_measurement, SpeedUp: check_speed_up, OutcomeClaim: check_outcome,
     RunFigure: check_run_figure, Alive: check_alive, SearchSpace: check_search_space, Coverage: check_coverage,
-    Rate: check_rate,
+    Rate: check_rate, CriterionClaim: check_criterion,
 }  # fmt: skip

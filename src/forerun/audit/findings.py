@@ -72,9 +72,10 @@ RULES = {
     "R25": Rule(says="a number has a run or a source behind it", source="the document itself"),
     "device": Rule(says="a device is what it is called", source="GPU catalogue"),
     "recorded": Rule(says="a forecast is what came out", source="the recorded outcome"),
+    "verdict": Rule(says="a criterion is met as the run's verdict has it", source="the run's verdict"),
     "program": Rule(says="code does what is said of it", source="the code, followed step by step"),
 }  # fmt: skip
-"""The last three are beside R01 to R25: facts of devices, of outcomes and of programs."""
+"""The last four are beside R01 to R25: facts of devices, of outcomes, of runs and of programs."""
 
 
 class Check(Section):

@@ -1,8 +1,8 @@
 """Claims of a finished run of ours, so that its own report is held against the rules that documents are held against.
 
-What a run reports: counts, parts and totals, rates, the size of its checkpoints, its metrics beside the baselines of
-the same run and the recipe's targets, and the forecast, whose outcome it is. Figures of the ledger are exact, and times
-of single steps differ, so times and rates are compared as "about".
+What a run reports: counts, parts and totals, rates, the size of its checkpoints, its recipe's criteria as the run's
+verdict has them, floors of its losses, and the forecast, whose outcome it is. Figures of the ledger are exact, and
+times of single steps differ, so times and rates are compared as "about".
 """
 
 import statistics
@@ -12,13 +12,19 @@ from typing import Any
 from forerun.audit.claims import ClaimsFile, claims_from
 from forerun.errors import InvalidSettings
 from forerun.ledger.store import Ledger, RunRow
-from forerun.records import Forecast, Measurement, Range, StepReport
-from forerun.verify.compare import Criterion
+from forerun.records import Forecast, Measurement, Range, StepReport, Verdict
+from forerun.verify.compare import Criterion, verify
 
 WEIGHT_BYTES = 2.0
 """Least bytes of a trained parameter in a checkpoint: its weight in 16 bits, without optimizer state."""
 FLOORS = {"_loss": "_floor"}
 """Ending of a metric → ending of the metric that is its floor."""
+FORECAST_OF = {
+    "run.seconds": "forecast of the run", "step.seconds": "forecast of a step", "device_bytes": "forecast of memory",
+}  # fmt: skip
+"""Field of a verdict's row → name of the claim about its range."""
+SHARE_INSIDE = 0.8
+"""Share of outcomes between optimistic and conservative, the 10 and 90 % quantiles."""
 Content = dict[str, Any]
 
 
@@ -37,8 +43,9 @@ def claims_of_run(ledger: Ledger, run_id: str, criteria: Sequence[Criterion] = (
     steps = ledger.steps(row.id)
     claims = [
         *_counts(forecast, measurement, steps), *_memory(forecast, measurement), *_times(measurement, steps),
-        *_rates(row, forecast, measurement), *_outcomes(forecast, measurement),
-        *_metrics(row, measurement.metrics, criteria),
+        *_rates(row, forecast, measurement), *_outcomes(forecast, measurement, criteria),
+        *_floors(row, measurement.metrics),
+        *_criteria(row, verify(row.id, forecast, measurement, criteria), measurement.metrics, criteria),
     ]  # fmt: skip
     return claims_from({"document": f"Run {row.id} ({row.name})", "source": f"ledger, run {row.id}", "claims": claims})
 
@@ -116,67 +123,51 @@ def _rates(row: RunRow, forecast: Forecast, measured: Measurement) -> list[Conte
     ]  # fmt: skip
 
 
-def _outcomes(forecast: Forecast, measured: Measurement) -> list[Content]:
+def _outcomes(forecast: Forecast, measured: Measurement, criteria: Sequence[Criterion]) -> list[Content]:
+    """Ranges beside what came out; the verdict judges those that a criterion is about."""
+    judged = {criterion.quantity for criterion in criteria}
     pairs: list[tuple[str, str, Range, float | None]] = [
-        ("forecast of the run", "s", forecast.run.seconds, measured.run.seconds),
-        ("forecast of a step", "s", forecast.step.seconds, measured.step.seconds),
-        ("forecast of memory", "B", forecast.memory.device_bytes, measured.memory.device_bytes),
+        ("run.seconds", "s", forecast.run.seconds, measured.run.seconds),
+        ("step.seconds", "s", forecast.step.seconds, measured.step.seconds),
+        ("device_bytes", "B", forecast.memory.device_bytes, measured.memory.device_bytes),
     ]
     return [
         _claim(
-            name, f"{band.optimistic:.4g} to {band.conservative:.4g} {unit}", kind="outcome",
+            FORECAST_OF[name], f"{band.optimistic:.4g} to {band.conservative:.4g} {unit}", kind="outcome",
             claimed=[f"{band.optimistic:.6g} {unit}", f"{band.conservative:.6g} {unit}"],
             unit="size" if unit == "B" else "time",
             recorded=f"{value:.6g} {unit}", source="the run's measurement",
+            share_inside=SHARE_INSIDE,
         )
-        for name, unit, band, value in pairs if value is not None
+        for name, unit, band, value in pairs if value is not None and name not in judged
     ]  # fmt: skip
 
 
-def _metrics(row: RunRow, metrics: dict[str, float], criteria: Sequence[Criterion]) -> list[Content]:
-    claims = [_floor(row, name, metrics) for name in metrics if _floor_of(name, metrics)]
-    for criterion in criteria:
-        value = metrics.get(criterion.quantity)
-        if value is None or _floor_of(criterion.quantity, metrics) or criterion.comparison == "error within":
-            continue
-        if isinstance(criterion.bound, str) and criterion.bound in metrics:
-            claims.append(_against_baseline(row, criterion, value, metrics[criterion.bound]))
-        elif not isinstance(criterion.bound, str):
-            sign = ">" if criterion.comparison == "above" else "<"
-            claims.append(_claim(
-                criterion.name, f"{criterion.quantity} {sign} {criterion.bound:g}", kind="outcome",
-                claimed=f"{sign} {criterion.bound}", recorded=f"{value:.6g}", source=f"run {row.id}",
-            ))  # fmt: skip
-    return [*claims, *_beside_all(row, metrics, criteria)]
+def _criteria(row: RunRow, verdict: Verdict, metrics: dict[str, float], criteria: Sequence[Criterion]) -> list[Content]:
+    """The verdict's criteria, each a claim: what the verdict says and what the audit says is one list."""
+    return [
+        _claim(
+            criterion.name, result.rule, kind="criterion", rule=result.rule, value=result.value, passed=result.passed,
+            judged=result.judged, open=_may_be_luck(criterion, metrics), source=f"verdict of run {row.id}",
+        )
+        for criterion, result in zip(criteria, verdict.criteria, strict=True)
+    ]  # fmt: skip
 
 
-def _beside_all(row: RunRow, metrics: dict[str, float], criteria: Sequence[Criterion]) -> list[Content]:
-    """Each quantity that the targets are about beside every other method of the same run that has it."""
-    claims = []
-    for quantity, higher in {c.quantity: c.comparison == "above" for c in criteria if "." not in c.quantity}.items():
-        others = {name: value for name, value in metrics.items() if name.endswith(f".{quantity}")}
-        if others and quantity in metrics:
-            claims.append(_claim(
-                f"{quantity} beside all", f"{quantity} {metrics[quantity]:.4g}", kind="metric", name=quantity,
-                claimed=_interval(quantity, metrics), higher_is_better=higher, baselines=others, source=f"run {row.id}",
-                evidence=f"run {row.id}",
-            ))  # fmt: skip
-    return claims
+def _may_be_luck(criterion: Criterion, metrics: dict[str, float]) -> str:
+    """Why a score above the baselines settles nothing: its interval holds the best of them; empty otherwise."""
+    bounds = criterion.bounding(metrics)
+    end = "low" if criterion.is_upward else "high"
+    worst = metrics.get(f"{criterion.quantity}_{end}", metrics.get(f"{criterion.quantity}.{end}"))
+    if not bounds or worst is None:
+        return ""
+    name, best = next(iter(bounds.items()))
+    is_open = worst <= best if criterion.is_upward else worst >= best
+    return f"it may be no better than {name}: its 95 % interval ends at {worst:.4g}" if is_open else ""
 
 
-def _interval(quantity: str, metrics: dict[str, float]) -> list[str] | str:
-    """A metric with the ends of its interval, where the run has them."""
-    ends = [metrics.get(f"{quantity}_{end}") for end in ("low", "high")]
-    return f"{metrics[quantity]:.6g}" if None in ends else [f"{end:.6g}" for end in ends]
-
-
-def _against_baseline(row: RunRow, criterion: Criterion, value: float, baseline: float) -> Content:
-    return _claim(
-        criterion.name, f"{criterion.quantity} {value:.4g}", kind="metric", name=criterion.quantity,
-        claimed=f"{value:.6g}",
-        higher_is_better=criterion.comparison == "above", baselines={str(criterion.bound): baseline},
-        source=f"run {row.id}", evidence=f"run {row.id}",
-    )  # fmt: skip
+def _floors(row: RunRow, metrics: dict[str, float]) -> list[Content]:
+    return [_floor(row, name, metrics) for name in metrics if _floor_of(name, metrics)]
 
 
 def _floor(row: RunRow, name: str, metrics: dict[str, float]) -> Content:

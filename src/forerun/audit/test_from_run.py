@@ -6,8 +6,8 @@ from forerun.audit.check import audit
 from forerun.audit.from_run import claims_of_run
 from forerun.errors import InvalidSettings, RunNotFound
 from forerun.ledger.store import open_ledger
-from forerun.records import ParameterCounts, StepPhases, StepReport
-from forerun.verify.compare import Criterion
+from forerun.records import ParameterCounts, RunEvidence, StepPhases, StepReport
+from forerun.verify.compare import Criterion, verify
 from forerun.verify.test_compare import forecast, measurement
 
 RUN = {
@@ -16,10 +16,11 @@ RUN = {
 CRITERIA = (
     Criterion(name="is good", quantity="auc", comparison="above", bound=0.9),
     Criterion(name="beats length", quantity="auc", comparison="above", bound="length.auc"),
+    Criterion(name="beats all", quantity="auc", comparison="above", bound="*.auc"),
     Criterion(name="loss is low", quantity="pair_loss", comparison="above", bound="pair_floor"),
     Criterion(name="step was forecast", quantity="step.seconds", comparison="error within", bound=0.3),
 )
-METRICS = {"auc": 0.95, "length.auc": 0.65, "pair_loss": 2.5, "pair_floor": 2.1}
+METRICS = {"auc": 0.95, "length.auc": 0.65, "parses": 0.98, "copied.parses": 1.0, "pair_loss": 2.5, "pair_floor": 2.1}
 
 
 def reports(count=100, seconds=3.0):
@@ -41,7 +42,10 @@ def audited_claims(tmp_path):
             ledger.record_measurement(run_id, measured)
             for report in reports() if steps is None else steps:
                 ledger.record_step(run_id, report)
-            return {claim.id: claim for claim in audit(claims_of_run(ledger, "last", CRITERIA)).claims}
+            claims = {claim.id: claim for claim in audit(claims_of_run(ledger, "last", CRITERIA)).claims}
+        for result in verify(run_id, predicted or forecast(), measured, CRITERIA).criteria:
+            assert (claims[result.name].verdict == "wrong") == (result.judged and not result.passed), "one truth"
+        return claims
 
     return of
 
@@ -64,11 +68,12 @@ def test_a_sound_run_is_consistent(audited_claims):
     [
         ({"metrics": {**METRICS, "auc": 0.6}}, "beats length", "wrong"),
         ({"metrics": {**METRICS, "auc": 0.8}}, "is good", "wrong"),
-        ({"metrics": {**METRICS, "ngrams.auc": 0.97}}, "auc beside all", "wrong"),
+        ({"metrics": {**METRICS, "ngrams.auc": 0.97}}, "beats all", "wrong"),
+        ({"metrics": METRICS, "forward": 5.0}, "step was forecast", "wrong"),
         ({"metrics": {**METRICS, "pair_loss": 1.5}}, "floor of pair_loss", "impossible"),
         ({"forward": 0.1, "backward": 0.1}, "flop rate", "impossible"),
         ({"steps": 90}, "steps", "wrong"),
-        ({"forward": 4.0}, "forecast of the run", "wrong"),
+        ({"forward": 4.0}, "forecast of the run", "unsupported"),
     ],
 )
 def test_what_is_unsound_is_found(audited_claims, changes, name, verdict):
@@ -78,7 +83,7 @@ def test_what_is_unsound_is_found(audited_claims, changes, name, verdict):
 
 def test_an_interval_that_holds_a_baseline_settles_nothing(audited_claims):
     metrics = {**METRICS, "auc_low": 0.93, "auc_high": 0.97, "ngrams.auc": 0.94}
-    assert audited_claims(measurement(metrics=metrics))["auc beside all"].verdict == "unsupported"
+    assert audited_claims(measurement(metrics=metrics))["beats all"].verdict == "unsupported"
 
 
 def test_an_empty_checkpoint_and_times_that_do_not_add_up(audited_claims):
@@ -86,6 +91,12 @@ def test_an_empty_checkpoint_and_times_that_do_not_add_up(audited_claims):
     claims = audited_claims(measured, steps=reports(seconds=9.0))
     assert claims["checkpoint"].verdict == "impossible"
     assert claims["step x steps"].verdict == "wrong"
+
+
+def test_what_others_load_forbids_to_judge_is_not_wrong(audited_claims):
+    evidence = RunEvidence(other_processes_share=0.9)
+    measured = measurement(forward=9.0, metrics=METRICS).model_copy(update={"evidence": evidence})
+    assert audited_claims(measured)["step was forecast"].verdict == "unsupported"
 
 
 def test_a_run_that_has_not_finished(tmp_path):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli.options import EXIT_CRITERION_FAILED, JsonOption, ledger_url, print_json
+from forerun.current_work import work
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from forerun.audit.findings import AuditReport
     from forerun.records import Measurement
 
+CLAIMS_NAMED = 6
+"""Failed claims of a document that the last line names."""
 AUDITS_SCHEMA = "forerun.audits/1"
 
 
@@ -45,7 +48,21 @@ def audit(
     else:
         _show(reports, everything)
     if not all(report.passed for report in reports):
+        typer.echo("\n".join(failed_claims(report) for report in reports if not report.passed), err=True)
         raise typer.Exit(EXIT_CRITERION_FAILED)
+
+
+def failed_claims(report: "AuditReport") -> str:
+    """One line on the claims of a document that failed."""
+    from forerun.audit.findings import FAILED
+
+    failed = [
+        claim.id if claim.line is None else f"{claim.id}, line {claim.line}"
+        for claim in report.claims if claim.verdict in FAILED
+    ]  # fmt: skip
+    more = f"; and {len(failed) - CLAIMS_NAMED} more" if len(failed) > CLAIMS_NAMED else ""
+    names = "; ".join(failed[:CLAIMS_NAMED])
+    return f"{report.document}: {len(failed)} of {len(report.claims)} claims are wrong or impossible: {names}{more}."
 
 
 def _files(names: list[str]) -> "list[ClaimsFile]":
@@ -70,16 +87,14 @@ def _claims_of_run(run_id: str) -> "ClaimsFile":
 
 
 def _audit_all(files: "list[ClaimsFile]") -> "list[AuditReport]":
-    from rich.console import Console
-
     from forerun.api import find_device, forecast_settings
     from forerun.audit.check import audit as hold_against
 
-    with Console(stderr=True).status("") as status:
+    with work("checking claims") as say:
         return [
             hold_against(
                 file, lambda settings, gpu: forecast_settings(settings, find_device(gpu)), _measurement_of,
-                on_progress=lambda what: status.update(f"checking {what}"),
+                on_progress=lambda what: say(f"checking {what}"),
             )
             for file in files
         ]  # fmt: skip

@@ -9,6 +9,7 @@ import typer
 
 from forerun.cli.options import EXIT_DOES_NOT_FIT, ledger_if_any, ledger_url, print_json
 from forerun.cli.plan_files import default_path, without_detail, write_plan
+from forerun.current_work import work
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ def plan_cluster(settings: "Settings", options: ClusterOptions, others: Sequence
     device, counts = find_device(_one_gpu(options, others)), counts_of(options.gpus)
     if options.script is not None:
         require_kind(options.script)
-    with ledger_if_any() as ledger, Console(stderr=True).status("planning") as status:
+    with ledger_if_any() as ledger, work("planning") as say:
         document = plan_cluster_settings(
             settings, device, counts, None if ledger is None else ledger_url(), limits=options.limits,
-            workers=options.workers, on_progress=lambda what: status.update(f"planning: {what}"),
+            workers=options.workers, on_progress=lambda what: say(f"planning: {what}"),
         )  # fmt: skip
     planned = document.plan
     path = options.write or default_path(planned)

@@ -17,6 +17,7 @@ from forerun.cli.options import (
     limits_of,
     print_json,
 )
+from forerun.current_work import work
 
 PriceOption = Annotated[
     list[str] | None, typer.Option("--price", metavar="GPU=DOLLARS", help="Price per hour of a GPU; repeat.")
@@ -56,10 +57,10 @@ def compare(
         selection |= {row.name: row for row in rows}
     devices = priced(list(selection.values()), price or [])
     names = [device.name for device in devices]
-    with ledger_if_any(names) as ledger, Console(stderr=True).status("comparing") as status:
+    with ledger_if_any(names) as ledger, work("comparing") as say:
 
         def on_progress(what: str) -> None:
-            status.update(f"comparing: {what}")
+            say(f"comparing: {what}")
 
         comparison = compare_settings(settings, devices, ledger, limits=limits, on_progress=on_progress)
     if as_json:

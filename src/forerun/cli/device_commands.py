@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from forerun.cli.options import JsonOption, ledger_url, print_json, say_note
+from forerun.current_work import work
 
 PRECISIONS_SCHEMA = "forerun.precisions/1"
 
@@ -82,17 +83,15 @@ def doctor(
 
 
 def _benchmark(model: str, micro_batch_size: int, lengths: list[int], as_json: bool) -> None:
-    from rich.console import Console
-
     from forerun.cli.options import ledger_if_any
     from forerun.hardware.detect import detect
     from forerun.report.precisions import precision_view
     from forerun.verify.precision_benchmark import benchmark_precisions
 
-    with ledger_if_any() as ledger, Console(stderr=True).status("") as status:
+    with ledger_if_any() as ledger, work(f"benchmarking {model}") as say:
         result = benchmark_precisions(
             model, detect().device, ledger, micro_batch_size=micro_batch_size, lengths=lengths,
-            on_progress=lambda what: status.update(f"training in {what}"),
+            on_progress=lambda what: say(f"{model}: {what}"),
         )  # fmt: skip
     if as_json:
         print_json({"schema": PRECISIONS_SCHEMA, **result.model_dump(mode="json")})
@@ -103,17 +102,16 @@ def _benchmark(model: str, micro_batch_size: int, lengths: list[int], as_json: b
 
 def calibrate(as_json: JsonOption = False) -> None:
     """Measure the device here in under 30 seconds, and use that in later forecasts for it."""
-    from rich.console import Console
 
     from forerun.hardware.calibrate import calibrate as measure
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
     from forerun.report.calibration import calibration_table
 
-    with open_ledger(ledger_url()) as ledger, Console(stderr=True).status("") as status:
+    with open_ledger(ledger_url()) as ledger, work("measuring this device") as say:
         detected = detect()
         before = ledger.calibration(detected.device.name)
-        now = measure(detected, Path.cwd(), lambda what: status.update(f"measuring {what}"))
+        now = measure(detected, Path.cwd(), lambda what: say(f"measuring {what}"))
         ledger.record_calibration(now)
     if as_json:
         print_json(now)

@@ -33,6 +33,7 @@ from forerun.cli import (
     watch_command,
 )
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, say_note
+from forerun.cli.waiting import shown_waiting
 from forerun.errors import ForerunError, NothingFits, UserNote
 from forerun.extensions import COMMANDS, extensions
 from forerun.settings.plain import in_short
@@ -70,7 +71,8 @@ def main() -> None:
     warnings.showwarning = _say_notes(warnings.showwarning)
     warnings.simplefilter("once", UserNote)
     try:
-        app()
+        with shown_waiting():
+            app()
     except NothingFits as error:
         _say(error)
         sys.exit(EXIT_DOES_NOT_FIT)

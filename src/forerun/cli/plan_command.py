@@ -21,6 +21,7 @@ from forerun.cli.options import (
     print_json,
 )
 from forerun.cli.plan_files import default_path, without_detail, write_plan
+from forerun.current_work import work
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Choose the settings for a run and say why. Exit code 3: nothing fits, or the limits cannot be kept."""
-    from rich.console import Console
 
     from forerun.api import resolve
     from forerun.plan.launchers import require_job
@@ -89,10 +89,10 @@ def plan(
         _require_here(devices, before)
     if script is not None:
         require_job(script, settings, recipe_names())
-    with ledger_if_any() as ledger, Console(stderr=True).status("planning") as status:
+    with ledger_if_any() as ledger, work("planning") as say:
 
         def on_progress(what: str) -> None:
-            status.update(f"planning: {what}")
+            say(f"planning: {what}")
 
         document = _document(settings, devices, before, ledger, limits, words, on_progress)
         if confirmed and isinstance(document, RunPlan) and document.settings is not None:

@@ -251,5 +251,5 @@ def _finish(outcome: "RunResult | None", as_json: bool) -> None:
             document["beside"] = [table.model_dump(mode="json") for table in beside]
         print_json(document)
     if not outcome.verdict.passed:
-        typer.echo(failure_line(outcome.verdict), err=True)
+        typer.echo(failure_line(outcome.verdict.criteria), err=True)
         raise typer.Exit(EXIT_CRITERION_FAILED)

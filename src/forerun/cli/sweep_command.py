@@ -80,7 +80,15 @@ def sweep(
                 raise typer.Exit(EXIT_INTERRUPTED) from None
         _finish(plan, ledger, as_json)
     if not dry and any(planned.state != "finished" for planned in plan.planned):
+        typer.echo(unfinished_line(plan), err=True)
         raise typer.Exit(EXIT_NOT_ALL_FINISHED)
+
+
+def unfinished_line(plan: "Sweep") -> str:
+    """One line on the variants that were not finished, each with why."""
+    others = [planned for planned in plan.planned if planned.state != "finished"]
+    each = "; ".join(f"{p.variant.name} ({p.failure or p.state})" for p in others)
+    return f"{len(others)} of {len(plan.planned)} variants were not finished: {each}."
 
 
 def _plan(plan: "Sweep") -> "ResultTable":

@@ -109,11 +109,8 @@ def _search(search: "Search", plan: "StudySettings", as_json: bool) -> None:
         if outcome.document["reproduce"]:
             Console().print(f"Reproduce the winner:\n{outcome.document['reproduce']}", soft_wrap=True, highlight=False)
     err.print(f"Page: {page}", soft_wrap=True, highlight=False)
-    if outcome.failed:
-        number = len(outcome.document["criteria"])
-        names = "; ".join(outcome.failed)
-        line = f"{len(outcome.failed)} of {number} criteria failed by the winner on the test rows: {names}."
-        err.print(line, soft_wrap=True, highlight=False, markup=False)
+    if outcome.failure:
+        err.print(outcome.failure, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(EXIT_CRITERION_FAILED)
 
 
@@ -204,7 +201,7 @@ class _Screen:
 
     def ended(self, trial: "FrozenTrial", search: "Search") -> None:
         """Print the score of a trial after it ran."""
-        from forerun.tune.luck import expected_gain
+        from forerun.tune.luck import SPREAD_KNOWN_FROM, expected_gain
         from forerun.tune.results import noise_of
         from forerun.tune.study import completed, finished
         from forerun.units import format_seconds
@@ -213,6 +210,7 @@ class _Screen:
         scores = [float(t.value or 0.0) for t in completed(search.study)]
         more = max(0, search.limits.trials - len(finished(search.study)))
         gain = expected_gain(scores, more, noise_of(search.study, ())[0])
+        gain_text = f"{gain:.4f}" if gain is not None else f"unknown below {SPREAD_KNOWN_FROM} scores"
         result = (
             f"score {trial.value:.4f}" if trial.value is not None else f"{notes['outcome']} {notes.get('reason', '')}"
         )
@@ -221,7 +219,7 @@ class _Screen:
         left = search.remaining()
         self._say(
             f"  {result}{took}. {best}{more} to go: {format_seconds(left.expected)} "
-            f"({format_seconds(left.optimistic)} to {format_seconds(left.conservative)}), expected gain {gain:.4f}"
+            f"({format_seconds(left.optimistic)} to {format_seconds(left.conservative)}), expected gain {gain_text}"
         )
 
     @staticmethod

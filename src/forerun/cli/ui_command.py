@@ -29,5 +29,5 @@ def ui(
         raise MissingExtra(
             f"ui: needs NiceGUI; importing {error.name} failed. Install it with: pip install 'forerun[ui]'."
         ) from error
-    typer.echo(f"http://{host}:{port}  (Ctrl-C ends it)", err=True)
+    print(f"http://{host}:{port}  (Ctrl-C ends it)", flush=True)  # whoever redirects the output waits for this line
     serve(host, port, ledger_url(), hosts=() if host in LOCAL else (host,), opens_browser=open_browser)

@@ -156,7 +156,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
         MissingExtra: FastAPI or uvicorn is not installed.
     """
     try:
-        from forerun.infer.listener import listen
+        from forerun.infer.listener import announce, listen
         from forerun.serving.app import make_text_app
     except ImportError as error:
         raise MissingExtra(
@@ -173,7 +173,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     path = "/v1/classify" if rows is not None else "/v1/completions"
     path = "/v1/embeddings" if rows is not None and rows.kind == "vectors" else path
     path = "/v1/chat/completions" if writer is not None and writer.is_chat else path
-    typer.echo(f"{row.name} at http://{host}:{port}{path}; what it takes: http://{host}:{port}/openapi.json", err=True)
+    announce(row.name, host, port, path)
     listen(app, host, port)
 
 

@@ -83,7 +83,7 @@ def _verify_run(run_id: str, as_json: bool) -> None:
     else:
         Console().print(verdict_table(verdict))
     if not verdict.passed:
-        typer.echo(failure_line(verdict), err=True)
+        typer.echo(failure_line(verdict.criteria), err=True)
         raise typer.Exit(EXIT_CRITERION_FAILED)
 
 

@@ -4,6 +4,7 @@ Three scenarios of time: `ranges.py`.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import psutil
@@ -18,6 +19,7 @@ from forerun.forecasting.ranges import SETTINGS, group_of, run_range, shares, sp
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.forecasting.reliability import reliability_warnings, with_reliability
 from forerun.forecasting.request import ForecastRequest
+from forerun.forecasting.run_warnings import checkpoint_warning, startup_warning
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.memory.overhead import outside_bytes
 from forerun.records import (
@@ -71,7 +73,11 @@ def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> F
         memory=memory,
         step=_step(request, model),
         run=run,
-        warnings=[*_warnings(request, model), *reliability_warnings(request.settings, request.device, run)],
+        warnings=[
+            *_warnings(request, model),
+            *_run_warnings(request, model, run, factors),
+            *reliability_warnings(request.settings, request.device, run),
+        ],
         not_modelled=_not_modelled(request, model),
         kinds=model.kinds,
         detail=_detail(request, model, corrected_by),
@@ -237,6 +243,14 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
         warnings.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")
     return warnings
+
+
+def _run_warnings(
+    request: ForecastRequest, model: StepModel, run: RunForecast, factors: Mapping[str, float]
+) -> list[str]:
+    is_stated = request.times.startup_seconds is None and factors["startup"] == 1
+    write_seconds = run.checkpoint_bytes / model.disk_bytes_per_second
+    return [*startup_warning(run, is_stated=is_stated), *checkpoint_warning(run, write_seconds)]
 
 
 def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:

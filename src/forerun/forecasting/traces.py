@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from forerun.current_work import work
 from forerun.data.plan import BatchShape
 from forerun.disk_cache import CacheEntry, cache_root, cached, entries_of, kept_entry
 from forerun.errors import FilesNotWritten
@@ -48,13 +49,16 @@ def step_trace(
         UntraceableOp, InvalidSettings, NotSupported, UnknownModel: the step cannot be built or traced.
     """
     at = settings or request.settings
+    how = "" if at.compile == "none" else ", compiled"
+    how += "" if at.activation_checkpointing == "none" else ", with recomputation"
 
     def make(device: Device) -> Trace:
         from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
-        return trace_step_by_blocks(
-            at, request.workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines
-        )  # fmt: skip
+        with work(f"tracing a step of {shape.size} x {shape.length} tokens{how}, for {device.name}"):
+            return trace_step_by_blocks(
+                at, request.workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines
+            )  # fmt: skip
 
     part = {"part": "step", "frozen_encoder": frozen_encoder, "lines": keep_lines}
     return _trace(request, at, shape, part, make)
@@ -66,7 +70,8 @@ def stage_trace(request: ForecastRequest, settings: Settings, shape: BatchShape,
     def make(device: Device) -> Trace:
         from forerun.virtual.trace_step import trace_step
 
-        return trace_step(settings, request.workload, device, shape, stage=stage)
+        with work(f"tracing stage {stage} of the pipeline"):
+            return trace_step(settings, request.workload, device, shape, stage=stage)
 
     return _trace(request, settings, shape, {"part": "stage", "stage": stage}, make)
 
@@ -77,7 +82,8 @@ def scoring_trace(request: ForecastRequest, shape: BatchShape) -> Trace:
     def make(device: Device) -> Trace:
         from forerun.virtual.trace_step import trace_scoring
 
-        return trace_scoring(request.settings, request.workload, device, shape)
+        with work(f"tracing the scoring of {shape.size} x {shape.length} tokens"):
+            return trace_scoring(request.settings, request.workload, device, shape)
 
     return _trace(request, request.settings, shape, {"part": "scoring"}, make)
 
@@ -91,7 +97,8 @@ def generation_trace(request: ForecastRequest, shape: BatchShape) -> Trace | Non
     def make(device: Device) -> Trace | None:
         from forerun.virtual.trace_step import trace_generation
 
-        return trace_generation(request.settings, request.workload, device, shape)
+        with work(f"tracing the generation of {new} tokens"):
+            return trace_generation(request.settings, request.workload, device, shape)
 
     if request.own_workload is None and request.settings.workload != "causal-lm":
         return make(request.device)  # preference has the head of a language model, the others answer None at once

@@ -71,6 +71,12 @@ class LimitedConnection(H11Protocol):
             self.transport.close()
 
 
+def announce(name: str, host: str, port: int, path: str = "") -> None:
+    """Print the address on stdout, and flush it: whoever redirects the output waits for this line."""
+    address = f"http://{host}:{port}"
+    print(f"{name} at {address}{path}; what it takes: {address}/openapi.json", flush=True)
+
+
 def listen(app: ASGIApp, host: str, port: int, **options: Any) -> None:
     """Serve the application until stopped; `options` are uvicorn's."""
     uvicorn.run(

@@ -239,9 +239,9 @@ def _judge(logits: np.ndarray, train: LabelRows, test: LabelRows, facts: TaskFac
     scores = {name: figures(answers, plain) for name, answers in others.items()}
     metrics, score = figures(here, plain), next(iter(LABEL_SCORES))
     error = Z95 * standard_error(here, score, plain)
-    best, strongest_scores = strongest(score, scores, is_higher_better=True)
+    best = strongest(score, scores, is_higher_better=True)
     gap, low, high = paired_gap(here, others[best], score, (plain, plain))
-    metrics |= {**named(scores), **strongest_scores, f"{score}.low": metrics[score] - error}
+    metrics |= {**named(scores), f"{score}.low": metrics[score] - error}
     metrics |= {f"{score}.high": metrics[score] + error, "gap.low": low, "gap.high": high}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in LABEL_SCORES)]]
     rows += [[name, *(own[each] for each in LABEL_SCORES)] for name, own in scores.items()]

@@ -67,7 +67,7 @@ def judge_numbers(answers: np.ndarray, train: NumberRows, test: NumberRows) -> J
     others = number_baselines(train, test.texts)
     scores = {name: number_scores(test.targets, own) for name, own in others.items()}
     score = next(iter(NUMBER_SCORES))
-    best, strongest_scores = strongest(score, scores, is_higher_better=False)
+    best = strongest(score, scores, is_higher_better=False)
     metrics = number_scores(test.targets, answers)
     squares = [(each - test.targets) ** 2 for each in (answers, others[best])]
     drawn_errors = [
@@ -76,7 +76,7 @@ def judge_numbers(answers: np.ndarray, train: NumberRows, test: NumberRows) -> J
     own, other = (np.concatenate(errors) for errors in zip(*drawn_errors, strict=True))
     gaps = own - other
     (low, high), (gap_low, gap_high) = np.quantile(own, [0.025, 0.975]), np.quantile(gaps, [0.025, 0.975])
-    metrics |= {**named(scores), **strongest_scores, f"{score}.low": float(low), f"{score}.high": float(high)}
+    metrics |= {**named(scores), f"{score}.low": float(low), f"{score}.high": float(high)}
     metrics |= {"gap.low": float(gap_low), "gap.high": float(gap_high)}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in NUMBER_SCORES)]]
     rows += [[name, *(each[figure] for figure in NUMBER_SCORES)] for name, each in scores.items()]

@@ -195,8 +195,8 @@ def judge_pairs(answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, Sto
         "length": np.where(is_equal, 0.5, (longer == prefers_longer).astype(float)),
     }
     baselines = {name: {"accuracy": float(own.mean())} for name, own in hits.items()} | {"chance": {"accuracy": 0.5}}
-    best, of_best = strongest("accuracy", baselines, is_higher_better=True)
-    metrics = {**pair_scores(answers, reference), **named(baselines), **of_best}
+    best = strongest("accuracy", baselines, is_higher_better=True)
+    metrics = {**pair_scores(answers, reference), **named(baselines)}
     margin = (answers[0] - reference[0]) - (answers[1] - reference[1])
     right = (margin > 0).astype(float)
     share = wilson(float(right.sum()), len(right))

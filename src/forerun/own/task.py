@@ -14,10 +14,8 @@ from forerun.step.workload import Workload
 from forerun.train.alive import TrivialLoss
 from forerun.train.best import BestBy
 from forerun.train.data_source import TrainingData
-from forerun.verify.compare import Criterion
+from forerun.verify.compare import EVERY_BASELINE, Criterion
 
-STRONGEST = "strongest."
-"""Before the name of a score: that of the baseline that has the best one."""
 VALIDATION = "validation_"
 """Before the name of a score between epochs."""
 COST_CRITERIA = (
@@ -78,19 +76,16 @@ def criteria_of_task(score: str, *, is_higher_better: bool) -> tuple[Criterion, 
     return (
         Criterion(
             name="beats the strongest baseline", quantity=score,
-            comparison="above" if is_higher_better else "below", bound=f"{STRONGEST}{score}",
+            comparison="above" if is_higher_better else "below", bound=f"{EVERY_BASELINE}{score}",
         ),
         *COST_CRITERIA,
     )  # fmt: skip
 
 
-def strongest(
-    score: str, baselines: Mapping[str, Mapping[str, float]], *, is_higher_better: bool
-) -> tuple[str, dict[str, float]]:
-    """Name of the baseline with the best score, and its scores as metrics named `strongest.…`."""
+def strongest(score: str, baselines: Mapping[str, Mapping[str, float]], *, is_higher_better: bool) -> str:
+    """Name of the baseline with the best score."""
     best = max if is_higher_better else min
-    name = best(baselines, key=lambda each: baselines[each][score])
-    return name, {f"{STRONGEST}{key}": value for key, value in baselines[name].items()}
+    return best(baselines, key=lambda each: baselines[each][score])
 
 
 def named(baselines: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

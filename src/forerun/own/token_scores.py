@@ -183,8 +183,8 @@ def judge_tokens(
         baselines["untrained"] = untrained.scores
     metrics = scores.metrics(text_bytes)
     low, high = scores.interval()
-    best, of_best = strongest("loss", baselines, is_higher_better=False)
-    metrics |= {**named(baselines), **of_best, "loss.low": low, "loss.high": high}
+    best = strongest("loss", baselines, is_higher_better=False)
+    metrics |= {**named(baselines), "loss.low": low, "loss.high": high}
     columns = ["loss", "perplexity", "accuracy", *(["bits_per_byte"] if text_bytes else [])]
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in columns)]]
     rows += [[name, *(own.get(each) for each in columns)] for name, own in baselines.items()]

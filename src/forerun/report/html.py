@@ -92,15 +92,15 @@ def headline(content: PageContent) -> str:
     if content.verdict is None:
         return f"This run is {content.run['state']}: there is no verdict yet."
     criteria, baseline = content.verdict.criteria, content.verdict.better_baseline
-    more = f" But {baseline}." if baseline else ""
+    first = f"{baseline}. " if baseline else ""
     failures = [criterion.name for criterion in criteria if criterion.judged and not criterion.passed]
     if failures:
-        return f"{len(failures)} of {len(criteria)} criteria failed: {'; '.join(failures)}.{more}"
+        return f"{first}{len(failures)} of {len(criteria)} criteria failed: {'; '.join(failures)}."
     unjudged = [criterion.name for criterion in criteria if not criterion.judged]
     if unjudged:
         passed = f"{len(criteria) - len(unjudged)} of {len(criteria)} criteria passed"
-        return f"{passed}; not judged, since others used the processors: {'; '.join(unjudged)}.{more}"
-    return f"All {len(criteria)} criteria passed.{more}"
+        return f"{passed}; not judged, since others used the processors: {'; '.join(unjudged)}."
+    return f"All {len(criteria)} criteria passed."
 
 
 def facts(content: PageContent) -> list[tuple[str, str, str]]:

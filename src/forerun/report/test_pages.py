@@ -28,7 +28,7 @@ from forerun.records import (
     VerdictRow,
 )  # fmt: skip
 from forerun.report import terminal
-from forerun.report.html import PageContent, curve_chart, phase_bars, render_page, render_results
+from forerun.report.html import PageContent, curve_chart, headline, phase_bars, render_page, render_results
 from forerun.report.tables import ResultCurve, ResultTable, Series
 from forerun.units import GIB
 
@@ -177,6 +177,13 @@ def test_page_is_self_contained_and_escaped():
 
 def test_failed_criteria_lead_the_page():
     assert "1 of 1 criteria failed: beats chance." in render_page(content(verdict=verdict(passed=False)))
+
+
+def test_a_baseline_that_wins_is_the_first_word_of_the_page():
+    better = verdict(passed=False).model_copy(update={"better_baseline": "tf-idf is the right choice here: f1 0.8"})
+    assert headline(content(verdict=better)).startswith(
+        "tf-idf is the right choice here: f1 0.8. 1 of 1 criteria failed"
+    )
 
 
 @pytest.mark.parametrize("missing", [{"measurement": None, "verdict": None}, {"steps": []}, {"tables": []}])

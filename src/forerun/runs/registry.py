@@ -9,6 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from forerun.current_work import work
 from forerun.errors import RecipeNotFound, nearest
 from forerun.extensions import RECIPES, extensions
 from forerun.runs.recipe import Experiment, Recipe
@@ -72,9 +73,10 @@ def open_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
     Raises:
         RecipeNotFound: they name neither.
     """
-    if trains_own_data(settings):
-        return importlib.import_module(OWN_DATA).load_experiment(settings, lengths_only=lengths_only)
-    return load_recipe(settings.workload).load_experiment(settings, lengths_only=lengths_only)
+    with work(f"preparing the data of {settings.name}"):
+        if trains_own_data(settings):
+            return importlib.import_module(OWN_DATA).load_experiment(settings, lengths_only=lengths_only)
+        return load_recipe(settings.workload).load_experiment(settings, lengths_only=lengths_only)
 
 
 def criteria_of(workload: str, settings: Settings) -> tuple[Criterion, ...]:

@@ -19,6 +19,8 @@ BAND = (0.1, 0.5, 0.9)
 STEPS = 400
 """Steps of the integral over `WIDTH` deviations."""
 WIDTH = 8.0
+SPREAD_KNOWN_FROM = 3
+"""Scores from which on their spread says what another trial may bring."""
 LEAST_TRIALS = 8
 """Least trials for importances; with fewer nothing can be told."""
 FORESTS, TREES = 30, 20
@@ -53,12 +55,14 @@ def best_so_far(scores: Sequence[float]) -> list[float]:
     return [max(scores[:number]) for number in range(1, len(scores) + 1)]
 
 
-def expected_gain(scores: Sequence[float], more: int, noise: float) -> float:
-    """By how much `more` trials like those so far are expected to raise the best true score; 0 when nothing is known.
+def expected_gain(scores: Sequence[float], more: int, noise: float) -> float | None:
+    """By how much `more` trials like those so far are expected to raise the best true score; None below three scores.
 
     Expected for draws of the same spread: a search that learns does better, one that has converged worse.
     """
-    if len(scores) < 3 or more < 1:
+    if len(scores) < SPREAD_KNOWN_FROM:
+        return None
+    if more < 1:
         return 0.0
     mean, deviation, best = fmean(scores), pstdev(scores), max(scores)
     if deviation == 0:

@@ -9,11 +9,21 @@ from optuna.trial import FrozenTrial
 
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
 from forerun.tune.finalists import RetrainedFinalist
-from forerun.tune.luck import Importance, best_so_far, expected_gain, importances, noise_band, pooled_noise
+from forerun.tune.luck import (
+    SPREAD_KNOWN_FROM,
+    Importance,
+    best_so_far,
+    expected_gain,
+    importances,
+    noise_band,
+    pooled_noise,
+)
 from forerun.tune.study import completed, finished, in_one_go
 from forerun.units import MINUTE, format_percent, format_seconds
 
 SHOWN_IMPORTANCES = 16
+WINNER = "winner's best start"
+"""Row of the test table: the model that is handed on."""
 SHOWN_BASELINES = ("all-negative", "tf-idf")
 NOTES = ("outcome", "reason", "price", "wall_seconds", "overrides", "runs")
 """Notes of a trial that its document repeats."""
@@ -169,7 +179,8 @@ def progress_table(study: optuna.Study, trials: int, left_seconds: float, noise:
     ]
     return ResultTable(
         title="Study",
-        note="Expected gain: of the best true score, were further trials like those so far; a guide, not a promise.",
+        note="Expected gain: of the best true score, were further trials like those so far; a guide, not a promise. "
+        f"Unknown below {SPREAD_KNOWN_FROM} scores.",
         columns=["", "value"],
         rows=rows,
     )
@@ -192,9 +203,9 @@ def finalists_table(finalists: Sequence[RetrainedFinalist], test: Mapping[str, A
     return ResultTable(
         title="Finalists",
         note="Trained anew from several starting points; the winner is the highest mean on the selection rows. The "
-        "test rows were scored after that, once. Gap: mean over starting points minus the winner's, 95 %, "
-        "paired over rows.",
-        columns=["trial", "in the search", "anew", "by start", *(["test", "gap to the winner"] if test else [])],
+        "test rows were scored after that, once. Test: mean over the starting points. Gap: that mean minus the "
+        "winner's, 95 %, paired over rows.",
+        columns=["trial", "in the search", "anew", "by start", *(["test, mean", "gap to the winner"] if test else [])],
         rows=rows,
     )
 
@@ -202,7 +213,7 @@ def finalists_table(finalists: Sequence[RetrainedFinalist], test: Mapping[str, A
 def test_table(test: Mapping[str, Any]) -> ResultTable:
     """The winner on the test rows beside the baselines."""
     figures = [name for name in test["metrics"] if "." not in name]
-    rows: list[list[Cell]] = [["winner", *(test["metrics"][name] for name in figures), "–"]]
+    rows: list[list[Cell]] = [[WINNER, *(test["metrics"][name] for name in figures), "–"]]
     for baseline, (value, low, high) in test["over_baselines"].items():
         rows.append(
             [baseline, *(test["metrics"][f"{baseline}.{name}"] for name in figures),
@@ -210,9 +221,10 @@ def test_table(test: Mapping[str, Any]) -> ResultTable:
         )  # fmt: skip
     return ResultTable(
         title="Test, touched once",
-        note=f"{test['rows']:,} rows that no trial, threshold or choice has seen. Last column: the winner's "
+        note=f"{test['rows']:,} rows that no trial, threshold or choice has seen. First row: the one starting point of "
+        f"the winner that is exported; the finalists' table has the mean over all of them. Last column: its "
         f"{test['metric']} minus the baseline's, 95 %, paired over rows.",
-        columns=["", *figures, "winner's lead"],
+        columns=["", *figures, "its lead"],
         rows=rows,
     )
 

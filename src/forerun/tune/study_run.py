@@ -2,10 +2,11 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forerun.records import CriterionResult
 from forerun.report.html import render_results
 from forerun.report.tables import ResultCurve, ResultTable
 from forerun.settings.load import recipe_options
@@ -15,7 +16,7 @@ from forerun.tune.finalists import RetrainedFinalist, test_once, train_finalists
 from forerun.tune.proposals import SamplerName
 from forerun.tune.search import Search
 from forerun.tune.study import PrunerName, completed, finished
-from forerun.verify.compare import Criterion
+from forerun.verify.compare import failure_line, judge
 
 BASELINES = "baselines"
 SCHEMA = "forerun.tune/1"
@@ -40,8 +41,8 @@ class StudyResult:
     tables: list[ResultTable]
     curves: list[ResultCurve]
     document: dict[str, Any]
-    failed: list[str] = field(default_factory=list)
-    """Criteria that the winner misses on the test rows."""
+    failure: str = ""
+    """One line on the criteria that the winner misses on the test rows; empty where it misses none."""
 
 
 class FoldOptions(Section):
@@ -122,12 +123,13 @@ def describe(
             for f in finalists
         ],
         "test": test,
-        "criteria": checked,
+        "criteria": [result.model_dump() | {"bound": bound} for result, bound in checked],
         "reproduce": command,
         "tables": [table.model_dump(mode="json") for table in tables],
         "curves": [curve.model_dump(mode="json") for curve in curves],
     }
-    return StudyResult(tables, curves, document, [c["name"] for c in checked if not c["passed"]])
+    failure = failure_line([result for result, _ in checked], " by the winner on the test rows")
+    return StudyResult(tables, curves, document, failure)
 
 
 def reproduce(plan: StudySettings, best: RetrainedFinalist) -> str:
@@ -145,26 +147,16 @@ def write_study_page(outcome: StudyResult, search: Search) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     command = outcome.document["reproduce"]
     note = f"Study {search.study.study_name}. Reproduce the winner: {command}" if command else "No winner yet."
+    note = f"{outcome.failure} {note}" if outcome.failure else note
     title = f"Search of {outcome.document['fixed']['target']}"
     path.write_text(render_results(title, note, outcome.tables, outcome.curves), encoding="utf-8")
     return path
 
 
-def _criteria(search: Search, test: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """The recipe's criteria on scores, by the winner's figures on the test rows."""
+def _criteria(search: Search, test: Mapping[str, Any] | None) -> list[tuple[CriterionResult, float | None]]:
+    """The recipe's criteria on scores, by the winner's figures on the test rows, each with its bound."""
     if test is None:
         return []
-    metrics, rows = test["metrics"], []
-    for criterion in search.recipe.criteria_for(search.base):
-        if criterion.comparison == "error within":
-            continue
-        bound = _bound(criterion, metrics)
-        value = metrics[criterion.quantity]
-        passed = value > bound if criterion.comparison == "above" else value < bound
-        rows.append({"name": criterion.name, "value": value, "bound": bound, "passed": passed})
-    return rows
-
-
-def _bound(criterion: Criterion, metrics: Mapping[str, float]) -> float:
-    bound = metrics[criterion.bound] if isinstance(criterion.bound, str) else criterion.bound
-    return bound + criterion.margin
+    metrics = test["metrics"]
+    criteria = [each for each in search.recipe.criteria_for(search.base) if each.comparison != "error within"]
+    return [(judge(each, metrics), each.bound_in(metrics)) for each in criteria]

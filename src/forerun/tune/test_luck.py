@@ -29,7 +29,8 @@ def test_expected_gain_agrees_with_simulation():
     assert expected_gain(scores, 12, 0.0) == pytest.approx(np.maximum(0, simulated - best).mean(), rel=0.05)
     assert expected_gain(scores, 12, deviation) == pytest.approx(0, abs=1e-12)
     assert expected_gain(scores, 3, 0.0) < expected_gain(scores, 30, 0.0)
-    assert expected_gain(scores[:2], 10, 0.0) == 0
+    assert expected_gain(scores[:2], 10, 0.0) is None, "two scores have no spread: unknown, and not 0"
+    assert expected_gain(scores, 0, 0.0) == 0
 
 
 def test_noise_of_starting_points_is_pooled_within_settings():

@@ -99,7 +99,8 @@ def test_everything_is_drawn_on_a_page(study):
         "Score against minutes",
         "Which settings mattered",
         "-0.030 (-0.050 to -0.010)",
-        "winner",
+        "winner&#39;s best start",
+        "test, mean",
     ):
         assert words in page
 

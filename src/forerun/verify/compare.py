@@ -5,6 +5,7 @@ measured, positive when the forecast was too high.
 """
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from forerun.records import CriterionResult, Forecast, Measurement, Range, Record, Verdict, VerdictRow
@@ -21,6 +22,10 @@ CONTENDED_SHARE = 0.25
 """Share of all processor time that others may use; above it a time that was longer than forecast is not judged."""
 
 
+EVERY_BASELINE = "*."
+"""Beginning of a bound that is the best of all baselines' metrics of one name: `*.macro_f1`."""
+
+
 class Criterion(Record):
     """One criterion of success: `quantity` is a metric, or the field of the row whose absolute error is bounded."""
 
@@ -28,9 +33,29 @@ class Criterion(Record):
     quantity: str
     comparison: Literal["above", "below", "error within"]
     bound: float | str
-    """A number, or the name of another metric."""
+    """A number, or the name of another metric; a star stands for each baseline that has it, and the best one counts."""
     margin: float = 0.0
     """Amount added to the bound."""
+
+    def bounding(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics that `bound` names, the hardest to beat first; empty for a number or what was not measured."""
+        names = [name for name in metrics if _is_like(name, self.bound)] if isinstance(self.bound, str) else []
+        return {name: metrics[name] for name in sorted(names, key=metrics.__getitem__, reverse=self.is_upward)}
+
+    def bound_in(self, metrics: Mapping[str, float]) -> float | None:
+        """The number to reach, margin included; None where it was not measured."""
+        best = next(iter(self.bounding(metrics).values()), None) if isinstance(self.bound, str) else self.bound
+        return None if best is None else best + self.margin
+
+    @property
+    def is_upward(self) -> bool:
+        """Whether more is better."""
+        return self.comparison == "above"
+
+    @property
+    def is_of_baselines(self) -> bool:
+        """Whether the bound is the best of all baselines."""
+        return isinstance(self.bound, str) and self.bound.startswith(EVERY_BASELINE)
 
 
 def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: Sequence[Criterion] = ()) -> Verdict:
@@ -72,25 +97,28 @@ def _fairly(
 
 
 def better_baseline(metrics: Mapping[str, float], criteria: Sequence[Criterion]) -> str:
-    """The strongest baseline (`name.quantity` among the metrics) that beats the model where a criterion looks."""
+    """The strongest baseline with both figures, where a criterion asks the model to beat all and one beats it."""
     for criterion in criteria:
-        own = metrics.get(criterion.quantity)
-        if own is None or criterion.comparison == "error within":
+        own, bounds = metrics.get(criterion.quantity), criterion.bounding(metrics)
+        if own is None or not bounds or not criterion.is_of_baselines:
             continue
-        sign = 1 if criterion.comparison == "above" else -1
-        others = {n.rpartition(".")[0]: v for n, v in metrics.items() if n.rpartition(".")[2] == criterion.quantity}
-        others = {name: value for name, value in others.items() if name and "." not in name}  # not slices of the data
-        best = max(others, key=lambda name: sign * others[name], default=None)
-        if best is not None and sign * others[best] > sign * own:
-            return f"{best} is better: {criterion.quantity} {others[best]:.3f} against the model's {own:.3f}"
+        name, best = next(iter(bounds.items()))
+        if best > own if criterion.is_upward else best < own:
+            method = name.removesuffix(str(criterion.bound)[len(EVERY_BASELINE) - 1 :])
+            return f"{method} is the right choice here: {criterion.quantity} {best:.3f} against the model's {own:.3f}"
     return ""
 
 
-def failure_line(verdict: Verdict) -> str:
+def _is_like(name: str, pattern: str) -> bool:
+    """Whether a star, for one part of a metric's name, makes them the same."""
+    return name.count(".") == pattern.count(".") and fnmatchcase(name, pattern)
+
+
+def failure_line(criteria: Sequence[CriterionResult], by: str = "") -> str:
     """One line on the criteria that failed, for the end of a command's messages; empty where none did."""
-    failures = [result for result in verdict.criteria if result.judged and not result.passed]
+    failures = [result for result in criteria if result.judged and not result.passed]
     each = "; ".join(f"{result.name}: {result.value:.3f} ({result.rule})" for result in failures)
-    return f"{len(failures)} of {len(verdict.criteria)} criteria failed: {each}." if failures else ""
+    return f"{len(failures)} of {len(criteria)} criteria failed{by}: {each}." if failures else ""
 
 
 def compare(forecast: Forecast, measurement: Measurement) -> list[VerdictRow]:
@@ -132,25 +160,29 @@ def quantity_row(field: str, unit: Unit, forecast: Range | float, measured: floa
 
 
 def _judge(criterion: Criterion, measurement: Measurement, rows: Sequence[VerdictRow]) -> CriterionResult:
-    metrics = measurement.metrics
-    bound = metrics.get(criterion.bound) if isinstance(criterion.bound, str) else criterion.bound
-    bound = None if bound is None else bound + criterion.margin
-    if criterion.comparison == "error within":
-        errors = {row.field: row.relative_error for row in rows}
-        error = errors.get(criterion.quantity)
-        value = float("inf") if error is None else abs(error)
-        rule = f"error of {criterion.quantity} within {format_percent(float(bound or 0))}"
-        return CriterionResult(name=criterion.name, rule=rule, value=value, passed=bound is not None and value <= bound)
-    value = metrics.get(criterion.quantity)
-    bound_text = str(bound)
+    if criterion.comparison != "error within":
+        return judge(criterion, measurement.metrics)
+    errors = {row.field: row.relative_error for row in rows}
+    error = errors.get(criterion.quantity)
+    value = float("inf") if error is None else abs(error)
+    rule = f"error of {criterion.quantity} within {format_percent(float(criterion.bound))}"
+    passed = value <= float(criterion.bound)
+    return CriterionResult(name=criterion.name, rule=rule, value=value, passed=passed)
+
+
+def judge(criterion: Criterion, metrics: Mapping[str, float]) -> CriterionResult:
+    """A criterion on a score: the metric beside a number, another metric or the best of several."""
+    value, bound, bound_text = metrics.get(criterion.quantity), criterion.bound_in(metrics), str(criterion.bound)
     if isinstance(criterion.bound, str):
-        bound_text = criterion.bound + (f" {criterion.margin:+g}" if criterion.margin else "")
+        bounds = criterion.bounding(metrics)
+        bound_text = next(iter(bounds), bound_text) + (f" {criterion.margin:+g}" if criterion.margin else "")
         bound_text += "" if bound is None else f" = {bound:.3f}"
+        bound_text += f", the best of {len(bounds)}" if len(bounds) > 1 else ""
     rule = f"{criterion.quantity} {criterion.comparison} {bound_text}"
     if value is None or bound is None:
         missing = criterion.quantity if value is None else criterion.bound
         return CriterionResult(name=criterion.name, rule=f"{rule}: {missing} was not measured", value=0.0, passed=False)
-    passed = value > bound if criterion.comparison == "above" else value < bound
+    passed = value > bound if criterion.is_upward else value < bound
     return CriterionResult(name=criterion.name, rule=rule, value=value, passed=passed)
 
 

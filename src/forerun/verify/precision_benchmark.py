@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from forerun.current_work import work
 from forerun.data.plan import plan_from_settings
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.forecasting.forecast import make_forecast
@@ -178,7 +179,7 @@ def _row(settings: Settings, device: Device, ledger: "Ledger | None") -> Precisi
     batch = workload.example_batch(settings, shape.micro_batch_size, shape.sequence_length)
     batch = {name: tensor.to(device.kind) for name, tensor in batch.items()}
     memory_guard = freed_memory_held() if device.kind == "cpu" else contextlib.nullcontext()
-    with memory_guard:
+    with memory_guard, work(f"training {settings.model.name} in {settings.precision}, {shape.sequence_length} tokens"):
         return _measure(settings, step, batch, forecast)
 
 

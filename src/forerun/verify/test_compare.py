@@ -134,7 +134,7 @@ def test_the_load_of_others_is_no_failure_of_a_time(share, backward, passed, jud
     verdict = verify("run", forecast(), loaded(share, backward), [TIME])
     assert (verdict.passed, verdict.criteria[0].judged) == (passed, judged)
     assert ("others used 76.0 % of the processors" in verdict.criteria[0].rule) == (not judged)
-    assert bool(failure_line(verdict)) == (not passed)
+    assert bool(failure_line(verdict.criteria)) == (not passed)
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,17 @@ def test_the_load_of_others_excuses_no_memory():
     measured = loaded(0.9, 2.0).model_copy(update={"memory": measurement(allocated=9000).memory})
     verdict = verify("run", forecast(), measured, [TIME, MEMORY])
     assert not verdict.passed
-    assert failure_line(verdict).startswith("1 of 2 criteria failed: memory was forecast: 0.889")
+    assert failure_line(verdict.criteria).startswith("1 of 2 criteria failed: memory was forecast: 0.889")
 
 
 def test_the_strongest_baseline_is_named_where_it_wins():
-    above = Criterion(name="a", quantity="auc", comparison="above", bound="majority.auc")
+    above = Criterion(name="a", quantity="auc", comparison="above", bound="*.auc")
     verdict = verify("run", forecast(), loaded(0.0, 2.0), [TIME, above])
-    assert verdict.passed
-    assert verdict.better_baseline == "tf-idf is better: auc 0.780 against the model's 0.750"
+    assert verdict.better_baseline == "tf-idf is the right choice here: auc 0.780 against the model's 0.750"
+    line = "1 of 2 criteria failed: a: 0.750 (auc above tf-idf.auc = 0.780, the best of 2)."
+    assert failure_line(verdict.criteria) == line, "the headline and the exit code come from one list"
+    one = above.model_copy(update={"bound": "majority.auc"})
+    assert verify("run", forecast(), loaded(0.0, 2.0), [one]).better_baseline == "", "no criterion asks for it"
     assert (
         verify("run", forecast(), measurement(metrics={"auc": 0.9, "tf-idf.auc": 0.8}), [above]).better_baseline == ""
     )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forerun.current_work import work
 from forerun.hardware.micro_benchmarks import repeated_seconds
 from forerun.trace import Call, Named, Phase, TensorSpec, Trace
 from forerun.units import GIB, KIB, MIB
@@ -63,14 +64,16 @@ def time_calls(
             for n in visited:
                 timings[n].append(_time_call(trace.calls[n], tensors, budget_bytes, near_bytes))
 
-    visit(numbers, VISITS)
-    shares = {n: counts[n] * _mean(values) for n, values in timings.items() if values[0]}
-    visit(_largest(shares), MORE_VISITS)
-    summarize = _mean
-    if is_crowded():
-        summarize, until = _quickest, time.monotonic() + CROWDED_SECONDS
-        for _ in range(CROWDED_VISITS - VISITS):
-            visit(numbers if time.monotonic() < until else [], 1)
+    with work(f"timing {len(numbers)} operators on this device") as say:
+        visit(numbers, VISITS)
+        shares = {n: counts[n] * _mean(values) for n, values in timings.items() if values[0]}
+        visit(_largest(shares), MORE_VISITS)
+        summarize = _mean
+        if is_crowded():
+            say(f"timing {len(numbers)} operators again, since others use the processors")
+            summarize, until = _quickest, time.monotonic() + CROWDED_SECONDS
+            for _ in range(CROWDED_VISITS - VISITS):
+                visit(numbers if time.monotonic() < until else [], 1)
     return seconds | {trace.calls[n]: summarize(values) for n, values in timings.items() if values[0]}
 
 

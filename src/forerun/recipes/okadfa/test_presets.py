@@ -4,6 +4,8 @@ import yaml
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import device
 from forerun.recipes.okadfa.presets import PRESETS, main, over_training, passes, preset_settings
+from forerun.runs.registry import profiles
+from forerun.settings.load import load_settings
 from forerun.settings.schema import Settings
 
 
@@ -42,3 +44,8 @@ def test_a_preset_as_yaml_is_its_settings(capsys, monkeypatch):
     main()
     printed = yaml.safe_load(capsys.readouterr().out)
     assert Settings.model_validate(printed) == preset_settings("mega", device("a100-80gb"), documented=True)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_targets_by_name(name):
+    assert load_settings(profiles()[f"okadfa-{name}"]) == preset_settings(name, device("a100-40gb"))

@@ -5,6 +5,7 @@ plain decisions; the test rows are scored at the end of a run, unless the run be
 """
 
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ from forerun.verify.compare import Criterion
 Probabilities = dict[Part, np.ndarray]
 BASELINES_WITH_THRESHOLD = ("length", "tf-idf")
 """Baselines whose threshold is tuned as the model's is; the others have nothing to tune."""
+Z95 = NormalDist().inv_cdf(0.975)
+"""Standard errors on either side of a 95 % interval."""
 TABLE_FIGURES = ("macro_f1", "micro_f1", "mcc", "balanced_accuracy", "average_precision", "ece")
 CRITERIA = (
     Criterion(
@@ -43,6 +46,7 @@ CRITERIA = (
         margin=0.1,
     ),
     Criterion(name="beats length alone", quantity="macro_f1", comparison="above", bound="length.macro_f1", margin=0.05),
+    Criterion(name="beats the strongest baseline", quantity="macro_f1", comparison="above", bound="*.macro_f1"),
     Criterion(name="correlates with the labels", quantity="mcc", comparison="above", bound=0.3),
     Criterion(name="step time was forecast", quantity="step.seconds", comparison="error within", bound=0.35),
     Criterion(name="peak memory was forecast", quantity="peak_allocated_bytes", comparison="error within", bound=0.2),
@@ -93,7 +97,9 @@ def judge_test(probabilities: Probabilities, data: TextData, options: TextClassi
     decision = tune_decision(answers(data, "threshold", probabilities["threshold"]))
     here = answers(data, "test", probabilities["test"])
     metrics = figures(here, decision) | selection_figures(data, probabilities["selection"])
-    metrics["test_standard_error"] = standard_error(here, options.metric, decision)
+    error = metrics["test_standard_error"] = standard_error(here, options.metric, decision)
+    value = metrics[options.metric]
+    metrics |= {f"{options.metric}_low": value - Z95 * error, f"{options.metric}_high": value + Z95 * error}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in TABLE_FIGURES)]]
     for name, baseline in baseline_answers(data, "test").items():
         baseline_figures = figures(*baseline)
@@ -101,7 +107,7 @@ def judge_test(probabilities: Probabilities, data: TextData, options: TextClassi
         rows.append([name, *(baseline_figures[figure] for figure in TABLE_FIGURES)])
     note = (
         f"{len(here.targets):,} test rows, {len(data.rows['train']):,} to train on. Decisions were tuned on "
-        f"{len(data.rows['threshold']):,} other rows. {options.metric} ± {1.96 * metrics['test_standard_error']:.3f} "
+        f"{len(data.rows['threshold']):,} other rows. {options.metric} ± {Z95 * error:.3f} "
         f"(95 %, rows drawn again). {data.corpus.repeated} training rows were dropped as repeats."
     )
     tables = [

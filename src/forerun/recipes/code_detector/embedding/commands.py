@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SIMILAR_SCHEMA, EMBED_SCHEMA = "forerun.similar/1", "forerun.embed/1"
 ENDINGS = {".py": "python", ".java": "java", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".hpp": "cpp", ".h": "cpp"}
+NO_EMBEDDING = "none"
+"""Value of --embedding for words and syntax alone."""
 EMBEDDING_FOLDER = Path("runs/embedding")
 EmbeddingOption = Annotated[
     Path | None, typer.Option("--embedding", metavar="FOLDER", help="An embedding that forerun embed made.")
@@ -33,18 +35,24 @@ def similar(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Files, or folders of them.")],
     base: Annotated[list[Path] | None, typer.Option("--base", help="Code that was handed out; repeat.")] = None,
     query: Annotated[Path | None, typer.Option("--query", help="Only pairs with this file.")] = None,
-    embedding: EmbeddingOption = None,
+    embedding: Annotated[
+        Path | None,
+        typer.Option("--embedding", metavar="FOLDER|none", help="What forerun embed made; default: runs/embedding."),
+    ] = None,
     pair_limit: Annotated[int, typer.Option("--shown", min=1, help="Pairs to show.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Compare files with one another: shared words and syntax, learned likeness, and the lines of each."""
+    from forerun.recipes.code_detector.embedding.usual import usual_embedding
     from forerun.recipes.code_detector.embedding.vectors import read_embedding
     from forerun.recipes.code_detector.service.comparing import STATEMENT
     from forerun.recipes.code_detector.similarity.cohort import compare_all
     from forerun.recipes.code_detector.similarity.compare import Sizes
 
     files, handed_out = _sources(paths if query is None else [query, *paths]), _sources(base or [])
-    trained = None if embedding is None else read_embedding(embedding)
+    trained = None
+    if str(embedding) != NO_EMBEDDING:
+        trained = usual_embedding() if embedding is None else read_embedding(embedding)
     everything = len(files) * (len(files) - 1) // 2
     report = compare_all(files, sizes=Sizes(), base=handed_out, pair_limit=everything if query else pair_limit)
     if query is not None:

@@ -49,10 +49,12 @@ def test_pair_auc_is_one_for_perfect_vectors(data):
 def test_every_criterion_is_answered_by_the_metrics(model, data):
     """All but the contrastive loss, which the run adds from its step reports."""
     metrics = e.all_metrics(e.evaluate_detector(model, data), run_baselines(corpus()))
-    quantities = {c.quantity for c in e.CRITERIA if c.comparison != "error within"} | {
-        c.bound for c in e.CRITERIA if isinstance(c.bound, str)
-    }
-    assert quantities - set(metrics) == {"author_loss", "author_floor"}
+    quantities = {c.quantity for c in e.CRITERIA if c.comparison != "error within"}
+    bounds = {c.bound: list(c.bounding(metrics)) for c in e.CRITERIA if isinstance(c.bound, str)}
+    assert quantities - set(metrics) == {"author_loss"}
+    assert {bound for bound, names in bounds.items() if not names} == {"author_floor"}
+    readers = {"length-only.raw.roc_auc", "formatting-counts.raw.roc_auc", "character-ngrams.raw.roc_auc"}
+    assert set(bounds["*.raw.roc_auc"]) == readers, "every baseline that reads the code, and none of its slices"
 
 
 def test_baselines_read_what_the_detector_reads():

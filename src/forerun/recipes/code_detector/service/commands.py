@@ -9,6 +9,7 @@ import typer
 from forerun.cli.options import JsonOption, ledger_url, print_json
 from forerun.cli.run_commands import RunArgument, open_settings
 from forerun.cli.use_commands import LOCAL, TOKEN_VARIABLE, serve_run
+from forerun.current_work import work
 from forerun.errors import InvalidSettings, MissingExtra
 from forerun.recipes.code_detector.embedding.commands import EmbeddingOption
 
@@ -55,8 +56,9 @@ def serve(
     if row.workload not in recipe_names():
         serve_run(row, None, host, port, token)
         return
-    detector = _detector(row)
-    trained = _embedding(row, embedding)
+    with work("reading the detector, and making what compares files"):
+        detector = _detector(row)
+        trained = _embedding(row, embedding)
     store = None if no_store else _store(row, keep_code=keep_code)
     err = Console(stderr=True)
     if store is not None:
@@ -78,7 +80,7 @@ def _listen(
     embedding: "FileVectors",
 ) -> None:
     try:
-        from forerun.infer.listener import listen
+        from forerun.infer.listener import announce, listen
         from forerun.recipes.code_detector.service.app import make_app
     except ImportError as error:
         raise MissingExtra(
@@ -87,7 +89,7 @@ def _listen(
         ) from error
     hosts = (host,) if host in LOCAL else None  # others call it by names that are not known here, with a token
     app = make_app(detector, token=token, store=store, embedding=embedding, hosts=hosts)
-    typer.echo(f"Detector at http://{host}:{port}; what it takes: http://{host}:{port}/openapi.json", err=True)
+    announce("Detector", host, port)
     listen(app, host, port)
 
 

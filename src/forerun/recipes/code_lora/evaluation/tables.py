@@ -1,5 +1,7 @@
 """Tables of a run of `code-lora`: answers, kinds of tasks, how programs ended, and which rows were removed."""
 
+import torch
+
 from forerun.evaluate.proportions import paired_difference, wilson
 from forerun.recipes.code_lora.data.rows import CodeLoraData, CodeLoraOptions
 from forerun.recipes.code_lora.evaluation.answers import FORMS
@@ -48,7 +50,8 @@ def answers_table(reports: dict[str, Report]) -> ResultTable:
     note = (
         f"{len(adapted.forms)} tasks; low and high are Wilson's 95 % interval. {standing(reports)} BLEU: "
         f"{adapted.text.bleu_signature}. chrF: {adapted.text.chrf_signature}. CodeBLEU as defined in "
-        f"evaluation/code_bleu.py, not the authors' script."
+        f"evaluation/code_bleu.py, not the authors' script. {torch.get_num_threads()} threads: another number adds in "
+        f"another order, and a model this small then answers otherwise."
     )
     return ResultTable(title="Answers", note=note, columns=COLUMNS, rows=rows)
 

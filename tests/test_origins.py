@@ -1,0 +1,42 @@
+"""The page of the five origins is what `benchmarks.origins` makes of its parts, and its commands exist."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import pytest  # noqa: E402
+from benchmarks.origins.collect import GPUS, documents, kept  # noqa: E402
+from benchmarks.origins.page import PAGE, page  # noqa: E402
+
+from forerun.audit.shipped_claims import shipped_documents  # noqa: E402
+from forerun.runs.registry import recipe_names, target_names  # noqa: E402
+
+
+def test_the_page_is_made_of_its_parts():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m benchmarks.origins`"
+
+
+def test_every_document_has_claims_a_recipe_and_targets():
+    assert [document["name"] for document in documents()] == list(shipped_documents())
+    for document in documents():
+        assert document["recipe"] in recipe_names()
+        assert {run["target"] for run in document["full"]} <= set(target_names())
+
+
+def test_every_forecast_has_all_six_gpus():
+    for name, entry in kept()["forecasts"].items():
+        assert [row["gpu"] for row in entry["content"]["rows"]] == list(GPUS), name
+
+
+@pytest.mark.slow
+def test_audits_are_those_of_today():
+    """The verdicts on the page, made again."""
+    from benchmarks.origins import collect
+
+    before = {name: entry["content"] for name, entry in kept()["audits"].items()}
+    made = {}
+    collect.make_audits(lambda what: None, lambda part, name, content: made.update({name: content}))
+    verdicts = [{n: [c["verdict"] for c in e["claims"]] for n, e in each.items()} for each in (before, made)]
+    assert verdicts[0] == verdicts[1], "run `python -m benchmarks.origins audits`"
