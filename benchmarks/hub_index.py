@@ -41,9 +41,9 @@ AUTHORS = (
     "qwen", "meta-llama", "google", "microsoft", "mistralai", "deepseek-ai", "openai", "allenai", "ibm-granite",
     "huggingfacetb", "tiiuae", "mosaicml", "stabilityai", "zai-org", "thudm", "state-spaces", "eleutherai",
     "bigscience", "facebook", "facebookai", "openai-community", "google-bert", "cohereforai", "coherelabs",
-    "lgai-exaone", "01-ai", "internlm", "bigcode", "nousresearch", "baai", "intfloat", "sentence-transformers", "upstage",
-    "swiss-ai", "arcee-ai", "huggingfaceh4", "cerebras", "unsloth", "nvidia", "togethercomputer", "openlm-research",
-    "lmsys", "teknium", "baidu", "bytedance-seed", "answerdotai", "alibaba-nlp",
+    "lgai-exaone", "01-ai", "internlm", "bigcode", "nousresearch", "baai", "intfloat", "sentence-transformers",
+    "upstage", "swiss-ai", "arcee-ai", "huggingfaceh4", "cerebras", "unsloth", "nvidia", "togethercomputer",
+    "openlm-research", "lmsys", "teknium", "baidu", "bytedance-seed", "answerdotai", "alibaba-nlp",
 )  # fmt: skip
 COPIERS = ("unsloth",)
 """Authors of copies of others' models; their files say another length now and then, and nothing else."""

@@ -1,7 +1,7 @@
 """Which ids of the index forecast: `python -m benchmarks.index_coverage [--whole]`, some 10 minutes on two cores.
 
-Each row is forecast for an H100 with two samples of 128 tokens: LoRA on causal models, all weights on others. Rows are cut
-to two layers, which is one of each kind but for hybrids; `--whole` takes the smallest row of each type uncut besides.
+Each row is forecast for an H100 with two samples of 128 tokens, all weights trained. Rows are cut to two layers, which
+is one of each kind but for hybrids; `--whole` takes the smallest row of each type uncut besides.
 """
 
 import sys
@@ -28,8 +28,6 @@ def refusal(row: Architecture, *, is_whole: bool) -> str:
         "model": {"name": row.aliases[0] if row.aliases else row.name, "config": config}, "data": {"examples": 8},
         "batch": {"micro_batch_size": 2, "sequence_length": 128},
     }  # fmt: skip
-    if row.parameters_of == "causal-lm":
-        settings |= {"adapter": {"kind": "lora"}, "precision": "bf16-true"}
     try:
         result = forecast(settings, GPU)
     except ForerunError as error:

@@ -9,6 +9,7 @@ from torch import nn
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.models.catalogue import hub_is_reachable, model_config
 from forerun.models.config_limits import require_depth
+from forerun.models.hub_refusals import pinned
 from forerun.settings.schema import Settings
 
 WORKLOADS = (
@@ -39,9 +40,12 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
     config.use_cache = False
     if pretrained_from is not None:
         try:
-            local = Path(pretrained_from).is_dir() or not hub_is_reachable()
+            is_here = Path(pretrained_from).is_dir()
+            local = is_here or not hub_is_reachable()
+            source, revision = (pretrained_from, None) if is_here else pinned(str(pretrained_from))
             return factory.from_pretrained(
-                pretrained_from,
+                source,
+                revision=revision or "main",
                 config=config,
                 use_safetensors=True,
                 dtype=torch.float32,

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from forerun.errors import InvalidSettings, UnknownModel, nearest
 from forerun.models.config_limits import require_buildable
 from forerun.models.guard import cause_of, guarded
+from forerun.models.hub_refusals import hub_remedy, pinned
 from forerun.models.layer_lists import lists_of_depth
 from forerun.models.rows import Architecture, is_folder, nearest_rows, row_of
 from forerun.models.rows import architecture as architecture
@@ -123,7 +124,10 @@ def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, 
     if isinstance(origin, Architecture):
         stated = {"model_type": origin.model_type, **origin.config}
     else:
-        stated, _ = type(config).get_config_dict(origin, local_files_only=True)  # it was read a moment ago
+        identity, revision = (origin, None) if is_folder(origin) else pinned(origin)
+        stated, _ = type(config).get_config_dict(  # it was read a moment ago
+            identity, revision=revision or "main", local_files_only=True
+        )
     depth_field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")
     overrides = {**overrides, **lists_of_depth(stated, depth_field, overrides)}
     fields = ", ".join(f"{name}={in_short(value)}" for name, value in overrides.items())
@@ -161,8 +165,11 @@ def _from_hub(name: str) -> Any:
     with guarded(
         UnknownModel,
         f"model.name: {name!r} is not in the catalogue, and the Hugging Face hub could not give it",
-        f"Nearest in the catalogue: {close}.",
+        lambda error: hub_remedy(error, name, f"Nearest in the catalogue: {close}."),
     ):
-        config = AutoConfig.from_pretrained(name, local_files_only=not hub_is_reachable(), trust_remote_code=False)
+        identity, revision = pinned(name)
+        config = AutoConfig.from_pretrained(
+            identity, revision=revision or "main", local_files_only=not hub_is_reachable(), trust_remote_code=False
+        )
     require_buildable(config.to_diff_dict(), name)
     return config

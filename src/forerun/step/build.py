@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from forerun.errors import InvalidSettings, NotSupported, nearest
-from forerun.models.guard import guarded, limited_parts
+from forerun.models.guard import cause_of, guarded, limited_parts
 from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
@@ -257,13 +257,14 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     )
     if settings.quantization != "none" and any(isinstance(m, QuantizedLinear) for m in model.modules()):
         config._register_custom_module(lora_layers())
+    # before peft changes the model: it gives up half-way, with its own layers in
+    linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
     try:
         return get_peft_model(model, config, autocast_adapter_dtype=settings.kbit_preparation)  # type: ignore[arg-type]
     except ValueError as error:
-        linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
         raise InvalidSettings(
-            f"adapter.targets: must name linear modules of {settings.model.name}; found {adapter.targets!r}. "
-            f"Its linear modules: {', '.join(linear)}."
+            f"adapter.targets: must name linear modules of {settings.model.name} that peft takes; found "
+            f"{adapter.targets!r}: {cause_of(error)}. Its linear modules: {', '.join(linear)}."
         ) from error
 
 
