@@ -34,6 +34,7 @@ from forerun.records import (
     TimelinePoint,
 )
 from forerun.settings.schema import Settings
+from forerun.step.library_versions import version_warnings
 from forerun.units import HOUR, format_percent, format_seconds
 
 STATED_STARTUP_SECONDS = 30.0
@@ -233,6 +234,8 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     warnings.extend(rank_warnings(model.longest.trace, model.costs))
     warnings.extend(host_warnings(model.longest.trace, model.costs))
     warnings.extend(quantization_warnings(request.settings, model.longest.trace))
+    if request.settings.versions:
+        warnings.extend(version_warnings(request.settings))
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
         warnings.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")
