@@ -126,9 +126,13 @@ def _factory(config: Any, workload: str) -> Any:
     if workload not in WORKLOADS:
         raise InvalidSettings(f"workload: one of {', '.join(WORKLOADS)}; found {workload!r}.")
     if not _has_head(config, workload):
+        offered = workloads_of(config)
+        by_script = "" if set(offered) - {"encoder"} else (
+            " Images, speech and diffusion have no workload of their own: put the training script under forerun exec."
+        )  # fmt: skip
         raise InvalidSettings(
             f"workload: {type(config).__name__.removesuffix('Config')} has no head for {workload}. "
-            f"It has: {', '.join(workloads_of(config))}."
+            f"It has: {', '.join(offered) or 'none'}.{by_script}"
         )
     if workload == "encoder" and config.model_type in ENCODER_CLASSES:
         return getattr(transformers, ENCODER_CLASSES[config.model_type])
