@@ -13,7 +13,7 @@ are linear layers before transformers 5, which bitsandbytes then packs.
 from collections.abc import Mapping
 
 from forerun.models.catalogue import model_config
-from forerun.settings.schema import Settings
+from forerun.settings.schema import Library, Settings
 
 SHIFTS_LOGITS = "shifts_logits"
 """Attribute of models whose library copies the logits in fp32 without the last token, rather than moving the labels."""
@@ -39,7 +39,7 @@ def number_of(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def copies_logits(versions: Mapping[str, str], model_type: str) -> bool:
+def copies_logits(versions: Mapping[Library, str], model_type: str) -> bool:
     """Whether the loss of a causal model copies its logits in fp32, as transformers did before 4.49."""
     stated = versions.get("transformers")
     return stated is not None and number_of(stated) < PADS_LABELS_FROM and model_type in UPCASTING
