@@ -119,7 +119,7 @@ def rows() -> list[Architecture]:
         with torch.device("meta"):
             model = build_model(AutoConfig.for_model(kind, **stated), "causal-lm")
         count = sum(parameter.numel() for parameter in model.parameters())
-        name = _free_name(name, ids[0].partition("/")[2], listed | {row.name for row in index})
+        name = free_name(name, ids[0].partition("/")[2], listed | {row.name for row in index})
         index.append(
             Architecture(
                 name=name, aliases=tuple(i for i in ids if i != name), family=kind.replace("_", "-"), model_type=kind,
@@ -129,7 +129,7 @@ def rows() -> list[Architecture]:
     return index
 
 
-def _free_name(name: str, identity: str, used: set[str]) -> str:
+def free_name(name: str, identity: str, used: set[str]) -> str:
     """The shortest of the names that no other row has; a published model is no toy, whatever it is called."""
     whole = name.replace("tiny-llama", "tinyllama").removesuffix("-hf")
     short = whole

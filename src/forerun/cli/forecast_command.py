@@ -18,6 +18,7 @@ from forerun.cli.options import (
     print_json,
     use_threads,
 )
+from forerun.errors import InvalidSettings
 
 COMPARISON_SCHEMA = "forerun.comparison/1"
 
@@ -37,6 +38,10 @@ def forecast(
     ] = False,
     what_if: WhatIfOption = False,
     threads: ThreadsOption = None,
+    versions: Annotated[
+        str | None,
+        typer.Option("--versions", metavar="NAME=VERSION,…", help="Libraries of the run: transformers=4.44,peft=0.12."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast memory, time and cost of a run before it starts. Exit code 3: it does not fit."""
@@ -45,9 +50,12 @@ def forecast(
     from rich.text import Text
 
     from forerun.api import explain_settings, find_device, forecast_settings, resolve, what_if_settings
+    from forerun.settings.load import settings_from
 
     devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
     settings = resolve(target, overrides or ())
+    if versions is not None:
+        settings = settings_from(settings.model_dump() | {"versions": versions_of(versions)})
     log = Console(stderr=True).print
     with ledger_if_any([device.name for device in devices]) as ledger:
         forecasts = [forecast_settings(settings, device, price, ledger) for device in devices]
@@ -78,3 +86,20 @@ def forecast(
             Console().print(Group(Text(f"\n{device.name}"), *what_if_lines(effects)))
     if not any(f.fits for f in forecasts):
         raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def versions_of(text: str) -> dict[str, str]:
+    """Versions by library of `--versions`; as text, since 4.50 is no number.
+
+    Raises:
+        InvalidSettings: a part of it is no NAME=VERSION.
+    """
+    versions = {}
+    for part in text.split(","):
+        name, sign, version = (piece.strip() for piece in part.partition("="))
+        if not (name and sign and version):
+            raise InvalidSettings(
+                f"--versions: NAME=VERSION, comma-separated; found {part.strip()!r}. Write transformers=4.44,peft=0.12."
+            )
+        versions[name] = version
+    return versions

@@ -11,6 +11,7 @@ import psutil
 
 from forerun.experience import Correction
 from forerun.forecasting.card_warnings import card_warnings
+from forerun.forecasting.expert_warnings import expert_warnings
 from forerun.forecasting.host_warnings import host_warnings
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with
@@ -36,6 +37,7 @@ from forerun.records import (
     TimelinePoint,
 )
 from forerun.settings.schema import Settings
+from forerun.step.library_versions import version_warnings
 from forerun.units import HOUR, format_percent, format_seconds
 
 STATED_STARTUP_SECONDS = 30.0
@@ -239,6 +241,9 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     warnings.extend(rank_warnings(model.longest.trace, model.costs))
     warnings.extend(host_warnings(model.longest.trace, model.costs))
     warnings.extend(quantization_warnings(request.settings, model.longest.trace))
+    warnings.extend(expert_warnings(model.longest.trace, model.costs))
+    if request.settings.versions:
+        warnings.extend(version_warnings(request.settings))
     host = model.longest.time.phases.host_seconds / max(model.longest.time.seconds, 1e-12)
     if request.device.kind == "cuda" and host > 0.3:  # a third of the step: worth saying
         warnings.append(f"Host-bound: {host:.0%} of the step the GPU waits for launches; try a larger micro-batch.")

@@ -9,6 +9,7 @@ from torch import nn
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.models.catalogue import hub_is_reachable, model_config
 from forerun.models.config_limits import require_depth
+from forerun.models.hub_refusals import pinned
 from forerun.settings.schema import Settings
 
 WORKLOADS = (
@@ -39,9 +40,12 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
     config.use_cache = False
     if pretrained_from is not None:
         try:
-            local = Path(pretrained_from).is_dir() or not hub_is_reachable()
+            is_here = Path(pretrained_from).is_dir()
+            local = is_here or not hub_is_reachable()
+            source, revision = (pretrained_from, None) if is_here else pinned(str(pretrained_from))
             return factory.from_pretrained(
-                pretrained_from,
+                source,
+                revision=revision or "main",
                 config=config,
                 use_safetensors=True,
                 dtype=torch.float32,
@@ -122,9 +126,13 @@ def _factory(config: Any, workload: str) -> Any:
     if workload not in WORKLOADS:
         raise InvalidSettings(f"workload: one of {', '.join(WORKLOADS)}; found {workload!r}.")
     if not _has_head(config, workload):
+        offered = workloads_of(config)
+        by_script = "" if set(offered) - {"encoder"} else (
+            " Images, speech and diffusion have no workload of their own: put the training script under forerun exec."
+        )  # fmt: skip
         raise InvalidSettings(
             f"workload: {type(config).__name__.removesuffix('Config')} has no head for {workload}. "
-            f"It has: {', '.join(workloads_of(config))}."
+            f"It has: {', '.join(offered) or 'none'}.{by_script}"
         )
     if workload == "encoder" and config.model_type in ENCODER_CLASSES:
         return getattr(transformers, ENCODER_CLASSES[config.model_type])

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from forerun.errors import InvalidSettings, UnknownModel, nearest
 from forerun.models.config_limits import require_buildable
 from forerun.models.guard import cause_of, guarded
+from forerun.models.hub_refusals import hub_remedy, pinned
 from forerun.models.layer_lists import lists_of_depth
 from forerun.models.rows import Architecture, is_folder, nearest_rows, row_of
 from forerun.models.rows import architecture as architecture
@@ -56,10 +57,23 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
             )
     if overrides:
         config = _changed(config, name if row is None else row, overrides)
+    config = text_part(config)
     # transformers refuses "sdpa" for classes without it when the model is built, so it is decided here
-    eager = attention == "eager" or config.model_type in NO_SDPA or (row is None and not _has_sdpa(config))
+    eager = attention == "eager" or config.model_type in NO_SDPA or not _has_sdpa(config)
     config._attn_implementation = "eager" if eager else "sdpa"
     return config
+
+
+def text_part(config: Any) -> Any:
+    """The part of a configuration of text and images that AutoModelForCausalLM builds, where it builds that alone."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    # transformers/models/auto/auto_factory.py:236-242 (5.23): so for Qwen 3.5 and Llama 4, not for Gemma 3
+    part = config.sub_configs.get("text_config")
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return (
+        config.get_text_config() if part is not None and getattr(model_class, "config_class", None) is part else config
+    )
 
 
 def _has_sdpa(config: Any) -> bool:
@@ -110,7 +124,10 @@ def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, 
     if isinstance(origin, Architecture):
         stated = {"model_type": origin.model_type, **origin.config}
     else:
-        stated, _ = type(config).get_config_dict(origin, local_files_only=True)  # it was read a moment ago
+        identity, revision = (origin, None) if is_folder(origin) else pinned(origin)
+        stated, _ = type(config).get_config_dict(  # it was read a moment ago
+            identity, revision=revision or "main", local_files_only=True
+        )
     depth_field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")
     overrides = {**overrides, **lists_of_depth(stated, depth_field, overrides)}
     fields = ", ".join(f"{name}={in_short(value)}" for name, value in overrides.items())
@@ -148,8 +165,11 @@ def _from_hub(name: str) -> Any:
     with guarded(
         UnknownModel,
         f"model.name: {name!r} is not in the catalogue, and the Hugging Face hub could not give it",
-        f"Nearest in the catalogue: {close}.",
+        lambda error: hub_remedy(error, name, f"Nearest in the catalogue: {close}."),
     ):
-        config = AutoConfig.from_pretrained(name, local_files_only=not hub_is_reachable(), trust_remote_code=False)
+        identity, revision = pinned(name)
+        config = AutoConfig.from_pretrained(
+            identity, revision=revision or "main", local_files_only=not hub_is_reachable(), trust_remote_code=False
+        )
     require_buildable(config.to_diff_dict(), name)
     return config

@@ -22,10 +22,12 @@ LONGEST_CAUSE = 300
 
 
 @contextlib.contextmanager
-def guarded(refusal: type[ForerunError], attempt: str | Callable[[], str], remedy: str) -> Iterator[None]:
+def guarded(
+    refusal: type[ForerunError], attempt: str | Callable[[], str], remedy: str | Callable[[Exception], str]
+) -> Iterator[None]:
     """Raise what code of others raises inside as a `refusal` with its cause; errors of ours pass.
 
-    A function is asked what was attempted only where it failed.
+    Functions are asked what was attempted, and what helps, only where it failed.
 
     Raises:
         ForerunError: `attempt`, the cause and where it came from, `remedy`.
@@ -38,7 +40,8 @@ def guarded(refusal: type[ForerunError], attempt: str | Callable[[], str], remed
         if _is_out_of_memory(error):  # for who can train in smaller pieces
             raise
         words = attempt if isinstance(attempt, str) else attempt()
-        raise refusal(f"{words}: {cause_of(error)}. {remedy}") from error
+        advice = remedy if isinstance(remedy, str) else remedy(error)
+        raise refusal(f"{words}: {cause_of(error)}. {advice}") from error
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 from forerun.errors import UnknownModel
 from forerun.models.catalogue import hub_is_reachable
+from forerun.models.hub_refusals import pinned
 
 
 def load_tokenizer(source: str | Path, *, purpose: str, instead: str, local_only: bool = False) -> Any:
@@ -15,9 +16,13 @@ def load_tokenizer(source: str | Path, *, purpose: str, instead: str, local_only
     """
     from transformers import AutoTokenizer
 
-    local = local_only or Path(source).is_dir() or not hub_is_reachable()
+    is_here = Path(source).is_dir()
+    local = local_only or is_here or not hub_is_reachable()
+    place, revision = (source, None) if is_here else pinned(str(source))
     try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=local, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(
+            place, revision=revision or "main", local_files_only=local, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UnknownModel(

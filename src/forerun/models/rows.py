@@ -16,10 +16,13 @@ from typing import Any
 from forerun.errors import UnknownModel
 from forerun.records import Record
 from forerun.settings.plain import in_short
-from forerun.spelling import NameNote, Spelled, alike, holds, meant_by, words
+from forerun.spelling import WORD, NameNote, Spelled, alike, holds, meant_by, words
 
 NOISE = frozenset({"model", "hf", "the", "parameters", "params"})
 MOST_LISTED = 8
+BEGINNING = 2
+"""First words of a name, of which one must be typed: "llama 2 8b" is no Hermes-2-Pro-Llama-3-8B. Two, as the first of
+"Meta-Llama-3-8B" is its maker."""
 
 
 class Architecture(Record):
@@ -55,10 +58,15 @@ class Architecture(Record):
 @cache
 def _rows() -> dict[str, Architecture]:
     rows: dict[str, Architecture] = {}
+    more_ids: list[Mapping[str, Any]] = []
     for file in sorted(files("forerun.models").joinpath("architectures").iterdir(), key=lambda f: f.name):
         if file.name.endswith(".toml"):
-            for row in tomllib.loads(file.read_text(encoding="utf-8"))["architecture"]:
-                rows[row["name"]] = Architecture(**row)
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            rows |= {row["name"]: Architecture(**row) for row in content["architecture"]}
+            more_ids += content.get("more_ids", [])
+    for entry in more_ids:  # ids of one shape with a row of another file
+        row = rows[entry["name"]]
+        rows[row.name] = row.model_copy(update={"aliases": (*row.aliases, *entry["aliases"])})
     return rows
 
 
@@ -104,7 +112,7 @@ def row_of(name: str, *, as_typed: bool = True) -> Architecture | None:
         return None
     candidates = [row.name for row in spelled_models() if words(row.name) == words(name)]
     is_own_name = bool(candidates)
-    candidates = candidates or meant_by(name, spelled_models(), NOISE)
+    candidates = candidates or _candidates(name)
     if len(candidates) > 1:
         listed = "; ".join(in_brief(_rows()[each]) for each in candidates[:MOST_LISTED])
         more = f" and {len(candidates) - MOST_LISTED} more" if len(candidates) > MOST_LISTED else ""
@@ -117,6 +125,32 @@ def row_of(name: str, *, as_typed: bool = True) -> Architecture | None:
         text = f"Model {name!r} is taken as {row.name} ({count_text(row.parameters)}, {weights})."
         warnings.warn(text, NameNote, stacklevel=4)
     return _rows()[candidates[0]]
+
+
+def _candidates(name: str) -> list[str]:
+    """Names of the rows that words can mean: one name or id has them all, and begins with one of them.
+
+    Where the words are all of a name, its rows alone are meant.
+    """
+    query = words(name, NOISE)
+
+    def has_all(row: Architecture) -> bool:
+        kind = f"{row.family} {row.model_type}"
+        return any(
+            query <= words(f"{spelling} {kind}") and query & _beginning(spelling)
+            for spelling in (row.name, *row.aliases)
+        )
+
+    def is_named(row: Architecture) -> bool:
+        return any(words(spelling.rpartition("/")[2], NOISE) == query for spelling in (row.name, *row.aliases))
+
+    candidates = [each for each in meant_by(name, spelled_models(), NOISE) if has_all(_rows()[each])]
+    return [each for each in candidates if is_named(_rows()[each])] or candidates
+
+
+def _beginning(spelling: str) -> set[str]:
+    short = spelling.rpartition("/")[2]
+    return {word for word in WORD.findall(short)[:BEGINNING] if word[0].isalpha()}
 
 
 def architecture(name: str, *, as_typed: bool = True) -> Architecture:
@@ -166,7 +200,7 @@ def _identity(row: Architecture, name: str) -> str:
 
 def _row_of_words(name: str) -> Architecture | None:
     """The one row of words, in silence: who asks for weights has been told by the configuration."""
-    candidates = meant_by(name, spelled_models(), NOISE)
+    candidates = _candidates(name)
     return _rows()[candidates[0]] if len(candidates) == 1 else None
 
 

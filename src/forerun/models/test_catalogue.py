@@ -11,12 +11,15 @@ from forerun.models.build import build_model
 from forerun.models.catalogue import architecture, architectures, model_config
 
 ROWS = architectures()
-INDEX = [row for row in ROWS if row.source.startswith("sizes by litgpt")]
-FIRSTS = {row.family: row.name for row in reversed(INDEX)}
-"""One row of each family of the index; building all of them takes as long as all other tests of this file."""
+HUB = [row for row in ROWS if row.licence is not None]
+"""Rows of `hub.toml`, whose script built each of them and compared it with the files' count."""
+INDEX = [row for row in ROWS if row.source.startswith("sizes by litgpt")] + HUB
+FIRSTS = {row.family: row.name for row in sorted(INDEX, key=lambda row: -row.parameters)}
+"""The smallest row of each family of the index; building all takes longer than all other tests of this file."""
+BUILT = [row for row in ROWS if row not in HUB or row.name in FIRSTS.values()]
 BUILT = [
     row if row not in INDEX or row.name in FIRSTS.values() else pytest.param(row, marks=pytest.mark.medium)
-    for row in ROWS
+    for row in BUILT
 ]
 PUBLISHED = re.compile(r"(\d+(?:\.\d+)?)([MB])\b")
 LOOSELY_PUBLISHED = {
@@ -93,6 +96,41 @@ def test_every_family_has_a_tiny_twin():
 def test_the_index_has_the_published_counts(name, billions):
     assert architecture(name).parameters / 1e9 == pytest.approx(billions, rel=0.006)
     assert {row.family for row in INDEX} >= {"qwen3", "qwen3-moe", "gemma", "gemma3-text", "phi3", "olmo2", "stablelm"}
+
+
+def test_the_index_knows_five_hundred_ids_of_all_families():
+    ids = [identity for row in ROWS for identity in row.hub_ids]
+    assert len(ids) == len(set(ids)) >= 500
+    assert {row.model_type for row in HUB} >= {
+        "llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmo", "olmo2", "olmo3", "olmoe", "granite",
+        "granitemoe", "smollm3", "falcon_mamba", "stablelm", "glm4", "mamba", "phimoe", "gemma4", "llama4_text", "bert",
+        "xlm-roberta", "t5", "bart", "albert", "deberta-v2", "mistral", "mixtral", "exaone4", "apertus", "nemotron_h",
+    }  # fmt: skip
+    assert all(row.source.count("read 2026") == 1 and row.licence for row in HUB)
+
+
+@pytest.mark.parametrize(
+    ("identity", "count"),
+    # Elements of the published files, as the hub's API counts them (llmfit 1.1.17, read 2026-11-23).
+    [
+        ("HuggingFaceTB/SmolLM3-3B", 3_075_098_624), ("ibm-granite/granite-3.1-8b-instruct", 8_170_848_256),
+        ("openai/gpt-oss-20b", 20_914_757_184), ("allenai/OLMo-7B-hf", 6_888_095_744),
+        ("allenai/Olmo-3-7B-Think", 7_298_011_136), ("microsoft/Phi-3.5-MoE-instruct", 41_873_153_344),
+        ("Qwen/Qwen1.5-7B", 7_721_324_544), ("state-spaces/mamba-2.8b-hf", 2_768_345_600),
+        ("stabilityai/stablelm-2-1_6b", 1_644_515_328), ("zai-org/glm-4-9b-chat-hf", 9_399_951_360),
+        ("ibm-granite/granite-3.0-1b-a400m-instruct", 1_334_628_352), ("google/gemma-2-2b-it", 2_614_341_888),
+        ("meta-llama/Llama-3.1-405B", 405_853_388_800), ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
+    ],
+)  # fmt: skip
+def test_counts_are_those_of_the_published_files(identity, count):
+    assert architecture(identity).parameters == count
+
+
+def test_text_alone_takes_the_text_part_where_transformers_does():
+    config = model_config("meta-llama/Llama-4-Scout-17B-16E-Instruct", {"num_hidden_layers": 2}, "auto")
+    assert config.model_type == "llama4_text"
+    assert config._attn_implementation == "sdpa"
+    assert model_config("state-spaces/mamba-130m-hf", {}, "auto")._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("name", ["microsoft/codebert-base", "Microsoft/CodeBERT-base", "codebert"])

@@ -39,6 +39,8 @@ does not."""
 Repair = Literal["empty-texts", "missing-labels", "ragged-rows", "broken-lines", "encoding", "repeated-ids"]
 """Rows left out: `empty-texts`, `missing-labels`, `ragged-rows`, `broken-lines` (no JSON), `repeated-ids` (all but the
 first); `encoding` reads bytes that are not UTF-8 as Windows-1252."""
+Library = Literal["torch", "transformers", "peft"]
+Version = Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,3}$")]
 CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""
 
@@ -264,6 +266,8 @@ class Settings(PlainSection):
     cluster: ClusterSettings = ClusterSettings()
     """Machines and what joins them, for forecasts of more devices than one machine has."""
     reliability: ReliabilitySettings = ReliabilitySettings()
+    versions: dict[Library, Version] = {}
+    """Libraries of the run where they are not those installed here: what they do differently is in a forecast."""
     """Failures, restarts and machines that are taken away, for the run's expected time and cost."""
     checkpoints: CheckpointSettings = CheckpointSettings()
     """Saving."""
@@ -288,7 +292,7 @@ class Settings(PlainSection):
     def hash(self) -> str:
         """16 hex digits that identify the run's settings (everything but `name`)."""
         # Sections that came later are left out where they say nothing: the ledger knows hashes of before.
-        later = {"cluster": ClusterSettings(), "reliability": ReliabilitySettings()}
+        later = {"cluster": ClusterSettings(), "reliability": ReliabilitySettings(), "versions": {}}
         unnamed = {"name", *(name for name, default in later.items() if getattr(self, name) == default)}
         content = self.model_dump(exclude=unnamed)
         for name, default in LATER_WORDS.items():
@@ -300,7 +304,7 @@ class Settings(PlainSection):
     @property
     def resumable_hash(self) -> str:
         """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
-        content = self.model_dump(exclude={"name", "parallel", "cluster", "reliability"})
+        content = self.model_dump(exclude={"name", "parallel", "cluster", "reliability", "versions"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -17,11 +17,12 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from forerun.errors import InvalidSettings, NotSupported, nearest
-from forerun.models.guard import guarded, limited_parts
+from forerun.models.guard import cause_of, guarded, limited_parts
 from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
 from forerun.step.fused_kernels import take_kernels
+from forerun.step.library_versions import has_narrow_adapters
 from forerun.step.offload import OffloadedOptimizer, require_offload
 from forerun.step.optimizer import Wrap, build_optimizer
 from forerun.step.optimizer_in_backward import require_alone
@@ -228,6 +229,11 @@ def require_trainable(settings: Settings) -> None:
             f"parallel.pipeline: is forecast here, not trained: checkpoints of this version do not know stages; found "
             f"{settings.parallel.pipeline}. Set it to 1 and split with parallel.shard and parallel.tensor to train."
         )
+    if settings.versions:
+        raise NotSupported(
+            f"versions: are for a forecast; training runs with what is installed here; found {settings.versions}. "
+            f"Leave them out to train."
+        )
     for name in ("zero", "offload"):
         value = getattr(settings.parallel, name)
         if value not in (0, "none"):
@@ -257,14 +263,28 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     )
     if settings.quantization != "none" and any(isinstance(m, QuantizedLinear) for m in model.modules()):
         config._register_custom_module(lora_layers())
+    # before peft changes the model: it gives up half-way, with its own layers in
+    linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
     try:
-        return get_peft_model(model, config, autocast_adapter_dtype=settings.kbit_preparation)  # type: ignore[arg-type]
+        adapted = get_peft_model(model, config, autocast_adapter_dtype=settings.kbit_preparation)  # type: ignore[arg-type]
     except ValueError as error:
-        linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
         raise InvalidSettings(
-            f"adapter.targets: must name linear modules of {settings.model.name}; found {adapter.targets!r}. "
-            f"Its linear modules: {', '.join(linear)}."
+            f"adapter.targets: must name linear modules of {settings.model.name} that peft takes; found "
+            f"{adapter.targets!r}: {cause_of(error)}. Its linear modules: {', '.join(linear)}."
         ) from error
+    if has_narrow_adapters(settings):
+        _narrow_adapters(adapted)
+    return adapted
+
+
+def _narrow_adapters(model: nn.Module) -> None:
+    """Give adapters the dtype of the weights that they stand beside; packed ones are no floats and change nothing."""
+    for module in model.modules():
+        base: Any = getattr(module, "base_layer", None)
+        if isinstance(base, nn.Module) and base.weight.dtype in (torch.float16, torch.bfloat16):
+            for name, child in module.named_children():
+                if name != "base_layer":
+                    child.to(base.weight.dtype)
 
 
 def trained_whole(model: nn.Module, settings: Settings) -> list[str]:

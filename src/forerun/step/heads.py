@@ -37,6 +37,7 @@ from forerun.step.documents import (
 )
 from forerun.step.fused_kernels import FUSED_LOSS, FusedLoss, require_kernels
 from forerun.step.label_losses import LabelLoss
+from forerun.step.library_versions import SHIFTS_LOGITS, copies_logits
 from forerun.step.pairs import Embeddings, Pairs
 from forerun.step.parallel import unwrapped, whole
 from forerun.step.prompt_adapters import PROMPT_TOKENS
@@ -72,6 +73,8 @@ class HeadWorkload:
         if settings.batch.padding == "packed":
             require_packable(model, self.head, settings.batch.sequence_length)
         require_kernels(settings, model, self.head)
+        if self.is_causal and copies_logits(settings.versions, config_of(settings).model_type):
+            setattr(model, SHIFTS_LOGITS, True)
         if settings.cross_entropy == "chunked":
             require_chunkable(model, self.head)
             setattr(model, IN_CHUNKS, True)
@@ -117,6 +120,9 @@ class HeadWorkload:
                 hidden, labels = self.align(model(**inputs).logits, labels)
                 flat = hidden.reshape(-1, hidden.shape[-1])
                 return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap, factor=factor))
+            if getattr(bare, SHIFTS_LOGITS, False):
+                logits = model(**inputs).logits.float()  # lives until the loss is there: it is part of the output
+                return LossSum(self.criterion(logits[:, :-1].contiguous(), labels[:, 1:].contiguous()))
             logits, labels = self.align(model(**inputs).logits, labels)
         return LossSum(self.criterion(logits, labels))
 

@@ -57,13 +57,15 @@ def trace_step_by_blocks(
 def shallow_depths(settings: Settings) -> tuple[list[Settings], int] | None:
     """Settings of shallow models, each a period of blocks deeper, and by how many the model is deeper than the first.
 
-    None where the model is spread over ranks, has two stacks of blocks, or is too shallow for this to be quicker, and
+    None where the model is spread over ranks, has no one stack of blocks, or is too shallow for this to be quicker, and
     where it is compiled: as a whole its parts do not repeat, in blocks nearly all the time goes to the first.
     """
     config = config_of(settings)
     if not settings.parallel.is_alone or settings.compile != "none" or config.is_encoder_decoder:
         return None
-    blocks = config.num_hidden_layers
+    blocks = getattr(config, "num_hidden_layers", None)  # a model of text and images has them in its parts
+    if blocks is None:
+        return None
     field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")
     lists = {n: v for n, v in config.to_dict().items() if isinstance(v, list | tuple) and len(v) == blocks}
     step = max((period(values) for values in lists.values()), default=1)

@@ -1,0 +1,59 @@
+"""What a forecast assumes of the routing in a mixture of experts, with its share of the step.
+
+transformers 5 routes every token and drops none: the rows of all experts lie in one tensor, sorted, and one grouped
+product serves them. So memory on one device does not depend on how uneven the routing is. Time does by two things that
+can be counted: each expert's rows are padded to whole tiles, and weights of experts without a row are not read.
+
+Not covered: expert parallelism, where the fullest device decides; capacity factors, which transformers has not.
+"""
+
+import math
+
+from forerun.clock.costs import Costs
+from forerun.trace import OP, Call, Trace
+from forerun.units import format_percent, format_seconds
+
+GROUPED = "aten._grouped_mm"
+TILE_ROWS = 128
+"""Rows of a tile of the grouped kernel; stated, not measured."""
+
+
+def expert_warnings(trace: Trace, costs: Costs) -> list[str]:
+    """Sentences for the reader of a forecast; none where the model has no grouped products."""
+    ops = [trace.calls[trace.ops[index].call] for kind, index in trace.events[trace.warm_from :] if kind == OP]
+    forward = [call for call in ops if call.name.startswith(GROUPED) and _groups(call)]
+    if not forward:
+        return []
+    seconds = sum(costs.device_seconds(call) for call in ops if call.name.startswith(GROUPED))
+    total = sum(costs.device_seconds(call) for call in ops if not call.is_view)
+    rows, groups = max((_rows(call), _groups(call)) for call in forward)
+    even, worst = tiles(rows, groups, even=True), tiles(rows, groups, even=False)
+    return [
+        f"Assumed: {rows:,} rows are routed evenly over {groups} experts, {rows / groups:,.0f} each. Memory does not "
+        f"depend on it, as no token is dropped. Grouped products take {format_seconds(seconds)} a step, "
+        f"{format_percent(seconds / max(total, 1e-12))} of the GPU's time; uneven routing fills at most "
+        f"{worst / math.ceil(rows / TILE_ROWS) - 1:.0%} more tiles of {TILE_ROWS} rows than the rows have, even "
+        f"routing {even / math.ceil(rows / TILE_ROWS) - 1:.0%}."
+    ]
+
+
+def tiles(rows: int, groups: int, *, even: bool) -> int:
+    """Tiles of a grouped product whose groups are padded to whole ones: at even routing, or the most there can be.
+
+    Most are filled where every group has one row more than whole tiles: each group adds at most one tile.
+    """
+    if even:
+        smaller, larger = rows // groups, rows % groups
+        return larger * math.ceil((smaller + 1) / TILE_ROWS) + (groups - larger) * math.ceil(smaller / TILE_ROWS)
+    used = min(groups, rows)
+    return used + (rows - used) // TILE_ROWS
+
+
+def _groups(call: Call) -> int:
+    """Experts of a product of sorted rows (R, K) with weights (E, K, N); 0 for a gradient of weights."""
+    shapes = [spec.shape for spec in call.inputs[:2]]
+    return shapes[1][0] if len(shapes) == 2 and len(shapes[0]) == 2 and len(shapes[1]) == 3 else 0
+
+
+def _rows(call: Call) -> int:
+    return call.inputs[0].shape[0]

@@ -1,0 +1,66 @@
+"""What older libraries keep in memory, in bytes; what is not modelled is said."""
+
+import pytest
+
+from forerun.api import forecast
+from forerun.data.plan import BatchShape
+from forerun.errors import InvalidSettings
+from forerun.hardware.catalogue import device
+from forerun.settings.load import settings_from
+from forerun.step.heads import generic_workload
+from forerun.step.library_versions import copies_logits, number_of, version_warnings
+from forerun.virtual.trace_step import trace_step
+
+SIZE, LENGTH, VOCABULARY = 4, 128, 30_000
+LLAMA = {
+    "name": "v", "workload": "causal-lm", "precision": "bf16-true", "data": {"examples": 8},
+    "batch": {"micro_batch_size": SIZE, "sequence_length": LENGTH},
+    "model": {"name": "tiny-llama", "config": {"vocab_size": VOCABULARY}},
+}  # fmt: skip
+
+
+def copies(versions: dict[str, str]) -> int:
+    """Storages of the size of fp32 logits without the last token that the loss makes."""
+    settings = settings_from(LLAMA | {"versions": versions})
+    trace = trace_step(settings, generic_workload("causal-lm"), device("a100-40gb"), BatchShape(SIZE, LENGTH))
+    return sum(storage.bytes == SIZE * (LENGTH - 1) * VOCABULARY * 4 for storage in trace.storages)
+
+
+def test_logits_are_copied_before_4_49():
+    assert copies({}) == 0
+    assert copies({"transformers": "4.44.2"}) >= 3, "shifted, softmax, gradient"
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "answer"),
+    [("4.48.3", "llama", True), ("4.49", "llama", False), ("4.44", "gpt2", False), ("5.23.0", "qwen2", False)],
+)
+def test_which_versions_copy(version, kind, answer):
+    assert copies_logits({"transformers": version}, kind) is answer
+
+
+def test_adapters_are_fp32_from_peft_0_12_on():
+    lora = LLAMA | {"adapter": {"kind": "lora"}}
+    old, new = (forecast(lora | {"versions": {"peft": v}}, "a100-40gb") for v in ("0.11.1", "0.12.0"))
+    more = new.memory.breakdown.parameter_bytes - old.memory.breakdown.parameter_bytes
+    assert more == pytest.approx(2 * old.parameters.trainable, rel=0.05)
+
+
+def test_what_is_not_modelled_is_said():
+    versions = {"torch": "2.4", "transformers": "4.30", "peft": "0.9"}
+    warnings = version_warnings(settings_from(LLAMA | {"versions": versions}))
+    assert [w.split()[1] for w in warnings] == ["kernels", "transformers", "peft"]
+    gpt2 = LLAMA | {"model": {"name": "tiny-gpt2"}, "versions": {"transformers": "4.44"}}
+    assert "was not read" in version_warnings(settings_from(gpt2))[0]
+    assert number_of("2.4.1") == (2, 4, 1)
+
+
+@pytest.mark.parametrize("versions", [{"numpy": "1.0"}, {"torch": "new"}, {"torch": ""}])
+def test_other_libraries_and_words_are_refused(versions):
+    with pytest.raises(InvalidSettings, match="versions"):
+        settings_from(LLAMA | {"versions": versions})
+
+
+def test_without_versions_the_hash_is_as_before():
+    assert settings_from(LLAMA).hash == settings_from(LLAMA | {"versions": {}}).hash
+    assert settings_from(LLAMA).hash != settings_from(LLAMA | {"versions": {"peft": "0.12"}}).hash
