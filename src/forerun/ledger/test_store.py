@@ -8,7 +8,8 @@ import pytest
 
 from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound
 from forerun.experience import DeviceCalibration
-from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, LedgerWarning, open_ledger
+from forerun.ledger.store import STEPS_AT_ONCE, Ledger, LedgerWarning, open_ledger
+from forerun.ledger.tables import VERSION
 from forerun.records import CriterionResult, StepPhases, StepReport, Verdict
 from forerun.verify.test_compare import forecast, measurement
 
