@@ -2,12 +2,12 @@
 
     python -m benchmarks.kills --kills 100 --seed 1        # 15 minutes on two cores
 
-Each task is a tiny run: the shipped recipes, each kind of own data, and two gloo ranks (DDP, and FSDP whose ranks each write
-their part). A run that nobody killed gives the time, the weights and the losses. Then the same run is killed at a moment
-drawn evenly from that time (reading and tokenising, training, saving and evaluation are all in it), started again, killed
-again, up to `KILLS_A_RUN` times, and run to its end. It must end with the same weights to the bit, and the ledger must
-have every step with the loss that it had. Processes are forked from one that has loaded PyTorch, so that the moments fall
-into the run and not into the import.
+Each task is a tiny run: the shipped recipes, each kind of own data, and two gloo ranks (DDP, and FSDP whose ranks each
+write their part). A run that nobody killed gives the time, the weights and the losses. Then the same run is killed at a
+moment drawn evenly from that time (reading and tokenising, training, saving and evaluation are all in it), started
+again, killed again, up to `KILLS_A_RUN` times, and run to its end. It must end with the same weights to the bit, and
+the ledger must have every step with the loss that it had. Processes are forked from one that has loaded PyTorch, so
+that the moments fall into the run and not into the import.
 
 Not covered: power failures (what a kernel has not written yet), and kills of the machine that holds a team's database.
 """
@@ -38,7 +38,7 @@ from forerun.ledger.store import open_ledger
 from forerun.runs.registry import open_experiment
 from forerun.runs.run import enter_run, run_folder, start_training
 from forerun.settings.load import settings_from
-from forerun.train.checkpoint import TEMPORARY, checkpoints, manifest_of
+from forerun.train.checkpoint_files import TEMPORARY, checkpoints, manifest_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from own_sets import SETS, write_set  # noqa: E402
@@ -69,7 +69,9 @@ RECIPES = {
 }  # fmt: skip
 RANKS = {"ddp": False, "fsdp": True}
 """Kind of parallel training → whether ranks write their own parts."""
-STEPS_OF_RANKS = 8
+STEPS_OF_RANKS = 24
+Train = Callable[[Path, int], None]
+"""Trains a rank's part of the run in a folder, to its end."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def write_ending(folder: Path, ending: Ending) -> None:
     (folder / "ending.new").rename(folder / "ending.json")
 
 
-def _child(train: Callable[[Path, int], None], folder: Path, rank: int) -> None:
+def _child(train: Train, folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -173,7 +175,7 @@ def _child(train: Callable[[Path, int], None], folder: Path, rank: int) -> None:
 class Started:
     """The processes of one run."""
 
-    def __init__(self, train: Callable[[Path, int], None], folder: Path, world: int):
+    def __init__(self, train: Train, folder: Path, world: int):
         if world > 1:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
@@ -235,18 +237,20 @@ def saved(folder: Path) -> tuple[int, int]:
     return len(whole), sum(len(list(place.glob(f"{TEMPORARY}*"))) for place in places)
 
 
-def kill_task(
-    name: str, train: Callable[[Path, int], None], world: int, kills: int, chance: random.Random
-) -> TaskKills:
+def kill_task(name: str, train: Train, world: int, kills: int, chance: random.Random) -> TaskKills:
     """Kill runs of one task so many times."""
     task, has_ledger = TaskKills(name), world == 1
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
         whole, first = Path(root) / "whole", Path(root) / "first"
         whole.mkdir()
+        first.mkdir()
         if world == 1:  # once in this process, so that its children find every module loaded
-            first.mkdir()
             with contextlib.chdir(first):
                 train(first, 0)
+        else:
+            import torch.distributed.fsdp  # noqa: F401
+
+            list(training_of_ranks(first, "none", 1, 2).steps())
         start = time.monotonic()
         if not (run := Started(train, whole, world)).wait(LONGEST_SECONDS):
             run.kill()
@@ -277,7 +281,7 @@ def _kill_run(task: TaskKills, start: Callable[[], Started], folder: Path, kills
         run.kill()
 
 
-def tasks() -> list[tuple[str, Callable[[Path, int], None], int]]:
+def tasks() -> list[tuple[str, Train, int]]:
     """Name, what each process does, and how many processes."""
     return [
         *((f"ranks: {kind}", partial(train_ranks, kind), 2) for kind in RANKS),

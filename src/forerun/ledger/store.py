@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, NoSuchModuleError, OperationalError
 
-from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, nearest
+from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, UserNote, nearest
 from forerun.experience import DeviceCalibration, StepObservation
 from forerun.ledger.damage import aside_if_damaged
 from forerun.ledger.place import default_url as default_url
@@ -38,7 +38,7 @@ STEPS_AT_ONCE = 50
 """Step reports wait in memory until this many are there; `flush` and `close` write them at once."""
 
 
-class LedgerWarning(UserWarning):
+class LedgerWarning(UserNote):
     """Steps could not be entered yet; the run goes on."""
 
 
@@ -145,12 +145,13 @@ class Ledger:
             run_id = f"{now:%Y%m%d-%H%M}-{secrets.token_hex(2)}"
             try:
                 self._write(RUNS, [{"id": run_id, **row}], f"run {run_id}")
-                break
             except LedgerConflict:  # 300 runs of one minute have two of one id every other time
                 if attempt == ID_ATTEMPTS - 1:
                     raise
-        self.record_event(run_id, "started")
-        return run_id
+            else:
+                self.record_event(run_id, "started")
+                return run_id
+        raise AssertionError("the last attempt returns or raises")
 
     def record_event(self, run_id: str, kind: str, note: str = "") -> None:
         """Note that something happened to a run: resumed, interrupted, failed, finished, verified."""
@@ -219,8 +220,11 @@ class Ledger:
             self._waiting = []
 
     def runs(self, limit: int = 20) -> list[RunRow]:
-        """The latest runs, newest first."""
-        query = sa.select(RUNS).order_by(RUNS.c.started_at.desc(), RUNS.c.id.desc()).limit(limit)
+        """The latest runs, newest first, in the order that they were entered: clocks are put back."""
+        begun = sa.select(EVENTS.c.run_id, sa.func.min(EVENTS.c.number).label("place")).group_by(EVENTS.c.run_id)
+        places = begun.subquery()
+        query = sa.select(RUNS).outerjoin(places, RUNS.c.id == places.c.run_id).limit(limit)
+        query = query.order_by(places.c.place.desc().nulls_last(), RUNS.c.started_at.desc(), RUNS.c.id.desc())
         return [self._row(row) for row in self._read(query)]
 
     def run(self, run_id: str) -> RunRow:
