@@ -184,7 +184,7 @@ def prune(
 
     from forerun.ledger.store import open_ledger
     from forerun.report.terminal import result_table
-    from forerun.runs.prune import PrunePolicy, prune_plan, prune_table, remove
+    from forerun.runs.prune import PrunePolicy, bytes_that_go, prune_plan, prune_table, remove
     from forerun.runs.run import RUNS_FOLDER
 
     with open_ledger(ledger_url()) as ledger:
@@ -192,9 +192,8 @@ def prune(
     if not is_dry:
         remove(items)
     if as_json:
-        gone = sum(item.size_bytes for item in items if not item.reason)
         rows = [item.model_dump() for item in items]
-        print_json({"schema": PRUNE_SCHEMA, "is_dry_run": is_dry, "bytes_that_go": gone, "items": rows})
+        print_json({"schema": PRUNE_SCHEMA, "is_dry_run": is_dry, "bytes_that_go": bytes_that_go(items), "items": rows})
     else:
         Console().print(result_table(prune_table(items, is_dry=is_dry)))
 

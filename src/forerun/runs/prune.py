@@ -63,24 +63,29 @@ def remove(items: Sequence[PruneItem]) -> int:
     Raises:
         OSError: something may not be removed.
     """
-    gone = [item for item in items if not item.reason]
-    for item in gone:
+    removable = [item for item in items if not item.reason]
+    for item in removable:
         path = Path(item.path)
         if path.is_dir():
             remove_folder(path)
         else:
             path.unlink(missing_ok=True)
-    return sum(item.size_bytes for item in gone)
+    return bytes_that_go(removable)
+
+
+def bytes_that_go(items: Sequence[PruneItem]) -> int:
+    """Bytes of what does not stay."""
+    return sum(item.size_bytes for item in items if not item.reason)
 
 
 def prune_table(items: Sequence[PruneItem], *, is_dry: bool) -> ResultTable:
     """What stays and what goes, with bytes and reasons."""
-    gone = sum(item.size_bytes for item in items if not item.reason)
-    stays = sum(item.size_bytes for item in items) - gone
+    going = bytes_that_go(items)
+    stays = sum(item.size_bytes for item in items) - going
     then = "Nothing was removed yet: add --no-dry-run." if is_dry else "Removed."
     return ResultTable(
         title="What of runs can go",
-        note=f"{format_bytes(gone)} can go, {format_bytes(stays)} stay. {then}",
+        note=f"{format_bytes(going)} can go, {format_bytes(stays)} stay. {then}",
         columns=["path", "size", "unused for", "stays because"],
         rows=[
             [item.path, format_bytes(item.size_bytes), f"{item.unused_days:.0f} days", item.reason or "– (goes)"]
