@@ -132,7 +132,7 @@ def train_one(settings_of: Callable[[Path], Any], folder: Path, rank: int) -> No
         run_id = rows[0].id if rows else enter_run(experiment.settings, cpu, ledger, folder / "runs")
         training = start_training(experiment, cpu, run_folder(ledger.run(run_id)))
         for report in training.steps():
-            ledger.record_step(run_id, report, is_saved=report.step % 2 == 0)
+            ledger.record_step(run_id, report, is_saved=training.saves_after(report))
         training.load_best()
         losses = {report.step: report.loss for report in ledger.steps(run_id)}
     write_ending(folder, Ending(hash_of(training.step.model), losses))

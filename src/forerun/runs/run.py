@@ -169,10 +169,9 @@ def train_and_judge(
     training = start_training(experiment, device, from_first(run_folder(ledger.run(run_id))))
     listener.training_begins(run_id, training)
     remaining = TimeLeft(forecast, training.schedule.total_steps)
-    every_steps = experiment.settings.checkpoints.every_steps
     try:
         for report in training.steps():
-            ledger.record_step(run_id, report, is_saved=report.step % every_steps == 0)
+            ledger.record_step(run_id, report, is_saved=training.saves_after(report))
             track(report)
             listener.step_done(report, remaining.after(report))
     except Interrupted:

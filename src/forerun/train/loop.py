@@ -110,6 +110,7 @@ class Training:
         self._skipped_in_a_row = self._reported_findings = 0
         patience, folder = self.settings.evaluation.patience, self.folder.parent / BEST
         self.best = None if self.best_by is None else BestCheckpoint(self.best_by, folder, patience)
+        self._is_save_due = False
         self.done_steps = 0
         """Optimizer steps of the whole run so far."""
 
@@ -291,10 +292,20 @@ class Training:
             self._evaluate(self.evaluate, step)
         is_last = step == self.schedule.total_steps or self.is_over
         stops = agree(request.is_set, self.step.device_type)
-        if step % self.settings.checkpoints.every_steps == 0 or is_last or stops:
+        if self.saves_after(self.reports[-1]) or is_last or stops:
+            self._is_save_due = False
             path = self._save(step, is_last=is_last or stops)
             if stops and not is_last and path is not None:
                 raise Interrupted(step, path)
+
+    def saves_after(self, report: StepReport) -> bool:
+        """Whether a checkpoint follows a step for its number's sake.
+
+        One that is due in a skipped step is put off to the next good one: should the run end for losses that are no
+        numbers, it goes on from before them.
+        """
+        self._is_save_due |= report.step % self.settings.checkpoints.every_steps == 0
+        return self._is_save_due and not report.is_skipped
 
     def _evaluates_after(self, number: int) -> bool:
         """Where the best model is kept, the last one is a candidate too."""
