@@ -23,6 +23,7 @@ import resource
 import shutil
 import signal
 import stat
+import sys
 import tempfile
 import time
 import warnings
@@ -103,6 +104,7 @@ def child(folder: Path, fault: Fault | None, stop: bool) -> None:
     log = os.open(folder.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)  # else a test's capture has it
     os.chdir(folder)
     os.environ["FORERUN_CACHE"] = str(folder / "cache")
     warnings.showwarning = lambda message, *others, **more: print(f"Note: {message}", flush=True)

@@ -8,7 +8,7 @@ from benchmarks.kills import Ending, difference, shares
 FAST = ("disk: a quota on files", "model.safetensors one bit flipped", "loss is NaN for good")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_fault_costs_no_step_and_is_told_in_one_line(tmp_path):
     torch.set_num_threads(1)
     results = meet_all([fault for fault in FAULTS if fault.name in FAST], tmp_path)
