@@ -242,9 +242,11 @@ def test_command_line_is_frozen():
 
     from forerun.cli.main import app
 
-    group = typer.main.get_command(app)
+    commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    for name, command in list(commands.items()):
+        commands |= {f"{name} {part}": own for part, own in getattr(command, "commands", {}).items()}
     options = {
         name: sorted(option for parameter in command.params for option in parameter.opts if option.startswith("--"))
-        for name, command in group.commands.items()  # type: ignore[attr-defined]
+        for name, command in commands.items()
     }
     assert options == json.loads((ROOT / "tests" / "command_line.json").read_text())

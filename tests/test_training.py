@@ -18,7 +18,7 @@ from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
 from forerun.step.training_step import StepObserver
 from forerun.step.workload import LossSum
-from forerun.train import checkpoint
+from forerun.train import checkpoint, checkpoint_files
 from forerun.train.interrupt import Interrupted
 from forerun.train.measure import measured_step, run_measuring_allocations
 from forerun.train.schedule import Schedule
@@ -134,7 +134,7 @@ def test_a_damaged_checkpoint_is_skipped(tmp_path_factory, data):
     """Any byte of any file of the newest checkpoint flipped, or the file cut anywhere: the one before is taken."""
     folder = tmp_path_factory.mktemp("torn")
     run(tiny_training(folder, schedule={"max_steps": 6}))
-    newest = checkpoint.checkpoints(folder)[-1]
+    newest = checkpoint_files.checkpoints(folder)[-1]
     file = data.draw(st.sampled_from(sorted(newest.iterdir())))
     content = bytearray(file.read_bytes())
     position = int(data.draw(st.floats(0, 1, exclude_max=True)) * len(content))
@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_skipped(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize(
-    "crash_after", [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.GENERATORS, checkpoint.MANIFEST]
+    "crash_after", [checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.GENERATORS, checkpoint_files.MANIFEST]
 )
 def test_a_crash_inside_a_save_leaves_the_one_before(tmp_path, crash_after):
     training = tiny_training(tmp_path, schedule={"max_steps": 3})
@@ -163,9 +163,9 @@ def test_a_crash_inside_a_save_leaves_the_one_before(tmp_path, crash_after):
 
     with pytest.raises(MemoryError):
         checkpoint.save_checkpoint(tmp_path, training.step, {"step": 9}, after_file=crash)
-    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-00000003"]
+    assert [p.name for p in checkpoint_files.checkpoints(tmp_path)] == ["step-00000003"]
     assert checkpoint.load_newest(tmp_path, training.step)["step"] == 3
-    checkpoint.prune_checkpoints(tmp_path, 2, tmp_path / "step-00000003")
+    checkpoint_files.prune_checkpoints(tmp_path, 2, tmp_path / "step-00000003")
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000003"]
 
 
@@ -192,19 +192,19 @@ def test_generators_and_optimizer_come_back_bit_for_bit(tmp_path):
 
 def test_old_checkpoints_are_pruned(tmp_path):
     run(tiny_training(tmp_path, checkpoints={"every_steps": 1, "keep_last": 3}, schedule={"max_steps": 6}))
-    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == [f"step-0000000{n}" for n in (4, 5, 6)]
+    assert [p.name for p in checkpoint_files.checkpoints(tmp_path)] == [f"step-0000000{n}" for n in (4, 5, 6)]
 
 
 def test_a_damaged_checkpoint_of_a_later_step_does_not_crowd_out_the_good_ones(tmp_path):
     """Of those that `keep_last` keeps, it would stay the newest until the run reaches its step again."""
     every = {"checkpoints": {"every_steps": 3, "keep_last": 1}}
     run(tiny_training(tmp_path, **every), stop_after=10)
-    (newest,) = checkpoint.checkpoints(tmp_path)
+    (newest,) = checkpoint_files.checkpoints(tmp_path)
     (newest / checkpoint.MODEL).write_bytes(b"cut")
     with pytest.warns(checkpoint.DamagedCheckpointWarning):
         run(tiny_training(tmp_path, **every), stop_after=7)
     assert newest.name == "step-00000009"
-    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["step-00000006"]
+    assert [path.name for path in checkpoint_files.checkpoints(tmp_path)] == ["step-00000006"]
     assert run(tiny_training(tmp_path, **every))[0].step == 7
 
 

@@ -13,6 +13,7 @@
     ├── NothingFits(RuntimeError)            no allowed settings fit the device
     ├── NonFiniteLoss(ArithmeticError)       training produced NaN or infinity persistently
     ├── MechanismDead(RuntimeError)          what a run is named after does nothing in it
+    ├── DeviceFailed(RuntimeError)           the GPU failed, or disappeared, while a run trained on it
     ├── OutOfMemory(RuntimeError)            not even one sample at a time fits the device
     ├── BadData(ValueError)                  a data file breaks its stated format
     ├── CheckpointDamaged(RuntimeError)      a checkpoint fails its manifest
@@ -101,6 +102,10 @@ class NonFiniteLoss(ForerunError, ArithmeticError):
 
 class MechanismDead(ForerunError, RuntimeError):
     """What a run is named after (a learning rule, an attention) does nothing in it."""
+
+
+class DeviceFailed(ForerunError, RuntimeError):
+    """The device failed while a run trained on it; nothing more can be done in this process."""
 
 
 class OutOfMemory(ForerunError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Commands that train and look back: `train`, `run`, `runs`, `report`, `evaluate`, `export`."""
+"""Commands that train and look back: `train`, `run`, `runs`, `runs prune`, `report`, `evaluate`, `export`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from forerun.settings.schema import Settings
 
 RUN_SCHEMA, RUNS_SCHEMA, EXPORT_SCHEMA = "forerun.run/1", "forerun.runs/1", "forerun.exported/1"
+PRUNE_SCHEMA = "forerun.prune/1"
 
 ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run, or `last`.")]
 LogOption = Annotated[
@@ -37,8 +38,12 @@ UnsafeOption = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (train, run, evaluate, runs, report, export):
+    for command in (train, run, evaluate, report, export):
         app.command()(command)
+    of_runs = typer.Typer(invoke_without_command=True)
+    of_runs.callback()(runs)
+    of_runs.command()(prune)
+    app.add_typer(of_runs, name="runs")
 
 
 def run(
@@ -145,9 +150,13 @@ def evaluate(run_id: RunArgument, is_unsafe: UnsafeOption = False, as_json: Json
 
 
 def runs(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 20, as_json: JsonOption = False
+    context: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 20,
+    as_json: JsonOption = False,
 ) -> None:
-    """List the latest runs of the ledger."""
+    """List the latest runs of the ledger; `runs prune` removes checkpoints of old ones."""
+    if context.invoked_subcommand is not None:
+        return
     from rich.console import Console
 
     from forerun.ledger.store import open_ledger
@@ -159,6 +168,34 @@ def runs(
         print_json({"schema": RUNS_SCHEMA, "runs": [row.model_dump(mode="json") for row in rows]})
     else:
         Console().print(runs_table(rows))
+
+
+def prune(
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Newest runs that keep their checkpoints.")] = 10,
+    days: Annotated[float, typer.Option("--days", min=0, help="Days without a write or read before one goes.")] = 30,
+    is_dry: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only say what would go, in bytes.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove checkpoints of old runs below ./runs, and frozen states that nobody reads; by default only says which.
+
+    Best runs, runs that another one names, runs that train, exports, pages and the ledger stay.
+    """
+    from rich.console import Console
+
+    from forerun.ledger.store import open_ledger
+    from forerun.report.terminal import result_table
+    from forerun.runs.prune import PrunePolicy, bytes_that_go, prune_plan, prune_table, remove
+    from forerun.runs.run import RUNS_FOLDER
+
+    with open_ledger(ledger_url()) as ledger:
+        items = prune_plan(ledger, RUNS_FOLDER, PrunePolicy(keep, days))
+    if not is_dry:
+        remove(items)
+    if as_json:
+        rows = [item.model_dump() for item in items]
+        print_json({"schema": PRUNE_SCHEMA, "is_dry_run": is_dry, "bytes_that_go": bytes_that_go(items), "items": rows})
+    else:
+        Console().print(result_table(prune_table(items, is_dry=is_dry)))
 
 
 def report(run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None) -> None:

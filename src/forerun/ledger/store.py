@@ -14,83 +14,32 @@ from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, NoSuchModuleError, OperationalError
 
-from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, nearest
+from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, UserNote, nearest
 from forerun.experience import DeviceCalibration, StepObservation
 from forerun.ledger.damage import aside_if_damaged
 from forerun.ledger.place import default_url as default_url
+from forerun.ledger.tables import (
+    BUSY_SECONDS,
+    CALIBRATIONS,
+    DOCUMENTS,
+    EVENTS,
+    METADATA,
+    OBSERVATIONS,
+    RUNS,
+    STEPS,
+    create_tables,
+)
 from forerun.records import Forecast, Measurement, Record, StepReport, Verdict
 
-SCHEMA_VERSION = 1
-BUSY_SECONDS = 30
+ID_ATTEMPTS = 16
 STEPS_AT_ONCE = 50
 """Step reports wait in memory until this many are there; `flush` and `close` write them at once."""
 
 
-class LedgerWarning(UserWarning):
+class LedgerWarning(UserNote):
     """Steps could not be entered yet; the run goes on."""
-
-
-METADATA = sa.MetaData()
-VERSION = sa.Table("schema_version", METADATA, sa.Column("version", sa.Integer, primary_key=True))
-RUNS = sa.Table(
-    "runs",
-    METADATA,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("name", sa.String(200), nullable=False),
-    sa.Column("workload", sa.String(200), nullable=False),
-    sa.Column("gpu", sa.String(100), nullable=False),
-    sa.Column("settings_hash", sa.String(16), nullable=False, index=True),
-    sa.Column("settings", sa.JSON, nullable=False),
-    sa.Column("folder", sa.Text, nullable=False),
-    sa.Column("versions", sa.JSON, nullable=False),
-    sa.Column("started_at", sa.String(32), nullable=False),
-)
-EVENTS = sa.Table(
-    "events",
-    METADATA,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("run_id", sa.String(32), nullable=False, index=True),
-    sa.Column("at", sa.String(32), nullable=False),
-    sa.Column("kind", sa.String(32), nullable=False),
-    sa.Column("note", sa.Text, nullable=False),
-)
-STEPS = sa.Table(
-    "steps",
-    METADATA,
-    sa.Column("run_id", sa.String(32), primary_key=True),
-    sa.Column("attempt", sa.Integer, primary_key=True),
-    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("report", sa.JSON, nullable=False),
-)
-DOCUMENTS = sa.Table(
-    "documents",
-    METADATA,
-    sa.Column("run_id", sa.String(32), primary_key=True),
-    sa.Column("kind", sa.String(32), primary_key=True),
-    sa.Column("name", sa.String(200), primary_key=True),
-    sa.Column("document", sa.JSON, nullable=False),
-)
-CALIBRATIONS = sa.Table(
-    "calibrations",
-    METADATA,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("gpu", sa.String(100), nullable=False, index=True),
-    sa.Column("at", sa.String(32), nullable=False),
-    sa.Column("document", sa.JSON, nullable=False),
-)
-OBSERVATIONS = sa.Table(
-    "observations",
-    METADATA,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("gpu", sa.String(100), nullable=False, index=True),
-    sa.Column("at", sa.String(32), nullable=False),
-    sa.Column("settings", sa.JSON, nullable=False),
-    sa.Column("forecast", sa.JSON, nullable=False),
-    sa.Column("observation", sa.JSON, nullable=False),
-)
 
 
 class RunRow(Record):
@@ -131,7 +80,7 @@ def open_ledger(url: str) -> "Ledger":
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
             old = aside_if_damaged(Path(str(parsed.database)))
         engine = sa.create_engine(parsed, **({"connect_args": {"timeout": BUSY_SECONDS}} if is_sqlite else {}))
-        _create(engine)
+        create_tables(engine)
         if old is not None:
             old.read_back(engine, METADATA)
     except (ArgumentError, NoSuchModuleError, DatabaseError, OSError, ModuleNotFoundError) as error:
@@ -148,41 +97,6 @@ def _without_password(url: str) -> str:
         return sa.make_url(url).render_as_string(hide_password=True)
     except ArgumentError:
         return url if "@" not in url else f"{url.partition(':')[0]}:…"
-
-
-def _create(engine: sa.Engine) -> None:
-    if engine.dialect.name == "sqlite":
-
-        @event.listens_for(engine, "connect")
-        def configure(connection: Any, _: Any) -> None:
-            # sqlite.org/wal.html: a dashboard reads while a run writes
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
-
-    try:
-        METADATA.create_all(engine)
-    except OperationalError as error:  # another process created the tables in the same moment
-        if "already exists" not in str(error):
-            raise
-        METADATA.create_all(engine)
-    with engine.begin() as connection:
-        schema_version = connection.scalar(sa.select(sa.func.max(VERSION.c.version)))
-        if schema_version is None:
-            _insert_once(connection, VERSION, {"version": SCHEMA_VERSION})
-        elif schema_version > SCHEMA_VERSION:
-            raise LedgerConflict(
-                f"The ledger has schema {schema_version}; this version of Forerun writes {SCHEMA_VERSION}. "
-                f"Update Forerun, or set FORERUN_LEDGER to another ledger."
-            )
-
-
-def _insert_once(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
-    """Insert a row that another process may insert in the same moment."""
-    try:
-        with connection.begin_nested():
-            connection.execute(table.insert().values(**row))
-    except IntegrityError:
-        return
 
 
 class Ledger:
@@ -223,14 +137,21 @@ class Ledger:
     ) -> str:
         """Enter a new run; returns its id, which sorts by time."""
         now = dt.datetime.now(dt.UTC)
-        run_id = f"{now:%Y%m%d-%H%M}-{secrets.token_hex(2)}"
         row = {
-            "id": run_id, "name": name, "workload": workload, "settings": settings, "settings_hash": settings_hash,
+            "name": name, "workload": workload, "settings": settings, "settings_hash": settings_hash,
             "gpu": gpu, "folder": folder, "versions": versions, "started_at": now.isoformat(timespec="seconds"),
         }  # fmt: skip
-        self._write(RUNS, [row], f"run {run_id}")
-        self.record_event(run_id, "started")
-        return run_id
+        for attempt in range(ID_ATTEMPTS):
+            run_id = f"{now:%Y%m%d-%H%M}-{secrets.token_hex(2)}"
+            try:
+                self._write(RUNS, [{"id": run_id, **row}], f"run {run_id}")
+            except LedgerConflict:  # 300 runs of one minute have two of one id every other time
+                if attempt == ID_ATTEMPTS - 1:
+                    raise
+            else:
+                self.record_event(run_id, "started")
+                return run_id
+        raise AssertionError("the last attempt returns or raises")
 
     def record_event(self, run_id: str, kind: str, note: str = "") -> None:
         """Note that something happened to a run: resumed, interrupted, failed, finished, verified."""
@@ -269,10 +190,11 @@ class Ledger:
         row["observation"] = observation.model_dump()
         self._write(OBSERVATIONS, [row], "observation")
 
-    def record_step(self, run_id: str, report: StepReport) -> None:
+    def record_step(self, run_id: str, report: StepReport, *, is_saved: bool = False) -> None:
         """Keep one step. Steps replayed after a resume belong to a new attempt, begun by this object's first call.
 
-        Where they cannot be written they wait, with a warning, and are tried again with the next ones.
+        Where they cannot be written they wait, with a warning, and are tried again with the next ones. With `is_saved`
+        nothing waits: a checkpoint of this step follows, and no later process will run the steps before it again.
         """
         if run_id not in self._attempts:
             with self._engine.connect() as connection:
@@ -280,7 +202,7 @@ class Ledger:
             self._attempts[run_id] = 0 if last is None else last + 1
         row = {"run_id": run_id, "attempt": self._attempts[run_id], "step": report.step}
         self._waiting.append({**row, "report": report.model_dump(mode="json")})
-        if len(self._waiting) % STEPS_AT_ONCE == 0:
+        if is_saved or len(self._waiting) % STEPS_AT_ONCE == 0:
             try:
                 self.flush()
             except LedgerNotWritten as failure:
@@ -298,8 +220,11 @@ class Ledger:
             self._waiting = []
 
     def runs(self, limit: int = 20) -> list[RunRow]:
-        """The latest runs, newest first."""
-        query = sa.select(RUNS).order_by(RUNS.c.started_at.desc(), RUNS.c.id.desc()).limit(limit)
+        """The latest runs, newest first, in the order that they were entered: clocks are put back."""
+        begun = sa.select(EVENTS.c.run_id, sa.func.min(EVENTS.c.number).label("place")).group_by(EVENTS.c.run_id)
+        places = begun.subquery()
+        query = sa.select(RUNS).outerjoin(places, RUNS.c.id == places.c.run_id).limit(limit)
+        query = query.order_by(places.c.place.desc().nulls_last(), RUNS.c.started_at.desc(), RUNS.c.id.desc())
         return [self._row(row) for row in self._read(query)]
 
     def run(self, run_id: str) -> RunRow:

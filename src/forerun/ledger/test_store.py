@@ -1,14 +1,18 @@
 """Append-only, several writers, and what is read back is what was written."""
 
+import datetime as dt
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound
 from forerun.experience import DeviceCalibration
-from forerun.ledger.store import STEPS_AT_ONCE, VERSION, Ledger, LedgerWarning, open_ledger
+from forerun.ledger import store
+from forerun.ledger.store import STEPS_AT_ONCE, Ledger, LedgerWarning, open_ledger
+from forerun.ledger.tables import VERSION
 from forerun.records import CriterionResult, StepPhases, StepReport, Verdict
 from forerun.verify.test_compare import forecast, measurement
 
@@ -203,3 +207,18 @@ def test_outcomes_are_finished_runs_of_one_device(url):
         assert [outcome.settings for outcome in outcomes] == [RUN["settings"]]
         assert outcomes[0].forecast == forecast()
         assert outcomes[0].measurement == measurement()
+
+
+def test_runs_are_in_the_order_that_they_were_entered_whatever_the_clock_says(url, monkeypatch):
+    hours = iter([12, 12, 3, 3, 2, 2])
+
+    class Clock(dt.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 1, next(hours), tzinfo=tz)
+
+    monkeypatch.setattr(store, "dt", SimpleNamespace(datetime=Clock, UTC=dt.UTC))
+    with open_ledger(url) as ledger:
+        entered = [ledger.start_run(**RUN) for _ in range(3)]
+        assert [row.id for row in ledger.runs()] == entered[::-1]
+        assert ledger.run("last").id == entered[-1]

@@ -171,7 +171,7 @@ def train_and_judge(
     remaining = TimeLeft(forecast, training.schedule.total_steps)
     try:
         for report in training.steps():
-            ledger.record_step(run_id, report)
+            ledger.record_step(run_id, report, is_saved=training.saves_after(report))
             track(report)
             listener.step_done(report, remaining.after(report))
     except Interrupted:

@@ -7,7 +7,6 @@ once the checkpoint after it is durable.
 """
 
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,9 @@ from forerun.errors import CheckpointDamaged, InvalidSettings
 from forerun.step.parallel import whole
 from forerun.step.training_step import TrainingStep
 from forerun.train.checkpoint import (
-    FORMAT,
     MODEL,
     Contents,
     Progress,
-    checkpoints,
     load_newest,
     model_tensors,
     own_manifest,
@@ -28,6 +25,7 @@ from forerun.train.checkpoint import (
     source_of,
     write_checkpoint,
 )
+from forerun.train.checkpoint_files import FORMAT, checkpoints, remove_folder
 from forerun.train.ranks import from_first, rank
 
 BEST = "best"
@@ -126,7 +124,7 @@ class BestCheckpoint:
         if is_durable and rank() == 0:
             for path in checkpoints(self.folder):
                 if path not in (self.place, self._place(self.saved_step)):
-                    shutil.rmtree(path)
+                    remove_folder(path)
 
     @property
     def place(self) -> Path:

@@ -5,9 +5,6 @@ renamed to `step-00000123` in one go, and the parent flushed. Whatever a crash l
 skipped, or a folder whose manifest does not match, which is skipped with a warning. Nothing is unpickled.
 """
 
-import hashlib
-import json
-import os
 import shutil
 import tempfile
 import warnings
@@ -21,27 +18,31 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from forerun.errors import CheckpointDamaged, InvalidSettings
+from forerun.errors import CheckpointDamaged, InvalidSettings, UserNote
 from forerun.step.parallel import of_all_ranks, whole
 from forerun.step.training_step import TrainingStep
+from forerun.train.checkpoint_files import (
+    FORMAT,
+    MANIFEST,
+    TEMPORARY,
+    checkpoints,
+    digest_of,
+    flush,
+    manifest_of,
+    put_in_place,
+    seal,
+)
 from forerun.train.generators import device_generators, host_generators, restore_generators
 from forerun.train.parts import Parts, apart, is_first_copy, is_sharded, part_of
 from forerun.train.ranks import from_first, rank
 
-FORMAT = "forerun.checkpoint/3"
-MANIFEST, MODEL, OPTIMIZER, GENERATORS = (
-    "manifest.json",
-    "model.safetensors",
-    "optimizer.safetensors",
-    "rng.safetensors",
-)
-TEMPORARY = ".partial-"
+MODEL, OPTIMIZER, GENERATORS = "model.safetensors", "optimizer.safetensors", "rng.safetensors"
 
 Progress = dict[str, Any]
 """Progress of a run as JSON: its step, and seconds spent so far."""
 
 
-class DamagedCheckpointWarning(UserWarning):
+class DamagedCheckpointWarning(UserNote):
     """A checkpoint was skipped because it does not match its manifest."""
 
 
@@ -131,8 +132,8 @@ def write_parts(folder: Path, contents: Contents) -> str | None:
     failure = next((message for message, _ in results if message is not None), None)
     if rank() == 0 and failure is None:
         try:
-            _seal(Path(temporary), contents.manifest, {n: d for _, files in results for n, d in files.items()})
-            _put(Path(temporary), target)
+            seal(Path(temporary), contents.manifest, {n: d for _, files in results for n, d in files.items()})
+            put_in_place(Path(temporary), target)
         except OSError as error:
             failure = str(error)
     failure = from_first(failure)
@@ -152,15 +153,7 @@ def _write(
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)  # a full disk gets its space back
         raise
-    _put(temporary, target)
-
-
-def _put(temporary: Path, target: Path) -> None:
-    """Move a complete checkpoint to its place."""
-    if target.exists():
-        shutil.rmtree(target)
-    temporary.rename(target)
-    _flush(target.parent)  # rename(2) is atomic, but durable only once its folder is flushed
+    put_in_place(temporary, target)
 
 
 def _fill(
@@ -171,7 +164,7 @@ def _fill(
     Raises:
         OSError: the disk is full or the folder cannot be written.
     """
-    _seal(folder, manifest, _fill_files(folder, tensors, after_file))
+    seal(folder, manifest, _fill_files(folder, tensors, after_file))
     after_file(MANIFEST)
 
 
@@ -184,34 +177,9 @@ def _fill_files(
             save_file(apart(own), folder / name)
         except SafetensorError as error:  # what safetensors makes of a full disk
             raise OSError(f"{name}: {error}") from error
-        _flush(folder / name)
+        flush(folder / name)
         after_file(name)
-    return {name: _digest(folder / name) for name in tensors}
-
-
-def _seal(folder: Path, manifest: dict[str, Any], files: dict[str, str]) -> None:
-    """Write and flush the manifest over `files`."""
-    (folder / MANIFEST).write_text(_sealed({**manifest, "files": files}))
-    _flush(folder / MANIFEST)
-    _flush(folder)
-
-
-def prune_checkpoints(folder: Path, keep: int, newest: Path) -> None:
-    """Remove all but the newest `keep` checkpoints up to `newest`, just written, and what crashes left behind.
-
-    What claims a later step than the run has reached was passed over as damaged when the run resumed.
-    """
-    retained = [path for path in checkpoints(folder) if path.name <= newest.name][-keep:]
-    for path in checkpoints(folder):
-        if path not in retained:
-            shutil.rmtree(path)
-    for leftover in folder.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(leftover)
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders, oldest first; not checked."""
-    return sorted(folder.glob("step-*"))
+    return {name: digest_of(folder / name) for name in tensors}
 
 
 def load_newest(folder: Path, step: TrainingStep) -> Progress | None:
@@ -251,35 +219,6 @@ def own_manifest(path: Path, step: TrainingStep, remedy: str) -> dict[str, Any]:
     if manifest["settings_hash"] != own:
         theirs = manifest["settings_hash"]
         raise InvalidSettings(f"Checkpoint {path} belongs to settings {theirs}, the run has {own}. {remedy}")
-    return manifest
-
-
-def _sealed(manifest: dict[str, Any]) -> str:
-    """A manifest as JSON on its second line; the first is its hash."""
-    body = json.dumps(manifest)
-    return f"{hashlib.sha256(body.encode()).hexdigest()}\n{body}"
-
-
-def manifest_of(path: Path) -> dict[str, Any]:
-    """The manifest of `path`, after checking it and every file against their hashes.
-
-    Raises:
-        CheckpointDamaged: one does not match.
-    """
-    try:
-        seal, _, body = (path / MANIFEST).read_bytes().partition(b"\n")
-        if hashlib.sha256(body).hexdigest().encode() != seal:
-            raise CheckpointDamaged(f"Checkpoint {path} is damaged: {MANIFEST} does not match its hash.")
-        manifest = json.loads(body)
-        for name, digest in manifest["files"].items():
-            if _digest(path / name) != digest:
-                raise CheckpointDamaged(f"Checkpoint {path} is damaged: {name} does not match its hash.")
-    except OSError as error:
-        raise CheckpointDamaged(f"Checkpoint {path} is damaged: {error}.") from error
-    if manifest["format"] != FORMAT:
-        raise CheckpointDamaged(
-            f"Checkpoint {path} is a {manifest['format']}, not a {FORMAT}: another version wrote it."
-        )
     return manifest
 
 
@@ -384,16 +323,3 @@ def _restore_optimizer(step: TrainingStep, source: Parts) -> None:
             state[name] = source.read_like(key, parameter)
         else:
             state[name] = source.read(key, shape, [0] * len(shape)).to(parameter.device)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Make a file or the entries of a folder durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

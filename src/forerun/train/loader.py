@@ -6,15 +6,19 @@ none where collating is too quick to matter. A CPU trains without workers unless
 the processors that the step needs.
 """
 
+import contextlib
 import math
 import os
 import signal
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from forerun.errors import UserNote
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch
 from forerun.train.data_source import TrainingData
@@ -30,8 +34,17 @@ MOST_WORKERS = 16
 PREFETCHED = 4
 """Micro-batches that each worker prepares ahead."""
 
+MOST_DEATHS = 3
+"""Times that workers are lost before a run does without them."""
+DEAD_WORKER = "DataLoader worker (pid"
+"""Beginning of what PyTorch (2.13) raises: torch/csrc/DataLoader.cpp and torch/utils/data/dataloader.py."""
+
 Order = Sequence[Sequence[Sequence[int]]]
 """Optimizer steps of an epoch, each its micro-batches, each the indices of its samples."""
+
+
+class LoaderWarning(UserNote):
+    """Processes that make batches died; the run goes on."""
 
 
 class _Collated(Dataset[Batch]):
@@ -55,16 +68,40 @@ class Loader:
             self.workers = 0
         self._ahead: Iterator[Batch] | None = None
         self._seen: list[tuple[float, float]] = []
+        self._deaths = 0
 
     def take(
         self, own: Sequence[Sequence[int]], coming: Callable[[], Iterator[Sequence[Sequence[int]]]]
     ) -> list[Batch]:
-        """The micro-batches `own` of this step; `coming` yields those of this and all later steps, when asked."""
-        if not self.workers:
-            return [self.data.collate(indices) for indices in own]
-        if self._ahead is None:
-            self._ahead = self._start(self.workers, coming())
-        return [next(self._ahead) for _ in own]
+        """The micro-batches `own` of this step; `coming` yields those of this and all later steps, when asked.
+
+        Workers that died are started again at this step, which changes nothing but time; after `MOST_DEATHS` times this
+        process makes the batches.
+        """
+        while self.workers:
+            if self._ahead is None:
+                self._ahead = self._start(self.workers, coming())
+            try:
+                return [next(self._ahead) for _ in own]
+            except (RuntimeError, ConnectionError, EOFError) as error:
+                if not _tells_of_death(error):
+                    raise
+                message = str(error).partition("\n")[0] or type(error).__name__
+            self._ahead = None
+            self._restart_or_give_up(message)
+        return [self.data.collate(indices) for indices in own]
+
+    def _restart_or_give_up(self, message: str) -> None:
+        self._deaths += 1
+        is_last = self._deaths == MOST_DEATHS
+        then = "This process makes the batches from now on" if is_last else "Workers are started again at this step"
+        warnings.warn(
+            f"A process that makes batches died: {message.rstrip('.')}. {then}; no batch is lost or changed. If memory "
+            f"ran out (`dmesg`), set data.workers to a smaller number than {self.workers}.",
+            LoaderWarning,
+            stacklevel=3,
+        )
+        self.workers = 0 if is_last else self.workers
 
     def step_done(self, data_seconds: float, step_seconds: float) -> None:
         """Measure until the number of workers is known; `step_seconds` includes the data's."""
@@ -92,7 +129,28 @@ class Loader:
             # none is passed, so that the number of workers would change what training draws
             generator=torch.Generator(),
         )
-        return iter(loader)
+        with _signals_of_children():
+            return iter(loader)
+
+
+def _tells_of_death(error: Exception) -> bool:
+    """Whether a worker is gone; what its own code raised is told as `Caught … in DataLoader worker process`."""
+    is_cut_off = isinstance(error, ConnectionError | EOFError) and not str(error).startswith("Caught ")
+    return is_cut_off or str(error).startswith(DEAD_WORKER)
+
+
+@contextlib.contextmanager
+def _signals_of_children() -> Iterator[None]:
+    """Put back who hears of children that end.
+
+    torch/utils/data/_utils/signal_handling.py (2.13) raises from there, wherever training is: half an optimizer's
+    update may be done. Without it a dead worker is noticed where its batch is waited for, 5 s later.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    if is_main:
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
 class _MicroBatches:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from forerun.errors import CheckpointNotWritten, NonFiniteLoss
+from forerun.errors import NonFiniteLoss, UserNote
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.records import MeasuredRun, Measurement, RunEvidence, RunPhases, StepReport
 from forerun.settings.schema import Settings
@@ -27,14 +27,15 @@ from forerun.step.workload import Batch
 from forerun.train import measure
 from forerun.train.alive import AliveCheck, TrivialLoss
 from forerun.train.best import BEST, BestBy, BestCheckpoint
-from forerun.train.checkpoint import checkpoints, load_newest
+from forerun.train.checkpoint import load_newest
+from forerun.train.checkpoint_files import checkpoints, newest_of
 from forerun.train.data_source import TrainingData
 from forerun.train.evidence import Witness
 from forerun.train.interrupt import Interrupted, StopRequest, listening
 from forerun.train.loader import Loader, coming_steps
 from forerun.train.ranks import agree, share
-from forerun.train.recovery import Recovery
-from forerun.train.saving import FailedSave, Saver
+from forerun.train.recovery import Recovery, failures_told
+from forerun.train.saving import CheckpointWarning, Saver, report_failed_save
 from forerun.train.schedule import Schedule
 
 PERSISTENT = 5
@@ -50,11 +51,7 @@ Watch = Callable[[TrainingStep, StepReport], None]
 """Looks at every step once it is done, before it is reported or saved; may raise to stop the run."""
 
 
-class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written; the run goes on."""
-
-
-class NotLearningWarning(UserWarning):
+class NotLearningWarning(UserNote):
     """Something that should be trained is not."""
 
 
@@ -113,6 +110,7 @@ class Training:
         self._skipped_in_a_row = self._reported_findings = 0
         patience, folder = self.settings.evaluation.patience, self.folder.parent / BEST
         self.best = None if self.best_by is None else BestCheckpoint(self.best_by, folder, patience)
+        self._is_save_due = False
         self.done_steps = 0
         """Optimizer steps of the whole run so far."""
 
@@ -123,6 +121,7 @@ class Training:
             Interrupted: somebody asked to stop; the checkpoint is written.
             NonFiniteLoss: loss or gradient are no numbers in several steps in a row; the last good checkpoint stays.
             OutOfMemory: not even one sample at a time fits.
+            DeviceFailed: the GPU failed or disappeared; the last good checkpoint stays.
             InvalidSettings: the folder holds checkpoints of other settings.
         """
         self._resume()
@@ -131,7 +130,7 @@ class Training:
         heaviest = self._heaviest_step()
         freed_memory = freed_memory_held() if self.step.device_type == "cpu" else contextlib.nullcontext()
         # glibc gives freed memory back to the kernel by default, and each step would fault its pages in again
-        with listening() as request, freed_memory, contextlib.closing(self.loader):
+        with listening() as request, freed_memory, failures_told(self.folder), contextlib.closing(self.loader):
             for number, epoch, index in self.schedule.positions(self.resumed_from):
                 if self.is_over:
                     break
@@ -274,12 +273,11 @@ class Training:
     def _count_skipped(self, result: StepResult, loss: float, number: int) -> None:
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if result.is_skipped else 0
         if self._skipped_in_a_row >= PERSISTENT:
-            good = checkpoints(self.folder)
             norm = math.nan if result.gradient_norm is None else float(result.gradient_norm)
             raise NonFiniteLoss(
                 f"Loss or gradient were not finite in {PERSISTENT} steps in a row; of step {number + 1} the loss is "
                 f"{loss} and the gradient's norm {norm}. Their updates were skipped. "
-                f"Last good checkpoint: {good[-1] if good else 'none yet'}. Lower "
+                f"Last good checkpoint: {newest_of(self.folder)}. Lower "
                 f"optimizer.learning_rate, set optimizer.max_gradient_norm to 1.0, or use a wider precision."
             )
 
@@ -294,10 +292,20 @@ class Training:
             self._evaluate(self.evaluate, step)
         is_last = step == self.schedule.total_steps or self.is_over
         stops = agree(request.is_set, self.step.device_type)
-        if step % self.settings.checkpoints.every_steps == 0 or is_last or stops:
+        if self.saves_after(self.reports[-1]) or is_last or stops:
+            self._is_save_due = False
             path = self._save(step, is_last=is_last or stops)
             if stops and not is_last and path is not None:
                 raise Interrupted(step, path)
+
+    def saves_after(self, report: StepReport) -> bool:
+        """Whether a checkpoint follows a step for its number's sake.
+
+        One that is due in a skipped step is put off to the next good one: should the run end for losses that are no
+        numbers, it goes on from before them.
+        """
+        self._is_save_due |= report.step % self.settings.checkpoints.every_steps == 0
+        return self._is_save_due and not report.is_skipped
 
     def _evaluates_after(self, number: int) -> bool:
         """Where the best model is kept, the last one is a candidate too."""
@@ -323,7 +331,7 @@ class Training:
         """Save a checkpoint; where that fails and steps are left, the run goes on and the one before stays."""
         start = time.perf_counter()
         failure = self.saver.settle()
-        self._report_failed_save(failure, is_last=False)
+        report_failed_save(self.folder, failure, is_last=False)
         if self.best is not None:
             self.best.checkpoint_written(is_durable=failure is None)
         progress = {
@@ -336,23 +344,11 @@ class Training:
         failure = self.saver.save(progress)
         if is_last and failure is None:
             failure = self.saver.settle()
-        self._report_failed_save(failure, is_last=is_last)
+        report_failed_save(self.folder, failure, is_last=is_last)
         if is_last and self.best is not None:
             self.best.checkpoint_written(is_durable=failure is None)
         self.elapsed.checkpoint_seconds += time.perf_counter() - start
         return None if failure is not None else self.folder / f"step-{step:08d}"
-
-    def _report_failed_save(self, failure: FailedSave | None, *, is_last: bool) -> None:
-        if failure is None:
-            return
-        good = checkpoints(self.folder)
-        message = (
-            f"The checkpoint of step {failure.step} could not be written: {failure.reason}. Last good checkpoint: "
-            f"{good[-1] if good else 'none yet'}. Free space or change permissions in {self.folder}."
-        )
-        if is_last:
-            raise CheckpointNotWritten(message)
-        warnings.warn(f"{message} Training goes on.", CheckpointWarning, stacklevel=3)
 
     def measurement(
         self, gpu: str, reports: Sequence[StepReport], metrics: dict[str, float], final_evaluation_seconds: float = 0.0

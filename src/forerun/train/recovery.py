@@ -12,16 +12,23 @@ ranks, whose peers would wait.
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from forerun.errors import OutOfMemory
+from forerun.errors import DeviceFailed, OutOfMemory
 from forerun.step.training_step import StepObserver, StepResult, TrainingStep, generator_states, restore_generators
 from forerun.step.workload import Batch, halves
 from forerun.trace import Phase
+from forerun.train.checkpoint_files import newest_of
 
-SIGNS = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+SIGNS = (
+    "CUDA error: out of memory",
+    "can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 """Parts of messages that mean out of memory: c10/core/impl/alloc_cpu.cpp, and cuBLAS and cuDNN on a full GPU."""
 T = TypeVar("T")
 
@@ -36,6 +43,31 @@ def is_out_of_memory(error: BaseException) -> bool:
 def padded_tokens(batch: Batch) -> int:
     """Padded tokens of a micro-batch."""
     return batch["input_ids"].numel()
+
+
+@contextlib.contextmanager
+def failures_told(folder: Path) -> Iterator[None]:
+    """What a device that failed raises, as our error; checkpoints are in `folder`.
+
+    Nothing can be saved then: after such an error CUDA answers every call of the process with it.
+
+    Raises:
+        DeviceFailed: the device failed or disappeared.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error) or not _is_of_device(error):
+            raise
+        raise DeviceFailed(
+            f"The device failed while the run trained on it: {str(error).splitlines()[0]}. Last good checkpoint: "
+            f"{newest_of(folder)}; the run can go on from there with --resume {folder.parent.name}. A device-side "
+            f"assert is an index or a label out of range; for any other look at `nvidia-smi` and for Xid in `dmesg`."
+        ) from error
+
+
+def _is_of_device(error: RuntimeError) -> bool:
+    return isinstance(error, torch.AcceleratorError) or str(error).startswith("CUDA error:")
 
 
 class _Watching(StepObserver):

@@ -6,20 +6,22 @@ for. Of several ranks all must call every method; the first one writes, or each 
 """
 
 import threading
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from forerun.errors import CheckpointNotWritten, UserNote
 from forerun.step.training_step import TrainingStep
 from forerun.train.checkpoint import (
     Contents,
     Progress,
     contents_of,
     place_of,
-    prune_checkpoints,
     write_checkpoint,
     write_parts,
     writes_parts,
 )
+from forerun.train.checkpoint_files import newest_of, prune_checkpoints
 from forerun.train.ranks import from_first, rank
 
 
@@ -29,6 +31,27 @@ class FailedSave:
 
     step: int
     reason: str
+
+
+class CheckpointWarning(UserNote):
+    """A checkpoint could not be written; the run goes on."""
+
+
+def report_failed_save(folder: Path, failure: FailedSave | None, *, is_last: bool) -> None:
+    """Warn of a checkpoint that could not be written, where there was one.
+
+    Raises:
+        CheckpointNotWritten: it is the last one.
+    """
+    if failure is None:
+        return
+    message = (
+        f"The checkpoint of step {failure.step} could not be written: {failure.reason}. Last good checkpoint: "
+        f"{newest_of(folder)}. Free space or change permissions in {folder}."
+    )
+    if is_last:
+        raise CheckpointNotWritten(message)
+    warnings.warn(f"{message} Training goes on.", CheckpointWarning, stacklevel=4)
 
 
 class Saver:

@@ -1,8 +1,14 @@
 """Who makes the batches: how many workers, and which micro-batches they are asked for."""
 
-import pytest
+import os
+import signal
+from types import SimpleNamespace
 
-from forerun.train.loader import MOST_WORKERS, coming_steps, workers_needed
+import pytest
+import torch
+from torch.utils.data import _utils, dataloader
+
+from forerun.train.loader import MOST_DEATHS, MOST_WORKERS, Loader, LoaderWarning, coming_steps, workers_needed
 
 
 @pytest.mark.parametrize(
@@ -33,3 +39,44 @@ def test_steps_still_to_come_in_order():
     positions = iter([(1, 0, 1), (2, 1, 0), (3, 1, 1)])
     assert list(coming_steps(positions, order)) == [[[3]], [[3], [1]], [[0, 2]]]
     assert epochs == [0, 1]
+
+
+class Squares:
+    """Batches of squares; a worker that is asked for one of `deadly` is killed, as often as the file has letters."""
+
+    def __init__(self, deadly=(), lives=None):
+        self.deadly, self.lives = set(deadly), lives
+
+    def collate(self, indices):
+        is_worker = torch.utils.data.get_worker_info() is not None
+        if is_worker and self.deadly & set(indices) and (left := self.lives.read_text()):
+            self.lives.write_text(left[1:])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"squares": torch.tensor([n * n for n in indices])}
+
+
+def take_all(loader, steps):
+    """What a loader gives for steps of micro-batches, in order."""
+    batches = []
+    for number, step in enumerate(steps):
+        batches += [batch["squares"].tolist() for batch in loader.take(step, lambda at=number: iter(steps[at:]))]
+    loader.close()
+    return batches
+
+
+@pytest.mark.parametrize("deaths", [1, MOST_DEATHS])
+def test_workers_that_die_are_started_again_and_no_batch_is_lost(tmp_path, monkeypatch, deaths):
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.1,))
+    steps = [[[0, 1], [2]], [[3, 4], [5]], [[6], [7, 8]], [[9], [10]]]
+    lives = tmp_path / "lives"
+    lives.write_text("x" * deaths)
+    settings = SimpleNamespace(data=SimpleNamespace(workers=2))
+    before = signal.getsignal(signal.SIGCHLD)
+    loader = Loader(Squares({5}, lives), settings, "cpu")
+    with pytest.warns(LoaderWarning, match="no batch is lost") as notes:
+        batches = take_all(loader, steps)
+    assert batches == take_all(Loader(Squares(), SimpleNamespace(data=SimpleNamespace(workers=0)), "cpu"), steps)
+    assert len(notes) == deaths
+    assert loader.workers == (0 if deaths == MOST_DEATHS else 2)
+    assert signal.getsignal(signal.SIGCHLD) == before

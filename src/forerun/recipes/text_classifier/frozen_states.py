@@ -12,6 +12,7 @@ import hashlib
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,13 +25,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from forerun.errors import UserNote
 from forerun.models.build import build_model
 from forerun.models.catalogue import model_config
 from forerun.recipes.text_classifier.model import TransformerBackbone
+from forerun.runs.prune import FROZEN_PATTERN, bound_files
+from forerun.units import GIB
 
 TIMED_TOKENS, TIMED_PASSES = 32, 10
 SUFFIX = ".safetensors"
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
+MOST_BYTES = 8 * GIB
+"""Of all files below the folder of frozen states; those that were read longest ago go first."""
+
+
+class StatesNotWritten(UserNote):
+    """States could not be kept on disk; the run goes on with those in memory."""
 
 
 class Sample(Protocol):
@@ -85,7 +95,15 @@ class FrozenStates:
         self._cache |= new
         self._backbone = None  # only texts that augmentation makes need it again
         if new and self.folder is not None:
-            _write(self.folder, new)
+            try:
+                _write(self.folder, new)
+            except (OSError, SafetensorError) as error:
+                warnings.warn(
+                    f"States of frozen layers could not be kept in {self.folder}: {error}. They stay in memory, and "
+                    f"the next run computes them again. Free space there (`forerun runs prune`) or change permissions.",
+                    StatesNotWritten,
+                    stacklevel=2,
+                )
         return len(new)
 
     def seconds_of(self, tokens: float) -> float:
@@ -117,6 +135,8 @@ class FrozenStates:
                 with safe_open(path, "np") as file:
                     present = missing & set(file.keys())  # noqa: SIM118
                     self._cache |= {key: file.get_tensor(key) for key in present}
+                if present:
+                    os.utime(path)  # what is read stays: see `bound_files`
             except (OSError, SafetensorError):  # half written by a full disk: computed again
                 continue
             missing -= present
@@ -179,5 +199,9 @@ def _write(folder: Path, new: dict[str, np.ndarray]) -> None:
     # the same folder, so that the rename stays on one file system and is atomic
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".new")
     os.close(handle)
-    save_file({key: torch.from_numpy(states) for key, states in new.items()}, temporary)
-    Path(temporary).replace(folder / f"{name}{SUFFIX}")
+    try:
+        save_file({key: torch.from_numpy(states) for key, states in new.items()}, temporary)
+        Path(temporary).replace(folder / f"{name}{SUFFIX}")
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    bound_files(folder.parent, FROZEN_PATTERN, MOST_BYTES)
