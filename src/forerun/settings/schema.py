@@ -266,9 +266,9 @@ class Settings(PlainSection):
     cluster: ClusterSettings = ClusterSettings()
     """Machines and what joins them, for forecasts of more devices than one machine has."""
     reliability: ReliabilitySettings = ReliabilitySettings()
+    """Failures, restarts and machines that are taken away, for the run's expected time and cost."""
     versions: dict[Library, Version] = {}
     """Libraries of the run where they are not those installed here: what they do differently is in a forecast."""
-    """Failures, restarts and machines that are taken away, for the run's expected time and cost."""
     checkpoints: CheckpointSettings = CheckpointSettings()
     """Saving."""
     evaluation: EvaluationSettings = EvaluationSettings()
