@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import logging
 import os
 import tempfile
 import threading
@@ -154,10 +155,18 @@ class CudaSession:
 
 
 def _import_before_cuda() -> None:
-    """Import packages that load CUDA libraries where CUDA is there; without it they offer their CPU code."""
-    for name in LOADS_CUDA:
-        if find_spec(name) is not None:
-            importlib.import_module(name)
+    """Import packages that load CUDA libraries where CUDA is there; without it they offer their CPU code.
+
+    What they say of that code on a CPU is not the program's to read.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        for name in LOADS_CUDA:
+            if find_spec(name) is not None:
+                importlib.import_module(name)
+    finally:
+        logging.disable(before)
 
 
 @contextlib.contextmanager
