@@ -7,7 +7,7 @@ BIN := .venv/bin
 # own: transformers imports a torchvision that it finds, and one that was built for another PyTorch fails.
 SCRIPT_PACKAGES := "timm>=1.0.20" "torchvision==0.28.*" "torchtitan==0.2.2"
 
-.PHONY: demo test test-medium test-scripts test-slow scoreboard wheel lock clean
+.PHONY: demo test test-medium test-scripts test-slow scoreboard wheel lock sbom clean
 
 demo: .venv/.installed
 	$(BIN)/forerun run code-detector
@@ -50,9 +50,16 @@ lock: $(TOOLS)/.installed
 		--upgrade --generate-hashes --no-emit-package torch --excludes .ci/without.txt \
 		--custom-compile-command "make lock" --quiet --output-file .ci/requirements.txt
 
+# CycloneDX 1.6, validated by its writer: every package that SBOM_OF (an environment) has.
+SBOM_OF ?= .venv
+sbom: $(TOOLS)/.installed .venv/.installed
+	mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --spec-version 1.6 --output-reproducible \
+		--output-file dist/forerun.cdx.json $(SBOM_OF)/bin/python
+
 $(TOOLS)/.installed:
 	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.13"
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.13" "cyclonedx-bom>=7"
 	touch $@
 
 # --- Environments. ---
