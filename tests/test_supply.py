@@ -1,5 +1,6 @@
-"""What is handed on: the lock file fits pyproject.toml and the wheel is the same twice."""
+"""What is handed on: the lock file fits pyproject.toml, the wheel is the same twice, the audit says what it could not ask."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -71,6 +72,31 @@ def test_the_lock_has_hashes_no_cuda_and_no_place_of_one_machine():
 )
 def test_an_old_lock_is_noticed(lock, missing):
     assert unmet(["a>=1.1", "torch>=9", "other; sys_platform == 'win32'"], lock) == missing
+
+
+SKIPPED = {"name": "b", "skip_reason": "Dependency not found on PyPI"}
+CLEAN = {"name": "a", "version": "1.0", "vulns": []}
+VULNERABLE = {"name": "a", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["1.1"], "aliases": []}]}
+
+
+@pytest.mark.parametrize(
+    ("packages", "code", "text"),
+    [
+        ([CLEAN], 0, "no known vulnerability in 1 packages"),
+        ([VULNERABLE, CLEAN], 1, "a 1.0: PYSEC-1, fixed in 1.1"),
+        ([CLEAN, SKIPPED], 2, "1 of 2 packages asked about could not be audited: Dependency not found"),
+        ([VULNERABLE, SKIPPED], 2, "PYSEC-1"),
+    ],
+)
+def test_an_audit_without_advisories_is_none(packages, code, text):
+    spec = importlib.util.spec_from_file_location("audit", ROOT / ".ci" / "audit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    audit = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(audit)
+    lines, result = audit.judge({"dependencies": packages})
+    assert result == code
+    assert text in "\n".join(lines)
 
 
 def built(source: Path, folder: Path) -> bytes:
