@@ -99,6 +99,13 @@ def test_an_audit_without_advisories_is_none(packages, code, text):
     assert text in "\n".join(lines)
 
 
+def test_documents_name_the_torch_that_pyproject_asks_for():
+    (asked,) = [each for each in PROJECT["dependencies"] if Requirement(each).name == "torch"]
+    assert f'pip install "{asked}" --index-url https://download.pytorch.org/whl/cpu' in (ROOT / "README.md").read_text(
+        encoding="utf-8"
+    )
+
+
 def built(source: Path, folder: Path) -> bytes:
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
