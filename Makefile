@@ -7,7 +7,7 @@ BIN := .venv/bin
 # own: transformers imports a torchvision that it finds, and one that was built for another PyTorch fails.
 SCRIPT_PACKAGES := "timm>=1.0.20" "torchvision==0.28.*" "torchtitan==0.2.2"
 
-.PHONY: demo test test-medium test-scripts test-slow scoreboard clean
+.PHONY: demo test test-medium test-scripts test-slow scoreboard wheel lock sbom audit clean
 
 demo: .venv/.installed
 	$(BIN)/forerun run code-detector
@@ -33,6 +33,40 @@ scoreboard: .venv/.installed-scripts
 	PYTHONPATH=$(CURDIR)/.venv/script-packages $(BIN)/python -m benchmarks.vision --note "make scoreboard"
 	$(BIN)/python -m benchmarks.scoreboard $(if $(DATA),--data $(DATA)) --note "make scoreboard"
 	$(BIN)/python -m benchmarks.accuracy_page
+
+# --- What is handed on. The tools have an environment of their own: nothing of them is in ours. ---
+
+TOOLS := build/tools
+
+# The same commit and the same hatchling give the same bytes.
+wheel: .venv/.installed-dev
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build --target wheel --directory dist
+
+# Newest versions and hashes of all that tests need on Python 3.11 and Linux, but PyTorch: its build for CPUs, its builds for
+# CUDA and those that people make themselves have one version and different hashes. Install one of them first, then:
+# pip install --require-hashes -r .ci/requirements.txt
+lock: $(TOOLS)/.installed
+	$(TOOLS)/bin/uv pip compile pyproject.toml --extra dev --extra scripts --python-version 3.11 --python-platform linux \
+		--upgrade --generate-hashes --no-emit-package torch --excludes .ci/without.txt \
+		--custom-compile-command "make lock" --quiet --output-file .ci/requirements.txt
+
+# CycloneDX 1.6, validated by its writer: every package that SBOM_OF (an environment) has.
+SBOM_OF ?= .venv
+sbom: $(TOOLS)/.installed .venv/.installed
+	mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --spec-version 1.6 --output-reproducible \
+		--output-file dist/forerun.cdx.json $(SBOM_OF)/bin/python
+
+# Needs an index that publishes advisories, as pypi.org does; it says so where there are none (exit code 2). Not part of .ci/run.
+audit: $(TOOLS)/.installed
+	$(TOOLS)/bin/python .ci/audit.py .ci/requirements.txt
+
+$(TOOLS)/.installed:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.13" "cyclonedx-bom>=7" "pip-audit>=2.10"
+	touch $@
+
+# --- Environments. ---
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -35,6 +35,14 @@ def settings_file(folder: Path, content) -> Path:
     return path
 
 
+def test_help_waits_for_no_library():
+    """`--help` and completion pay for every module that is loaded; torch alone is more than a second."""
+    slow = ["torch", "transformers", "numpy", "pandas", "sklearn", "optuna", "sqlalchemy", "pydantic", "rich", "yaml"]
+    code = f"import sys, forerun.cli.main\nprint([name for name in {slow!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.stdout.strip(), result.stderr) == ("[]", "")
+
+
 def test_forecast_json_keeps_the_contract(tmp_path):
     result = forerun("forecast", settings_file(tmp_path, BERT), "--gpu", "a100-40gb", "--json")
     assert result.returncode == 0, result.stderr

@@ -36,7 +36,6 @@ from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, say_note
 from forerun.cli.waiting import shown_waiting
 from forerun.errors import ForerunError, NothingFits, UserNote
 from forerun.extensions import COMMANDS, extensions
-from forerun.settings.plain import in_short
 
 app = typer.Typer(
     name="forerun",
@@ -82,6 +81,8 @@ def main() -> None:
     except OSError as error:  # a name too long for a file, no permission, a full disk: of this machine, no bug of ours
         if error.filename is None:
             raise
+        from forerun.settings.plain import in_short
+
         _say(f"{in_short(str(error.filename))}: {error.strerror}. Check the path, its permissions and the disk.")
         sys.exit(EXIT_BAD_INPUT)
 

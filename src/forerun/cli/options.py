@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel
 
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from forerun.ledger.store import Ledger
     from forerun.plan.choose import PlanLimits
 
@@ -132,9 +133,9 @@ def say_note(text: str) -> None:
     Console(stderr=True).print(f"Note: {text}", soft_wrap=True, markup=False, highlight=False)
 
 
-def print_json(document: BaseModel | dict[str, Any]) -> None:
+def print_json(document: "BaseModel | dict[str, Any]") -> None:
     """One JSON document on stdout."""
-    if isinstance(document, BaseModel):
+    if not isinstance(document, dict):
         document = json.loads(document.model_dump_json(by_alias=True))
     typer.echo(json.dumps(document, indent=2, allow_nan=False))
 
