@@ -55,7 +55,7 @@ def step_trace(
     def make(device: Device) -> Trace:
         from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
-        with work(f"tracing a step of {shape.size} x {shape.length} tokens{how}, for {device.name}"):
+        with work(f"tracing a step of {shape.size} x {shape.length} tokens{how}, for {request.device.name}"):
             return trace_step_by_blocks(
                 at, request.workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines
             )  # fmt: skip
