@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 
-TIMEOUT_SECONDS = 0.2
+TIMEOUT_SECONDS = 1.0
 
 
 def answer_to(name: str) -> dict[str, object]:

@@ -12,8 +12,10 @@ from tests.fake_hub import FakeHub
 pytestmark = pytest.mark.medium  # one process that imports transformers, some 5 s
 HERE = Path(__file__).resolve().parent
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 512}
-LATE_SECONDS = 0.4
+LATE_SECONDS = 2.0
 """Longer than the client waits in `hub_driver.py`."""
+OF_HUBS = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_")
+"""Beginnings of the environment's names that lead a client elsewhere."""
 NAMES = (
     "acme/whole", "acme/whole@v1", "acme/whole@v9", "acme/gated", "acme/forbidden", "acme/none", "acme/empty",
     "acme/busy", "acme/late", "acme/own-code",
@@ -53,9 +55,10 @@ def told(tmp_path_factory):
             "acme/busy": (429, {"Retry-After": "77"}),
         }  # fmt: skip
         hub.late = {"acme/late": LATE_SECONDS}
+        own = {name: value for name, value in os.environ.items() if not name.startswith(OF_HUBS)}
         environment = {
-            **os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(root / "cache"),
-            "PYTHONPATH": os.pathsep.join(sys.path),
+            **own, "HF_ENDPOINT": hub.address, "HF_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "0", "NO_PROXY": "*",
+            "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE.parent), str(HERE)]),
         }  # fmt: skip
         process = subprocess.run(
             [sys.executable, str(HERE / "hub_driver.py"), *NAMES],
