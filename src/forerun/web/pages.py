@@ -33,6 +33,7 @@ STYLE = """
 .yes {color: #15803d} .no {color: #b91c1c} .body--dark .yes {color: #4ade80} .body--dark .no {color: #f87171}
  .big {font-size: 1.5rem; line-height: 1.3; font-weight: 600}
 pre {white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem}
+pre .c1 {color: inherit !important}
 """
 
 
@@ -87,7 +88,7 @@ class Pages:
         with ui.row().classes("items-center") as self.waiting:
             ui.spinner(size="sm")
             self.progress = ui.label("").props('role="status" aria-live="polite"')
-            ui.button("Cancel", on_click=self._cancel).props("flat dense no-caps")
+            ui.button("Cancel", on_click=self._cancel, color=None).props("flat dense no-caps")
         self.out = ui.column().classes("w-full").props('aria-live="polite"')
         ui.timer(0.05, self._answer, once=True)
 
@@ -217,7 +218,7 @@ class Pages:
         )
         ui.echart(charts.memory_bar(memory)).classes("w-full h-48").props('role="img" aria-label="Memory by kind"')
         seconds, whole = step["seconds"], run["seconds"]
-        _table(["", "expected", "range"], [
+        _table(["what", "expected", "range"], [
             ["one step", format_seconds(seconds["expected"]), _range(seconds)],
             ["whole run", format_seconds(whole["expected"]), _range(whole)],
             ["cost", cost_text(run["cost"]), ""],
@@ -228,13 +229,15 @@ class Pages:
         ui.button(
             "What would change it?" if forecast["fits"] else "What would make it fit?",
             on_click=partial(self._changes, changes),
+            color=None,
         ).props("no-caps outline")
         with ui.expansion("Take it along: settings, command, TrainingArguments", value=True).classes("w-full"):
             for language, text in (
                 ("yaml", self.question.yaml_text()), ("bash", self.question.command_line()),
                 ("python", self.question.trainer_text()),
             ):  # fmt: skip
-                ui.code(text, language=language).classes("w-full")
+                code = ui.code(text, language=language).classes("w-full")
+                code.copy_button.props(f'aria-label="Copy {language}"')
         with ui.expansion(f"{len(forecast['warnings'])} remarks").classes("w-full"):
             for warning in forecast["warnings"]:
                 ui.label(warning)

@@ -93,7 +93,7 @@ class RunsTab:
         self.headline.text = ". ".join(f"{v.name} {v.state}: step {v.step} of {v.total_steps or '?'}" for v in views)
         self.chart.options.update(charts.loss_curves({view.run_id: view.losses for view in views if view.losses}))
         self.chart.update()
-        columns, of_scores = [("what", "")], [("what", "")]
+        columns, of_scores = [("what", "what")], [("what", "score")]
         for number, view in enumerate(views):
             suffix = "" if len(views) == 1 else f" {view.run_id[-4:]}"
             columns += [(f"forecast{number}", f"forecast{suffix}"), (f"measured{number}", f"measured{suffix}")]
