@@ -11,6 +11,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from forerun.ledger.store import open_ledger
+from forerun.records import StepPhases, StepReport
+from forerun.verify.test_compare import forecast
+
 pytestmark = pytest.mark.scripts
 ADDRESS = "model=tiny-bert&workload=sequence-classification&method=full&length=32&precision=fp16-mixed"
 CONTENT = {
@@ -99,3 +103,53 @@ def test_the_other_tabs_show_a_chart(page, base):
     page.wait_for_selector(".nicegui-echart canvas")
     page.goto(f"{base}/?tab=runs")
     page.wait_for_selector("text=no runs yet")
+
+
+def test_back_restores_the_state_before(page, base):
+    page.goto(f"{base}/?{ADDRESS}&gpu=t4")
+    before = page.wait_for_selector(".big").inner_text()
+    page.get_by_label("Epochs").fill("3")
+    page.wait_for_url("**epochs=3**")
+    page.get_by_role("tab", name="Runs").click()
+    page.wait_for_url("**tab=runs**")
+    page.go_back()
+    page.wait_for_function("() => document.querySelector('[role=tab][aria-selected=true]').innerText == 'Will it fit?'")
+    assert page.get_by_label("Epochs").input_value() == "3"
+    page.go_back()
+    page.wait_for_function("() => document.querySelector('[aria-label=Epochs]').value == '1'")
+    assert "epochs" not in page.url
+    page.wait_for_function("before => document.querySelector('.big')?.innerText === before", arg=before)
+    page.go_forward()
+    page.wait_for_function("() => document.querySelector('[aria-label=Epochs]').value == '3'")
+
+
+def test_runs_stand_beside_each_other_and_grow(page, base, environment):
+    with open_ledger(environment["FORERUN_LEDGER"]) as ledger:
+        ids = [enter_run(ledger, rate) for rate in (1e-3, 1e-4)]
+        page.goto(f"{base}/?tab=runs&run={ids[0]}&beside={ids[1]}")
+        page.wait_for_selector("text=step 2 of 100. mini started: step 2 of 100")
+        measured = page.locator("tr", has_text="step time").first.inner_text()
+        assert "20.0 ms" in measured, "both were measured at that"
+        ledger.record_step(ids[0], report(3))
+        ledger.flush()
+        page.wait_for_selector("text=step 3 of 100. mini started: step 2 of 100")
+
+
+def enter_run(ledger, rate):
+    """A run of ten steps that has made two."""
+    settings = {"name": "mini", "optimizer": {"learning_rate": rate}}
+    run_id = ledger.start_run(
+        name="mini", workload="tiny", settings=settings, settings_hash=str(rate), gpu="cpu", folder=".", versions={}
+    )
+    ledger.record_forecast(run_id, forecast())
+    for step in (1, 2):
+        ledger.record_step(run_id, report(step))
+    ledger.flush()
+    return run_id
+
+
+def report(step):
+    return StepReport(
+        step=step, epoch=0.1, loss=1 / step, learning_rate=1e-3, step_seconds=0.02, samples=4, tokens=40,
+        phases=StepPhases(forward_seconds=0.01, backward_seconds=0.01), padded_tokens=40,
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from forerun.cli.options import ledger_url
+from forerun.cli.tune_command import STORAGE
 from forerun.errors import MissingExtra
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -18,6 +19,9 @@ def add_to(app: typer.Typer) -> None:
 def ui(
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8765,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; also a name to answer by.")] = "127.0.0.1",
+    storage: Annotated[
+        str, typer.Option("--storage", metavar="URL", help="Database of tunings to show, as `tune --storage`.")
+    ] = STORAGE,
     open_browser: Annotated[bool, typer.Option("--open", help="Open a browser window.")] = False,
 ) -> None:
     """Look instead of read: will it fit, which GPU, timeline, runs; in the browser, on this machine."""
@@ -30,4 +34,5 @@ def ui(
             f"ui: needs NiceGUI; importing {error.name} failed. Install it with: pip install 'forerun[ui]'."
         ) from error
     print(f"http://{host}:{port}  (Ctrl-C ends it)", flush=True)  # whoever redirects the output waits for this line
-    serve(host, port, ledger_url(), hosts=() if host in LOCAL else (host,), opens_browser=open_browser)
+    hosts = () if host in LOCAL else (host,)
+    serve(host, port, ledger_url(), studies_url=storage, hosts=hosts, opens_browser=open_browser)

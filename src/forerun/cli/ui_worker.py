@@ -4,7 +4,8 @@
 
 Kinds: `forecast` (the document of `forerun forecast --json`, and the points of its timeline), `changes` (of settings,
 as `--what-if`), `comparison` (the document of `forerun compare --json`, over the cards that are rented out and the one
-that was asked about). Whoever asked may kill it at any time.
+that was asked about), `studies` (of `forerun tune`, from the database at `storage`). Whoever asked may kill it at any
+time.
 """
 
 import json
@@ -28,6 +29,10 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ForerunError: as the command line would.
     """
+    if question["kind"] == "studies":
+        from forerun.tune.studies import studies_in
+
+        return {"studies": studies_in(question["storage"])}
     settings = resolve(question["settings"])
     device = find_device(question["gpu"])
     if question["kind"] == "comparison":

@@ -101,10 +101,77 @@ def memory_over_step(timeline: Sequence[Mapping[str, Any]], capacity_bytes: int)
     }  # fmt: skip
 
 
-def loss_curve(losses: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Loss over the steps of a run."""
+def loss_curves(curves: Mapping[str, Sequence[tuple[int, float]]]) -> dict[str, Any]:
+    """Loss over the steps of each run."""
     return {
-        **PAGE, "tooltip": {"trigger": "axis"}, "grid": {"left": 56, "right": 20, "top": 20, "bottom": 48},
+        **PAGE, "tooltip": {"trigger": "axis"}, "grid": {"left": 56, "right": 20, "top": 34, "bottom": 48},
+        "legend": {"show": len(curves) > 1, "top": 0, "textStyle": {"color": GREY}},
         "xAxis": _axis("value", "step"), "yAxis": _axis("value", "loss", scale=True, nameGap=40),
-        "series": [{"type": "line", "symbol": "none", "data": [list(point) for point in losses], "color": "#4269d0"}],
+        "series": [
+            {"name": name, "type": "line", "symbol": "none", "data": [list(point) for point in points],
+             "color": colour, "lineStyle": {"type": line}}
+            for (name, points), colour, line in zip(
+                curves.items(), ("#4269d0", "#d97706"), ("solid", "dashed"), strict=False
+            )
+        ],
+    }  # fmt: skip
+
+
+def parallel_lines(
+    axes: Sequence[str], lines: Sequence[Sequence[float | str]], labels: Sequence[str]
+) -> dict[str, Any]:
+    """One line for each run or trial over what differs between them, coloured by the last axis; axes can be brushed."""
+    parallel_axes: list[dict[str, Any]] = []
+    for n, name in enumerate(axes):
+        values = [line[n] for line in lines]
+        numbers = [value for value in values if isinstance(value, float | int)]
+        axis: dict[str, Any] = {"dim": n, "name": name.rpartition(".")[2].replace("_", " ")}
+        if len(numbers) < len(values):
+            axis |= {"type": "category", "data": sorted({str(value) for value in values})}
+        elif 0 < min(numbers) < max(numbers) / 20:
+            axis |= {"type": "log"}
+        else:
+            axis |= {"scale": True}
+        parallel_axes.append(axis)
+    last = [line[-1] for line in lines if isinstance(line[-1], float | int)]
+    texts = {"color": GREY, "hideOverlap": True, "rotate": 0}
+    return {
+        **PAGE, "tooltip": {"trigger": "item"},
+        "parallel": {
+            "left": 48, "right": 90, "top": 70, "bottom": 50, "axisExpandable": len(axes) > 8,
+            "parallelAxisDefault": {
+                "nameTextStyle": {"color": GREY}, "nameRotate": 30, "nameTruncate": {"maxWidth": 110},
+                "axisLabel": texts, "splitNumber": 3, "axisLine": {"lineStyle": {"color": GREY}},
+            },
+        },
+        "parallelAxis": parallel_axes,
+        "visualMap": {
+            "show": bool(last), "type": "continuous", "dimension": len(axes) - 1, "min": min(last, default=0.0),
+            "max": max(last, default=1.0), "orient": "horizontal", "bottom": 0, "left": "center", "itemHeight": 120,
+            "itemWidth": 12, "precision": 3, "textStyle": {"color": GREY},
+            "inRange": {"color": ["#4269d0", "#a463f2", "#ff725c"]},
+        },
+        "series": [{
+            "type": "parallel", "lineStyle": {"width": 2, "opacity": 0.8},
+            "data": [{"name": label, "value": list(line)} for label, line in zip(labels, lines, strict=True)],
+        }],
+    }  # fmt: skip
+
+
+def importance_bars(importances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Share of the scores' variance for each setting, the largest on top, and what idle settings stay under."""
+    rows = sorted(importances, key=lambda row: row["value"])
+    return {
+        **PAGE, "tooltip": {"trigger": "axis"}, "legend": {"bottom": 0, "textStyle": {"color": GREY}},
+        "grid": {"left": 10, "right": 20, "top": 10, "bottom": 66, "containLabel": True},
+        "xAxis": _axis("value", "share of the variance", min=0),
+        "yAxis": {
+            "type": "category", "data": [row["name"].rpartition(".")[2].replace("_", " ") for row in rows],
+            "axisLabel": {"color": GREY},
+        },
+        "series": [
+            {"name": "share", "type": "bar", "data": [round(row["value"], 4) for row in rows], "color": "#4269d0"},
+            {"name": "by chance", "type": "scatter", "symbol": "diamond", "color": "#d97706",
+             "data": [[round(row["by_chance"], 4), n] for n, row in enumerate(rows)]},
+        ],
     }  # fmt: skip

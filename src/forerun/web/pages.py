@@ -8,6 +8,7 @@ command line gives.
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from nicegui import ui
 
@@ -19,7 +20,7 @@ from forerun.units import format_bytes, format_seconds
 from forerun.web import charts
 from forerun.web.asking import Asker
 from forerun.web.question import CHOICES, PageQuestion, question_of
-from forerun.web.runs_tab import runs_tab
+from forerun.web.runs_tab import RunsTab
 
 TABS = {"fit": "Will it fit?", "gpus": "Which GPU?", "timeline": "Timeline", "runs": "Runs"}
 NUMBERS = {
@@ -32,29 +33,53 @@ STYLE = """
 .yes {color: #15803d} .no {color: #b91c1c} .body--dark .yes {color: #4ade80} .body--dark .no {color: #f87171}
  .big {font-size: 1.5rem; line-height: 1.3; font-weight: 600}
 pre {white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem}
+pre .c1 {color: inherit !important}
 """
+
+
+BACK = """<script>
+window.addEventListener("popstate", () => emitEvent("history-moved", location.search));
+</script>"""
+"""Who goes back or forward in the browser's history gets the state of that address, without a new page."""
 
 
 class Pages:
     """One visitor's page."""
 
-    def __init__(self, query: Mapping[str, str], ledger_url: str) -> None:
-        self.asker, self.problem, self.ledger_url = Asker(), "", ledger_url
+    def __init__(self, query: Mapping[str, str], ledger_url: str, studies_url: str) -> None:
+        self.asker, self.ledger_url, self.studies_url = Asker(), ledger_url, studies_url
+        self.controls: dict[str, Any] = {}
+        self._read(query)
+        self.address = self._address()
+
+    def _read(self, query: Mapping[str, str]) -> None:
+        """Take the state of an address."""
+        self.problem = ""
         try:
             self.question = question_of(query)
         except ForerunError as error:
             self.question, self.problem = PageQuestion(), str(error)
         self.tab = query.get("tab", "fit") if query.get("tab") in TABS else "fit"
+        self.runs = [query.get("run", ""), query.get("beside", "")]
+
+    def _address(self) -> str:
+        """The address of the state."""
+        tab = {"tab": self.tab} if self.tab != "fit" else {}
+        runs = dict(zip(("run", "beside"), self.runs, strict=True)) if self.tab == "runs" else {}
+        parts = [urlencode({name: value for name, value in {**tab, **runs}.items() if value}), self.question.query()]
+        return f"/?{'&'.join(filter(None, parts))}".removesuffix("?")
 
     def build(self) -> None:
         """Put everything on the page, and ask the first question."""
         ui.dark_mode(None)
         ui.context.client.on_delete(self.asker.cancel)
         ui.add_css(STYLE)
+        ui.add_body_html(BACK)
+        ui.on("history-moved", self._moved)
         ui.label("Forerun: what a training run will cost").props('role="heading" aria-level="1"').classes("text-xl")
         with ui.tabs(value=self.tab, on_change=self._turn).props(
             "dense no-caps align=left outside-arrows mobile-arrows"
-        ):
+        ) as self.tabs:
             for name, title in TABS.items():
                 ui.tab(name, title)
         self.form = ui.grid().classes("w-full grid-cols-2 sm:grid-cols-3 md:grid-cols-5 gap-2")
@@ -63,7 +88,7 @@ class Pages:
         with ui.row().classes("items-center") as self.waiting:
             ui.spinner(size="sm")
             self.progress = ui.label("").props('role="status" aria-live="polite"')
-            ui.button("Cancel", on_click=self._cancel).props("flat dense no-caps")
+            ui.button("Cancel", on_click=self._cancel, color=None).props("flat dense no-caps")
         self.out = ui.column().classes("w-full").props('aria-live="polite"')
         ui.timer(0.05, self._answer, once=True)
 
@@ -72,17 +97,24 @@ class Pages:
         gpus = [*(device.name for device in devices())]
         search = {"model": ("Model", models), "gpu": ("GPU", gpus)}
         for name, (label, options) in search.items():
-            ui.select(
+            self.controls[name] = ui.select(
                 options, label=label, value=getattr(self.question, name), with_input=True,
                 on_change=partial(self._change, name),
             ).props("dense outlined").mark(name)  # fmt: skip
         for name, options in CHOICES.items():
             label = name.capitalize()
-            ui.select(
-                list(options), label=label, value=getattr(self.question, name), on_change=partial(self._change, name)
-            ).props("dense outlined").mark(name)
+            self.controls[name] = (
+                ui.select(
+                    list(options),
+                    label=label,
+                    value=getattr(self.question, name),
+                    on_change=partial(self._change, name),
+                )
+                .props("dense outlined")
+                .mark(name)
+            )
         for name, label in NUMBERS.items():
-            ui.number(
+            self.controls[name] = ui.number(
                 label, value=getattr(self.question, name), min=1 if name != "epochs" else 0.01,
                 on_change=partial(self._change, name),
             ).props("dense outlined debounce=400").mark(name)  # fmt: skip
@@ -101,33 +133,51 @@ class Pages:
         await self._answer()
 
     async def _turn(self, event: Any) -> None:
-        self.tab = event.value
+        if event.value != self.tab:
+            self.tab = event.value
+            await self._answer()
+
+    async def _moved(self, event: Any) -> None:
+        """Show the state of the address that the browser went back or forward to."""
+        self._read(dict(parse_qsl(str(event.args).removeprefix("?"))))
+        self.address = self._address()
+        self.tabs.value = self.tab
+        for name, control in self.controls.items():
+            _set(control, getattr(self.question, name))
         await self._answer()
 
     def _cancel(self) -> None:
         self.asker.cancel()
         self.waiting.set_visibility(False)
 
+    def _remember(self) -> None:
+        """The state is an entry of the browser's history, and its address can be sent on."""
+        if not self.problem and self._address() != self.address:
+            self.address = self._address()
+            ui.navigate.history.push(self.address)
+
+    def _choose_runs(self, first: str, second: str) -> None:
+        self.runs = [first, second]
+        self._remember()
+
     async def _answer(self) -> None:
         """Ask what the tab shows and show it."""
-        query = "&".join(
-            part for part in (f"tab={self.tab}" if self.tab != "fit" else "", self.question.query()) if part
-        )
-        ui.navigate.history.replace(f"/?{query}" if query else "/")
+        self._remember()
         self.form.set_visibility(self.tab != "runs")
         if self.problem or self.tab == "runs":
             self._cancel()
-            self._show({"error": self.problem} if self.problem else {})
+            await self._show({"error": self.problem} if self.problem else {})
             return
         kind = "comparison" if self.tab == "gpus" else "forecast"
         document = await self._ask(kind)
         if document is not None:
-            self._show(document)
+            await self._show(document)
 
     async def _ask(self, kind: str) -> Mapping[str, Any] | None:
         self.waiting.set_visibility(True)
         self.progress.text = "asking"
         question = {"kind": kind, "settings": self.question.content(), "gpu": self.question.gpu}
+        question["storage"] = self.studies_url
         document = await self.asker.ask(question, self._say)
         if document is not None:
             self.waiting.set_visibility(False)
@@ -136,13 +186,14 @@ class Pages:
     def _say(self, line: str) -> None:
         self.progress.text = line
 
-    def _show(self, document: Mapping[str, Any]) -> None:
+    async def _show(self, document: Mapping[str, Any]) -> None:
         self.out.clear()
         with self.out:
             if "error" in document:
                 ui.label(document["error"]).classes("no").props('role="alert"').mark("error")
             elif self.tab == "runs":
-                runs_tab(self.ledger_url)
+                tab = RunsTab(self.ledger_url, self.runs, self._choose_runs, partial(self._ask, "studies"))
+                await tab.build()
             elif self.tab == "gpus":
                 _comparison(document)
             elif self.tab == "timeline":
@@ -167,7 +218,7 @@ class Pages:
         )
         ui.echart(charts.memory_bar(memory)).classes("w-full h-48").props('role="img" aria-label="Memory by kind"')
         seconds, whole = step["seconds"], run["seconds"]
-        _table(["", "expected", "range"], [
+        _table(["what", "expected", "range"], [
             ["one step", format_seconds(seconds["expected"]), _range(seconds)],
             ["whole run", format_seconds(whole["expected"]), _range(whole)],
             ["cost", cost_text(run["cost"]), ""],
@@ -178,13 +229,15 @@ class Pages:
         ui.button(
             "What would change it?" if forecast["fits"] else "What would make it fit?",
             on_click=partial(self._changes, changes),
+            color=None,
         ).props("no-caps outline")
         with ui.expansion("Take it along: settings, command, TrainingArguments", value=True).classes("w-full"):
             for language, text in (
                 ("yaml", self.question.yaml_text()), ("bash", self.question.command_line()),
                 ("python", self.question.trainer_text()),
             ):  # fmt: skip
-                ui.code(text, language=language).classes("w-full")
+                code = ui.code(text, language=language).classes("w-full")
+                code.copy_button.props(f'aria-label="Copy {language}"')
         with ui.expansion(f"{len(forecast['warnings'])} remarks").classes("w-full"):
             for warning in forecast["warnings"]:
                 ui.label(warning)
@@ -237,3 +290,11 @@ def _range(value: Mapping[str, float]) -> str:
 
 def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _set(control: Any, value: Any) -> None:
+    """Give a control a value; a list that has no such option gets it."""
+    options = getattr(control, "options", None)
+    if isinstance(options, list) and value not in options:
+        control.set_options([*options, value])
+    control.value = value

@@ -4,7 +4,7 @@ import pytest
 
 from forerun.units import GIB
 from forerun.verify.test_compare import forecast
-from forerun.web.charts import loss_curve, memory_bar, memory_over_step, time_and_cost
+from forerun.web.charts import importance_bars, loss_curves, memory_bar, memory_over_step, parallel_lines, time_and_cost
 
 
 def test_the_bar_ends_at_the_conservative_number():
@@ -34,4 +34,26 @@ def test_phases_are_marked_where_they_begin():
     ]
     marks = memory_over_step(timeline, 8 * GIB)["series"][0]["markLine"]["data"]
     assert [(mark["xAxis"], mark["label"]["formatter"]) for mark in marks] == [(0, "forward"), (2000, "backward")]
-    assert loss_curve([(1, 2.0)])["series"][0]["data"] == [[1, 2.0]]
+
+
+def test_two_runs_have_two_curves_with_their_names():
+    one, two = loss_curves({"a": [(1, 2.0)], "b": [(1, 3.0), (2, 1.0)]})["series"]
+    assert (one["name"], one["data"]) == ("a", [[1, 2.0]])
+    assert (two["name"], two["data"]) == ("b", [[1, 3.0], [2, 1.0]])
+    assert one["color"] != two["color"]
+
+
+def test_words_and_wide_numbers_get_their_axes():
+    chart = parallel_lines(["recipe.pooling", "rate", "score"], [["mean", 1e-4, 0.5], ["cls", 1e-2, 0.75]], ["a", "b"])
+    words, rate, score = chart["parallelAxis"]
+    assert (words["data"], rate["type"], score.get("type")) == (["cls", "mean"], "log", None)
+    assert chart["series"][0]["data"][1] == {"name": "b", "value": ["cls", 1e-2, 0.75]}
+    assert (chart["visualMap"]["min"], chart["visualMap"]["max"]) == (0.5, 0.75)
+
+
+def test_the_setting_that_mattered_most_is_on_top():
+    rows = [{"name": "a.low", "value": 0.1, "by_chance": 0.2}, {"name": "a.high", "value": 0.9, "by_chance": 0.3}]
+    chart = importance_bars(rows)
+    assert chart["yAxis"]["data"] == ["low", "high"]
+    assert chart["series"][0]["data"] == [0.1, 0.9]
+    assert chart["series"][1]["data"] == [[0.2, 0], [0.3, 1]]
