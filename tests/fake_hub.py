@@ -121,7 +121,7 @@ def _description(repositories: Path, parts: list[str], body: bytes, is_recursive
         wanted = json.loads(body)["paths"]
         return [_entry(folder, path) for path in map(folder.joinpath, wanted) if path.exists()]
     commit = COMMIT
-    if rest[:1] == ["revision"] and rest[1:] != ["main"]:
+    if rest[:1] == ["revision"] and rest[1:] not in (["main"], [COMMIT]):
         commit = hashlib.sha1(rest[1].encode()).hexdigest()
         if not folder.with_name(f"{folder.name}@{rest[1]}").is_dir():
             return None
