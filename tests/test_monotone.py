@@ -56,7 +56,7 @@ def test_more_never_needs_less():
 @pytest.mark.medium
 @pytest.mark.timeout(600)
 def test_more_never_needs_less_over_all_rules():
-    hold(40, tuple(MODELS))
+    hold(12, tuple(MODELS))
 
 
 def test_a_card_that_loses_in_one_number_is_not_compared():
