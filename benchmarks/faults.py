@@ -74,8 +74,6 @@ class Fault:
     mend: Damage = lambda folder: None
     overrides: tuple[str, ...] = ()
     needs_tmpfs: bool = False
-    ledger_may_lose: bool = False
-    """Whether the fault destroys rows themselves."""
 
 
 def train(folder: Path, fault: Fault | None, stop: bool) -> None:
@@ -84,6 +82,8 @@ def train(folder: Path, fault: Fault | None, stop: bool) -> None:
     with open_ledger(f"sqlite:///{folder / 'ledger' / 'ledger.sqlite'}") as ledger:
         experiment = open_experiment(settings)
         cpu = device("a100-40gb").model_copy(update={"kind": "cpu"})
+        if not ledger.runs(1):
+            ledger.rebuild(folder / "runs")  # as `forerun runs rebuild` does after a ledger was lost
         rows = ledger.runs(1)
         run_id = rows[0].id if rows else enter_run(experiment.settings, cpu, ledger, folder / "runs")
         training = start_training(experiment, cpu, run_folder(ledger.run(run_id)))
@@ -151,7 +151,7 @@ def meet(fault: Fault, folder: Path, expected: Ending) -> tuple[str, str, str]:
     lines = [line for line in log.splitlines() if line.startswith(("Note: ", "Error: "))]
     said = next((line for line in lines if fault.words in line), "")
     wrong = "a traceback" if "Traceback" in log else "" if said or not fault.words else f"not said: {lines[-1:]}"
-    wrong = wrong or difference(ending_of(folder), expected, has_ledger=not fault.ledger_may_lose)
+    wrong = wrong or difference(ending_of(folder), expected, has_ledger=True)
     how = "went on" if ended else "damaged between" if fault.damage else f"ended with {code}"
     return said, how, f"{wrong} {log[-300:] if wrong else ''}".strip()
 
@@ -324,7 +324,7 @@ FAULTS = [
     Fault("rng.safetensors missing", "rng.safetensors", damage=partial(remove, "rng.safetensors")),
     Fault("every checkpoint torn", "is damaged", damage=damage_all),
     Fault("half a checkpoint left by a kill", "", damage=leave_half),
-    Fault("ledger overwritten", "is kept as", damage=overwrite_ledger, ledger_may_lose=True),
+    Fault("ledger overwritten", "is kept as", damage=overwrite_ledger),
     Fault("clock a day back", "", strike=partial(turn_clock, -24)),
     Fault("clock a year ahead", "", strike=partial(turn_clock, 24 * 365)),
     Fault("loss is NaN for good", "5 steps in a row", strike=no_numbers),

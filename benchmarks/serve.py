@@ -34,12 +34,12 @@ BATCH = 50
 
 
 @contextlib.contextmanager
-def server(run: str) -> Iterator[str]:
+def server(run: str, rate: float = 0.0) -> Iterator[str]:
     """The service in a process of its own, while the block lasts."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "forerun", "serve", run, "--port", str(port), "--no-store"]
+    command = [sys.executable, "-m", "forerun", "serve", run, "--port", str(port), "--no-store", "--rate", str(rate)]
     process = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:

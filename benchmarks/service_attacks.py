@@ -4,7 +4,8 @@
 
 Starts `forerun serve RUN` on a free port of 127.0.0.1 and prints one row an attack: how many tried, how many got an
 answer that they must not get, and when the last connection was dropped. Then clients that behave, while half-sent
-requests are held open. One table and one JSON line; exit code 4 where an attack got something.
+requests are held open, and beside a flood from another address, which may get its rate and no more. One table and one
+JSON line; exit code 4 where an attack got something.
 """
 
 import argparse
@@ -14,13 +15,19 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from urllib.parse import urlparse
 
 from benchmarks.serve import server
 
-METHOD = 1
+from forerun.infer.request_rate import BURST, PER_SECOND
+
+METHOD = 2
+FLOOD = 1500
+FLOODER = "127.0.0.3"
+"""Its own address, so that it takes nothing from the others."""
 HALF_SENT = 60
 """Below what one address may hold, so that who behaves is answered meanwhile."""
 LONGEST_SECONDS = 40.0
@@ -41,12 +48,13 @@ class Attack:
     tried: int
     got_something: int
     last_dropped_seconds: float | None = None
+    refused: int | None = None
 
 
-def answer(place: tuple[str, int], request: bytes) -> bytes:
+def answer(place: tuple[str, int], request: bytes, source: str = "127.0.0.1") -> bytes:
     """What the service says before it closes, or after five seconds."""
     content = b""
-    with contextlib.suppress(OSError), socket.create_connection(place, 5) as connection:
+    with contextlib.suppress(OSError), socket.create_connection(place, 5, (source, 0)) as connection:
         connection.sendall(request)
         connection.settimeout(5)
         while b"\r\n\r\n" not in content and (chunk := connection.recv(4096)):
@@ -88,6 +96,17 @@ def half_sent(place: tuple[str, int], name: str, request: bytes, number: int) ->
     return Attack(name, number, left, dropped)
 
 
+def flood(place: tuple[str, int], number: int) -> Attack:
+    """Requests as fast as one client can: those answered beyond its rate, or refused without a word of when to come."""
+    start, counts = time.monotonic(), Counter[str]()
+    for _ in range(number):
+        content = answer(place, b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", FLOODER)
+        is_right = status(content) == 429 and b"retry-after" in content.lower()
+        counts["refused" if is_right else "answered"] += 1
+    allowed = BURST + PER_SECOND * (time.monotonic() - start) + 1
+    return Attack("flood", number, max(0, round(counts["answered"] - allowed)), None, counts["refused"])
+
+
 def behaving(address: str, number: int) -> dict[str, float]:
     """Seconds to an answer of clients that behave, eight at a time."""
     import httpx2
@@ -111,7 +130,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     options = parser.parse_args()
     head = b"POST /v1/detect HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    with server(options.run) as address:
+    with server(options.run, PER_SECOND) as address:
         place = (urlparse(address).hostname or "", urlparse(address).port or 0)
         attacks = foreign(place)
         attacks.append(half_sent(place, "100 half heads", b"GET / HTTP/1.1\r\nHost: 127", 100))
@@ -124,14 +143,20 @@ def main() -> None:
         holder.start()
         time.sleep(0.5)
         loaded = behaving(address, options.requests)
+        with ThreadPoolExecutor(1) as pool:
+            flooding = pool.submit(flood, place, FLOOD)
+            flooded = behaving(address, options.requests // 4)
+        attacks.append(flooding.result())
     print(f"{'attack':22} {'tried':>6} {'got something':>13} {'last dropped after':>18}")
     for attack in attacks:
         dropped = "" if attack.last_dropped_seconds is None else f"{attack.last_dropped_seconds:.1f} s"
-        print(f"{attack.name:22} {attack.tried:6} {attack.got_something:13} {dropped:>18}")
-    for name, row in (("alone", quiet), ("beside half-sent ones", loaded)):
+        refused = "" if attack.refused is None else f", {attack.refused} refused with 429"
+        print(f"{attack.name:22} {attack.tried:6} {attack.got_something:13} {dropped:>18}{refused}")
+    for name, row in (("alone", quiet), ("beside half-sent ones", loaded), ("beside a flood", flooded)):
         times = f"p50 {row['p50']:.3f} s, p99 {row['p99']:.3f} s"
         print(f"{name:22} {row['requests']:6} requests, {row['errors']} errors, {times}")
-    print(json.dumps({"method": METHOD, "attacks": [asdict(a) for a in attacks], "alone": quiet, "beside": loaded}))
+    print(json.dumps({"method": METHOD, "attacks": [asdict(a) for a in attacks], "alone": quiet, "beside": loaded,
+                      "flooded": flooded}))  # fmt: skip
     sys.exit(4 if any(attack.got_something for attack in attacks) else 0)
 
 

@@ -13,7 +13,7 @@ import requests
 from hypothesis import HealthCheck, Phase, given, settings
 
 from forerun.recipes.code_detector.embedding.test_vectors import untrained
-from forerun.recipes.code_detector.service.app import make_app
+from forerun.recipes.code_detector.service.app import ServiceLimits, make_app
 from forerun.recipes.code_detector.service.store import PredictionStore
 from forerun.recipes.code_detector.service.test_app import FakeDetector
 from service_driver import serving
@@ -35,7 +35,8 @@ def detector():
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     store = PredictionStore(f"sqlite:///{tmp_path_factory.mktemp('s')}/p.sqlite", keep_code=True)
-    with serving(make_app(detector(), store=store, embedding=untrained())) as url:
+    limits = ServiceLimits(requests_per_second=0)  # one client asks thousands
+    with serving(make_app(detector(), limits=limits, store=store, embedding=untrained())) as url:
         yield url
 
 

@@ -65,9 +65,13 @@ def test_an_end_of_sequence_beyond_the_vocabulary_pads_nothing():
     assert forecast("starcoder2-3b", "sequence-classification").parameters.total > 3e9
 
 
-def test_packed_weights_are_not_sharded_here():
-    with pytest.raises(NotSupported, match="this version does not shard packed weights"):
-        forecast("tiny-llama", adapter={"kind": "lora"}, quantization="nf4", parallel=FSDP)
+def test_packed_weights_are_sharded():
+    copies, shards = (
+        forecast("tiny-llama", adapter={"kind": "lora"}, quantization="nf4", parallel=p) for p in (DDP, FSDP)
+    )
+    assert shards.memory.breakdown.parameter_bytes < 0.6 * copies.memory.breakdown.parameter_bytes
+    with pytest.raises(NotSupported, match="those of 8 bits in none"):
+        forecast("tiny-llama", adapter={"kind": "lora"}, quantization="int8", parallel=FSDP)
 
 
 def test_a_step_is_no_shorter_than_a_micro_batch():

@@ -23,6 +23,7 @@
     ├── LedgerConflict(RuntimeError)         a ledger row would be rewritten or contradicts another
     ├── LedgerNotWritten(OSError)            the ledger's disk is full, or it may not be written
     ├── RunNotFound(LookupError)             the ledger has no such run
+    ├── RunBusy(RuntimeError)                another process trains the run
     ├── RecipeNotFound(LookupError)          no such recipe
     └── ExtensionConflict(RuntimeError)      two installed packages use one name
 
@@ -142,6 +143,10 @@ class LedgerNotWritten(ForerunError, OSError):
 
 class RunNotFound(ForerunError, LookupError):
     """The ledger has no run of that id."""
+
+
+class RunBusy(ForerunError, RuntimeError):
+    """Another process trains the run."""
 
 
 class RecipeNotFound(ForerunError, LookupError):

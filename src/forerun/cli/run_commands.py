@@ -1,4 +1,4 @@
-"""Commands that train and look back: `train`, `run`, `runs`, `runs prune`, `report`, `evaluate`, `export`."""
+"""Commands that train and look back: `train`, `run`, `runs`, `report`, `evaluate`, `export`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forerun.settings.schema import Settings
 
 RUN_SCHEMA, RUNS_SCHEMA, EXPORT_SCHEMA = "forerun.run/1", "forerun.runs/1", "forerun.exported/1"
-PRUNE_SCHEMA = "forerun.prune/1"
+PRUNE_SCHEMA, REBUILD_SCHEMA = "forerun.prune/1", "forerun.rebuild/1"
 
 ResumeOption = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run, or `last`.")]
 LogOption = Annotated[
@@ -43,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
     of_runs = typer.Typer(invoke_without_command=True)
     of_runs.callback()(runs)
     of_runs.command()(prune)
+    of_runs.command()(rebuild)
     app.add_typer(of_runs, name="runs")
 
 
@@ -154,7 +155,7 @@ def runs(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """List the latest runs of the ledger; `runs prune` removes checkpoints of old ones."""
+    """List the latest runs of the ledger; `runs prune` removes checkpoints, `runs rebuild` brings lost rows back."""
     if context.invoked_subcommand is not None:
         return
     from rich.console import Console
@@ -196,6 +197,26 @@ def prune(
         print_json({"schema": PRUNE_SCHEMA, "is_dry_run": is_dry, "bytes_that_go": bytes_that_go(items), "items": rows})
     else:
         Console().print(result_table(prune_table(items, is_dry=is_dry)))
+
+
+def rebuild(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of runs.")] = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """Bring runs back into a ledger that was lost or damaged, from what each run keeps in its own folder."""
+    from dataclasses import asdict
+
+    from forerun.ledger.store import open_ledger
+
+    with open_ledger(ledger_url()) as ledger:
+        back = ledger.rebuild(folder)
+    if not back.folders:
+        raise InvalidSettings(f"FOLDER: one with folders of runs; found none with rows of a ledger in {folder}.")
+    if as_json:
+        print_json({"schema": REBUILD_SCHEMA, **asdict(back)})
+    else:
+        lost = f" {back.lines_lost} lines cannot be read." if back.lines_lost else ""
+        typer.echo(f"{back.runs} runs and {back.rows} rows came back from {back.folders} folders.{lost}")
 
 
 def report(run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None) -> None:

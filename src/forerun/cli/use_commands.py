@@ -19,6 +19,9 @@ PREDICTED_SCHEMA, GENERATED_SCHEMA = "forerun.predicted/1", "forerun.generated/1
 LOCAL = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "FORERUN_SERVE_TOKEN"
 
+RateOption = Annotated[
+    float, typer.Option("--rate", min=0, help="Requests a second of one address; 0, as behind a proxy: any number.")
+]
 NewTokensOption = Annotated[int, typer.Option("--new-tokens", min=1, help="At most so many tokens.")]
 TemperatureOption = Annotated[float, typer.Option("--temperature", min=0, max=2, help="0 takes the likeliest token.")]
 TopPOption = Annotated[float, typer.Option("--top-p", min=0.01, max=1, help="Draw from tokens with this probability.")]
@@ -147,8 +150,10 @@ def _say(writer: "Writer", messages: list[dict[str, str]], sampling: "Sampling")
     return "".join(pieces)
 
 
-def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: str | None) -> None:
+def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: str | None, rate: float) -> None:
     """Serve a model that was trained on own data, from `folder` or its run's; until stopped.
+
+    `rate` is how many requests a second one address may send; 0 for any number.
 
     Raises:
         InvalidSettings: others can reach `host`, and there is no token.
@@ -157,7 +162,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     """
     try:
         from forerun.infer.listener import announce, listen
-        from forerun.serving.app import make_text_app
+        from forerun.serving.app import TextServiceLimits, make_text_app
     except ImportError as error:
         raise MissingExtra(
             f"serve: needs FastAPI and uvicorn; importing {error.name} failed. Install them with: pip install "
@@ -169,7 +174,10 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     trained = open_trained(folder) if folder is not None else _trained_model(row)
     rows = RowModel(trained) if trained.facts.workload in KINDS else None
     writer = None if rows is not None else _writer_of(trained, row.name)
-    app = make_text_app(row.name, writer=writer, rows=rows, hosts=(host,) if host in LOCAL else None, token=token)
+    app = make_text_app(
+        row.name, writer=writer, rows=rows, hosts=(host,) if host in LOCAL else None, token=token,
+        limits=TextServiceLimits(requests_per_second=rate),
+    )  # fmt: skip
     path = "/v1/classify" if rows is not None else "/v1/completions"
     path = "/v1/embeddings" if rows is not None and rows.kind == "vectors" else path
     path = "/v1/chat/completions" if writer is not None and writer.is_chat else path

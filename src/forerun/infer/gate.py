@@ -1,4 +1,4 @@
-"""Checks of every request before anything reads it (name, origin, token, size), and headers of every answer.
+"""Checks of every request before anything reads it (rate, name, origin, token, size), and headers of every answer.
 
 A page of another site can make its own name resolve to this machine and then read answers (DNS rebinding), so a request
 must call the service by one of its own names, and an `Origin`, where there is one, must be one of them too.
@@ -10,11 +10,14 @@ import asyncio
 import contextlib
 import hmac
 import json
+import math
 import time
 from collections.abc import Collection
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forerun.infer.request_rate import RequestRate, client_of
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 OPEN_PATHS = {"/", "/page.js", "/page.css"}
@@ -41,23 +44,26 @@ class BodyRefused(Exception):
 
 
 class Gate:
-    """ASGI middleware: names it may be called by (all where `hosts` is None), token, size of the body, headers."""
+    """ASGI middleware: how often one address may ask (any where `rate` is None), names it may be called by (all where
+    `hosts` is None), token, size of the body, headers.
+    """
 
     def __init__(
         self, app: ASGIApp, most_bytes: int, token: str | None = None, hosts: Collection[str] | None = None,
-        read_seconds: float = READ_SECONDS,
+        read_seconds: float = READ_SECONDS, rate: RequestRate | None = None,
     ):  # fmt: skip
-        self.app, self.most_bytes, self.read_seconds = app, most_bytes, read_seconds
+        self.app, self.most_bytes, self.read_seconds, self.rate = app, most_bytes, read_seconds, rate
         self.hosts = None if hosts is None else {name.lower() for name in (*hosts, *LOCAL_NAMES)}
         self.token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or answer 400, 401, 403, 408 or 413."""
+        """Pass on, or answer 400, 401, 403, 408, 413 or 429."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        refusal = self._refusal(scope["path"], headers)
+        wait_seconds = 0.0 if self.rate is None else self.rate.wait_seconds(client_of(scope))
+        refusal = (429, too_often(wait_seconds)) if wait_seconds else self._refusal(scope["path"], headers)
         started, is_whole = False, False
         problem: tuple[int, str] | None = None
 
@@ -71,7 +77,7 @@ class Gate:
             await send(message)
 
         if refusal is not None:
-            await _say(sending, *refusal)
+            await _say(sending, *refusal, wait_seconds)
             return
         read, until = 0, time.monotonic() + self.read_seconds
 
@@ -132,11 +138,18 @@ def _host_name(text: str) -> str:
     return (text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0]).lower()
 
 
-async def _say(send: Send, status: int, problem: str) -> None:
+def too_often(wait_seconds: float) -> str:
+    """What a client reads that asks too often."""
+    return f"Too many requests from this address. The next one is answered in {math.ceil(wait_seconds)} s."
+
+
+async def _say(send: Send, status: int, problem: str, wait_seconds: float = 0.0) -> None:
     body = json.dumps({"problem": problem, "where": []}).encode()
     headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 408:
         headers.append((b"connection", b"close"))
+    if wait_seconds:
+        headers.append((b"retry-after", str(math.ceil(wait_seconds)).encode()))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -62,7 +62,8 @@ class DamagedLedger:
                 connection.commit()
         warnings.warn(
             f"The ledger {self.path} was damaged ({self.problem}). It is kept as {self.aside.name}; a new one has the "
-            f"{count} rows that could still be read.",
+            f"{count} rows that could still be read. What it misses of runs comes back from their folders with "
+            f"forerun runs rebuild.",
             LedgerDamage,
             stacklevel=3,
         )

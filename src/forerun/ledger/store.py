@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, NoSuchM
 from forerun.errors import LedgerConflict, LedgerNotWritten, RunNotFound, UserNote, nearest
 from forerun.experience import DeviceCalibration, StepObservation
 from forerun.ledger.damage import aside_if_damaged
+from forerun.ledger.journal import Journals, RebuiltRuns, rebuild
 from forerun.ledger.place import default_url as default_url
 from forerun.ledger.tables import (
     BUSY_SECONDS,
@@ -106,6 +107,7 @@ class Ledger:
         self._engine = engine
         self._waiting: list[dict[str, Any]] = []
         self._attempts: dict[str, int] = {}
+        self._journals = Journals(engine)
 
     def __enter__(self) -> "Ledger":
         return self
@@ -221,11 +223,7 @@ class Ledger:
 
     def runs(self, limit: int = 20) -> list[RunRow]:
         """The latest runs, newest first, in the order that they were entered: clocks are put back."""
-        begun = sa.select(EVENTS.c.run_id, sa.func.min(EVENTS.c.number).label("place")).group_by(EVENTS.c.run_id)
-        places = begun.subquery()
-        query = sa.select(RUNS).outerjoin(places, RUNS.c.id == places.c.run_id).limit(limit)
-        query = query.order_by(places.c.place.desc().nulls_last(), RUNS.c.started_at.desc(), RUNS.c.id.desc())
-        return [self._row(row) for row in self._read(query)]
+        return [self._row(row) for row in self._read(_newest_first().limit(limit))]
 
     def run(self, run_id: str) -> RunRow:
         """The run of an id, a unique beginning of one, or `last`.
@@ -265,9 +263,8 @@ class Ledger:
 
     def outcomes(self, gpu: str, limit: int = 50) -> list[OutcomeRow]:
         """Forecast and measurement of the latest finished runs and observations on a device, each newest first."""
-        query = sa.select(RUNS).where(RUNS.c.gpu == gpu).order_by(RUNS.c.started_at.desc(), RUNS.c.id.desc())
         pairs = []
-        for row in self._read(query.limit(limit)):
+        for row in self._read(_newest_first().where(RUNS.c.gpu == gpu).limit(limit)):
             forecast, measurement = self.forecast(row.id), self.measurement(row.id)
             if forecast is not None and measurement is not None:
                 pairs.append(OutcomeRow(row.id, row.settings, forecast, measurement))
@@ -288,6 +285,17 @@ class Ledger:
         latest = {row.step: row.report for row in self._read(query)}
         return [StepReport.model_validate(latest[step]) for step in sorted(latest)]
 
+    def rebuild(self, root: Path) -> RebuiltRuns:
+        """Bring back what the folders of runs below `root` have and this ledger has not.
+
+        Raises:
+            LedgerNotWritten: it cannot be written.
+        """
+        try:
+            return rebuild(self._engine, root)
+        except OperationalError as error:
+            raise self._not_written(error) from error
+
     def _row(self, row: Any) -> RunRow:
         latest = sa.select(EVENTS.c.kind).where(EVENTS.c.run_id == row.id).order_by(EVENTS.c.number.desc()).limit(1)
         state = next((event_row.kind for event_row in self._read(latest)), "started")
@@ -304,19 +312,37 @@ class Ledger:
         return [(row.name, row.document) for row in self._read(query.order_by(DOCUMENTS.c.name))]
 
     def _write(self, table: sa.Table, rows: Iterable[dict[str, Any]], what: str) -> None:
+        rows = list(rows)
         try:
             with self._engine.begin() as connection:
-                connection.execute(table.insert(), list(rows))
+                if table is EVENTS:  # their numbers are the order of the ledger, which a journal keeps
+                    answers = [connection.execute(table.insert().values(**row)) for row in rows]
+                    numbers = [answer.inserted_primary_key for answer in answers]
+                    rows = [{**row, "number": key[0] if key else None} for row, key in zip(rows, numbers, strict=True)]
+                else:
+                    connection.execute(table.insert(), rows)
         except IntegrityError as error:
             raise LedgerConflict(
                 f"The ledger already has {what}, and rows are never rewritten. Start a new run instead."
             ) from error
         except OperationalError as error:
-            raise LedgerNotWritten(
-                f"The ledger {self._engine.url.render_as_string()} cannot be written: {error.orig}. Free space or "
-                f"change permissions there, or set FORERUN_LEDGER to another place."
-            ) from error
+            raise self._not_written(error) from error
+        self._journals.add(table, rows)
+
+    def _not_written(self, error: OperationalError) -> LedgerNotWritten:
+        return LedgerNotWritten(
+            f"The ledger {self._engine.url.render_as_string()} cannot be written: {error.orig}. Free space or "
+            f"change permissions there, or set FORERUN_LEDGER to another place."
+        )
 
     def _read(self, query: Any) -> list[Any]:
         with self._engine.connect() as connection:
             return list(connection.execute(query))
+
+
+def _newest_first() -> Any:
+    """Runs in the order that they were entered, which the numbers of their events keep."""
+    begun = sa.select(EVENTS.c.run_id, sa.func.min(EVENTS.c.number).label("place")).group_by(EVENTS.c.run_id)
+    places = begun.subquery()
+    query = sa.select(RUNS).outerjoin(places, RUNS.c.id == places.c.run_id)
+    return query.order_by(places.c.place.desc().nulls_last(), RUNS.c.started_at.desc(), RUNS.c.id.desc())

@@ -57,26 +57,32 @@ def replay_on_card(
     others[tuple(blocks)] = roomy
     needed_bytes = roomy.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative
     if needed_bytes <= total:
-        return CardReplay(roomy, True, _range(roomy, device, trace, trace.paged_bytes, needed_bytes), False)
+        return CardReplay(roomy, True, _range(roomy, device, trace, needed_bytes), False)
     try:
         replay(total * (1 - MARGIN_SHARE) - context.conservative)
         cramped = replay(total - context.expected)
     except SimulatedOutOfMemory:
-        return CardReplay(roomy, False, _range(roomy, device, trace, 0, needed_bytes), False)
-    return CardReplay(cramped, True, _range(cramped, device, trace, trace.paged_bytes, total), True)
+        return CardReplay(roomy, False, _range(roomy, device, trace, needed_bytes), False)
+    return CardReplay(cramped, True, _range(cramped, device, trace, total), True)
 
 
 def _outside(trace: Trace, device: Device) -> Range:
     return outside_bytes(device, trace.world_size)
 
 
-def _range(memory: MemoryReplay, device: Device, trace: Trace, paged_bytes: int, conservative: float) -> Range:
+def _range(memory: MemoryReplay, device: Device, trace: Trace, conservative: float) -> Range:
+    """Three scenarios of what the driver shows; in each, managed memory takes of the card what the others leave.
+
+    Room for it at the conservative number only, in all three, would let less be shown where more is reserved.
+    """
     context = _outside(trace, device)
-    room = device.memory_bytes - conservative
-    resident = max(0.0, min(paged_bytes, room))
-    expected = memory.peak_reserved_bytes + context.expected + resident
+    expected = memory.peak_reserved_bytes + context.expected
+
+    def with_managed(needed_bytes: float) -> float:
+        return needed_bytes + max(0.0, min(trace.paged_bytes, device.memory_bytes - needed_bytes))
+
     return Range(
         optimistic=min(memory.peak_allocated_bytes + context.optimistic, expected),
-        expected=expected,
-        conservative=max(expected, conservative + resident),
+        expected=with_managed(expected),
+        conservative=with_managed(max(expected, conservative)),
     )

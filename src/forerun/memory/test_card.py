@@ -49,6 +49,17 @@ def test_managed_memory_counts_only_while_there_is_room():
     assert full.device_bytes.conservative <= T4.memory_bytes + MIB
 
 
+def test_more_is_never_shown_as_less_beside_managed_memory():
+    shown = []
+    for sixteenths in range(64, 264):  # from 4 GiB to what no T4 has
+        trace = growing([sixteenths / 16])
+        trace.paged_bytes = 6 * GIB
+        shown.append(replay_on_card(trace, T4).device_bytes)
+    for name in ("optimistic", "expected", "conservative"):
+        values = [getattr(one, name) for one in shown]
+        assert values == sorted(values), name
+
+
 def test_an_old_cuda_leaves_less_of_the_card():
     assert replay_on_card(growing([22.3]), device("rtx-3090")).fits
     assert not replay_on_card(growing([22.3]), device("rtx-3090", "11.3")).fits

@@ -19,6 +19,7 @@ from pathlib import Path
 from forerun.ledger.store import Ledger, RunRow
 from forerun.records import Record
 from forerun.report.tables import ResultTable
+from forerun.runs.folder_lock import trains_elsewhere
 from forerun.runs.run import run_folder
 from forerun.train.best import BEST
 from forerun.train.checkpoint_files import remove_folder
@@ -107,6 +108,7 @@ def _run_items(ledger: Ledger, root: Path, policy: PrunePolicy, now: float) -> I
         reason = (
             f"one of the newest {policy.keep} runs" if place < policy.keep
             else f"written within {policy.days:g} days" if unused_seconds < policy.days * DAY
+            else "a process trains it" if trains_elsewhere(folder)
             else "may still be training" if _may_train(row) and unused_seconds < DAY
             else f"newest {row.name} that passed" if row.id in passed
             else _reference(row.id, texts)

@@ -18,6 +18,7 @@ from forerun.hardware.catalogue import Device
 from forerun.ledger.store import Ledger, RunRow
 from forerun.records import Forecast, Measurement, Range, StepReport, Verdict
 from forerun.runs.eta import TimeLeft
+from forerun.runs.folder_lock import only_process
 from forerun.runs.recipe import Experiment, Judgement
 from forerun.runs.trackers import tracking
 from forerun.settings.schema import Settings
@@ -86,16 +87,18 @@ def run_experiment(
 
     Raises:
         NothingFits: the forecast says it does not fit.
+        RunBusy: another process trains the run to resume.
         Interrupted: stopped on request; the run can be resumed.
     """
     listener = listener or RunListener()
-    if resume is None:
-        run_id, forecast = begin_run(experiment, device, ledger, root, listener)
-    else:
-        run_id, forecast = continue_run(experiment, ledger, resume)
-        listener.forecast_made(forecast)
-    with tracking(run_folder(ledger.run(run_id)), run_id, trackers, forecast) as track:
-        measurement, judgement = train_and_judge(experiment, device, ledger, run_id, listener, forecast, track)
+    begun = None if resume is not None else begin_run(experiment, device, ledger, root, listener)
+    row = ledger.run(begun[0] if begun else resume or "")
+    with only_process(run_folder(row)):
+        run_id, forecast = begun or continue_run(experiment, ledger, row.id)
+        if begun is None:
+            listener.forecast_made(forecast)
+        with tracking(run_folder(row), run_id, trackers, forecast) as track:
+            measurement, judgement = train_and_judge(experiment, device, ledger, run_id, listener, forecast, track)
     verdict = verify(run_id, forecast, measurement, experiment.criteria)
     ledger.record_verdict(run_id, verdict)
     ledger.record_event(run_id, "verified")

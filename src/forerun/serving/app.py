@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from forerun.errors import ForerunError
 from forerun.infer.batching import Batcher, QueueFull
 from forerun.infer.gate import Gate
+from forerun.infer.request_rate import PER_SECOND, rate_of
 from forerun.serving.messages import ChatRequest, ClassifyRequest, CompletionRequest, EmbeddingRequest, TextRequest
 from forerun.serving.writing import Sampling, Writer, Writing
 
@@ -52,6 +53,8 @@ class TextServiceLimits:
     """Texts that wait while one is written."""
     rows: int = 32
     """Rows in one batch of labels or vectors."""
+    requests_per_second: float = PER_SECOND
+    """Of one address; 0 for any number."""
 
 
 class Busy(Exception):
@@ -126,7 +129,8 @@ def make_text_app(
     if rows is not None and batcher is not None:
         _add_rows(app, name, rows.kind, batcher)
     _add_errors(app)
-    app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts)  # type: ignore[arg-type]
+    rate = rate_of(limits.requests_per_second)
+    app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts, rate=rate)  # type: ignore[arg-type]
     return app
 
 

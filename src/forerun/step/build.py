@@ -86,7 +86,11 @@ def _prepared(settings: Settings, workload: Workload, *, pretrained: bool) -> nn
         warnings.filterwarnings("ignore", PEFT_PATTERN_WARNING, RuntimeWarning)
         warnings.filterwarnings("ignore", PEFT_OLD_NAME_WARNING, FutureWarning)
         if settings.quantization != "none":
-            quantize(model, settings.quantization, policy_of(settings).compute_dtype)
+            compute_dtype = policy_of(settings).compute_dtype
+            # packed weights are gathered as they are only where they have the dtype of what is computed with
+            # (bnb_4bit_quant_storage, https://huggingface.co/docs/bitsandbytes/fsdp_qlora); else FSDP would cast them
+            storage = compute_dtype if settings.parallel.kind == "fsdp" else torch.uint8
+            quantize(model, settings.quantization, compute_dtype, storage)
         if settings.kbit_preparation:
             prepare_for_kbit_training(model)
         if settings.adapter.kind == "lora" and not is_ready:
@@ -104,7 +108,10 @@ def prepare_for_kbit_training(model: nn.Module) -> None:
     """Cast what is not packed to fp32, as peft's function of that name does; recomputation is a setting of its own."""
     from peft import prepare_model_for_kbit_training
 
+    packed = [(layer, layer.weight.dtype) for layer in model.modules() if isinstance(layer, QuantizedLinear)]
     prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    for layer, dtype in packed:  # peft/utils/other.py (0.21) leaves bitsandbytes' own class of weights alone
+        layer.weight.data = layer.weight.data.to(dtype)
 
 
 def freeze(model: nn.Module, settings: Settings) -> None:

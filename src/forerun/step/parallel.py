@@ -29,7 +29,7 @@ def refuse_unsupported(settings: Settings) -> None:
     """Refuse what cannot be sharded.
 
     Raises:
-        NotSupported: FSDP with quantised weights, or with an optimizer that looks at whole matrices.
+        NotSupported: FSDP with weights in 8 bits, or with an optimizer that looks at whole matrices.
     """
     if settings.parallel.kind != "fsdp":
         return
@@ -43,11 +43,10 @@ def refuse_unsupported(settings: Settings) -> None:
             f"compile: sharded blocks are not compiled by this version; found {settings.compile!r} with "
             f"parallel.kind='fsdp'. Set compile to none, or parallel.kind to ddp."
         )
-    if settings.quantization != "none":
+    if settings.quantization == "int8":
         raise NotSupported(
-            f"parallel.kind: this version does not shard packed weights, as bitsandbytes can (bnb_4bit_quant_storage); "
-            f"found 'fsdp' with quantization={settings.quantization!r}. Set parallel.kind to ddp, which holds all of "
-            f"them on every device, or quantization to none."
+            "parallel.kind: bitsandbytes stores weights of 4 bits in a dtype that FSDP can shard, and those of 8 bits "
+            "in none; found 'fsdp' with quantization='int8'. Set quantization to nf4, or parallel.kind to ddp."
         )
     if settings.optimizer.name not in SHARDED_OPTIMIZERS:
         raise NotSupported(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils.flop_counter import register_flop_formula
 
-from forerun.errors import MissingExtra
+from forerun.errors import MissingExtra, NotSupported
 
 Kind = Literal["int8", "nf4", "nf4-double"]
 BLOCK, SCALE_BLOCK = 64, 256
@@ -82,11 +82,12 @@ class Linear4bit(QuantizedLinear):
         compute_dtype: torch.dtype,
         *,
         double: bool,
+        storage: torch.dtype = torch.uint8,
     ):
         super().__init__(in_features, out_features, bias, compute_dtype)
         elements = in_features * out_features
         scales = -(-elements // BLOCK)
-        packed = torch.empty(-(-elements // 2), 1, dtype=torch.uint8)
+        packed = torch.empty(-(-elements // (2 * storage.itemsize)), 1, dtype=storage)
         self.weight = nn.Parameter(packed, requires_grad=False)
         self.has_outer_scales = double
         self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8 if double else torch.float32))
@@ -165,11 +166,14 @@ class _Multiply8bit(torch.autograd.Function):
         return torch.matmul(gradient.to(dtype), weight).view(ctx.shape), None, None
 
 
-def quantize(model: nn.Module, kind: Kind, compute_dtype: torch.dtype) -> nn.Module:
+def quantize(model: nn.Module, kind: Kind, compute_dtype: torch.dtype, storage: torch.dtype = torch.uint8) -> nn.Module:
     """Replace the linear layers of `model`, heads apart: by stand-ins where it has no values, else by bitsandbytes'.
+
+    `storage` is the dtype that packed weights of 4 bits have for others (`bnb_4bit_quant_storage`).
 
     Raises:
         MissingExtra: the step is to run and bitsandbytes is not installed.
+        NotSupported: the step is to run with packed weights that are no bytes.
     """
     heads = _heads(model)
     for parent in list(model.modules()):
@@ -180,7 +184,7 @@ def quantize(model: nn.Module, kind: Kind, compute_dtype: torch.dtype) -> nn.Mod
             if bias is not None:
                 bias.requires_grad_(False)
             build = _stand_in if _has_no_values(weight) else _real
-            setattr(parent, name, build(weight, bias, kind, compute_dtype))
+            setattr(parent, name, build(weight, bias, kind, compute_dtype, storage))
     if not any(_has_no_values(p) for p in model.parameters()):
         setattr(model, "is_loaded_in_8bit" if kind == "int8" else "is_loaded_in_4bit", True)  # noqa: B010 (for peft)
     return model
@@ -205,8 +209,11 @@ def unpacked_expert_bytes(model: nn.Module) -> int:
 
 def narrow_bytes(model: nn.Module) -> int:
     """Bytes of 16-bit weights that are not packed and not trained."""
+    packed = {id(layer.weight) for layer in model.modules() if isinstance(layer, QuantizedLinear)}
     return sum(
-        p.nbytes for p in model.parameters() if p.dtype in (torch.float16, torch.bfloat16) and not p.requires_grad
+        p.nbytes
+        for p in model.parameters()
+        if p.dtype in (torch.float16, torch.bfloat16) and not p.requires_grad and id(p) not in packed
     )
 
 
@@ -255,15 +262,24 @@ def _linear_weight(layer: nn.Module) -> Tensor:
     return weight.data if isinstance(layer, nn.Linear) else weight.data.t()
 
 
-def _stand_in(weight: Tensor, bias: nn.Parameter | None, kind: Kind, compute_dtype: torch.dtype) -> nn.Module:
+def _stand_in(
+    weight: Tensor, bias: nn.Parameter | None, kind: Kind, compute_dtype: torch.dtype, storage: torch.dtype
+) -> nn.Module:
     out_features, in_features = weight.shape
     with torch.device(weight.device):
         if kind == "int8":
             return Linear8bit(in_features, out_features, bias, compute_dtype)
-        return Linear4bit(in_features, out_features, bias, compute_dtype, double=kind == "nf4-double")
+        return Linear4bit(in_features, out_features, bias, compute_dtype, double=kind == "nf4-double", storage=storage)
 
 
-def _real(weight: Tensor, bias: nn.Parameter | None, kind: Kind, compute_dtype: torch.dtype) -> nn.Module:
+def _real(
+    weight: Tensor, bias: nn.Parameter | None, kind: Kind, compute_dtype: torch.dtype, storage: torch.dtype
+) -> nn.Module:
+    if storage != torch.uint8:
+        raise NotSupported(
+            "parallel.kind: a step with sharded packed weights is forecast, not run, by this version; found 'fsdp' "
+            f"with quantization={kind!r}. Train it with accelerate, or set parallel.kind to ddp."
+        )
     bnb = import_bitsandbytes("quantization")
     out_features, in_features = weight.shape
     if kind == "int8":

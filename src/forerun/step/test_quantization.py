@@ -8,13 +8,15 @@ from torch import nn
 
 import forerun
 from forerun.data.plan import BatchShape
-from forerun.errors import InvalidSettings, MissingExtra
+from forerun.errors import InvalidSettings, MissingExtra, NotSupported
 from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step, prepare_model
 from forerun.step.heads import generic_workload
+from forerun.step.parallel import transformer_blocks
 from forerun.step.quantization import Linear4bit, Linear8bit, QuantizedLinear, parameter_count, quantize
 from forerun.step.training_step import StepObserver
+from forerun.trace import Category
 from forerun.virtual.trace_step import trace_step
 
 KINDS = ("int8", "nf4", "nf4-double")
@@ -165,3 +167,31 @@ def test_a_quantised_step_does_the_arithmetic_of_one_that_is_not(kind):
     quantised = trace_step(settings_with(kind), generic_workload("causal-lm"), a100, shape)
     flops = [sum(trace.calls[op.call].flops for op in trace.ops) for trace in (plain, quantised)]
     assert flops[1] == pytest.approx(flops[0], rel=0.01)
+
+
+@pytest.mark.parametrize("changes", [{"precision": "bf16-true"}, {"kbit_preparation": True}], ids=["16 bits", "kbit"])
+def test_packed_weights_are_sharded_and_gathered_packed(changes):
+    """As bitsandbytes' bnb_4bit_quant_storage: shards and what is gathered have 4 bits a weight."""
+    settings = settings_with("nf4", parallel={"kind": "fsdp", "world_size": 2}, **changes)
+    whole, sharded = (
+        trace_step(each, generic_workload("causal-lm"), device("a100-40gb"), BatchShape(2, 16))
+        for each in (settings_with("nf4", **changes), settings)
+    )
+    with torch.device("meta"):
+        model = prepare_model(settings, generic_workload("causal-lm"), pretrained=False)
+    layers = [module for module in model.modules() if isinstance(module, Linear4bit)]
+    assert all(layer.weight.nbytes == layer.in_features * layer.out_features / 2 for layer in layers)
+    assert sharded.total_parameters == whole.total_parameters
+    held, shards = (sum(s.bytes for s in t.storages if s.owner is Category.PARAMETER) for t in (whole, sharded))
+    assert shards == pytest.approx(held / 2, rel=0.15), "all but the scales is halved"
+    (block, *_) = transformer_blocks(model)
+    gathered = {call.bytes_written for call in sharded.calls if "allgather" in call.name}
+    assert sum(p.nbytes for p in block.parameters()) in gathered
+
+
+def test_eight_bits_are_not_sharded_and_shards_are_not_run():
+    parallel = {"kind": "fsdp", "world_size": 2}
+    with pytest.raises(NotSupported, match="those of 8 bits in none"):
+        prepare_model(settings_with("int8", parallel=parallel), generic_workload("causal-lm"), pretrained=False)
+    with pytest.raises(NotSupported, match="is forecast, not run"):
+        quantize(nn.Sequential(nn.Linear(64, 64)), "nf4", torch.bfloat16, torch.bfloat16)

@@ -2,11 +2,15 @@
 
 A page of another site can make its own name resolve to this machine and read answers (DNS rebinding), or open a
 websocket to it, which browsers do not stop. So name and `Origin` of every request are looked at, of websockets too.
+One address may ask so often and not more (`infer/request_rate.py`).
 """
 
+import math
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
+
+from forerun.infer.request_rate import RequestRate, client_of
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 Scope = MutableMapping[str, Any]
@@ -15,20 +19,30 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class PageGate:
-    """ASGI middleware: refuses what is called by a name that is not in `hosts`, or comes from such a page."""
+    """ASGI middleware: refuses what has a name that is not in `hosts`, comes from such a page, or too often."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], hosts: Collection[str] = ()) -> None:
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], hosts: Collection[str] = (),
+        rate: RequestRate | None = None,
+    ) -> None:  # fmt: skip
         self.app, self.hosts = app, {name.lower().strip("[]") for name in (*hosts, *LOCAL_NAMES)}
+        self.rate = rate or RequestRate()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or answer 403; a websocket is closed before it is open."""
-        if scope["type"] not in ("http", "websocket") or not (problem := self._foreign(dict(scope["headers"]))):
+        """Pass on, or answer 403 or 429; a websocket is closed before it is open."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        wait_seconds = math.ceil(self.rate.wait_seconds(client_of(scope)))
+        problem = f"Too many requests; the next is answered in {wait_seconds} s." if wait_seconds else ""
+        if not (problem := problem or self._foreign(dict(scope["headers"]))):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
             headers = [(b"content-type", b"text/plain; charset=utf-8")]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            headers += [(b"retry-after", str(wait_seconds).encode())] if wait_seconds else []
+            await send({"type": "http.response.start", "status": 429 if wait_seconds else 403, "headers": headers})
             await send({"type": "http.response.body", "body": problem.encode()})
 
     def _foreign(self, headers: dict[bytes, bytes]) -> str:

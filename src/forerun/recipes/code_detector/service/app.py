@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 
 from forerun.infer.batching import Batcher, QueueFull
 from forerun.infer.gate import Gate
+from forerun.infer.request_rate import PER_SECOND, rate_of
 from forerun.recipes.code_detector.embedding.vectors import FileVectors
 from forerun.recipes.code_detector.service.comparing import (
     STATEMENT,
@@ -69,6 +70,8 @@ class ServiceLimits:
     batch: int = 32
     wait_seconds: float = 0.005
     comparing_threads: int = 2
+    requests_per_second: float = PER_SECOND
+    """Of one address; 0 for any number."""
 
 
 class Service:
@@ -221,7 +224,8 @@ def make_app(
     _add_detection(app, service)
     _add_similarity(app, service)
     _add_refusals(app)
-    app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts)  # type: ignore[arg-type]
+    rate = rate_of(limits.requests_per_second)
+    app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts, rate=rate)  # type: ignore[arg-type]
     return app
 
 

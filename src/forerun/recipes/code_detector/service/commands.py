@@ -8,7 +8,7 @@ import typer
 
 from forerun.cli.options import JsonOption, ledger_url, print_json
 from forerun.cli.run_commands import RunArgument, open_settings
-from forerun.cli.use_commands import LOCAL, TOKEN_VARIABLE, serve_run
+from forerun.cli.use_commands import LOCAL, TOKEN_VARIABLE, RateOption, serve_run
 from forerun.current_work import work
 from forerun.errors import InvalidSettings, MissingExtra
 from forerun.recipes.code_detector.embedding.commands import EmbeddingOption
@@ -40,6 +40,7 @@ def serve(
         float, typer.Option("--keep-days", min=0, help="Older predictions are deleted at the start.")
     ] = 90,
     no_store: Annotated[bool, typer.Option("--no-store", help="Remember nothing.")] = False,
+    rate: RateOption = 50.0,
     embedding: EmbeddingOption = None,
 ) -> None:
     """Serve a run: own data by OpenAI's paths, a detector with its page. FORERUN_SERVE_TOKEN: a token for all."""
@@ -54,7 +55,7 @@ def serve(
         )
     row = _row(run_id)
     if row.workload not in recipe_names():
-        serve_run(row, None, host, port, token)
+        serve_run(row, None, host, port, token, rate)
         return
     with work("reading the detector, and making what compares files"):
         detector = _detector(row)
@@ -67,7 +68,7 @@ def serve(
         err.print(f"Predictions go to {file}; {deleted_count} older than {keep_days:g} days deleted.")
     for sentence in detector.card.statement:
         err.print(f"- {sentence}")
-    _listen(host, port, detector=detector, token=token, store=store, embedding=trained)
+    _listen(host, port, detector=detector, token=token, store=store, embedding=trained, rate=rate)
 
 
 def _listen(
@@ -78,17 +79,19 @@ def _listen(
     token: str | None,
     store: "PredictionStore | None",
     embedding: "FileVectors",
+    rate: float,
 ) -> None:
     try:
         from forerun.infer.listener import announce, listen
-        from forerun.recipes.code_detector.service.app import make_app
+        from forerun.recipes.code_detector.service.app import ServiceLimits, make_app
     except ImportError as error:
         raise MissingExtra(
             f"serve: needs FastAPI and uvicorn; importing {error.name} failed. Install them with: pip install "
             f"'forerun[serve]'."
         ) from error
     hosts = (host,) if host in LOCAL else None  # others call it by names that are not known here, with a token
-    app = make_app(detector, token=token, store=store, embedding=embedding, hosts=hosts)
+    limits = ServiceLimits(requests_per_second=rate)
+    app = make_app(detector, limits=limits, token=token, store=store, embedding=embedding, hosts=hosts)
     announce("Detector", host, port)
     listen(app, host, port)
 
