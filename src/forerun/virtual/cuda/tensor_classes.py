@@ -137,15 +137,15 @@ def _as_subclass(tensor: Tensor, cls: type) -> Tensor:
 
 def _make_subclass(cls: type, data: Tensor, require_grad: bool = False, **options: Any) -> Tensor:
     """`Tensor._make_subclass`, of fake data too: how libraries make parameters of their own classes."""
-    if issubclass(cls, FakeTensor) and cls is not FakeTensor:  # copies are made by `type(parameter).__new__`
+    if issubclass(cls, FakeTensor) and cls is not FakeTensor:  # copies call `type(parameter).__new__`
         cls = cls.__bases__[0]
     if not isinstance(data, FakeTensor) or cls in _BARE:
         return _MAKE_SUBCLASS(cls, data, require_grad, **options)
-    made: Any = data.detach()
-    made._is_param = issubclass(cls, torch.nn.Parameter)
-    _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(made))
-    made.__class__ = fake_class(cls)
-    return made.requires_grad_() if require_grad else made
+    alias: Any = data.detach()
+    alias._is_param = issubclass(cls, torch.nn.Parameter)
+    _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(alias))
+    alias.__class__ = fake_class(cls)
+    return alias.requires_grad_() if require_grad else alias
 
 
 def replace_data(tensor: Tensor, new: Tensor) -> None:

@@ -109,6 +109,7 @@ def quantizing_without_values(trace: Trace) -> Iterator[None]:
         (functional, "prefetch_tensor", memory.prefetch_tensor),
         (functional, "fill", memory.fill),
     ]
+    changes += [(functional, "name2qmap", dict(functional.name2qmap))]  # code books without values stay here
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
