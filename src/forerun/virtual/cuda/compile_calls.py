@@ -47,6 +47,8 @@ class CompileCalls:
     """Functions that were not captured, with the reason."""
     breaks: list[str] = field(default_factory=list)
     """Reasons why graphs were cut; known at the end."""
+    on_call: Callable[[int, list[torch.Tensor]], None] | None = None
+    """Is told of each graph that is played, by its identity, with its tensors."""
     _players: dict[str, Callable[..., Any]] = field(default_factory=dict)
     """Backends by mode."""
     _imported: Imported = field(default_factory=Imported)
@@ -121,6 +123,8 @@ class CompileCalls:
         self.graphs.append(graph)
 
         def play(arguments: list[Any]) -> Any:
+            if self.on_call is not None:
+                self.on_call(id(graph), [each for each in arguments if isinstance(each, torch.Tensor)])
             with torch._C.DisableTorchFunction(), below_dispatcher():
                 results = graph(arguments)
             # inside, an operator's parts are apart: one that counts is taken as 0, and its mean as endless
