@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.compiled import AT_RANDOM_STATE, CompiledGraph, compiling_afresh, virtual_backend
-from forerun.virtual.cuda.capture import Imported, keep_guards, modules_as_imported
+from forerun.virtual.cuda.capture import Imported, keep_guards, modes_of_program, modules_as_imported
 from forerun.virtual.cuda.names import below_dispatcher
 from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.cuda.shadow import is_assumed
@@ -108,6 +108,7 @@ class CompileCalls:
         enter(compiling_afresh(fails_at_limit=False))
         convert = convert_frame.CatchErrorsWrapper.__call__
         enter(replaced(convert_frame.CatchErrorsWrapper, "__call__", self._capturing(convert)))
+        enter(replaced(torch._dynamo.utils, "set_torch_function_mode_stack", modes_of_program))
         enter(replaced(OptimizerVariable, "var_getattr", self._breaking_at_step(OptimizerVariable.var_getattr)))
 
     def _prepared(self, graph: CompiledGraph) -> Callable[[list[Any]], Any]:

@@ -133,7 +133,7 @@ class CudaDispatch(TorchDispatchMode):
             empty = pytree.tree_map_only(torch.Tensor, lambda each: torch.empty(0, dtype=each.dtype), args)
             work = func(*empty, **kwargs)
             self.recorder.record(func, args, kwargs, work)
-            as_if_alone(func, args)
+            as_if_alone(func, args, None)
             return work
         if not func._schema.is_mutable:
             outputs = self._recorded(func, args, kwargs, results_on_host(func, args, kwargs)[0])

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 
 aten = torch.ops.aten
 MOST_ELEMENTS = 2**20
@@ -171,7 +171,7 @@ def _after_exchange(name: str, args: Any, value: torch.Tensor) -> torch.Tensor |
         if name.endswith("::all_gather_into_tensor"):
             return value.repeat(int(args[1]), *[1] * (value.dim() - 1))
         if name.endswith("::all_to_all_single") and value.dim() and args[1] == args[2]:
-            group = distributed_c10d._resolve_process_group(args[3])
+            group = _resolve_process_group(args[3])
             parts = value.chunk(group.size())
             if len(parts) == group.size() and len({part.shape for part in parts}) == 1:
                 return parts[group.rank()].repeat(group.size(), *[1] * (value.dim() - 1))
