@@ -218,6 +218,13 @@ log_freq = 1
 TITAN_PARALLEL = {
     "sharded": [], "replicated": ["--parallelism.data_parallel_replicate_degree", "2"],
     "tensor": ["--parallelism.tensor_parallel_degree", "4"], "context": ["--parallelism.context_parallel_degree", "2"],
+    "tensor and replicated": [
+        "--parallelism.tensor_parallel_degree", "2", "--parallelism.data_parallel_replicate_degree", "2",
+    ],
+    "experts": [
+        "--model.name", "qwen3", "--model.flavor", "debugmodel_moe", "--parallelism.expert_parallel_degree", "4",
+        "--activation_checkpoint.mode", "full",
+    ],
 }  # fmt: skip
 TITAN_STAGES = {
     name: ["--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_schedule", name,

@@ -35,14 +35,14 @@ class CardMemory:
         for number, size in enumerate(workspace_bytes(device)):
             self._allocator.allocate(-1 - number, size)
 
-    def allocate(self, key: int, size: int) -> None:
-        """Give `size` bytes to the storage `key`.
+    def allocate(self, key: int, size: int, stream: int = 0) -> None:
+        """Give `size` bytes to the storage `key`, from the pool of `stream`.
 
         Raises:
             torch.OutOfMemoryError: the card is full, even with cached memory given back.
         """
         try:
-            self._allocator.allocate(key, size)
+            self._allocator.allocate(key, size, stream)
             self._sizes[key] = size
         except SimulatedOutOfMemory:
             raise self._full(size) from None

@@ -97,6 +97,20 @@ class Linear4bit(QuantizedLinear):
             self.register_buffer("outer_code", torch.empty(SCALE_CODE_LENGTH))
             self.register_buffer("offset", torch.empty(()))
 
+    @classmethod
+    def of(
+        cls, packed: Tensor, shape: torch.Size, scales: Tensor, code: Tensor, outer: tuple[Tensor, ...] | None
+    ) -> "Linear4bit":
+        """The layer of a packed weight of `shape` (out, in); `outer`: scales of the scales, their code and offset."""
+        layer = cls.__new__(cls)
+        QuantizedLinear.__init__(layer, shape[1], shape[0], None, torch.bfloat16)
+        layer.weight = nn.Parameter(packed, requires_grad=False)
+        layer.has_outer_scales = outer is not None
+        names = ("outer_scales", "outer_code", "offset")
+        for name, tensor in [("scales", scales), ("code", code), *zip(names, outer or (), strict=False)]:
+            layer.register_buffer(name, tensor)
+        return layer
+
     def forward(self, input: Tensor) -> Tensor:
         """(…, in) → (…, out) in the dtype of the input, computed in `compute_dtype`."""
         bias = None if self.bias is None else self.bias.to(self.compute_dtype)
@@ -132,6 +146,15 @@ class Linear8bit(QuantizedLinear):
         super().__init__(in_features, out_features, bias, compute_dtype)
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=torch.int8), requires_grad=False)
         self.register_buffer("scales", torch.empty(out_features))
+
+    @classmethod
+    def of(cls, rows: Tensor, scales: Tensor) -> "Linear8bit":
+        """The layer of a weight (out, in) that is in 8 bits already, with a scale for each of its rows."""
+        layer = cls.__new__(cls)
+        QuantizedLinear.__init__(layer, rows.shape[1], rows.shape[0], None, torch.bfloat16)
+        layer.weight = nn.Parameter(rows, requires_grad=False)
+        layer.register_buffer("scales", scales)
+        return layer
 
     def forward(self, input: Tensor) -> Tensor:
         """(…, in) → (…, out) in the dtype of the input."""

@@ -85,6 +85,8 @@ class AttentionCall:
     """Several query heads share a key head by request (`enable_gqa`); else head counts that differ are broadcast."""
     dimensions: int = 4
     """Of query, key and value where all have as many, else 0."""
+    same_batch: bool = True
+    """Query, key and value have as many rows; else the one that has fewer is broadcast."""
     mask_needs_gradient: bool = False
     """The mask is learned, as T5's bias of relative positions is."""
 
@@ -106,6 +108,7 @@ def why_math(call: AttentionCall, target: AttentionTarget) -> str:
     alignment = 8 if call.dtype in HALF else 4
     reasons = [
         (call.dimensions != 4, "query, key and value do not all have 4 dimensions"),
+        (not call.same_batch, "query, key and value have different batches"),
         (kernel == "math", "model.attention asks for math"),
         (kernel == "flash" and call.has_mask, "PyTorch's flash kernel takes no attention mask"),
         (kernel == "flash" and call.dtype not in HALF, "the flash kernel computes in 16 bits only"),
@@ -139,6 +142,8 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     if call.dimensions != 4:
         return False
     # sdp_utils_cpp.h:419 (2.13), check_batch_size_and_num_heads_dense
+    if not call.same_batch:
+        return False
     if call.query_heads != call.key_heads and not call.groups_heads:
         return False
     # sdp_utils_cpp.h:261 (2.13), check_for_dropout: the CPU's kernel has none; :275, check_attn_mask_shape
@@ -201,6 +206,7 @@ def attend(
         needs_gradient=torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
         groups_heads=enable_gqa,
         dimensions=query.dim() if query.dim() == key.dim() == value.dim() else 0,
+        same_batch=query.shape[0] == key.shape[0] == value.shape[0],
         mask_needs_gradient=torch.is_grad_enabled() and attn_mask is not None and attn_mask.requires_grad,
     )
     attn_mask = _as_bias(attn_mask, query)

@@ -96,29 +96,6 @@ def moving_fake_modules() -> Iterator[None]:
         torch.optim.Optimizer.__init__ = make_optimizer  # type: ignore[method-assign]
 
 
-def replace_data(tensor: Tensor, new: Tensor) -> None:
-    """`tensor.data = new`, also where PyTorch refuses: a fake tensor is of another type, or of one device for ever.
-
-    The object stays the same, as `torch.utils.swap_tensors` does it (torch/utils/__init__.py, 2.13).
-    """
-    fakes = [each for each in (tensor, new) if isinstance(each, FakeTensor)]
-    if not fakes or (len(fakes) == 2 and fakes[0].fake_device == fakes[1].fake_device):
-        torch.Tensor.data.__set__(tensor, new)  # type: ignore[attr-defined]
-        return
-    twin: Tensor = new.detach()
-    if isinstance(tensor, nn.Parameter):
-        twin = nn.Parameter(twin, tensor.requires_grad)
-    twin.grad = tensor.grad
-    notes = {name: value for name, value in vars(tensor).items() if not isinstance(tensor, FakeTensor)}
-    for name, value in notes.items():
-        setattr(twin, name, value)
-    torch._C._swap_tensor_impl(tensor, twin)  # type: ignore[attr-defined]
-    for name in ("__class__", "__dict__"):
-        ours, theirs = getattr(tensor, name), getattr(twin, name)
-        setattr(tensor, name, theirs)
-        setattr(twin, name, ours)
-
-
 def _replace_parameters(optimizer: torch.optim.Optimizer, moved: dict[int, tuple[Tensor, Tensor]]) -> None:
     for group in optimizer.param_groups:
         group["params"] = [moved[id(each)][1] if id(each) in moved else each for each in group["params"]]

@@ -35,8 +35,8 @@ INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<", *(f"/site-packa
 class Card(Protocol):
     """Memory of a card that is played along with the program; raises `torch.OutOfMemoryError` when it is full."""
 
-    def allocate(self, key: int, size: int) -> None:
-        """Give `size` bytes to the storage `key`."""
+    def allocate(self, key: int, size: int, stream: int = 0) -> None:
+        """Give `size` bytes to the storage `key`, from the pool of `stream`."""
         ...
 
     def free(self, key: int) -> None:
@@ -253,20 +253,20 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def _new_storage(self, size: int, owner: Category | None = None) -> int:
         index = len(self.trace.storages)
-        self._allocate(index, size)
+        stream = current_stream() if self.device == DEVICE else 0
+        self._allocate(index, size, stream)
         if self.postponed is not None:  # the card would have stopped the program here
             size = 0
-        stream = current_stream() if self.device == DEVICE else 0
         ends = self.current_phase if owner is Category.TEMPORARY else None
         self.trace.storages.append(Storage(size, self.current_phase, owner, ends, stream=stream))
         self.trace.events.append((ALLOCATE, index))
         return index
 
-    def _allocate(self, index: int, size: int) -> None:
+    def _allocate(self, index: int, size: int, stream: int) -> None:
         if self.card is None:
             return
         try:
-            self.card.allocate(index, size)
+            self.card.allocate(index, size, stream)
         except torch.OutOfMemoryError as error:
             if self.postponed is None:
                 self.trace.failures.append((len(self.trace.events), size))
@@ -323,6 +323,20 @@ class Recorder(TorchDispatchMode, StepObserver):
             else:
                 self._end_early(tensors.get(index))
         return places
+
+    def replay(self, operators: Iterable[int]) -> None:
+        """Record operators of the trace once more, issued by a CUDA graph: the host does nothing for them."""
+        for index in operators:
+            before = self.trace.ops[index]
+            call = self.trace.calls[before.call]
+            key = ("graph", before.call)
+            if key not in self._calls:
+                self._calls[key] = len(self.trace.calls)
+                self.trace.calls.append(replace(call, issuer="graph"))
+            if self.keeps_lines:
+                self.trace.lines[len(self.trace.ops)] = self.trace.lines.get(index, "")
+            self.trace.events.append((OP, len(self.trace.ops)))
+            self.trace.ops.append(replace(before, call=self._calls[key], phase=self.current_phase))
 
     def _end_early(self, tensor: torch.Tensor | None) -> None:
         """Record the end of a tensor's storage although something still refers to it."""

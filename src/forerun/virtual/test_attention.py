@@ -34,6 +34,7 @@ CPU = AttentionTarget("cpu", (0, 0))
         ({"query_length": 1}, ADA, "efficient"),
         ({"head_size": 60, "value_size": 60}, A100, "math"),
         ({"dimensions": 5}, A100, "math"),
+        ({"same_batch": False}, H100, "math"),
         ({"dimensions": 3}, H100, "math"),
         ({"dropout": 0.1}, A100, "flash"),
         ({"dtype": torch.float32}, CPU, "flash"),
@@ -53,6 +54,16 @@ def test_cudnn_is_taken_by_request_from_ampere_on():
     assert choose(PLAIN, replace(A100, forced="sdpa:cudnn")) == "cudnn"
     assert choose(PLAIN, replace(A100, forced="sdpa")) == "flash"
     assert choose(replace(PLAIN, dtype=torch.float16), replace(T4, forced="sdpa:cudnn")) == "math"
+
+
+def test_prefixes_of_one_row_are_broadcast_by_arithmetic():
+    with forerun.virtual_cuda("a100-80gb") as gpu:
+        query = torch.zeros(4, 8, 96, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        prefix = torch.zeros(1, 8, 10, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        torch.nn.functional.scaled_dot_product_attention(query, prefix, prefix).sum().backward()
+        assert prefix.grad is not None
+        assert prefix.grad.shape == prefix.shape
+    assert not any("flash" in call.name for call in gpu.trace.calls)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 16, 8), (4, 16, 8), (16, 8)])

@@ -120,6 +120,12 @@ def _without_modes() -> Iterator[None]:
         _set_dispatch_modes(dispatchers)
 
 
+def modes_of_program(modes: list[Any]) -> None:
+    """What captured code that enters or leaves function modes makes of the stack; of ours Dynamo knows nothing."""
+    ours = [mode for mode in torch.overrides._get_current_function_mode_stack() if isinstance(mode, CudaNames)]
+    _set_function_modes([*ours, *modes])
+
+
 def _set_function_modes(modes: list[Any]) -> None:
     for _ in torch.overrides._get_current_function_mode_stack():
         torch.overrides._pop_mode()

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.compiled import AT_RANDOM_STATE, CompiledGraph, compiling_afresh, virtual_backend
-from forerun.virtual.cuda.capture import Imported, keep_guards, modules_as_imported
+from forerun.virtual.cuda.capture import Imported, keep_guards, modes_of_program, modules_as_imported
 from forerun.virtual.cuda.names import below_dispatcher
 from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.cuda.shadow import is_assumed
@@ -47,6 +47,8 @@ class CompileCalls:
     """Functions that were not captured, with the reason."""
     breaks: list[str] = field(default_factory=list)
     """Reasons why graphs were cut; known at the end."""
+    on_call: Callable[[int, list[torch.Tensor]], None] | None = None
+    """Is told of each graph that is played, by its identity, with its tensors."""
     _players: dict[str, Callable[..., Any]] = field(default_factory=dict)
     """Backends by mode."""
     _imported: Imported = field(default_factory=Imported)
@@ -106,6 +108,7 @@ class CompileCalls:
         enter(compiling_afresh(fails_at_limit=False))
         convert = convert_frame.CatchErrorsWrapper.__call__
         enter(replaced(convert_frame.CatchErrorsWrapper, "__call__", self._capturing(convert)))
+        enter(replaced(torch._dynamo.utils, "set_torch_function_mode_stack", modes_of_program))
         enter(replaced(OptimizerVariable, "var_getattr", self._breaking_at_step(OptimizerVariable.var_getattr)))
 
     def _prepared(self, graph: CompiledGraph) -> Callable[[list[Any]], Any]:
@@ -121,6 +124,8 @@ class CompileCalls:
         self.graphs.append(graph)
 
         def play(arguments: list[Any]) -> Any:
+            if self.on_call is not None:
+                self.on_call(id(graph), [each for each in arguments if isinstance(each, torch.Tensor)])
             with torch._C.DisableTorchFunction(), below_dispatcher():
                 results = graph(arguments)
             # inside, an operator's parts are apart: one that counts is taken as 0, and its mean as endless

@@ -39,6 +39,8 @@ from forerun.virtual.recorder import Recorder
 
 aten = torch.ops.aten
 FACTORIES = {aten.empty, aten.zeros, aten.ones, aten.randn, aten.rand, aten.full, aten.empty_strided, aten.normal}
+COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+"""Namespaces of operators; the first returns a handle beside its results."""
 LARGE_BYTES = 2**20
 """A floating host tensor of this size has no values: its memory would be that of the model's weights."""
 
@@ -103,8 +105,8 @@ class CudaDispatch(TorchDispatchMode):
                 tensor.constant = None  # would be computed on its device, which computes nothing
         if values is not None:
             spread_shadows(outputs, values[0], is_assumed=values[1])
-        elif func.namespace == "c10d":
-            as_if_alone(func, args)
+        elif func.namespace in COLLECTIVES and (as_if_alone(func, args, outputs) or func.namespace == "c10d"):
+            pass
         elif func._overloadpacket not in KEEPS_FIRST:
             if func._schema.is_mutable:
                 for tensor, argument in zip(args, func._schema.arguments, strict=False):
@@ -131,7 +133,7 @@ class CudaDispatch(TorchDispatchMode):
             empty = pytree.tree_map_only(torch.Tensor, lambda each: torch.empty(0, dtype=each.dtype), args)
             work = func(*empty, **kwargs)
             self.recorder.record(func, args, kwargs, work)
-            as_if_alone(func, args)
+            as_if_alone(func, args, None)
             return work
         if not func._schema.is_mutable:
             outputs = self._recorded(func, args, kwargs, results_on_host(func, args, kwargs)[0])

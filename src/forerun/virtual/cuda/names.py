@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.shadow import host_copy
-from forerun.virtual.placement import replace_data
+from forerun.virtual.cuda.tensor_classes import replace_data
 
 VIRTUAL = torch.device("privateuseone")  # the slot: its name `virtual` is there once it is registered
 FIRST = torch.device("privateuseone", 0)

@@ -89,7 +89,9 @@ def run_program(
 def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announced: bool = False) -> StepWatcher:
     """What follows the steps of the program in a session."""
     card = session.card
-    return StepWatcher(session.recorder, lambda: card.allocated_bytes, session.loaders, most_steps, is_announced)
+    watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, session.loaders, most_steps, is_announced)
+    session.compiling.on_call = watcher.count_graph
+    return watcher
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ class CudaSession:
         enter(virtual_session._following_modules(self.recorder))
         enter(virtual_session._seeing_resizes(self.recorder))
         enter(without_shape_questions(self.recorder))
-        enter(answering(self.device, self.card, self._ranks))
+        enter(answering(self.device, self.recorder, self.card, self.assumptions.note, self._ranks))
         enter(answering_cuda(self._local_rank))
         enter(making_subclasses())
         enter(raising_lost_errors())

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 
 aten = torch.ops.aten
 MOST_ELEMENTS = 2**20
@@ -108,7 +109,11 @@ def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
     named = {name: torch.device("cpu") if name == "device" else on_host(value) for name, value in kwargs.items()}
     try:
         with torch._C._DisableTorchDispatch():
-            result = func(*on_host(args), **named)
+            values = on_host(args)
+            if func._overloadpacket is aten.histc:  # of whole numbers on a GPU alone (SummaryOps.cu, 2.13)
+                result = func(values[0].double(), *values[1:], **named).to(values[0].dtype)
+            else:
+                result = func(*values, **named)
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):  # the host has no such kernel
         return None
     return result, any(shadow.is_assumed for shadow in shadows.values() if shadow is not None)
@@ -135,12 +140,39 @@ def spread_shadows(outputs: Any, values: Any, *, is_assumed: bool) -> None:
             set_shadow(tensor, value, is_assumed=is_assumed)
 
 
-def as_if_alone(func: Any, args: Any) -> None:
-    """After a collective every rank has what this one has: gathered tensors equal the one that was given."""
-    tensors = [list(tensors_in(each)) for each in args[:2]]
-    if "gather" not in func._schema.name or len(tensors) < 2 or len(tensors[1]) != 1:
-        return
-    shadow = shadow_of(tensors[1][0])
-    for tensor in tensors[0]:
-        if isinstance(tensor, FakeTensor) and shadow is not None and tensor.shape == shadow.value.shape:
-            set_shadow(tensor, shadow.value.clone(), is_assumed=shadow.is_assumed)
+def as_if_alone(func: Any, args: Any, outputs: Any) -> bool:
+    """After a collective every rank has what this one has; returns whether values of the results are known by that.
+
+    Gathered tensors equal the one that was given. In an exchange of equal parts every rank sends the part that this one
+    keeps: counts of rows for the experts of a rank, as if routing were the same everywhere.
+    """
+    name, tensors = func._schema.name, [list(tensors_in(each)) for each in args[:2]]
+    if func.namespace == "c10d":
+        if "gather" not in name or len(tensors) < 2 or len(tensors[1]) != 1:
+            return False
+        source, targets = tensors[1][0], tensors[0]
+    else:
+        source, targets = tensors[0][0], list(tensors_in((outputs,)))
+    shadow = shadow_of(source)
+    if shadow is None:
+        return False
+    value = _after_exchange(name, args, shadow.value)
+    for tensor in targets:
+        if isinstance(tensor, FakeTensor) and value is not None and tensor.shape == value.shape:
+            set_shadow(tensor, value.clone(), is_assumed=shadow.is_assumed)
+    return value is not None
+
+
+def _after_exchange(name: str, args: Any, value: torch.Tensor) -> torch.Tensor | None:
+    """What a functional collective makes of `value` where all ranks have it; None where that is not known."""
+    if name.startswith("c10d::") or name.endswith(("::wait_tensor", "::_wrap_tensor_autograd")):
+        return value
+    with torch._C._DisableTorchDispatch():
+        if name.endswith("::all_gather_into_tensor"):
+            return value.repeat(int(args[1]), *[1] * (value.dim() - 1))
+        if name.endswith("::all_to_all_single") and value.dim() and args[1] == args[2]:
+            group = _resolve_process_group(args[3])
+            parts = value.chunk(group.size())
+            if len(parts) == group.size() and len({part.shape for part in parts}) == 1:
+                return parts[group.rank()].repeat(group.size(), *[1] * (value.dim() - 1))
+    return None

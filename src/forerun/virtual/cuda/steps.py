@@ -34,6 +34,8 @@ SAME_WORK = 1e-3
 """Relative difference of work between steps that are alike."""
 MOST_STEPS = 12
 """A program whose steps never repeat, such as one with rows of all lengths, is stopped after so many."""
+MOST_MICRO_BATCHES = 32
+"""One that accumulates gradients shows as many lengths in fewer steps."""
 
 
 class ProgramStopped(BaseException):
@@ -183,6 +185,12 @@ class StepWatcher:
         samples += rows[0].shape[0] if rows else 0
         self._calls[module] = calls + 1, samples, tokens + (ids[0].numel() if ids else 0)
 
+    def count_graph(self, graph: int, inputs: list[torch.Tensor]) -> None:
+        """The same of a compiled function outside of modules; its data are what it is given and does not train."""
+        if self._depth == self._backward_depth == 0 and any(tensor.requires_grad for tensor in inputs):
+            data = [tensor for tensor in inputs if not tensor.requires_grad]
+            self._count(graph, [tensor for tensor in data if tensor.dim() > 1] or data)
+
     @property
     def samples_per_step(self) -> float:
         """Mean over the warm steps."""
@@ -294,4 +302,5 @@ class StepWatcher:
         if len(last) > ALIKE and all(span.is_like(last[-1]) for span in last[1:]):
             is_growing = last[-1].allocated_bytes > last[-2].allocated_bytes
             return not is_growing or len(self.spans) >= STEPS_OF_GROWTH
-        return len(self.spans) >= MOST_STEPS
+        passes = sum(len(span.backward_lines) for span in self.spans)
+        return len(self.spans) >= MOST_STEPS or (len(last) > ALIKE and passes >= MOST_MICRO_BATCHES)

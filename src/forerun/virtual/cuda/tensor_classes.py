@@ -24,6 +24,7 @@ from forerun.virtual.cuda.shadow import tensors_in
 
 _BARE = (Tensor, torch.nn.Parameter, FakeTensor)
 _AS_SUBCLASS: Any = Tensor.as_subclass
+_MAKE_SUBCLASS: Any = Tensor._make_subclass  # type: ignore[attr-defined]
 _ALL_ATTRIBUTES: Any = Tensor.__dict__["__dict__"]
 _NOT_OF_THE_PROGRAM: set[str] = set()
 """Attributes that a fake tensor has from its birth."""
@@ -134,8 +135,50 @@ def _as_subclass(tensor: Tensor, cls: type) -> Tensor:
     return alias
 
 
+def _make_subclass(cls: type, data: Tensor, require_grad: bool = False, **options: Any) -> Tensor:
+    """`Tensor._make_subclass`, of fake data too: how libraries make parameters of their own classes."""
+    if issubclass(cls, FakeTensor) and cls is not FakeTensor:  # copies call `type(parameter).__new__`
+        cls = cls.__bases__[0]
+    if not isinstance(data, FakeTensor) or cls in _BARE:
+        return _MAKE_SUBCLASS(cls, data, require_grad, **options)
+    alias: Any = data.detach()
+    alias._is_param = issubclass(cls, torch.nn.Parameter)
+    _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(alias))
+    alias.__class__ = fake_class(cls)
+    return alias.requires_grad_() if require_grad else alias
+
+
+def replace_data(tensor: Tensor, new: Tensor) -> None:
+    """`tensor.data = new`, also where PyTorch refuses: a fake tensor is of another type, or of one device for ever.
+
+    The object stays the same, as `torch.utils.swap_tensors` does it (torch/utils/__init__.py, 2.13), and of its class.
+    """
+    fakes = [each for each in (tensor, new) if isinstance(each, FakeTensor)]
+    if not fakes or (len(fakes) == 2 and fakes[0].fake_device == fakes[1].fake_device):
+        torch.Tensor.data.__set__(tensor, new)  # type: ignore[attr-defined]
+        return
+    kind: Any = type(tensor)
+    twin: Any = new.detach()
+    if isinstance(tensor, torch.nn.Parameter):
+        twin = torch.nn.Parameter(twin, tensor.requires_grad)
+    twin.grad = tensor.grad
+    is_own = kind not in _BARE
+    own = {name: value for name, value in vars(tensor).items() if is_own or not isinstance(tensor, FakeTensor)}
+    if is_own and isinstance(new, FakeTensor):
+        _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(twin))
+        twin.__class__ = kind if issubclass(kind, FakeTensor) else fake_class(kind)
+    for name, value in own.items():
+        setattr(twin, name, value)
+    torch._C._swap_tensor_impl(tensor, twin)  # type: ignore[attr-defined]
+    tensor.__class__, twin.__class__ = twin.__class__, tensor.__class__  # type: ignore[assignment]
+    ours, theirs = _ALL_ATTRIBUTES.__get__(tensor), _ALL_ATTRIBUTES.__get__(twin)
+    _ALL_ATTRIBUTES.__set__(tensor, theirs)
+    _ALL_ATTRIBUTES.__set__(twin, ours)
+
+
 @contextlib.contextmanager
 def making_subclasses() -> Iterator[None]:
-    """`as_subclass` takes fake tensors."""
-    with replaced(Tensor, "as_subclass", _as_subclass):
+    """`as_subclass` and `_make_subclass` take fake tensors."""
+    make = staticmethod(_make_subclass)
+    with replaced(Tensor, "as_subclass", _as_subclass), replaced(Tensor, "_make_subclass", make):
         yield

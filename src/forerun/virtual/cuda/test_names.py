@@ -56,6 +56,30 @@ def test_coalesced_collectives_fill_what_they_are_handed(tmp_path):
     assert "c10d.reduce_scatter_tensor_coalesced_.default" in names
 
 
+ROUTED = """
+import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import all_gather_tensor, all_to_all_single, all_to_all_single_autograd
+dist.init_process_group("nccl")
+chosen = torch.rand(64, 8, device="cuda").topk(2, dim=1).indices
+counts = torch.histc(chosen.view(-1), bins=8, min=0, max=8)
+received = torch.ops._c10d_functional.wait_tensor(all_to_all_single(counts, None, None, dist.group.WORLD))
+sent, kept = (each.view(4, -1).sum(dim=1).tolist() for each in (counts, received))
+assert sum(sent) == 128 and sum(kept) == 4 * sent[3], (sent, kept)
+rows = torch.randn(128, 16, device="cuda", requires_grad=True)
+assert all_to_all_single_autograd(rows, kept, sent, dist.group.WORLD).shape == (sum(kept), 16)
+assert all_gather_tensor(counts, 0, dist.group.WORLD).tolist() == 4 * counts.tolist()
+"""
+
+
+def test_counts_of_routed_rows_are_known_through_collectives(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(ROUTED)
+    command = ["torchrun", "--nproc-per-node", "4", str(script)]
+    _, run = forecast_program(parse_command(command), command, [device("t4")], rank=3)
+    assert run.exit_code == 0, run.error
+
+
 class Chunk(nn.Module):
     """Has a list under a name of nn.Module's, as Megatron-Core's DistributedDataParallel has."""
 

@@ -33,14 +33,50 @@ for step in range(100):
         optimizer.zero_grad()
 """
 
+COMPILED = """
+import torch
+weight = torch.randn(64, 10, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+loss_of = torch.compile(lambda rows: (rows @ weight).square().mean())
+for step in range(100):
+    loss_of(torch.randn(32, 64, device="cuda")).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ACCUMULATED = """
+import torch
+model = torch.nn.Linear(64, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(400):
+    model(torch.randn(32 + number, 64, device="cuda")).sum().backward()
+    if number % 8 == 7:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
 
-@pytest.mark.parametrize("kind", ["two", "made anew", "nested"])
-def test_a_step_is_one_whoever_makes_it(kind, tmp_path):
+
+def run_of(text, tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(PROGRAM.replace("KIND", repr(kind)))
+    script.write_text(text)
     command = ["python", str(script)]
     (forecast,), run = forecast_program(parse_command(command), command, [device("t4")])
     assert (run.error, run.exit_code) == ("", 0)
+    return forecast, run
+
+
+def test_rows_of_a_compiled_function_are_counted(tmp_path):
+    forecast, run = run_of(COMPILED, tmp_path)
+    assert [span.samples for span in run.watcher.spans] == [32] * forecast.script.steps_seen
+
+
+def test_accumulated_rows_of_all_lengths_end_sooner(tmp_path):
+    forecast, _ = run_of(ACCUMULATED, tmp_path)
+    assert forecast.script.steps_seen == 4
+
+
+@pytest.mark.parametrize("kind", ["two", "made anew", "nested"])
+def test_a_step_is_one_whoever_makes_it(kind, tmp_path):
+    forecast, run = run_of(PROGRAM.replace("KIND", repr(kind)), tmp_path)
     assert forecast.script.steps_seen == 3
     assert [span.samples for span in run.watcher.spans] == [32, 32, 32]
     assert forecast.run.total_steps == 100

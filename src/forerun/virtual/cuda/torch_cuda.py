@@ -18,6 +18,8 @@ from forerun.hardware.catalogue import Device
 from forerun.trace import Trace
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.backend import Stream as VirtualStream
+from forerun.virtual.cuda.cuda_graphs import graph_answers, is_capturing
+from forerun.virtual.cuda.driver_answers import Note, library_answers, markers, nothing, runtime, sensor_answers
 from forerun.virtual.cuda.generators import CudaGenerator
 from forerun.virtual.cuda.names import this_card
 from forerun.virtual.cuda.old_types import old_types
@@ -112,8 +114,8 @@ class CudaStream(VirtualStream):
         return True
 
     def is_capturing(self) -> bool:
-        """No CUDA graph is being captured."""
-        return False
+        """Whether a CUDA graph is being captured."""
+        return is_capturing()
 
 
 class _Using:
@@ -141,12 +143,19 @@ class DeviceProperties(SimpleNamespace):
 
 
 @contextlib.contextmanager
-def answering(device: Device, card: LiveCard, ranks: int = 1) -> Iterator[None]:
+def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ranks: int = 1) -> Iterator[None]:
     """Let PyTorch's CUDA interface answer for `device`; `ranks` cards are in the machine."""
+    sensors, graphs = sensor_answers(device, card, note), graph_answers(recorder)
     with contextlib.ExitStack() as stack:
         for target, answers in (
-            (torch.cuda, _device_answers(device, ranks) | _memory_answers(card) | old_types()),
-            (torch.cuda.memory, _memory_answers(card)),
+            (torch.cuda, _device_answers(device, ranks) | _memory_answers(card) | old_types() | sensors | graphs),
+            (torch.cuda.memory, _memory_answers(card) | {"is_initialized": lambda: True, "_lazy_init": nothing}),
+            (torch.cuda.graphs, graphs),
+            (torch.cuda.graphs.graph, {"default_capture_stream": None}),
+            (torch.cuda.nvtx, {"_nvtx": markers()}),
+            (torch.cuda.profiler, {"cudart": runtime, "check_error": nothing}),
+            (torch.distributed, {"is_nccl_available": lambda: True}),
+            (torch._C, library_answers(card)),
             (torch.cuda.random, {n: v for n, v in _device_answers(device, ranks).items() if n in RANDOM_STATE}),
             (torch.accelerator, _accelerator_answers(card, ranks)),
             (torch.version, {"cuda": CUDA_VERSION}),
@@ -163,7 +172,7 @@ def answering(device: Device, card: LiveCard, ranks: int = 1) -> Iterator[None]:
                     "_scatter": lambda tensor, *_: [tensor.to("cuda")],  # DataParallel on one device
                 },
             ),
-            (torch.Tensor, {"record_stream": _nothing, "data_ptr": _address}),
+            (torch.Tensor, {"record_stream": nothing, "data_ptr": _address}),
             (torch.UntypedStorage, {"data_ptr": _storage_address}),
             (torch.backends.cuda, {"is_built": lambda: True}),
             (torch.backends.cudnn, {"is_available": lambda: True, "version": lambda: 90_800}),
@@ -228,10 +237,6 @@ class _GradInstead:
         self._modes.close()
 
 
-def _nothing(*_: object, **__: object) -> None:
-    """There is nothing to do, or to wait for."""
-
-
 def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
     major, minor = device.compute_capability or (0, 0)
     name = device.device_names[0] if device.device_names else device.name
@@ -244,36 +249,25 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
     default = CudaStream(number=0)
     return {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_device": lambda: this_card().index,
-        "is_initialized": lambda: True, "init": _nothing, "_lazy_init": _nothing, "_lazy_call": _nothing,
-        "set_device": _nothing, "synchronize": _nothing, "ipc_collect": _nothing,
+        "is_initialized": lambda: True, "init": nothing, "_lazy_init": nothing, "_lazy_call": nothing,
+        "set_device": nothing, "synchronize": nothing, "ipc_collect": nothing,
         "get_device_name": lambda *_, **__: name, "get_device_capability": lambda *_, **__: (major, minor),
         "get_device_properties": lambda *_, **__: properties, "_get_device_properties": lambda *_, **__: properties,
         "get_arch_list": lambda: [f"sm_{major}{minor}"],
         "is_bf16_supported": lambda including_emulation=True: including_emulation or device.has_bf16,
         "is_tf32_supported": lambda: (major, minor) >= (8, 0),
-        "manual_seed": _nothing, "manual_seed_all": _nothing, "seed": _nothing, "seed_all": _nothing,
-        "initial_seed": lambda: 0, "get_rng_state": lambda *_, **__: state[0].clone(), "set_rng_state": _nothing,
-        "get_rng_state_all": lambda: [state[0].clone()], "set_rng_state_all": _nothing,
+        "manual_seed": nothing, "manual_seed_all": nothing, "seed": nothing, "seed_all": nothing,
+        "initial_seed": lambda: 0, "get_rng_state": lambda *_, **__: state[0].clone(), "set_rng_state": nothing,
+        "get_rng_state_all": lambda: [state[0].clone()], "set_rng_state_all": nothing,
         "current_stream": lambda *_, **__: (VirtualBackend._streams[1:] or [default])[-1],
         "default_stream": lambda *_, **__: default, "Stream": CudaStream, "Event": CudaEvent, "stream": _Using,
-        "device": _Using, "StreamContext": _Using, "is_current_stream_capturing": lambda: False,
-        "can_device_access_peer": lambda *_, **__: True, "utilization": lambda *_, **__: 100,
+        "device": _Using, "StreamContext": _Using, "is_current_stream_capturing": is_capturing,
+        "can_device_access_peer": lambda *_, **__: True, "cudart": runtime,
     }  # fmt: skip
 
 
 def _memory_answers(card: LiveCard) -> dict[str, Any]:
     total = card.free_bytes + card.reserved_bytes
-
-    def stats(*_: object, **__: object) -> dict[str, int]:
-        current = {"allocated_bytes.all": card.allocated_bytes, "reserved_bytes.all": card.reserved_bytes}
-        peaks = {"allocated_bytes.all": card.peak_allocated_bytes, "reserved_bytes.all": card.peak_reserved_bytes}
-        numbers = {f"{name}.current": value for name, value in current.items()}
-        numbers |= {f"{name}.peak": value for name, value in peaks.items()}
-        numbers |= {
-            "active_bytes.all.current": card.allocated_bytes,
-            "active_bytes.all.peak": card.peak_allocated_bytes,
-        }
-        return numbers | {"num_alloc_retries": 0, "num_ooms": 0}
 
     return {
         "memory_allocated": lambda *_, **__: card.allocated_bytes,
@@ -282,10 +276,9 @@ def _memory_answers(card: LiveCard) -> dict[str, Any]:
         "max_memory_reserved": lambda *_, **__: card.peak_reserved_bytes,
         "memory_cached": lambda *_, **__: card.reserved_bytes,
         "mem_get_info": lambda *_, **__: (card.free_bytes, total),
-        "memory_stats": stats, "memory_summary": lambda *_, **__: str(stats()), "empty_cache": card.empty_cache,
+        "empty_cache": card.empty_cache,
         "reset_peak_memory_stats": lambda *_, **__: card.reset_peaks(),
         "reset_max_memory_allocated": lambda *_, **__: card.reset_peaks(),
-        "reset_accumulated_memory_stats": _nothing, "set_per_process_memory_fraction": _nothing,
     }  # fmt: skip
 
 
@@ -294,9 +287,9 @@ def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
     answers = {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_accelerator": lambda *_, **__: cuda,
         "current_device_index": lambda: this_card().index, "current_device_idx": lambda: this_card().index,
-        "set_device_index": _nothing, "set_device_idx": _nothing, "synchronize": _nothing,
+        "set_device_index": nothing, "set_device_idx": nothing, "synchronize": nothing,
         "current_stream": lambda *_, **__: CudaStream(number=0),
-        "device_index": _Using, "set_stream": _nothing, "get_memory_info": lambda *_, **__: (card.free_bytes, 0),
+        "device_index": _Using, "set_stream": nothing, "get_memory_info": lambda *_, **__: (card.free_bytes, 0),
     }  # fmt: skip
-    memory = _memory_answers(card)
+    memory = _memory_answers(card) | {"memory_stats": torch.cuda.memory_stats}
     return answers | {name: memory[name] for name in memory if hasattr(torch.accelerator, name)}

@@ -1,14 +1,15 @@
 """bitsandbytes in a program: quantised layers and paged optimizer state without values.
 
-The library is there, but its parameters are subclasses of tensors, which fake tensors cannot become. While a program
-runs, weights that it quantises become those of `step/quantization.py`, so a script and a settings file with the same
-quantization have the same tensors and the same operators. Its optimizers run as they are; paged state (managed memory)
-takes nothing from the allocator and is counted apart.
+The library runs as it is: its parameters are of its own classes and have no values (`tensor_classes.py`), and it packs
+them by its own functions, while weights are loaded or when the program moves a layer that it built. Its linear layers
+then run the operators of `step/quantization.py`, so a script and a settings file with the same quantization have the
+same tensors and the same operators. Its optimizers run as they are; paged state (managed memory) takes nothing from the
+allocator and is counted apart.
 
 Source: `bitsandbytes/nn/modules.py`, `functional.py`, 0.50; transformers 5.23 quantises while it loads
-(`integrations/bitsandbytes.py`).
+(`integrations/bitsandbytes.py`), Lightning 2.6 when a layer is made (`fabric/plugins/precision/bitsandbytes.py`).
 
-Not covered: layers that the program itself builds on the host and then moves, embeddings, weights stored quantised.
+Not covered: embeddings, weights in 16 bits that are trained and multiplied in 8.
 """
 
 import contextlib
@@ -19,57 +20,56 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from forerun.step.quantization import Linear4bit, Linear8bit
 from forerun.trace import Trace
 
 _LAYER = "_forerun_layer"
+"""Name under which a module keeps its stand-in; no attribute of `nn.Module`, which would count its tensors twice."""
 
 
-def _parameter(layer: Linear4bit | Linear8bit, **attributes: Any) -> Tensor:
-    """The packed weight of a stand-in, which stays alive with it."""
-    weight: Any = layer.weight
-    setattr(weight, _LAYER, layer)
-    for name, value in attributes.items():
-        setattr(weight, name, value)
-    return weight
+def _layer_4bit(weight: Any) -> Linear4bit:
+    """The stand-in of a packed weight: its own tensors, and the operators of `step/quantization.py`."""
+    state = weight.quant_state
+    outer = (state.state2.absmax, state.state2.code, state.offset) if state.nested else None
+    return Linear4bit.of(weight.detach(), state.shape, state.absmax, state.code, outer)
 
 
-def _new_params_4bit(original: Any) -> Any:
-    def new(cls: Any, data: Any = None, requires_grad: bool = False, quant_state: Any = None, **options: Any) -> Any:
-        if not isinstance(data, FakeTensor) or data.dtype == torch.uint8:
-            return original(cls, data, requires_grad, quant_state, **options)
-        with torch.device("cuda"):
-            layer = Linear4bit(
-                data.shape[1], data.shape[0], None, torch.bfloat16, double=options.get("compress_statistics", True)
-            )
-        return _parameter(layer, **(options | {"quant_state": layer, "bnb_quantized": True}))
-
-    return new
-
-
-def _new_params_8bit(original: Any) -> Any:
-    def new(
-        cls: Any, data: Any = None, requires_grad: bool = True, has_fp16_weights: bool = False, **options: Any
-    ) -> Any:
-        if data is None or has_fp16_weights or data.device.type == "meta" or data.dtype == torch.int8:
-            return original(cls, data, requires_grad, has_fp16_weights, **options)
-        with torch.device("cuda"):
-            layer = Linear8bit(data.shape[1], data.shape[0], None, torch.bfloat16)
-        return _parameter(layer, CB=None, SCB=None, has_fp16_weights=False)
-
-    return new
-
-
-def _forward(original: Any) -> Any:
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
-        layer = getattr(self.weight, _LAYER, None)
-        if layer is None:
+def _forward_4bit(original: Any) -> Any:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        weight: Any = self.weight
+        if not isinstance(self.weight, FakeTensor):
             return original(self, x)
+        if getattr(weight, "quant_state", None) is None:
+            weight.quant_state = self.quant_state
+        layer = self.__dict__.get(_LAYER)
+        if layer is None or layer.weight.untyped_storage() is not weight.untyped_storage():
+            layer = self.__dict__[_LAYER] = _layer_4bit(weight)
         layer.bias = self.bias
-        layer.compute_dtype = getattr(self, "compute_dtype", None) or x.dtype
+        layer.compute_dtype = self.compute_dtype or x.dtype
+        return layer(x)
+
+    return forward
+
+
+def _forward_8bit(original: Any) -> Any:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        weight: Any = self.weight
+        if not isinstance(self.weight, FakeTensor) or weight.requires_grad:
+            return original(self, x)
+        if weight.dtype != torch.int8:  # kept in 16 bits, and quantised in each forward pass
+            quantize = importlib.import_module("bitsandbytes.functional").int8_vectorwise_quant
+            layer = Linear8bit.of(*quantize(weight.detach().to(torch.float16))[:2])
+            layer.bias = self.bias
+            return layer(x)
+        if weight.CB is not None:
+            self.init_8bit_state()
+        layer = self.__dict__.get(_LAYER)
+        if layer is None or layer.weight.untyped_storage() is not weight.untyped_storage():
+            layer = self.__dict__[_LAYER] = Linear8bit.of(weight.detach(), self.state.SCB)
+        layer.bias = self.bias
         return layer(x)
 
     return forward
@@ -103,14 +103,13 @@ def quantizing_without_values(trace: Trace) -> Iterator[None]:
     modules, functional = (importlib.import_module(f"bitsandbytes.{name}") for name in ("nn.modules", "functional"))
     memory = _ManagedMemory(trace)
     changes = [
-        (modules.Params4bit, "__new__", _new_params_4bit(modules.Params4bit.__new__)),
-        (modules.Int8Params, "__new__", _new_params_8bit(modules.Int8Params.__new__)),
-        (modules.Linear4bit, "forward", _forward(modules.Linear4bit.forward)),
-        (modules.Linear8bitLt, "forward", _forward(modules.Linear8bitLt.forward)),
+        (modules.Linear4bit, "forward", _forward_4bit(modules.Linear4bit.forward)),
+        (modules.Linear8bitLt, "forward", _forward_8bit(modules.Linear8bitLt.forward)),
         (functional, "get_paged", memory.get_paged),
         (functional, "prefetch_tensor", memory.prefetch_tensor),
         (functional, "fill", memory.fill),
     ]
+    changes += [(functional, "name2qmap", dict(functional.name2qmap))]  # code books without values stay here
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)

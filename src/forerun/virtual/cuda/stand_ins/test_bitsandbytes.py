@@ -50,16 +50,52 @@ def test_loading_quantised_weights_gives_the_tensors_of_the_settings(folder, kin
     with forerun.virtual_cuda("a100-80gb") as gpu:
         options = {"quantization_config": quantization(kind), "device_map": {"": 0}, "dtype": torch.bfloat16}
         model = AutoModelForCausalLM.from_pretrained(folder, **options)
-        found_layers = [m.weight._forerun_layer for m in model.modules() if "bnb" in f"{type(m)}" or hasattr(
-            getattr(m, "weight", None), "_forerun_layer")]  # fmt: skip
         ids = torch.zeros(2, 64, dtype=torch.long, device="cuda")
         model(input_ids=ids, labels=ids)
-    stored = [[*layer.parameters(), *layer.buffers()] for layer in found_layers]
+    played = [module.__dict__["_forerun_layer"] for module in model.modules() if "_forerun_layer" in module.__dict__]
+    stored = [[*layer.parameters(), *layer.buffers()] for layer in played]
     assert len(stored) == len(layers) == 14
     wanted = [[*layer.parameters(), *layer.buffers()] for layer in layers]
     assert sizes(t for each in stored for t in each) == sizes(t for each in wanted for t in each)
     operator = "forerun.multiply_int8.default" if kind == "int8" else "forerun.dequantize_4bit.default"
     assert operator in {call.name for call in gpu.trace.calls}
+
+
+@pytest.mark.parametrize("kind", ["nf4", "nf4-double", "int8"])
+def test_layers_that_a_program_builds_and_moves(kind):
+    import bitsandbytes as bnb
+
+    expected = quantize(torch.nn.Sequential(torch.nn.Linear(512, 1024, device="meta")), kind, torch.bfloat16)[0]
+    with forerun.virtual_cuda("a100-80gb"):
+        if kind == "int8":
+            layer = bnb.nn.Linear8bitLt(512, 1024, has_fp16_weights=False)
+        else:
+            layer = bnb.nn.Linear4bit(512, 1024, compress_statistics=kind == "nf4-double", quant_type="nf4")
+        layer.load_state_dict(torch.nn.Linear(512, 1024).state_dict())
+        before = torch.cuda.memory_allocated()
+        layer = layer.cuda()
+        added = torch.cuda.memory_allocated() - before
+        assert isinstance(layer.weight, (bnb.nn.Params4bit, bnb.nn.Int8Params))
+        assert layer.weight.is_cuda
+        assert kind == "int8" or layer.weight.quant_state.shape == (1024, 512)
+        rows = torch.zeros(8, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        layer(rows).sum().backward()
+        assert rows.grad is not None
+        assert rows.grad.shape == rows.shape
+    wanted = BLOCK * sum(sizes([*expected.parameters(), *expected.buffers()]))
+    assert added == pytest.approx(wanted, abs=2 * BLOCK)
+
+
+def test_weights_in_16_bits_are_quantised_in_each_forward_pass():
+    import bitsandbytes as bnb
+
+    with forerun.virtual_cuda("a100-80gb") as gpu:
+        layer = bnb.nn.Linear8bitLt(512, 1024, has_fp16_weights=True).half().cuda().requires_grad_(False)
+        rows = torch.zeros(8, 512, device="cuda", dtype=torch.float16, requires_grad=True)
+        layer(rows).sum().backward()
+    names = [call.name for call in gpu.trace.calls]
+    assert names.index("bitsandbytes.int8_vectorwise_quant.default") < names.index("forerun.multiply_int8.default")
+    assert layer.weight.dtype == torch.float16
 
 
 @pytest.mark.parametrize(("name", "paged"), [("AdamW8bit", False), ("PagedAdamW8bit", True)])

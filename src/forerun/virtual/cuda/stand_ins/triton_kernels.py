@@ -17,9 +17,14 @@ from typing import Any
 import torch
 
 from forerun.virtual.cuda.names import this_card
-from forerun.virtual.cuda.stand_ins.registry import explain_missing, registered
+from forerun.virtual.cuda.stand_ins.registry import explain_missing, registered, stand_in
 
 WARP_THREADS = 32
+
+
+@stand_in("_fill_indices_kernel")
+def _fill_indices(*_: Any, **__: Any) -> None:
+    """Rows of each expert in order (`torchtitan/models/moe/kernels.py`, 0.2.2): writes whole numbers in place."""
 
 
 class VirtualDriver:
