@@ -17,7 +17,10 @@ from forerun.virtual.recorder import INSIDE
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
 """Calls around what is looped over that change nothing about its length."""
-READABLE = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.Call, ast.Load, ast.operator, ast.UnaryOp, ast.USub)
+READABLE = (
+    ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.Call, ast.Load, ast.operator, ast.UnaryOp, ast.USub, ast.List,
+    ast.Tuple,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,16 @@ class ProgramLength:
 
 
 def find_length(
-    batches_per_step: int, backward_lines: Sequence[str] = (), update_line: str = ""
+    batches_per_step: int,
+    backward_lines: Sequence[str] = (),
+    update_line: str = "",
+    loaders: Mapping[str, int] | None = None,
 ) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
-    `batches_per_step` is how many batches the last optimizer step took from data loaders, and `backward_lines` where it
-    made its backward passes. Loops of the same file that do not hold `update_line` are no loops over steps.
+    `batches_per_step` is how many batches the last optimizer step took from data loaders, `backward_lines` where it made
+    its backward passes, and `loaders` has the batches of each loader by the line that made it. Loops of the same file
+    that do not hold `update_line` are no loops over steps.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -61,7 +68,7 @@ def find_length(
         if length is not None:
             return length
         frame = frame.f_back
-    return _of_loops(sys._getframe(1), batches_per_step, backward_lines, update_line)
+    return _of_loops(sys._getframe(1), batches_per_step, backward_lines, update_line, loaders or {})
 
 
 def _locals(frame: Any) -> dict[str, Any]:
@@ -129,7 +136,7 @@ def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
 
 
 def _of_loops(
-    frame: Any, batches_per_step: int, backward_lines: Sequence[str], update_line: str
+    frame: Any, batches_per_step: int, backward_lines: Sequence[str], update_line: str, loaders: Mapping[str, int]
 ) -> ProgramLength | None:
     """Multiply the `for` loops of the program's own code around the line that is running."""
     counts: list[int] = []
@@ -145,6 +152,8 @@ def _of_loops(
                 if isinstance(loop, ast.While):
                     return None
                 count, is_over_batches = _count(loop.iter, {**frame.f_globals, **_locals(frame)})
+                if count is None:  # `for batch in DataLoader(...)`
+                    count, is_over_batches = loaders.get(f"{path.rpartition('/')[2]}:{loop.lineno}"), True
                 if count is None:
                     return None
                 if not lines and not batches_per_step:
@@ -197,6 +206,10 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
         if _name(node.func) != "trange":
             return _count(node.args[0], names)
         node = ast.Call(ast.Name("range", ast.Load()), node.args, [])
+    if isinstance(node, ast.List | ast.Tuple) and not any(
+        isinstance(each, ast.Name | ast.Starred) for each in node.elts
+    ):
+        return len(node.elts), False
     if not all(isinstance(part, READABLE) for part in ast.walk(node)):
         return None, False
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]

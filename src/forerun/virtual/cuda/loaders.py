@@ -35,6 +35,8 @@ class WatchedLoader:
     """Seconds to make each batch here."""
     rows: int = 0
     """Of its last batch."""
+    batches: int | None = None
+    """In one pass over it; None where it does not know."""
 
     @property
     def batch_seconds(self) -> float:
@@ -77,7 +79,11 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
 
     def begin(iterator: Any, loader: Any) -> None:
         init_iterator(iterator, loader)
-        setattr(iterator, _WATCHED, getattr(loader, _WATCHED, None))
+        watched = getattr(loader, _WATCHED, None)
+        setattr(iterator, _WATCHED, watched)
+        if watched is not None:
+            with contextlib.suppress(TypeError):
+                watched.batches = len(loader)
 
     def fetch(iterator: Any) -> Any:
         start = time.perf_counter()

@@ -241,7 +241,25 @@ def _text(func: Any, tensor: torch.Tensor, **kwargs: Any) -> str:
     return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype}{where})"
 
 
+def _index(func: Any, tensor: torch.Tensor, index: Any, *value: Any) -> Any:
+    """Positions in lists of single numbers of the device are read below Python; stacked they are one tensor."""
+    if type(index) is tuple and any(type(each) in (list, tuple) for each in index):
+        index = tuple(map(_stacked, index))
+    return func(tensor, index, *to_virtual(value))
+
+
+def _stacked(position: Any) -> Any:
+    numbers = type(position) in (list, tuple) and len(position) > 0 and all(map(_is_single, position))
+    return torch.stack(tuple(position)) if numbers else position
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, FakeTensor) and value.dim() == 0
+
+
 _ANSWERS: dict[Any, Any] = {
+    torch.Tensor.__getitem__: _index,
+    torch.Tensor.__setitem__: _index,
     torch.Tensor.device.__get__: _device,  # type: ignore[attr-defined]
     torch.Tensor.data.__set__: lambda func, tensor, new: replace_data(tensor, new),  # type: ignore[attr-defined]
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]

@@ -293,7 +293,8 @@ class StepWatcher:
         self.spans.append(StepSpan(self._begin, end, work, progress.allocated_bytes, samples, tokens, fetched, lines))
         self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):
-            self.program_length = find_length(len(fetched), lines, progress.line)
+            loaders = {each.line.partition(" (")[0]: each.batches for each in fetched if each.batches}
+            self.program_length = find_length(len(fetched), lines, progress.line, loaders)
 
     def _is_enough(self) -> bool:
         if self.most_steps is not None:

@@ -9,14 +9,14 @@ import pytest
 from forerun.virtual.cuda.length import find_length
 
 
-def length_in(tmp_path, code, batches=0, backward=()):
+def length_in(tmp_path, code, batches=0, backward=(), loaders=None):
     """What is found where the code calls `step()`."""
     path = tmp_path / "loop.py"
     path.write_text(textwrap.dedent(code))
     found = []
     exec(
         compile(path.read_text(), str(path), "exec"),
-        {"step": lambda: found.append(find_length(batches, backward)), "math": math},
+        {"step": lambda: found.append(find_length(batches, backward, "", loaders)), "math": math},
     )
     return found[0]
 
@@ -32,6 +32,17 @@ def test_epochs_times_batches(tmp_path):
     length = length_in(tmp_path, code, batches=1)
     assert (length.steps, length.steps_per_epoch, length.source) == (30, 10, "the loops at loop.py:5, loop.py:4")
     assert length_in(tmp_path, code, batches=4).steps == 3 * 2  # four batches a step; the rest of an epoch is left
+
+
+def test_loops_over_what_their_own_line_makes(tmp_path):
+    code = """
+    for rate in (0.1 * 2, 0.01):
+        for epoch in range(3):
+            for batch in type("Loader", (), {"__iter__": lambda self: iter([1, 2])})():
+                step()
+    """
+    assert length_in(tmp_path, code, batches=1) is None
+    assert length_in(tmp_path, code, batches=1, loaders={"loop.py:4": 20}).steps == 2 * 3 * 20
 
 
 def test_loops_in_other_functions_count(tmp_path):

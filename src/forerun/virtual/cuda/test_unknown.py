@@ -25,6 +25,15 @@ def test_a_known_mask_gives_the_right_size_of_an_unknown_tensor(gpu):
     assert gpu.assumed == []
 
 
+def test_positions_may_be_single_numbers_of_the_device(gpu):
+    grid, places = torch.ones(3, 4, device="cuda"), torch.tensor([[0, 1], [2, 3]], device="cuda")
+    rows, columns = zip(*places, strict=True)
+    grid[rows, columns] = 0.0
+    assert grid[rows, columns].tolist() == [0.0, 0.0]
+    assert grid.sum().item() == 10.0
+    assert gpu.assumed == []
+
+
 def test_results_of_unknown_size_are_the_largest(gpu):
     values = torch.randn(6, 4, device="cuda")
     rows, columns = torch.where(values > 0)
