@@ -45,9 +45,9 @@ def find_length(
 ) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
-    `batches_per_step` is how many batches the last optimizer step took from data loaders, `backward_lines` where it made
-    its backward passes, and `loaders` has the batches of each loader by the line that made it. Loops of the same file
-    that do not hold `update_line` are no loops over steps.
+    `batches_per_step` is how many batches the last optimizer step took from data loaders, `backward_lines` where it
+    made its backward passes, and `loaders` has the batches of each loader by the line that made it. Loops of the same
+    file that do not hold `update_line` are no loops over steps.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
