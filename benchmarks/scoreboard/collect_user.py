@@ -292,10 +292,10 @@ def _titan(table: list[Line]) -> Iterator[dict[str, Any]]:
         memory = values.get((run, "peak_memory"))
         yield {
             "id": f"user-{run}", "source": TITAN, "family": f"titan/{line['model']}",
-            "gpu": "h100-80gb" if is_hopper else "a100-80gb", "settings": settings, "specified": False,
+            "gpu": "h100-96gb-hbm2e" if is_hopper else "a100-80gb", "settings": settings, "specified": False,
             "reserved": None if memory is None else memory * GIB,
             "seconds": size * length / values[run, "throughput"], "seen": is_hopper,
-            "note": "an H100 with 96 GB and 500 W" if is_hopper else "whether it is compiled is not stated",
+            "note": "its own model code" if is_hopper else "whether it is compiled is not stated",
         }  # fmt: skip
 
 
