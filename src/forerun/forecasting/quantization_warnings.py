@@ -26,7 +26,7 @@ def quantization_warnings(settings: Settings, trace: Trace) -> list[str]:
         warnings.append(
             f"peft's prepare_model_for_kbit_training is not part of this step. It would make {more} of weights fp32, "
             f"which takes {more} more, and the activations between layers with them. If your script calls it, set "
-            f"kbit_preparation to true."
+            f"kbit_preparation to true; if trl's SFTTrainer trains, give its version as versions.trl."
         )
     return warnings
 
