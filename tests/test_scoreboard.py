@@ -140,7 +140,6 @@ def test_ranges_hold_on_rows_that_they_were_not_fitted_to():
             assert f"{group}: {figures['inside']:.0%}" in text
 
 
-@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_rows_that_are_not_up_to_date(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(results, "STORE", tmp_path / "store.json")
@@ -157,6 +156,7 @@ def test_a_stopped_run_goes_on_with_the_rows_that_are_not_up_to_date(monkeypatch
     assert asked == [rows[0].id, rows[1].id, rows[2].id, rows[0].id]
 
 
+@pytest.mark.slow
 def test_one_row_of_the_installed_library_runs():
     from benchmarks.scoreboard.results import run_worker
 
