@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.accuracy_page import PAGE, README, page, with_tables  # noqa: E402
 from benchmarks.ranges import conformal  # noqa: E402
+from benchmarks.scoreboard import results  # noqa: E402
 from benchmarks.scoreboard.__main__ import BOARD, LATEST  # noqa: E402
 from benchmarks.scoreboard.boards import QUANTITIES, board, coverage, ladder, ladders, short, summary  # noqa: E402
 from benchmarks.scoreboard.collect_user import OUTSIDE_SOURCES  # noqa: E402
@@ -136,6 +138,22 @@ def test_ranges_hold_on_rows_that_they_were_not_fitted_to():
         assert shares(group)[0] < 1 < shares(group)[1]
         if figures["rows"] >= 20 and not 0.72 <= figures["inside"] <= 0.90:
             assert f"{group}: {figures['inside']:.0%}" in text
+
+
+def test_a_stopped_run_goes_on_with_the_rows_that_are_not_up_to_date(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(results, "STORE", tmp_path / "store.json")
+
+    def worker(library, rows):
+        asked.extend(row.id for row in rows)
+        return [{"id": row.id} for row in rows]
+
+    monkeypatch.setattr(results, "run_worker", worker)
+    rows = [row for row in ROWS if row.library == "installed"][:3]
+    results.forecast_all(rows[:2], 1)
+    results.forecast_all(rows, 1, resumes=True)
+    results.forecast_all([replace(rows[0], gpu="l4"), *rows[1:]], 1, resumes=True)
+    assert asked == [rows[0].id, rows[1].id, rows[2].id, rows[0].id]
 
 
 @pytest.mark.slow

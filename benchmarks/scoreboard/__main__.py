@@ -6,8 +6,9 @@ one JSON object. A scoring of all rows appends a dated line with the commit to `
 appear in sums only.
 
 `--only` makes the rows anew whose id, program or source contains TEXT (several: commas), and takes the others from the
-last run; `--forecast-none` only sums up; `--data FOLDER` adds sources whose numbers may not be copied here;
-`--installed` leaves out rows whose run used other library versions, which pip has to fetch once; `--processes N` (2).
+last run; `--resume` goes on with a run that was stopped; `--forecast-none` only sums up; `--data FOLDER` adds sources
+whose numbers may not be copied here; `--installed` leaves out rows whose run used other library versions, which pip has
+to fetch once; `--processes N` (2).
 The image models of `benchmarks.vision` are a source of their own: its last scoring is read from there.
 """
 
@@ -49,7 +50,7 @@ def main() -> None:
     if options.installed:
         rows = [row for row in rows if row.library == INSTALLED]
     wanted = [row for row in rows if _is_wanted(row, options.only)]
-    forecasts = stored() if options.forecast_none else forecast_all(wanted, options.processes)
+    forecasts = stored() if options.forecast_none else forecast_all(wanted, options.processes, resumes=options.resume)
     missing = [row for row in rows if "error" in forecasts.get(row.id, {"error": ""})]
     for row in missing:
         print(f"not forecast: {row.id}: {forecasts.get(row.id, {}).get('error', 'never run')}", file=sys.stderr)
@@ -67,6 +68,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scoreboard")
     parser.add_argument("--only", default="", help="make anew the rows whose id, program or source contains this")
     parser.add_argument("--forecast-none", action="store_true", help="sum up what was forecast last")
+    parser.add_argument("--resume", action="store_true", help="leave alone the rows whose forecast is up to date")
     parser.add_argument("--installed", action="store_true", help="only rows of the installed libraries")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--data", type=Path, help="folder of published data whose licence forbids copies here")

@@ -44,8 +44,8 @@ FMS_MODELS = {
     "meta-llama/Meta-Llama-3-8B": ("llama-3-8b", 4096),
 }
 FMS_LIBRARIES = {"refs/a100_80gb.csv": "transformers-4.48"}
-"""The requirements beside this file say 4.45.2, but the three Mistral-7B LoRA runs in it keep one more copy of the
-logits, as 4.48 does: with 4.48 they are forecast within 0.002 %, with 4.45 they are 4 to 7 % too low."""
+"""`refs/requirements.txt` says 4.45.2; `refs/a100_80gb_update_cross_entropy_and_deps.csv` has the same numbers, and the
+requirements beside it say 4.48.1."""
 DOUBTFUL = {
     "gpt-bigcode-santacoder": "no version from 4.45 to 4.49 explains it: between 11.8 % too low and 30.7 % too high",
 }

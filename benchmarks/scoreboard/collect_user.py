@@ -37,6 +37,14 @@ FMS_MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "NousResearch/Llama-2-70b-hf": ({"name": "llama-2-70b"}, 4096),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ({"name": "mixtral-8x7b"}, 4096),
 }
+FMS_VERSIONS = {
+    "refs/a100_80gb.csv": {"torch": "2.4.1", "transformers": "4.48.1", "peft": "0.13.2"},
+    "refs/a100_80gb_granite.csv": {"torch": "2.4.1", "transformers": "4.45.0", "peft": "0.12.0"},
+}
+"""What the source states beside its tables: `refs/requirements_update_cross_entropy_and_deps.txt`, whose table has the
+same numbers, and `refs/requirements_granite.txt`."""
+FMS_BASELINE = {"torch": "2.4.1", "transformers": "4.45.2", "peft": "0.13.2", "trl": "0.11.4"}
+"""`refs/requirements.txt`: the baseline was not run again with later ones."""
 STABLE_LM = {
     "hidden_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 32, "intermediate_size": 16384,
     "vocab_size": 50688, "max_position_embeddings": 4096,
@@ -119,7 +127,11 @@ def _batch(size: int, length: int, steps: int = 1, **more: Any) -> dict[str, Any
 
 
 def _fms(table: list[Line]) -> Iterator[dict[str, Any]]:
-    """Runs on one GPU without custom kernels: the Trainer's defaults (foreach AdamW, clipping), FlashAttention 2."""
+    """Runs on one GPU without custom kernels: the Trainer's defaults (foreach AdamW, clipping), FlashAttention 2.
+
+    The baseline's model is prepared by trl's SFTTrainer, which says so where it starts; the accelerated one's is not
+    ("the stock one in peft will introduce extraneous casting", its plugin).
+    """
     kinds = {"none": "none", "baseline-peft-bnb": "nf4-double", "accelerated-peft-bnb": "nf4-double"}
     for number, line in enumerate(table):
         quantization, name = kinds.get(line["framework_config"]), line["model_name_or_path"]
@@ -130,11 +142,14 @@ def _fms(table: list[Line]) -> Iterator[dict[str, Any]]:
         size = int(line["per_device_train_batch_size"])
         targets = line["target_modules"].split()
         adapter = {"kind": "lora", "rank": 16, "alpha": 16, "dropout": 0.1, "targets": targets}
+        versions, is_baseline = FMS_VERSIONS[line["source_file"]], line["framework_config"] == "baseline-peft-bnb"
+        if is_baseline:
+            versions = FMS_BASELINE | (versions if "granite" in line["source_file"] else {})
         settings = _settings(
             "causal-lm", model | {"attention": "flash_attention_2"}, _batch(size, length),
             adapter=adapter if line["peft_method"] else {"kind": "none"}, quantization=quantization,
-            precision="bf16-true", activation_checkpointing="blocks",
-            optimizer={"implementation": "foreach", "max_gradient_norm": 1.0},
+            precision="bf16-mixed" if is_baseline else "bf16-true", activation_checkpointing="blocks",
+            optimizer={"implementation": "foreach", "max_gradient_norm": 1.0}, versions=versions,
         )  # fmt: skip
         yield {
             "id": f"user-fms-{number:03}", "source": FMS, "family": f"fms/{name}", "gpu": "a100-80gb",
@@ -277,10 +292,10 @@ def _titan(table: list[Line]) -> Iterator[dict[str, Any]]:
         memory = values.get((run, "peak_memory"))
         yield {
             "id": f"user-{run}", "source": TITAN, "family": f"titan/{line['model']}",
-            "gpu": "h100-80gb" if is_hopper else "a100-80gb", "settings": settings, "specified": False,
+            "gpu": "h100-96gb-hbm2e" if is_hopper else "a100-80gb", "settings": settings, "specified": False,
             "reserved": None if memory is None else memory * GIB,
             "seconds": size * length / values[run, "throughput"], "seen": is_hopper,
-            "note": "an H100 with 96 GB and 500 W" if is_hopper else "whether it is compiled is not stated",
+            "note": "its own model code" if is_hopper else "whether it is compiled is not stated",
         }  # fmt: skip
 
 

@@ -1,9 +1,11 @@
 """Forecasts of rows, made by worker processes that each see one set of libraries, and kept between runs.
 
-What was forecast lies in `.forecasts.json`, which git ignores: rows of the test half are nobody's to read one by one,
-and `--only` makes some anew without the others.
+Each is kept with a digest of what it follows from (the row, the programs here, our code), so that a run that was
+stopped can go on with the rest. It lies in `.forecasts.json`, which git ignores: rows of the test half are nobody's to
+read one by one, and `--only` makes some anew without the others.
 """
 
+import hashlib
 import json
 import os
 import subprocess
@@ -16,10 +18,13 @@ from typing import Any
 from benchmarks.scoreboard.libraries import SETS, search_path
 from benchmarks.scoreboard.rows import Row
 
+from forerun.forecasting.made_with import package_digest
+
 ROOT = Path(__file__).resolve().parents[2]
 STORE = Path(__file__).parent / ".forecasts.json"
 CHUNK = 8
 """Rows of one worker process: its results are kept when it ends."""
+PROGRAMS = ("programs.py", "worker.py", "libraries.py")
 Forecasts = dict[str, dict[str, Any]]
 
 
@@ -28,8 +33,19 @@ def stored() -> Forecasts:
     return json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
 
 
-def forecast_all(rows: list[Row], processes: int) -> Forecasts:
-    """Forecasts by row id, added to the stored ones as they come."""
+def follows_from(row: Row) -> str:
+    """Digest of all that the forecast of `row` follows from, but for installed libraries."""
+    programs = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS]
+    return hashlib.sha256(json.dumps([asdict(row), package_digest(), programs]).encode()).hexdigest()[:16]
+
+
+def forecast_all(rows: list[Row], processes: int, *, resumes: bool = False) -> Forecasts:
+    """Forecasts by row id, added to the stored ones as they come; if it `resumes`, not of rows that are up to date."""
+    digests = {row.id: follows_from(row) for row in rows}
+    if resumes:
+        kept = stored()
+        rows = [row for row in rows if kept.get(row.id, {}).get("follows_from") != digests[row.id]]
+        print(f"{len(digests) - len(rows)} rows are up to date", file=sys.stderr)
     chunks = []
     for name in SETS:
         of_set = [row for row in rows if row.library == name]
@@ -37,7 +53,7 @@ def forecast_all(rows: list[Row], processes: int) -> Forecasts:
     forecasts = stored()
     with ThreadPoolExecutor(processes) as pool:
         for done, batch in enumerate(pool.map(lambda chunk: run_worker(*chunk), chunks)):
-            forecasts |= {forecast["id"]: forecast for forecast in batch}
+            forecasts |= {each["id"]: each | {"follows_from": digests[each["id"]]} for each in batch}
             STORE.write_text(json.dumps(forecasts), encoding="utf-8")
             print(f"{done + 1} of {len(chunks)} parts", file=sys.stderr, flush=True)
     return forecasts

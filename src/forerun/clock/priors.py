@@ -4,7 +4,7 @@ Matrix products by `products.py`; attention by the share of peak that FlashAtten
 at the share of bandwidth that elementwise operators reach. A GPU that was measured, or whose architecture was, takes
 its own coefficients; every other takes the middle of those measured. The forecast says which.
 
-Not covered: power limits of long runs, kernels that differ from one library version to the next.
+Not covered: kernels that differ from one library version to the next.
 """
 
 import json
@@ -33,6 +33,7 @@ from forerun.clock.costs import (
     WINDOWED,
 )
 from forerun.clock.image_layers import image_layer_parts
+from forerun.clock.power import sustained_share
 from forerun.clock.products import Chip, ProductPrior, Products
 from forerun.experience import DeviceCalibration
 from forerun.hardware.catalogue import Device, devices
@@ -253,7 +254,11 @@ class PriorCosts:
         prior, chip = _products("tensor" if self._on_tensor_cores(dtype) else "simt"), self._chip(dtype)
         columns = [np.array([float(v)]) for v in shape]
         width = (4.0 if dtype in ("float32", "tfloat32") else 2.0) if width is None else width
-        return float(prior.seconds(chip, Products(*columns, width=width), self._lean(prior, dtype))[0])
+        products = Products(*columns, width=width)
+        burst = float(prior.seconds(chip, products, self._lean(prior, dtype))[0])
+        if self.calibration is not None or not self._on_tensor_cores(dtype):
+            return burst
+        return burst / sustained_share(self.device, float(products.flops[0]) / burst / chip.flops_per_second)
 
     def _on_tensor_cores(self, dtype: str) -> bool:
         return dtype != "float32" and self.device.has_tensor_cores

@@ -39,7 +39,7 @@ does not."""
 Repair = Literal["empty-texts", "missing-labels", "ragged-rows", "broken-lines", "encoding", "repeated-ids"]
 """Rows left out: `empty-texts`, `missing-labels`, `ragged-rows`, `broken-lines` (no JSON), `repeated-ids` (all but the
 first); `encoding` reads bytes that are not UTF-8 as Windows-1252."""
-Library = Literal["torch", "transformers", "peft"]
+Library = Literal["torch", "transformers", "peft", "trl"]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,3}$")]
 CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""
@@ -268,7 +268,8 @@ class Settings(PlainSection):
     reliability: ReliabilitySettings = ReliabilitySettings()
     """Failures, restarts and machines that are taken away, for the run's expected time and cost."""
     versions: dict[Library, Version] = {}
-    """Libraries of the run where they are not those installed here: what they do differently is in a forecast."""
+    """Libraries of the run where they are not those installed here: what they do differently is in a forecast. With
+    `trl`, its SFTTrainer trains, and prepares a quantised model as that version does."""
     checkpoints: CheckpointSettings = CheckpointSettings()
     """Saving."""
     evaluation: EvaluationSettings = EvaluationSettings()

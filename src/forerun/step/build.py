@@ -22,7 +22,9 @@ from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
 from forerun.step.fused_kernels import take_kernels
-from forerun.step.library_versions import has_narrow_adapters
+from forerun.step.kbit import narrow_adapters, prepare_for_kbit_training
+from forerun.step.library_versions import has_linear_experts, kbit_preparation
+from forerun.step.linear_experts import experts_as_layers
 from forerun.step.offload import OffloadedOptimizer, require_offload
 from forerun.step.optimizer import Wrap, build_optimizer
 from forerun.step.optimizer_in_backward import require_alone
@@ -85,33 +87,25 @@ def _prepared(settings: Settings, workload: Workload, *, pretrained: bool) -> nn
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", PEFT_PATTERN_WARNING, RuntimeWarning)
         warnings.filterwarnings("ignore", PEFT_OLD_NAME_WARNING, FutureWarning)
+        if has_linear_experts(settings, getattr(getattr(model, "config", None), "model_type", "")):
+            experts_as_layers(model)
         if settings.quantization != "none":
             compute_dtype = policy_of(settings).compute_dtype
             # packed weights are gathered as they are only where they have the dtype of what is computed with
             # (bnb_4bit_quant_storage, https://huggingface.co/docs/bitsandbytes/fsdp_qlora); else FSDP would cast them
             storage = compute_dtype if settings.parallel.kind == "fsdp" else torch.uint8
             quantize(model, settings.quantization, compute_dtype, storage)
-        if settings.kbit_preparation:
-            prepare_for_kbit_training(model)
+        prepare_for_kbit_training(model, settings)
         if settings.adapter.kind == "lora" and not is_ready:
             model = add_adapter(model, settings)
         elif settings.adapter.kind in KINDS and not is_ready:
             require_place(settings, getattr(workload, "head", workload.name))
             model = add_prompt_adapter(model, settings)
+        narrow_adapters(model, settings)
         freeze(model, settings)
         if settings.activation_checkpointing != "none":
             checkpoint_blocks(model, recomputation(settings))
     return model
-
-
-def prepare_for_kbit_training(model: nn.Module) -> None:
-    """Cast what is not packed to fp32, as peft's function of that name does; recomputation is a setting of its own."""
-    from peft import prepare_model_for_kbit_training
-
-    packed = [(layer, layer.weight.dtype) for layer in model.modules() if isinstance(layer, QuantizedLinear)]
-    prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    for layer, dtype in packed:  # peft/utils/other.py (0.21) leaves bitsandbytes' own class of weights alone
-        layer.weight.data = layer.weight.data.to(dtype)
 
 
 def freeze(model: nn.Module, settings: Settings) -> None:
@@ -273,25 +267,13 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     # before peft changes the model: it gives up half-way, with its own layers in
     linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
     try:
-        adapted = get_peft_model(model, config, autocast_adapter_dtype=settings.kbit_preparation)  # type: ignore[arg-type]
+        adapted = get_peft_model(model, config, autocast_adapter_dtype=kbit_preparation(settings) != "none")  # type: ignore[arg-type]
     except ValueError as error:
         raise InvalidSettings(
             f"adapter.targets: must name linear modules of {settings.model.name} that peft takes; found "
             f"{adapter.targets!r}: {cause_of(error)}. Its linear modules: {', '.join(linear)}."
         ) from error
-    if has_narrow_adapters(settings):
-        _narrow_adapters(adapted)
     return adapted
-
-
-def _narrow_adapters(model: nn.Module) -> None:
-    """Give adapters the dtype of the weights that they stand beside; packed ones are no floats and change nothing."""
-    for module in model.modules():
-        base: Any = getattr(module, "base_layer", None)
-        if isinstance(base, nn.Module) and base.weight.dtype in (torch.float16, torch.bfloat16):
-            for name, child in module.named_children():
-                if name != "base_layer":
-                    child.to(base.weight.dtype)
 
 
 def trained_whole(model: nn.Module, settings: Settings) -> list[str]:

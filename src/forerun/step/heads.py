@@ -37,7 +37,7 @@ from forerun.step.documents import (
 )
 from forerun.step.fused_kernels import FUSED_LOSS, FusedLoss, require_kernels
 from forerun.step.label_losses import LabelLoss
-from forerun.step.library_versions import SHIFTS_LOGITS, copies_logits
+from forerun.step.library_versions import KEEPS_NARROW, SHIFTS_LOGITS, copies_logits, keeps_narrow_logits
 from forerun.step.pairs import Embeddings, Pairs
 from forerun.step.parallel import unwrapped, whole
 from forerun.step.prompt_adapters import PROMPT_TOKENS
@@ -75,6 +75,7 @@ class HeadWorkload:
         require_kernels(settings, model, self.head)
         if self.is_causal and copies_logits(settings.versions, config_of(settings).model_type):
             setattr(model, SHIFTS_LOGITS, True)
+            setattr(model, KEEPS_NARROW, keeps_narrow_logits(settings.versions))
         if settings.cross_entropy == "chunked":
             require_chunkable(model, self.head)
             setattr(model, IN_CHUNKS, True)
@@ -121,8 +122,11 @@ class HeadWorkload:
                 flat = hidden.reshape(-1, hidden.shape[-1])
                 return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap, factor=factor))
             if getattr(bare, SHIFTS_LOGITS, False):
-                logits = model(**inputs).logits.float()  # lives until the loss is there: it is part of the output
-                return LossSum(self.criterion(logits[:, :-1].contiguous(), labels[:, 1:].contiguous()))
+                logits = model(**inputs).logits  # lives until the loss is there: it is part of the output
+                wide = logits.float()
+                if not getattr(bare, KEEPS_NARROW):
+                    logits = wide
+                return LossSum(self.criterion(wide[:, :-1].contiguous(), labels[:, 1:].contiguous()))
             logits, labels = self.align(model(**inputs).logits, labels)
         return LossSum(self.criterion(logits, labels))
 

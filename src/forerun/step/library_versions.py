@@ -1,22 +1,26 @@
 """What older libraries do differently in a step, for users who are not on today's: `versions` of the settings.
 
 Read in the released packages: transformers 4.42.4, 4.44.2, 4.45.2, 4.46.3, 4.47.1, 4.48.3, 4.49.0, 4.50.3, 4.51.3,
-4.52.4 and 4.57.1; peft 0.10.0, 0.11.1, 0.12.0 and 0.13.2. What a version is known to do is in the step, the rest is
-said.
+4.52.4 and 4.57.1; peft 0.10.0, 0.11.1, 0.12.0 and 0.13.2; trl 0.8.6, 0.11.4, 0.13.0, 0.15.2, 0.19.1, 0.23.0, 0.24.0,
+0.25.1, 0.26.0, 0.27.0, 1.0.0 and 1.16.0. What a version is known to do is in the step, the rest is said.
 
 No torch is imported here, as the forecast reads what is said.
 
-Not covered: PyTorch's own changes, masks (a causal model without padding has none in any version read), experts that
-are linear layers before transformers 5, which bitsandbytes then packs.
+Not covered: PyTorch's own changes, masks (a causal model without padding has none in any version read).
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 from forerun.models.catalogue import model_config
 from forerun.settings.schema import Library, Settings
 
 SHIFTS_LOGITS = "shifts_logits"
 """Attribute of models whose library copies the logits in fp32 without the last token, rather than moving the labels."""
+KEEPS_NARROW = "keeps_narrow_logits"
+"""Attribute of such models whose output holds the logits as they are, beside the loss's fp32 copy."""
+WIDENS_IN_LOSS_FROM = (4, 46)
+"""transformers/loss/loss_utils.py, ForCausalLMLoss: from 4.46 on the loss makes the fp32 copy, before it the model."""
 PADS_LABELS_FROM = (4, 49)
 """transformers/loss/loss_utils.py: ForCausalLMLoss moves labels from 4.49.0 on, and copies logits up to 4.48.3; before
 4.46 each model does so itself, after `logits = logits.float()`."""
@@ -25,13 +29,23 @@ UPCASTING = frozenset({
     "qwen2_moe", "starcoder2",
 })  # fmt: skip
 """Types whose modelling file says `logits = logits.float()` in 4.44.2 and takes ForCausalLMLoss from 4.46 on."""
+WIDENED_LATER: dict[str, tuple[int, ...]] = {"gpt_bigcode": (4, 48)}
+"""Types that leave the logits as they are until they take ForCausalLMLoss: gpt_bigcode in 4.48.3, not yet in 4.47.1."""
 WIDE_ADAPTERS_FROM = (0, 12)
 """peft/mapping.py: `get_peft_model` has autocast_adapter_dtype, true by default, from 0.12.0 on and not in 0.11.1."""
-OLDEST = {"transformers": (4, 42), "peft": (0, 10)}
+OLDEST = {"transformers": (4, 42), "peft": (0, 10), "trl": (0, 8)}
 """First versions that were read."""
 FUSED_EXPERTS_FROM = (5,)
 """transformers/models/mixtral/modeling_mixtral.py: a list of linear layers in 4.57.1, one tensor in 5.23."""
 OF_EXPERTS = frozenset({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "deepseek_v2", "deepseek_v3", "jamba"})
+"""Types whose modelling file has a `ModuleList` of experts in 4.57.1."""
+NARROW_ADAPTERS_FROM = (0, 26)
+"""trl/trainer/sft_trainer.py: up to 0.25.1 it calls peft's preparation, from 0.26.0 on it makes adapters bf16 alone."""
+NARROW_TUNERS_BEFORE = (0, 11)
+"""trl/trainer/utils.py, peft_module_casting_to_bf16: adapters too in 0.8.6, not in 0.11.4."""
+Preparation = Literal["none", "peft", "sft-trainer", "narrow-adapters"]
+"""What becomes of a quantised model before training: nothing; all that is not packed fp32; that, and embeddings and
+head bf16 again; adapters bf16."""
 
 
 def number_of(version: str) -> tuple[int, ...]:
@@ -42,13 +56,40 @@ def number_of(version: str) -> tuple[int, ...]:
 def copies_logits(versions: Mapping[Library, str], model_type: str) -> bool:
     """Whether the loss of a causal model copies its logits in fp32, as transformers did before 4.49."""
     stated = versions.get("transformers")
-    return stated is not None and number_of(stated) < PADS_LABELS_FROM and model_type in UPCASTING
+    if stated is None or number_of(stated) >= PADS_LABELS_FROM:
+        return False
+    return model_type in UPCASTING or number_of(stated) >= WIDENED_LATER.get(model_type, PADS_LABELS_FROM)
+
+
+def keeps_narrow_logits(versions: Mapping[Library, str]) -> bool:
+    """Whether 16-bit logits live beside their fp32 copy until the loss is there."""
+    stated = versions.get("transformers")
+    return stated is not None and number_of(stated) >= WIDENS_IN_LOSS_FROM
 
 
 def has_narrow_adapters(settings: Settings) -> bool:
     """Whether adapters have the dtype of 16-bit weights under them, as before peft 0.12; later ones are fp32."""
     stated = settings.versions.get("peft")
-    return stated is not None and number_of(stated) < WIDE_ADAPTERS_FROM and not settings.kbit_preparation
+    return stated is not None and number_of(stated) < WIDE_ADAPTERS_FROM and kbit_preparation(settings) == "none"
+
+
+def has_linear_experts(settings: Settings, model_type: str) -> bool:
+    """Whether the experts of a mixture are linear layers, one after another, as before transformers 5."""
+    stated = settings.versions.get("transformers")
+    return stated is not None and number_of(stated) < FUSED_EXPERTS_FROM and model_type in OF_EXPERTS
+
+
+def kbit_preparation(settings: Settings) -> Preparation:
+    """How a quantised model is prepared for training; a setting of its own goes before what trl does."""
+    stated = settings.versions.get("trl")
+    if settings.quantization == "none" or (stated is None and not settings.kbit_preparation):
+        return "none"
+    if settings.kbit_preparation or stated is None:
+        return "peft"
+    if number_of(stated) >= NARROW_ADAPTERS_FROM:
+        return "narrow-adapters"
+    is_cast_back = settings.quantization != "int8" and settings.precision == "bf16-mixed"
+    return "sft-trainer" if is_cast_back else "peft"
 
 
 def version_warnings(settings: Settings) -> list[str]:
@@ -63,15 +104,16 @@ def version_warnings(settings: Settings) -> list[str]:
         elif number < OLDEST[name]:
             oldest = ".".join(map(str, OLDEST[name]))
             warnings.append(f"versions: {name} before {oldest} was not read; {version} is taken as {oldest}.")
+    if settings.versions.get("trl") and settings.quantization != "none" and settings.precision.endswith("-true"):
+        warnings.append(
+            f"versions: the trainer's bf16 and fp16 are autocast; {settings.precision} has none, so trl is taken to "
+            f"train without them. With bf16=True write precision: bf16-mixed."
+        )
     old = settings.versions.get("transformers")
     if old is None or number_of(old) >= FUSED_EXPERTS_FROM:
         return warnings
     kind = model_config(settings.model.name, settings.model.config, settings.model.attention).model_type
-    if number_of(old) < PADS_LABELS_FROM and kind not in UPCASTING and settings.workload == "causal-lm":
+    was_read = kind in UPCASTING or number_of(old) >= WIDENED_LATER.get(kind, PADS_LABELS_FROM)
+    if not was_read and settings.workload == "causal-lm":
         warnings.append(f"versions: what transformers {old} does with the logits of {kind} was not read; as today.")
-    if settings.quantization != "none" and kind in OF_EXPERTS:
-        warnings.append(
-            f"versions: experts were linear layers in transformers {old}, which bitsandbytes packs; here they are as "
-            f"today's, unpacked."
-        )
     return warnings

@@ -8,7 +8,13 @@ from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
-from forerun.step.library_versions import copies_logits, number_of, version_warnings
+from forerun.step.library_versions import (
+    copies_logits,
+    has_linear_experts,
+    kbit_preparation,
+    number_of,
+    version_warnings,
+)
 from forerun.virtual.trace_step import trace_step
 
 SIZE, LENGTH, VOCABULARY = 4, 128, 30_000
@@ -33,7 +39,14 @@ def test_logits_are_copied_before_4_49():
 
 @pytest.mark.parametrize(
     ("version", "kind", "answer"),
-    [("4.48.3", "llama", True), ("4.49", "llama", False), ("4.44", "gpt2", False), ("5.23.0", "qwen2", False)],
+    [
+        ("4.48.3", "llama", True),
+        ("4.49", "llama", False),
+        ("4.44", "gpt2", False),
+        ("5.23.0", "qwen2", False),
+        ("4.47.1", "gpt_bigcode", False),
+        ("4.48.1", "gpt_bigcode", True),
+    ],
 )
 def test_which_versions_copy(version, kind, answer):
     assert copies_logits({"transformers": version}, kind) is answer
@@ -44,6 +57,36 @@ def test_adapters_are_fp32_from_peft_0_12_on():
     old, new = (forecast(lora | {"versions": {"peft": v}}, "a100-40gb") for v in ("0.11.1", "0.12.0"))
     more = new.memory.breakdown.parameter_bytes - old.memory.breakdown.parameter_bytes
     assert more == pytest.approx(2 * old.parameters.trainable, rel=0.05)
+
+
+@pytest.mark.parametrize(("version", "more"), [("4.45.2", 0), ("4.46.3", 2)])
+def test_16_bit_logits_live_beside_the_loss_from_4_46_on(version, more):
+    peak = {v: forecast(LLAMA | {"versions": {"transformers": v}}, "a100-40gb").memory for v in ("4.42.4", version)}
+    difference = peak[version].peak_allocated_bytes - peak["4.42.4"].peak_allocated_bytes
+    assert difference == pytest.approx(more * SIZE * LENGTH * VOCABULARY, rel=0.03), "blocks of 2 MiB"
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({}, "none"), ({"kbit_preparation": True}, "peft"), ({"versions": {"trl": "0.13.0"}}, "sft-trainer"),
+        ({"versions": {"trl": "0.25.1"}, "quantization": "int8"}, "peft"),
+        ({"versions": {"trl": "0.25.1"}, "precision": "bf16-true"}, "peft"),
+        ({"versions": {"trl": "0.26.0"}}, "narrow-adapters"),
+        ({"versions": {"trl": "1.16.0"}, "kbit_preparation": True}, "peft"),
+        ({"versions": {"trl": "0.13.0"}, "quantization": "none"}, "none"),
+    ],
+)  # fmt: skip
+def test_what_trl_makes_of_a_quantised_model(more, kind):
+    quantised = {"precision": "bf16-mixed", "quantization": "nf4", "adapter": {"kind": "lora"}}
+    assert kbit_preparation(settings_from(LLAMA | quantised | more)) == kind
+
+
+def test_experts_are_layers_before_5():
+    settings = settings_from(LLAMA | {"versions": {"transformers": "4.57.1"}})
+    assert has_linear_experts(settings, "mixtral")
+    assert not has_linear_experts(settings, "llama")
+    assert not has_linear_experts(settings_from(LLAMA), "mixtral")
 
 
 def test_what_is_not_modelled_is_said():
