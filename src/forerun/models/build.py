@@ -89,8 +89,7 @@ def config_of(settings: Settings) -> Any:
         UnknownModel: no such architecture.
         InvalidSettings: the sequences are too long for it, or an override is no field of it.
     """
-    name, overrides, is_media = settings.model.name, settings.model.config, settings.workload in MEDIA
-    config = model_config(name, overrides, settings.model.attention, keeps_parts=is_media)
+    config = model_config(settings.model.name, settings.model.config, settings.model.attention)
     require_depth(settings, getattr(config, "num_hidden_layers", None) or 0)
     limit = None if settings.workload in WITHOUT_TOKENS else maximum_length(config)
     if limit is not None and settings.batch.sequence_length > limit:
@@ -119,7 +118,6 @@ def _mapping(workload: str) -> Any:
         "speech-seq2seq": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
         "speech-ctc": auto.MODEL_FOR_CTC_MAPPING,
         "image-text-contrastive": auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING,
-        "image-text-lm": auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
         "encoder": auto.MODEL_MAPPING,
     }[workload]
 
@@ -143,8 +141,8 @@ def model_class(config: Any, workload: str) -> Any:
     if not _has_head(config, workload):
         offered = workloads_of(config)
         by_script = "" if set(offered) - {"encoder"} else (
-            " Detection, segmentation and diffusion have no workload of their own: put the training script under "
-            "forerun exec."
+            " Detection, segmentation, diffusion and language models that see have no workload of their own: put the "
+            "training script under forerun exec."
         )  # fmt: skip
         raise InvalidSettings(
             f"workload: {type(config).__name__.removesuffix('Config')} has no head for {workload}. "

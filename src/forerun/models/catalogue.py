@@ -31,10 +31,8 @@ NO_SDPA = {"deberta-v2", "gemma2", "longformer"}
 """Model types whose attention has no `scaled_dot_product_attention` form in transformers."""
 
 
-def model_config(name: str, overrides: Mapping[str, Any], attention: str, *, keeps_parts: bool = False) -> Any:
+def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any:
     """The Hugging Face configuration of a catalogue name, local directory or hub id, with `overrides` applied.
-
-    Of a model of text and images it is the text's where transformers builds that alone, unless it `keeps_parts`.
 
     Raises:
         UnknownModel: none of the three.
@@ -45,7 +43,7 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, *, kee
     require_buildable(overrides, "model.config")
     row = row_of(name)
     if row is not None:
-        config = AutoConfig.for_model(row.model_type, **row.config)
+        config = AutoConfig.for_model(row.model_type, **row.fields)
     elif is_folder(name) and (Path(name) / "config.json").exists():
         config = _from_folder(Path(name))
     else:
@@ -59,7 +57,7 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, *, kee
             )
     if overrides:
         config = _changed(config, name if row is None else row, overrides)
-    config = config if keeps_parts else text_part(config)
+    config = text_part(config)
     # transformers refuses "sdpa" for classes without it when the model is built, so it is decided here
     eager = attention == "eager" or config.model_type in NO_SDPA or not _has_sdpa(config)
     config._attn_implementation = "eager" if eager else "sdpa"

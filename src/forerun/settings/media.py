@@ -12,7 +12,6 @@ MEDIA: Mapping[str, tuple[str, ...]] = {
     "speech-seq2seq": ("audio_seconds",),
     "speech-ctc": ("audio_seconds",),
     "image-text-contrastive": ("image_size",),
-    "image-text-lm": ("image_size", "images"),
 }
 """Workloads that read images or sound → the words of `MediaSettings` that they take."""
 WITHOUT_TOKENS = ("image-classification",)
@@ -24,8 +23,6 @@ class MediaSettings(PlainSection):
 
     image_size: Annotated[int, Field(ge=8, le=2**14)] | None = None
     """Pixels of a side; models with positions for another size interpolate them where transformers can."""
-    images: Annotated[int, Field(ge=1, le=2**10)] = 1
-    """Images of a sample."""
     audio_seconds: Annotated[float, Field(gt=0, le=24 * 3600)] | None = None
     """Sound of a sample, to which all are padded."""
 
@@ -34,10 +31,10 @@ def media_conflicts(
     workload: str, media: MediaSettings, *, source: str | None, padding: str, cross_entropy: str
 ) -> list[tuple[bool, str]]:
     """Pairs of (is broken, rule · found · remedy)."""
-    default, taken = MediaSettings(), MEDIA.get(workload, ())
+    default, words = MediaSettings(), MEDIA.get(workload, ())
     idle = [word for word in MediaSettings.model_fields if getattr(media, word) != getattr(default, word)]
-    idle = [word for word in idle if word not in taken]
-    others = [name for name, words in MEDIA.items() if idle and idle[0] in words]
+    idle = [word for word in idle if word not in words]
+    others = [name for name, own in MEDIA.items() if idle and idle[0] in own]
     return [
         (
             bool(idle),
@@ -45,16 +42,16 @@ def media_conflicts(
             f"or set workload to one of these.",
         ),
         (
-            bool(taken) and source is not None,
+            bool(words) and source is not None,
             f"data.source: {workload} is forecast here by its sizes, not trained on data of your own; found "
             f"{source!r}. Leave it out, and put your training script under forerun exec.",
         ),
         (
-            bool(taken) and padding != "fixed",
+            bool(words) and padding != "fixed",
             f"batch.padding: samples of {workload} are of one size; found {padding!r}. Set it to fixed.",
         ),
         (
-            bool(taken) and cross_entropy != "full",
+            bool(words) and cross_entropy != "full",
             f"cross_entropy: {workload} has the loss of transformers' own model, which is whole; found "
             f"{cross_entropy!r}. Set it to full.",
         ),

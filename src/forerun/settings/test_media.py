@@ -26,4 +26,4 @@ def test_words_of_other_workloads_are_refused(changes, message):
 def test_a_size_is_part_of_the_hash_and_its_absence_is_not():
     plain, sized = settings_from(BASE), settings_from({**BASE, "media": {"image_size": 384}})
     assert plain.hash != sized.hash
-    assert settings_from({**BASE, "media": {"images": 1}}).hash == plain.hash
+    assert settings_from({**BASE, "media": {"image_size": None}}).hash == plain.hash
