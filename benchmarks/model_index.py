@@ -125,14 +125,15 @@ def rows() -> list[Architecture]:
             Architecture(
                 name=name, aliases=tuple(i for i in ids if i != name), family=kind.replace("_", "-"), model_type=kind,
                 config={key: value for key, value in stated.items() if value is not None},
-                nulls=tuple(key for key, value in stated.items() if value is None), parameters=count, parameters_of="causal-lm", source=SOURCE,
+                nulls=tuple(key for key, value in stated.items() if value is None), parameters=count,
+                parameters_of="causal-lm", source=SOURCE,
             )
         )  # fmt: skip
     return index
 
 
 def _without_defaults(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a configuration, without nulls that its class has by itself: Mistral's has a window, and others none."""
+    """Fields of a configuration, without nulls that its class has by itself; Mistral's class has a window."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     default = CONFIG_MAPPING[kind]()

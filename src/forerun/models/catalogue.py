@@ -122,7 +122,7 @@ def _refuse_own_code(stated: Mapping[str, Any], name: str) -> None:
 def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, Any]) -> Any:
     """The configuration made anew with `overrides`, so that what follows from a field (a head's size) follows it."""
     if isinstance(origin, Architecture):
-        stated = {"model_type": origin.model_type, **origin.config}
+        stated = {"model_type": origin.model_type, **origin.fields}
     else:
         identity, revision = (origin, None) if is_folder(origin) else pinned(origin)
         stated, _ = type(config).get_config_dict(  # it was read a moment ago
