@@ -35,6 +35,7 @@ class OwnLoss(HeadWorkload):
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
         """The model's loss, times what it is the mean of."""
+        batch = in_dtype_of(model, batch)
         return LossSum(model(**self.arguments(unwrapped(model), batch)).loss * self.count(batch))
 
     def arguments(self, model: nn.Module, batch: Batch) -> dict[str, Any]:
@@ -101,6 +102,7 @@ class SpeechCTC(OwnLoss):
 
         Written here, as its code asks how many labels are no padding, which no virtual GPU knows.
         """
+        batch = in_dtype_of(model, batch)
         config, labels = unwrapped(model).config, batch["labels"]
         logits = model(**{name: value for name, value in batch.items() if name != "labels"}).logits
         scores = F.log_softmax(logits, dim=-1, dtype=torch.float32).transpose(0, 1)  # (frames, B, labels)
@@ -127,6 +129,12 @@ class ImageTextContrastive(OwnLoss):
     def arguments(self, model: nn.Module, batch: Batch) -> dict[str, Any]:
         """The batch, and that the loss is wanted."""
         return {**batch, "return_loss": True, **_interpolation(model, batch["pixel_values"])}
+
+
+def in_dtype_of(model: nn.Module, batch: Batch) -> Batch:
+    """Images and sound in the number format of the weights, as programs hand them over; ids stay integers."""
+    dtype: Any = unwrapped(model).dtype
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in batch.items()}
 
 
 def _images(settings: Settings, number: int) -> Tensor:

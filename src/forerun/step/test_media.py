@@ -101,6 +101,16 @@ def test_a_step_is_forecast_and_its_loss_is_the_models(settings, config, workloa
     assert head.loss(model, batch).sum.item() == pytest.approx(factor * own.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("config", "workload", "adapter"),
+    [(WHISPER, "speech-seq2seq", {}), (VIT, "image-classification", {"adapter": {"kind": "lora"}, "quantization": "nf4"})],
+)  # fmt: skip
+def test_weights_of_16_bits_get_inputs_of_16_bits(settings, config, workload, adapter):
+    narrow = forerun.forecast(settings(config, workload, precision="bf16-true", **adapter), gpu="rtx-3090")
+    wide = forerun.forecast(settings(config, workload), gpu="rtx-3090")
+    assert narrow.memory.breakdown.parameter_bytes < 0.6 * wide.memory.breakdown.parameter_bytes
+
+
 def test_an_image_size_of_ones_own_interpolates_positions_or_is_taken_as_it_is(settings):
     own = forerun.forecast(settings(VIT, "image-classification"), gpu="t4")
     larger = forerun.forecast(settings(VIT, "image-classification", media={"image_size": 128}), gpu="t4")
