@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -258,12 +258,16 @@ def main() -> None:
     facts = add_facts(index, program)
     add_defaults(index, facts)
     add_tables(index, tables)
-    TARGET.write_text(HEADER + "".join(_text(row, index) for row in index.rows) + _ids(index), encoding="utf-8")
+    TARGET.write_text(
+        HEADER + "".join(row_text(row, index.more_ids.pop(row.name, [])) for row in index.rows) + _ids(index),
+        encoding="utf-8",
+    )
     print(f"{len(index.rows)} rows, {len(index.names)} names; left out: {index.left_out.most_common()}")
 
 
-def _text(row: Architecture, index: Index) -> str:
-    aliases = json.dumps([*row.aliases, *index.more_ids.pop(row.name, [])])
+def row_text(row: Architecture, more_ids: Iterable[str] = ()) -> str:
+    """A row in the words of TOML, with further ids."""
+    aliases = json.dumps([*row.aliases, *more_ids])
     return (
         f'\n[[architecture]]\nname = "{row.name}"\naliases = {aliases}\nfamily = "{row.family}"\n'
         f'model_type = "{row.model_type}"\nconfig = {_value(row.config)}\nparameters = {row.parameters}\n'

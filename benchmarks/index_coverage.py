@@ -1,7 +1,7 @@
 """Which ids of the index forecast: `python -m benchmarks.index_coverage [--whole]`, some 10 minutes on two cores.
 
-Each row is forecast for an H100 with two samples of 128 tokens, all weights trained. Rows are cut to two layers, which
-is one of each kind but for hybrids; `--whole` takes the smallest row of each type uncut besides.
+Each row is forecast for an H100 with two samples of 128 tokens (64 beside images), all weights trained. Rows are cut
+to two layers, which is one of each kind but for hybrids; `--whole` takes the smallest row of each type uncut besides.
 """
 
 import sys
@@ -12,10 +12,12 @@ from collections import Counter
 from forerun.api import forecast
 from forerun.errors import ForerunError
 from forerun.models.rows import Architecture, architectures
+from forerun.settings.media import MEDIA
 
 GPU = "h100-80gb"
 DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-WORKLOADS = {"causal-lm": "causal-lm", "seq2seq-lm": "seq2seq-lm", "encoder": "sequence-classification"}
+WORKLOADS = {"encoder": "sequence-classification"}
+"""What a bare encoder is trained for; other rows name their workload."""
 LAYERS = 2
 
 
@@ -24,9 +26,9 @@ def refusal(row: Architecture, *, is_whole: bool) -> str:
     depth = next((field for field in DEPTHS if field in row.config), None)
     config = {depth: LAYERS} if depth and not is_whole and row.config[depth] > LAYERS else {}
     settings = {
-        "name": "coverage", "workload": WORKLOADS[row.parameters_of], "precision": "bf16-mixed",
+        "name": "coverage", "workload": WORKLOADS.get(row.parameters_of, row.parameters_of), "precision": "bf16-mixed",
         "model": {"name": row.aliases[0] if row.aliases else row.name, "config": config}, "data": {"examples": 8},
-        "batch": {"micro_batch_size": 2, "sequence_length": 128},
+        "batch": {"micro_batch_size": 2, "sequence_length": 64 if row.parameters_of in MEDIA else 128},
     }  # fmt: skip
     try:
         result = forecast(settings, GPU)

@@ -6,6 +6,7 @@ models as their authors published them, by hub id. Only those facts are taken. I
 weights. Ids that a row written by hand lists are left out.
 """
 
+import json
 import sys
 import types
 from collections.abc import Mapping
@@ -111,7 +112,7 @@ def rows() -> list[Architecture]:
         if translated is None or identity in listed:
             continue
         kind, fields = translated
-        stated = {key: value for key, value in fields.items() if value is not None}
+        stated = _without_defaults(kind, fields)
         _, _, ids, _ = shapes.setdefault(f"{kind} {sorted(stated.items())}", (kind, stated, [], entry.name.lower()))
         ids.append(identity)
     index: list[Architecture] = []
@@ -123,10 +124,20 @@ def rows() -> list[Architecture]:
         index.append(
             Architecture(
                 name=name, aliases=tuple(i for i in ids if i != name), family=kind.replace("_", "-"), model_type=kind,
-                config=stated, parameters=count, parameters_of="causal-lm", source=SOURCE,
+                config={key: value for key, value in stated.items() if value is not None},
+                nulls=tuple(key for key, value in stated.items() if value is None), parameters=count,
+                parameters_of="causal-lm", source=SOURCE,
             )
         )  # fmt: skip
     return index
+
+
+def _without_defaults(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a configuration, without nulls that its class has by itself; Mistral's class has a window."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    default = CONFIG_MAPPING[kind]()
+    return {k: v for k, v in fields.items() if v is not None or getattr(default, k, None) is not None}
 
 
 def free_name(name: str, identity: str, used: set[str]) -> str:
@@ -145,10 +156,11 @@ def main() -> None:
     for row in rows():
         print(f"{row.name:34} {row.parameters:>17,}  {row.model_type:12} {len(row.aliases)} ids")
         config = ", ".join(f"{key} = {_value(value)}" for key, value in row.config.items())
+        nulls = f"nulls = {json.dumps(row.nulls)}\n" if row.nulls else ""
         aliases = ", ".join(f'"{alias}"' for alias in row.aliases)
         text += (
             f'\n[[architecture]]\nname = "{row.name}"\naliases = [{aliases}]\nfamily = "{row.family}"\n'
-            f'model_type = "{row.model_type}"\nconfig = {{ {config} }}\nparameters = {row.parameters}\n'
+            f'model_type = "{row.model_type}"\nconfig = {{ {config} }}\n{nulls}parameters = {row.parameters}\n'
             f'parameters_of = "causal-lm"\nsource = "{row.source}"\n'
         )
     TARGET.write_text(text, encoding="utf-8")

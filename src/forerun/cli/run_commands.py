@@ -277,9 +277,15 @@ def open_settings(settings: object) -> "Experiment":
 
 def _require_data(settings: object) -> "Settings":
     from forerun.runs.registry import recipe_names, trains_own_data
+    from forerun.settings.media import MEDIA
     from forerun.settings.schema import Settings
 
     if not isinstance(settings, Settings) or not (settings.workload in recipe_names() or trains_own_data(settings)):
+        if getattr(settings, "workload", None) in MEDIA:
+            raise NotSupported(
+                f"workload: {getattr(settings, 'workload', None)} is forecast here by its sizes, not trained. Train it "
+                f"with your own script; forerun exec forecasts that too."
+            )
         raise NotSupported(
             f"data.source: training needs data, which a recipe brings and data.source names; found workload "
             f"{getattr(settings, 'workload', None)!r} without any. Set data.source to a file, a folder or a hub id, or "

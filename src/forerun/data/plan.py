@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from forerun.errors import InvalidSettings
+from forerun.settings.media import WITHOUT_TOKENS
 from forerun.settings.schema import Settings
 
 
@@ -60,7 +61,7 @@ def plan_from_settings(settings: Settings) -> BatchPlan:
 
     `fixed` pads every sample to the sequence length. Other paddings need the lengths; where only their mean is known
     they are taken as geometric, cut at the sequence length, and where nothing is known as all at the sequence length.
-    Both assumptions are stated in the plan.
+    Both assumptions are stated in the plan. A sample without tokens has the length 1.
 
     Raises:
         InvalidSettings: neither `data.examples` nor `schedule.max_steps` gives the run a length.
@@ -73,8 +74,9 @@ def plan_from_settings(settings: Settings) -> BatchPlan:
                 "Set one of them."
             )
         examples = settings.schedule.max_steps * settings.global_batch_size
-    mean = settings.data.mean_tokens or batch.sequence_length
-    sequences, length, assumptions = examples, batch.sequence_length, ()
+    longest = 1 if settings.workload in WITHOUT_TOKENS else batch.sequence_length
+    mean = settings.data.mean_tokens or longest
+    sequences, length, assumptions = examples, longest, ()
     if batch.padding == "packed":
         sequences = max(1, math.ceil(examples * mean / batch.sequence_length))
         assumptions = ("padding: packed sequences are taken as full.",)
@@ -88,11 +90,10 @@ def plan_from_settings(settings: Settings) -> BatchPlan:
     shapes = Counter({BatchShape(batch.micro_batch_size, length): full})
     if rest:
         shapes[BatchShape(rest, length)] += 1
-    if length != batch.sequence_length:
+    if length != longest:
         shapes[BatchShape(batch.micro_batch_size, batch.sequence_length)] += 0
-    return BatchPlan(
-        tuple(sorted(shapes.items())), settings.steps_per_epoch(sequences), examples, examples * mean, assumptions
-    )
+    tokens = 0.0 if settings.workload in WITHOUT_TOKENS else examples * mean
+    return BatchPlan(tuple(sorted(shapes.items())), settings.steps_per_epoch(sequences), examples, tokens, assumptions)
 
 
 def _expected_longest(mean: float, limit: int, size: int) -> float:

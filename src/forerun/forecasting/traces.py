@@ -27,6 +27,7 @@ from forerun.forecasting.made_with import package_digest, traced_with
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.trace_file import read_trace, trace_bytes
 from forerun.hardware.catalogue import Device
+from forerun.settings.media import WITHOUT_TOKENS
 from forerun.settings.schema import Settings
 from forerun.step.generic import GENERIC
 from forerun.trace import Trace
@@ -55,7 +56,7 @@ def step_trace(
     def make(device: Device) -> Trace:
         from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
-        with work(f"tracing a step of {shape.size} x {shape.length} tokens{how}, for {request.device.name}"):
+        with work(f"tracing a step of {shape_text(at, shape)}{how}, for {request.device.name}"):
             return trace_step_by_blocks(
                 at, request.workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines
             )  # fmt: skip
@@ -82,7 +83,7 @@ def scoring_trace(request: ForecastRequest, shape: BatchShape) -> Trace:
     def make(device: Device) -> Trace:
         from forerun.virtual.trace_step import trace_scoring
 
-        with work(f"tracing the scoring of {shape.size} x {shape.length} tokens"):
+        with work(f"tracing the scoring of {shape_text(request.settings, shape)}"):
             return trace_scoring(request.settings, request.workload, device, shape)
 
     return _trace(request, request.settings, shape, {"part": "scoring"}, make)
@@ -103,6 +104,11 @@ def generation_trace(request: ForecastRequest, shape: BatchShape) -> Trace | Non
     if request.own_workload is None and request.settings.workload != "causal-lm":
         return make(request.device)  # preference has the head of a language model, the others answer None at once
     return _trace(request, request.settings, shape, {"part": "generation", "new_tokens": new}, make)  # type: ignore[arg-type]
+
+
+def shape_text(settings: Settings, shape: BatchShape) -> str:
+    """A micro-batch in words."""
+    return f"{shape.size} samples" if settings.workload in WITHOUT_TOKENS else f"{shape.size} x {shape.length} tokens"
 
 
 def kept_answer(key: Mapping[str, Any], make: Callable[[], Any]) -> Any:

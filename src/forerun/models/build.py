@@ -10,10 +10,11 @@ from forerun.errors import InvalidSettings, UnknownModel
 from forerun.models.catalogue import hub_is_reachable, model_config
 from forerun.models.config_limits import require_depth
 from forerun.models.hub_refusals import pinned
+from forerun.settings.media import MEDIA, WITHOUT_TOKENS
 from forerun.settings.schema import Settings
 
 WORKLOADS = (
-    "causal-lm", "masked-lm", "sequence-classification", "token-classification", "seq2seq-lm", "encoder",
+    "causal-lm", "masked-lm", "sequence-classification", "token-classification", "seq2seq-lm", *MEDIA, "encoder",
 )  # fmt: skip
 ENCODER_CLASSES = {"t5": "T5EncoderModel"}
 """Encoder-decoder types whose bare encoder is a class of its own."""
@@ -34,7 +35,7 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
         InvalidSettings: the architecture has no such head.
         UnknownModel: the weights cannot be loaded.
     """
-    factory = _factory(config, workload)
+    factory = model_class(config, workload)
     if workload == "sequence-classification" and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = _padding_id(config)
     config.use_cache = False
@@ -71,7 +72,10 @@ def maximum_length(config: Any) -> int | None:
     """Tokens that the position embeddings allow; None where positions are unlimited."""
     if getattr(config, "model_type", "") == "t5":
         return None
-    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    text = getattr(config, "text_config", None)
+    config = config if text is None else text
+    names = ("max_position_embeddings", "n_positions", "max_target_positions")
+    positions = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
     if positions is None:
         return None
     # transformers/models/roberta/modeling_roberta.py (5.23): positions begin at padding_idx + 1, and padding_idx is 1
@@ -87,7 +91,7 @@ def config_of(settings: Settings) -> Any:
     """
     config = model_config(settings.model.name, settings.model.config, settings.model.attention)
     require_depth(settings, getattr(config, "num_hidden_layers", None) or 0)
-    limit = maximum_length(config)
+    limit = None if settings.workload in WITHOUT_TOKENS else maximum_length(config)
     if limit is not None and settings.batch.sequence_length > limit:
         raise InvalidSettings(
             f"batch.sequence_length: {settings.model.name} has positions for {limit} tokens; found "
@@ -110,6 +114,10 @@ def _mapping(workload: str) -> Any:
         "sequence-classification": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
         "token-classification": auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
         "seq2seq-lm": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        "image-classification": auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+        "speech-seq2seq": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+        "speech-ctc": auto.MODEL_FOR_CTC_MAPPING,
+        "image-text-contrastive": auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING,
         "encoder": auto.MODEL_MAPPING,
     }[workload]
 
@@ -120,7 +128,12 @@ def _has_head(config: Any, workload: str) -> bool:
     return type(config) in _mapping(workload)
 
 
-def _factory(config: Any, workload: str) -> Any:
+def model_class(config: Any, workload: str) -> Any:
+    """transformers' class of `config` with the head of `workload`.
+
+    Raises:
+        InvalidSettings: the architecture has no such head.
+    """
     import transformers
 
     if workload not in WORKLOADS:
@@ -128,7 +141,8 @@ def _factory(config: Any, workload: str) -> Any:
     if not _has_head(config, workload):
         offered = workloads_of(config)
         by_script = "" if set(offered) - {"encoder"} else (
-            " Images, speech and diffusion have no workload of their own: put the training script under forerun exec."
+            " Detection, segmentation, diffusion and language models that see have no workload of their own: put the "
+            "training script under forerun exec."
         )  # fmt: skip
         raise InvalidSettings(
             f"workload: {type(config).__name__.removesuffix('Config')} has no head for {workload}. "
@@ -136,5 +150,5 @@ def _factory(config: Any, workload: str) -> Any:
         )
     if workload == "encoder" and config.model_type in ENCODER_CLASSES:
         return getattr(transformers, ENCODER_CLASSES[config.model_type])
-    model_class = _mapping(workload)[type(config)]
-    return model_class[0] if isinstance(model_class, tuple) else model_class
+    kind = _mapping(workload)[type(config)]
+    return kind[0] if isinstance(kind, tuple) else kind

@@ -43,7 +43,7 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
     require_buildable(overrides, "model.config")
     row = row_of(name)
     if row is not None:
-        config = AutoConfig.for_model(row.model_type, **row.config)
+        config = AutoConfig.for_model(row.model_type, **row.fields)
     elif is_folder(name) and (Path(name) / "config.json").exists():
         config = _from_folder(Path(name))
     else:
@@ -122,7 +122,7 @@ def _refuse_own_code(stated: Mapping[str, Any], name: str) -> None:
 def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, Any]) -> Any:
     """The configuration made anew with `overrides`, so that what follows from a field (a head's size) follows it."""
     if isinstance(origin, Architecture):
-        stated = {"model_type": origin.model_type, **origin.config}
+        stated = {"model_type": origin.model_type, **origin.fields}
     else:
         identity, revision = (origin, None) if is_folder(origin) else pinned(origin)
         stated, _ = type(config).get_config_dict(  # it was read a moment ago

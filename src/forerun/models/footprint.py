@@ -82,7 +82,9 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """Sizes under whatever name the family has for them."""
 
     def first(*names: str) -> int | None:
-        return next((config[name] for name in names if isinstance(config.get(name), int)), None)
+        text = config.get("text_config") or {}  # of a model of text and images
+        values = (part.get(name) for part in (config, text) for name in names)
+        return next((value for value in values if isinstance(value, int)), None)
 
     return ModelShape(
         layers=first("num_hidden_layers", "n_layer", "num_layers", "n_layers"),

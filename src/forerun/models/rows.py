@@ -36,6 +36,8 @@ class Architecture(Record):
     """transformers' name of the configuration class."""
     config: Mapping[str, Any]
     """Configuration fields that differ from the class defaults."""
+    nulls: tuple[str, ...] = ()
+    """Configuration fields that are null where the class default is not; TOML has no null."""
     parameters: int
     """Parameters of the class `parameters_of`, each shared tensor once."""
     parameters_of: str
@@ -43,6 +45,11 @@ class Architecture(Record):
     source: str
     licence: str | None = None
     """Of the weights, as their source states it; null where it was not read."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """`config` with its nulls."""
+        return {**self.config, **dict.fromkeys(self.nulls)}
 
     @property
     def is_tiny(self) -> bool:

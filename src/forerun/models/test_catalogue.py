@@ -126,6 +126,37 @@ def test_counts_are_those_of_the_published_files(identity, count):
     assert architecture(identity).parameters == count
 
 
+@pytest.mark.parametrize(
+    ("identity", "window"),
+    # sliding_window by litgpt 0.5.13, config.py: none from Mistral-7B-v0.2 on
+    [
+        ("mistralai/Mistral-7B-Instruct-v0.1", 4096), ("mistralai/Mistral-7B-v0.3", None),
+        ("mistralai/Mistral-7B-Instruct-v0.2", None),
+    ],
+)  # fmt: skip
+def test_a_null_of_a_published_configuration_is_not_the_classs_default(identity, window):
+    assert model_config(identity, {}, "auto").sliding_window == window
+    assert model_config(identity, {"num_hidden_layers": 2}, "auto").sliding_window == window, "also where it is changed"
+
+
+@pytest.mark.parametrize(
+    ("identity", "count", "workload"),
+    # What keras-hub 0.32.0 and torchvision 0.29.2 state of the published weights, read 2026-11-24.
+    [
+        ("google/vit-base-patch16-224", 86_567_656, "image-classification"),
+        ("microsoft/swin-base-patch4-window7-224", 87_768_224, "image-classification"),
+        ("facebook/convnext-large-224", 197_767_336, "image-classification"),
+        ("openai/whisper-small", 241_734_912, "speech-seq2seq"),
+        ("openai/clip-vit-base-patch32", 151_277_363 - 50, "image-text-contrastive"),  # keras-hub counts its 50 places
+        ("google/siglip-base-patch16-224", 203_156_230 - 260, "image-text-contrastive"),
+        ("google/gemma-3-4b-it", 4_299_915_632 + 64 * 2560, "causal-lm"),  # and 64 rows of the embedding fewer
+    ],
+)  # fmt: skip
+def test_models_of_images_and_sound_have_the_published_counts(identity, count, workload):
+    row = architecture(identity)
+    assert (row.parameters, row.parameters_of) == (count, workload)
+
+
 def test_text_alone_takes_the_text_part_where_transformers_does():
     config = model_config("meta-llama/Llama-4-Scout-17B-16E-Instruct", {"num_hidden_layers": 2}, "auto")
     assert config.model_type == "llama4_text"

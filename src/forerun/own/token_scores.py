@@ -28,7 +28,7 @@ from forerun.own.scoring import BATCH_TOKENS, answers
 from forerun.own.task import named, strongest
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
-from forerun.step.heads import HeadWorkload
+from forerun.step.head_workload import HeadWorkload
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Batch
 

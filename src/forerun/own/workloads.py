@@ -3,9 +3,9 @@
 from typing import Any
 
 from forerun.own.facts import TaskFacts
+from forerun.step.head_workload import HeadWorkload
 from forerun.step.heads import (
     CausalLM,
-    HeadWorkload,
     MaskedLM,
     Preference,
     Seq2SeqLM,

@@ -25,7 +25,7 @@ from forerun.plan.layouts import ClusterLayout, ModelSize, least_bytes
 from forerun.plan.regroup import regrouped
 from forerun.settings.devices import ParallelSettings
 from forerun.settings.schema import Settings
-from forerun.step.heads import HeadWorkload
+from forerun.step.head_workload import HeadWorkload
 from forerun.trace import BETWEEN_RANKS, Call, Trace
 from forerun.virtual.repeated_blocks import shallow_depths
 

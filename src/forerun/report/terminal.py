@@ -79,7 +79,8 @@ def _step(forecast: Forecast) -> Table:
     table = Table("", "", "", box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_row(Text("Step", style="bold"), *_range_cells(step.seconds, format_seconds))
     _add_phases(table, step.phases, step.seconds.expected)
-    rates = f"{step.tokens_per_second:,.0f} tokens/s, {step.samples_per_second:,.1f} rows/s"
+    tokens = f"{step.tokens_per_second:,.0f} tokens/s, " if step.tokens_per_second else ""
+    rates = f"{tokens}{step.samples_per_second:,.1f} rows/s"
     table.add_row("  mfu", format_percent(step.mfu), Text(rates, style=FAINT))
     return table
 

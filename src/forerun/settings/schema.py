@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
+from forerun.settings.media import MediaSettings, media_conflicts
 from forerun.settings.plain import LARGEST
 from forerun.settings.reliability import ReliabilitySettings
 from forerun.settings.section import AnyNumber, BatchCount, Epochs, PlainSection, SequenceLength
@@ -230,7 +231,7 @@ class Settings(PlainSection):
     """A label for people; not part of the hash."""
     workload: Annotated[str, Field(min_length=1)]
     """`causal-lm`, `sequence-classification`, `token-classification`, `masked-lm`, `seq2seq-lm`, `preference`,
-    `embedding`, or a recipe's name."""
+    `embedding`, one for images or sound (`media`), or a recipe's name."""
     model: ModelSettings
     """Architecture."""
     adapter: AdapterSettings = AdapterSettings()
@@ -245,6 +246,8 @@ class Settings(PlainSection):
     """Update rule."""
     batch: BatchSettings = BatchSettings()
     """Micro-batch."""
+    media: MediaSettings = MediaSettings()
+    """Images and sound of a sample, for workloads that read them."""
     data: DataSettings = DataSettings()
     """Data set size."""
     recipe: dict[str, Any] = {}
@@ -293,7 +296,10 @@ class Settings(PlainSection):
     def hash(self) -> str:
         """16 hex digits that identify the run's settings (everything but `name`)."""
         # Sections that came later are left out where they say nothing: the ledger knows hashes of before.
-        later = {"cluster": ClusterSettings(), "reliability": ReliabilitySettings(), "versions": {}}
+        later = {
+            "cluster": ClusterSettings(), "reliability": ReliabilitySettings(), "versions": {},
+            "media": MediaSettings(),
+        }  # fmt: skip
         unnamed = {"name", *(name for name, default in later.items() if getattr(self, name) == default)}
         content = self.model_dump(exclude=unnamed)
         for name, default in LATER_WORDS.items():
@@ -305,7 +311,7 @@ class Settings(PlainSection):
     @property
     def resumable_hash(self) -> str:
         """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
-        content = self.model_dump(exclude={"name", "parallel", "cluster", "reliability", "versions"})
+        content = self.model_dump(exclude={"name", "parallel", "cluster", "reliability", "versions", "media"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -351,6 +357,9 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
             f"with kind='none'. Set parallel.kind to ddp or fsdp, or world_size to {s.parallel.model_ranks}.",
         ),
         *layout_conflicts(s.parallel),
+        *media_conflicts(
+            s.workload, s.media, source=s.data.source, padding=s.batch.padding, cross_entropy=s.cross_entropy
+        ),
         (
             s.schedule.frozen_encoder_epochs > s.schedule.epochs,
             f"schedule.frozen_encoder_epochs: at most schedule.epochs; found {s.schedule.frozen_encoder_epochs:g} "

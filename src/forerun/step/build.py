@@ -39,7 +39,7 @@ from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 from forerun.step.zero import ZeroOptimizer, require_zero
 
-CLASSIFICATIONS = ("sequence-classification", "token-classification")
+CLASSIFICATIONS = ("sequence-classification", "token-classification", "image-classification")
 CLASSIFICATION_HEADS = ("score", "classifier", "pre_classifier")
 """Heads that start from random weights: `SEQ_CLS_HEAD_NAMES` (peft/utils/constants.py:403, 0.21), DistilBERT's too."""
 PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"

@@ -3,11 +3,9 @@
 Each owns its loss: cross-entropy summed in fp32 over valid labels, so that any accumulation split gives one gradient
 (trainers that average per micro-batch do not). Batches are right-padded, or packed (`documents.py`). Causal language
 models get no padding mask: a token never sees what stands to its right, so padding changes nothing before it, and
-attention keeps its fast kernel. `pairs` is in `pairs.py`.
+attention keeps its fast kernel. `pairs` is in `pairs.py`, images and sound are in `media.py`.
 """
 
-import contextlib
-import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -17,152 +15,18 @@ from torch import Tensor, nn
 
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings, NotSupported, nearest
-from forerun.models.build import build_model, config_of
-from forerun.models.catalogue import hub_id
-from forerun.models.first_weights import first_weights
-from forerun.models.smollm2 import is_smollm2, load_smollm2
 from forerun.settings.schema import Settings
-from forerun.step.attention import LONGEST_ARGUMENT, OFFSETS, takes_offsets
-from forerun.step.chunked_loss import chunked_cross_entropy, hidden_for_logits, require_chunkable
-from forerun.step.documents import (
-    BOUNDARIES,
-    DOCUMENTS,
-    FIRSTS,
-    LONGEST,
-    block_mask,
-    even_boundaries,
-    pooled_by_document,
-    position_offset,
-    require_packable,
-)
-from forerun.step.fused_kernels import FUSED_LOSS, FusedLoss, require_kernels
+from forerun.step.documents import FIRSTS
+from forerun.step.head_workload import HeadWorkload, documents_in_row, no_tokens
 from forerun.step.label_losses import LabelLoss
-from forerun.step.library_versions import KEEPS_NARROW, SHIFTS_LOGITS, copies_logits, keeps_narrow_logits
+from forerun.step.media import MEDIA_WORKLOADS
 from forerun.step.pairs import Embeddings, Pairs
-from forerun.step.parallel import unwrapped, whole
-from forerun.step.prompt_adapters import PROMPT_TOKENS
 from forerun.step.workload import Batch, LossSum
 
-NOT_INPUTS = ("labels", "count", DOCUMENTS, FIRSTS, BOUNDARIES, LONGEST)
-IN_CHUNKS = "takes_cross_entropy_in_chunks"
-"""Attribute of models whose settings ask for it."""
 REJECTED = "rejected_"
 """Prefix of the keys of a batch that belong to the answer that is not wanted."""
 LabelKind = Literal["one", "several", "number"]
 """Labels of a sequence: one class, any number of them, or a number to come near to."""
-
-
-class HeadWorkload:
-    """A Hugging Face model with one head; subclasses say what a batch holds and which labels its logits answer."""
-
-    name: str
-    is_causal = False
-
-    def __init__(self, config_fields: Mapping[str, Any] | None = None):
-        """`config_fields` are set on the model's configuration: what the data decide, such as `id2label`."""
-        self.config_fields = dict(config_fields or {})
-
-    @property
-    def head(self) -> str:
-        """Which head the model has (`models.build.WORKLOADS`); a recipe's workload has a name of its own."""
-        return self.name
-
-    def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
-        """The architecture with this workload's head."""
-        model = _model(settings, self.head, self.config_fields, pretrained=pretrained)
-        if settings.batch.padding == "packed":
-            require_packable(model, self.head, settings.batch.sequence_length)
-        require_kernels(settings, model, self.head)
-        if self.is_causal and copies_logits(settings.versions, config_of(settings).model_type):
-            setattr(model, SHIFTS_LOGITS, True)
-            setattr(model, KEEPS_NARROW, keeps_narrow_logits(settings.versions))
-        if settings.cross_entropy == "chunked":
-            require_chunkable(model, self.head)
-            setattr(model, IN_CHUNKS, True)
-        return model
-
-    def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
-        """Token ids, and what else the head wants; (size, length)."""
-        batch = self.padded_batch(settings, size, length)
-        return batch if settings.batch.padding != "packed" else self._packed(batch, settings)
-
-    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
-        """The example where each row is one sample."""
-        raise NotImplementedError
-
-    def _packed(self, batch: Batch, settings: Settings) -> Batch:
-        """The same rows, each full of documents of the mean length."""
-        ids = batch["input_ids"]
-        size, length = ids.shape
-        batch = {key: value for key, value in batch.items() if key != "attention_mask"}
-        boundaries = even_boundaries(size, length, _documents_in_row(settings, length))
-        return {
-            **batch, DOCUMENTS: torch.ones_like(ids), "position_ids": torch.zeros_like(ids),
-            BOUNDARIES: torch.tensor(boundaries, dtype=torch.int32), LONGEST: torch.tensor(length, device="cpu"),
-        }  # fmt: skip
-
-    def loss(self, model: nn.Module, batch: Batch) -> LossSum:
-        """Loss summed over valid labels."""
-        inputs: dict[str, Any] = {key: value for key, value in batch.items() if key not in NOT_INPUTS}
-        bare = unwrapped(model)
-        prompt = getattr(bare, PROMPT_TOKENS, 0)
-        labels = F.pad(batch["labels"], (prompt, 0), value=IGNORED) if prompt else batch["labels"]
-        with contextlib.ExitStack() as stack:
-            if DOCUMENTS in batch:
-                self._keep_apart(bare, batch, inputs, stack)
-            fused: FusedLoss | None = getattr(bare, FUSED_LOSS, None)
-            if fused is not None:
-                head, cap, _ = stack.enter_context(hidden_for_logits(bare))
-                hidden, labels = self.align(model(**inputs).logits, labels)
-                flat = hidden.reshape(-1, hidden.shape[-1])
-                return LossSum(fused(flat, head.weight, labels.reshape(-1), head.bias, cap))
-            if getattr(bare, IN_CHUNKS, False):
-                head, cap, factor = stack.enter_context(hidden_for_logits(bare))
-                hidden, labels = self.align(model(**inputs).logits, labels)
-                flat = hidden.reshape(-1, hidden.shape[-1])
-                return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap, factor=factor))
-            if getattr(bare, SHIFTS_LOGITS, False):
-                logits = model(**inputs).logits  # lives until the loss is there: it is part of the output
-                wide = logits.float()
-                if not getattr(bare, KEEPS_NARROW):
-                    logits = wide
-                return LossSum(self.criterion(wide[:, :-1].contiguous(), labels[:, 1:].contiguous()))
-            logits, labels = self.align(model(**inputs).logits, labels)
-        return LossSum(self.criterion(logits, labels))
-
-    def criterion(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy summed over valid labels."""
-        flat = logits.reshape(-1, logits.shape[-1]).float()
-        return whole(F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum"))
-
-    def _keep_apart(self, model: nn.Module, batch: Batch, inputs: dict[str, Any], stack: contextlib.ExitStack) -> None:
-        """Add to `inputs` what keeps the documents of a packed batch apart."""
-        if BOUNDARIES in batch and takes_offsets(model):
-            inputs[OFFSETS], inputs[LONGEST_ARGUMENT] = batch[BOUNDARIES], int(batch[LONGEST])
-            inputs["attention_mask"] = batch[DOCUMENTS][:1, None, None, :1]  # unread: transformers makes none then
-        else:
-            inputs["attention_mask"] = block_mask(batch[DOCUMENTS], is_causal=self.is_causal)
-        offset = position_offset(model.config)
-        inputs["position_ids"] = batch["position_ids"] + offset if offset else batch["position_ids"]
-        if FIRSTS in batch:
-            stack.enter_context(pooled_by_document(backbone_of(model), batch[FIRSTS]))  # type: ignore[arg-type]
-
-    def align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Pair each logit row with the label that it predicts."""
-        return logits, labels
-
-    def count(self, batch: Batch) -> float:
-        """Labels in the batch; collation may store the number of valid ones under `count`, on the host."""
-        counted: Any = batch.get("count")
-        return float(counted.item()) if counted is not None else float(batch["labels"].numel())
-
-    def encoder(self, model: nn.Module) -> nn.Module | None:
-        """The backbone under the head."""
-        return backbone_of(model)
-
-    def learning_rate_scale(self, parameter_name: str) -> float:
-        """The same rate for every parameter."""
-        return 1.0
 
 
 class CausalLM(HeadWorkload):
@@ -173,7 +37,7 @@ class CausalLM(HeadWorkload):
 
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids (B, T) and labels (B, T)."""
-        return {"input_ids": _tokens(size, length), "labels": _tokens(size, length)}
+        return {"input_ids": no_tokens(size, length), "labels": no_tokens(size, length)}
 
     def align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Labels move one to the left; the last has none. Moving labels, not logits, copies no logits."""
@@ -188,8 +52,8 @@ class MaskedLM(HeadWorkload):
 
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids, padding mask and labels, each (B, T)."""
-        ids = _tokens(size, length)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": _tokens(size, length)}
+        ids = no_tokens(size, length)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": no_tokens(size, length)}
 
 
 class SequenceClassification(HeadWorkload):
@@ -211,7 +75,7 @@ class SequenceClassification(HeadWorkload):
 
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids and padding mask (B, T), labels (B,) or one number for each label (B, C)."""
-        ids = _tokens(size, length)
+        ids = no_tokens(size, length)
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": self._labels(size)}
         return {**batch, "token_type_ids": torch.zeros_like(ids)} if self.is_paired else batch
 
@@ -235,7 +99,7 @@ class SequenceClassification(HeadWorkload):
     def _packed(self, batch: Batch, settings: Settings) -> Batch:
         """Rows with as many documents as have room in them, and the place of the first token of each."""
         size, length = batch["input_ids"].shape
-        documents = _documents_in_row(settings, length)
+        documents = documents_in_row(settings, length)
         batch = super()._packed(batch, settings)
         batch["labels"] = self._labels(size * documents)
         batch[FIRSTS] = torch.zeros(size * documents, dtype=torch.long)
@@ -249,8 +113,8 @@ class TokenClassification(HeadWorkload):
 
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids, padding mask and labels, each (B, T)."""
-        ids = _tokens(size, length)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": _tokens(size, length)}
+        ids = no_tokens(size, length)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": no_tokens(size, length)}
 
 
 class Seq2SeqLM(HeadWorkload):
@@ -260,12 +124,12 @@ class Seq2SeqLM(HeadWorkload):
 
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Encoder ids and mask, decoder ids and labels, each (B, T)."""
-        ids = _tokens(size, length)
+        ids = no_tokens(size, length)
         return {
             "input_ids": ids,
             "attention_mask": torch.ones_like(ids),
-            "decoder_input_ids": _tokens(size, length),
-            "labels": _tokens(size, length),
+            "decoder_input_ids": no_tokens(size, length),
+            "labels": no_tokens(size, length),
         }
 
 
@@ -305,7 +169,7 @@ class Preference(CausalLM):
 
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Ids and labels of both answers (B, T), and their log-probabilities under the reference (B,)."""
-        sides = {f"{side}{key}": _tokens(size, length) for side in ("", REJECTED) for key in ("input_ids", "labels")}
+        sides = {f"{side}{key}": no_tokens(size, length) for side in ("", REJECTED) for key in ("input_ids", "labels")}
         return {**sides, "reference_chosen": torch.zeros(size), "reference_rejected": torch.zeros(size)}
 
     def log_probabilities(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -334,7 +198,7 @@ class Preference(CausalLM):
 
 HEADS = (CausalLM(), MaskedLM(), SequenceClassification(), TokenClassification(), Seq2SeqLM())
 WORKLOADS: dict[str, HeadWorkload | Pairs] = {
-    workload.name: workload for workload in (*HEADS, Preference(), Pairs(), Embeddings())
+    workload.name: workload for workload in (*HEADS, Preference(), Pairs(), Embeddings(), *MEDIA_WORKLOADS)
 }  # fmt: skip
 """The generic workloads; `generic.py` has their names alone."""
 
@@ -350,42 +214,3 @@ def generic_workload(name: str) -> HeadWorkload | Pairs:
             f"workload: no workload {name!r}. Nearest: {nearest(name, list(WORKLOADS))}, or a recipe's name."
         )
     return WORKLOADS[name]
-
-
-def backbone_of(model: nn.Module) -> nn.Module | None:
-    """The module under the head of a transformers model, with adapters or without: peft's own base is the whole."""
-    whole: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
-    return getattr(whole, "base_model", None)
-
-
-def _model(settings: Settings, head: str, config_fields: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
-    if pretrained and is_smollm2(settings.model.name):
-        if head != "causal-lm":
-            raise NotSupported(
-                f"model.name: {settings.model.name} comes out of its wheel as a causal language model; found workload "
-                f"{settings.workload!r}. Take causal-lm or preference, or minilm for classification."
-            )
-        model = load_smollm2(settings)
-        for name, value in config_fields.items():
-            setattr(model.config, name, value)
-        return model
-    config = config_of(settings)
-    for name, value in config_fields.items():
-        setattr(config, name, value)
-    weights = first_weights(settings) if pretrained else None
-    if pretrained and weights is None and "/" in hub_id(settings.model.name):
-        warnings.warn(
-            f"model.config: changes the size of {settings.model.name}, whose weights then fit no more: training starts "
-            f"from random weights. Leave the sizes out to start from its own.",
-            stacklevel=2,
-        )
-    return build_model(config, head, pretrained_from=weights)
-
-
-def _documents_in_row(settings: Settings, length: int) -> int:
-    """Documents that have room in a row, by their mean length; one where that is not known."""
-    return max(1, round(length / (settings.data.mean_tokens or length)))
-
-
-def _tokens(size: int, length: int) -> Tensor:
-    return torch.zeros(size, length, dtype=torch.long)

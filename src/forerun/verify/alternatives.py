@@ -15,7 +15,8 @@ from forerun.data.token_data import IGNORED
 from forerun.hardware.catalogue import Device, devices
 from forerun.settings.schema import Settings
 from forerun.spelling import SIZE
-from forerun.step.heads import IN_CHUNKS, CausalLM
+from forerun.step.head_workload import IN_CHUNKS
+from forerun.step.heads import CausalLM
 from forerun.step.parallel import unwrapped
 from forerun.step.workload import Batch, LossSum
 

@@ -20,7 +20,22 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
         return OWN_KERNELS[packet](func, args, kwargs)
     if packet is aten._grouped_mm:
         return grouped_product(func, args, kwargs)
+    if func is aten._ctc_loss.default:
+        return ctc_loss(*args)
+    if func is aten._ctc_loss_backward.default:
+        return torch.empty_like(args[1])
     return laid_out(packet, args, func(*args, **kwargs))
+
+
+def ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of each sample (B,) and what its backward pass needs (B, frames, 2 · longest target + 1).
+
+    PyTorch's fake kernel takes its sizes for unknown; with lengths on the host they are not
+    (`aten/src/ATen/native/cuda/LossCTC.cu`, `ctc_loss_gpu_template`, 2.13). `scores` are (frames, B, labels).
+    """
+    frames, size = scores.shape[:2]
+    longest = max(lengths[1], default=0)
+    return scores.new_empty(size), scores.new_empty(size, frames, 2 * longest + 1)
 
 
 def grouped_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:

@@ -8,7 +8,7 @@ from forerun.hardware.catalogue import Device
 from forerun.models.build import config_of
 from forerun.models.layer_lists import period
 from forerun.settings.schema import Settings
-from forerun.step.heads import HeadWorkload
+from forerun.step.head_workload import HeadWorkload
 from forerun.step.workload import Workload
 from forerun.trace import Trace
 from forerun.virtual.lengthen import Lengthened, NotRepeating

@@ -161,7 +161,7 @@ class HubModels:
                 "Or give the path of a folder with its config.json."
             ) from error
         path = self._folder(name) / "config.json"
-        config = AutoConfig.for_model(row.model_type, **row.config)
+        config = AutoConfig.for_model(row.model_type, **row.fields)
         path.write_text(config.to_json_string(use_diff=False), encoding="utf-8")
         self.assumptions.note(f"the configuration of {name}, as the hub cannot be reached", "that of the catalogue")
         return [str(path)]

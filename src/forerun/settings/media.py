@@ -1,0 +1,58 @@
+"""Sizes of what is no text: images and sound, for the workloads that read them."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from forerun.settings.section import PlainSection
+
+MEDIA: Mapping[str, tuple[str, ...]] = {
+    "image-classification": ("image_size",),
+    "speech-seq2seq": ("audio_seconds",),
+    "speech-ctc": ("audio_seconds",),
+    "image-text-contrastive": ("image_size",),
+}
+"""Workloads that read images or sound → the words of `MediaSettings` that they take."""
+WITHOUT_TOKENS = ("image-classification",)
+"""Workloads whose samples have no tokens, so that `batch.sequence_length` says nothing about them."""
+
+
+class MediaSettings(PlainSection):
+    """Images and sound of one sample; `null` takes what the model's configuration says."""
+
+    image_size: Annotated[int, Field(ge=8, le=2**14)] | None = None
+    """Pixels of a side; models with positions for another size interpolate them where transformers can."""
+    audio_seconds: Annotated[float, Field(gt=0, le=24 * 3600)] | None = None
+    """Sound of a sample, to which all are padded."""
+
+
+def media_conflicts(
+    workload: str, media: MediaSettings, *, source: str | None, padding: str, cross_entropy: str
+) -> list[tuple[bool, str]]:
+    """Pairs of (is broken, rule · found · remedy)."""
+    default, words = MediaSettings(), MEDIA.get(workload, ())
+    idle = [word for word in MediaSettings.model_fields if getattr(media, word) != getattr(default, word)]
+    idle = [word for word in idle if word not in words]
+    others = [name for name, own in MEDIA.items() if idle and idle[0] in own]
+    return [
+        (
+            bool(idle),
+            f"media.{idle[0] if idle else ''}: is for {', '.join(others)}; found workload={workload!r}. Leave it out, "
+            f"or set workload to one of these.",
+        ),
+        (
+            bool(words) and source is not None,
+            f"data.source: {workload} is forecast here by its sizes, not trained on data of your own; found "
+            f"{source!r}. Leave it out, and put your training script under forerun exec.",
+        ),
+        (
+            bool(words) and padding != "fixed",
+            f"batch.padding: samples of {workload} are of one size; found {padding!r}. Set it to fixed.",
+        ),
+        (
+            bool(words) and cross_entropy != "full",
+            f"cross_entropy: {workload} has the loss of transformers' own model, which is whole; found "
+            f"{cross_entropy!r}. Set it to full.",
+        ),
+    ]

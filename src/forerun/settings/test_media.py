@@ -1,0 +1,29 @@
+"""Which words go with which workload."""
+
+import pytest
+
+from forerun.errors import InvalidSettings
+from forerun.settings.load import settings_from
+
+BASE = {"name": "m", "workload": "image-classification", "model": {"name": "m"}, "data": {"examples": 8}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workload": "causal-lm", "media": {"image_size": 224}}, "media.image_size: is for image-classification, image"),
+        ({"media": {"audio_seconds": 3}}, "media.audio_seconds: is for speech-seq2seq, speech-ctc; found workload='image"),
+        ({"data": {"source": "x.csv"}}, "image-classification is forecast here by its sizes, not trained"),
+        ({"batch": {"padding": "packed"}}, "batch.padding: samples of image-classification are of one size"),
+        ({"cross_entropy": "chunked"}, "cross_entropy: image-classification has the loss of"),
+    ],
+)  # fmt: skip
+def test_words_of_other_workloads_are_refused(changes, message):
+    with pytest.raises(InvalidSettings, match=message):
+        settings_from({**BASE, **changes})
+
+
+def test_a_size_is_part_of_the_hash_and_its_absence_is_not():
+    plain, sized = settings_from(BASE), settings_from({**BASE, "media": {"image_size": 384}})
+    assert plain.hash != sized.hash
+    assert settings_from({**BASE, "media": {"image_size": None}}).hash == plain.hash

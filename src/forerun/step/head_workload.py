@@ -1,0 +1,196 @@
+"""What the generic workloads of one head share: the model, its batches, and a loss summed over valid labels.
+
+`heads.py` has the workloads of text, `media.py` those of images and sound.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from forerun.data.token_data import IGNORED
+from forerun.errors import NotSupported
+from forerun.models.build import build_model, config_of
+from forerun.models.catalogue import hub_id
+from forerun.models.first_weights import first_weights
+from forerun.models.smollm2 import is_smollm2, load_smollm2
+from forerun.settings.schema import Settings
+from forerun.step.attention import LONGEST_ARGUMENT, OFFSETS, takes_offsets
+from forerun.step.chunked_loss import chunked_cross_entropy, hidden_for_logits, require_chunkable
+from forerun.step.documents import (
+    BOUNDARIES,
+    DOCUMENTS,
+    FIRSTS,
+    LONGEST,
+    block_mask,
+    even_boundaries,
+    pooled_by_document,
+    position_offset,
+    require_packable,
+)
+from forerun.step.fused_kernels import FUSED_LOSS, FusedLoss, require_kernels
+from forerun.step.library_versions import KEEPS_NARROW, SHIFTS_LOGITS, copies_logits, keeps_narrow_logits
+from forerun.step.parallel import unwrapped, whole
+from forerun.step.prompt_adapters import PROMPT_TOKENS
+from forerun.step.workload import Batch, LossSum
+
+NOT_INPUTS = ("labels", "count", DOCUMENTS, FIRSTS, BOUNDARIES, LONGEST)
+IN_CHUNKS = "takes_cross_entropy_in_chunks"
+"""Attribute of models whose settings ask for it."""
+
+
+class HeadWorkload:
+    """A Hugging Face model with one head; subclasses say what a batch holds and which labels its logits answer."""
+
+    name: str
+    is_causal = False
+
+    def __init__(self, config_fields: Mapping[str, Any] | None = None):
+        """`config_fields` are set on the model's configuration: what the data decide, such as `id2label`."""
+        self.config_fields = dict(config_fields or {})
+
+    @property
+    def head(self) -> str:
+        """Which head the model has (`models.build.WORKLOADS`); a recipe's workload has a name of its own."""
+        return self.name
+
+    def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
+        """The architecture with this workload's head."""
+        model = _model(settings, self.head, self.config_fields, pretrained=pretrained)
+        if settings.batch.padding == "packed":
+            require_packable(model, self.head, settings.batch.sequence_length)
+        require_kernels(settings, model, self.head)
+        if self.is_causal and copies_logits(settings.versions, config_of(settings).model_type):
+            setattr(model, SHIFTS_LOGITS, True)
+            setattr(model, KEEPS_NARROW, keeps_narrow_logits(settings.versions))
+        if settings.cross_entropy == "chunked":
+            require_chunkable(model, self.head)
+            setattr(model, IN_CHUNKS, True)
+        return model
+
+    def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """Token ids, and what else the head wants; (size, length)."""
+        batch = self.padded_batch(settings, size, length)
+        return batch if settings.batch.padding != "packed" else self._packed(batch, settings)
+
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """The example where each row is one sample."""
+        raise NotImplementedError
+
+    def _packed(self, batch: Batch, settings: Settings) -> Batch:
+        """The same rows, each full of documents of the mean length."""
+        ids = batch["input_ids"]
+        size, length = ids.shape
+        batch = {key: value for key, value in batch.items() if key != "attention_mask"}
+        boundaries = even_boundaries(size, length, documents_in_row(settings, length))
+        return {
+            **batch, DOCUMENTS: torch.ones_like(ids), "position_ids": torch.zeros_like(ids),
+            BOUNDARIES: torch.tensor(boundaries, dtype=torch.int32), LONGEST: torch.tensor(length, device="cpu"),
+        }  # fmt: skip
+
+    def loss(self, model: nn.Module, batch: Batch) -> LossSum:
+        """Loss summed over valid labels."""
+        inputs: dict[str, Any] = {key: value for key, value in batch.items() if key not in NOT_INPUTS}
+        bare = unwrapped(model)
+        prompt = getattr(bare, PROMPT_TOKENS, 0)
+        labels = F.pad(batch["labels"], (prompt, 0), value=IGNORED) if prompt else batch["labels"]
+        with contextlib.ExitStack() as stack:
+            if DOCUMENTS in batch:
+                self._keep_apart(bare, batch, inputs, stack)
+            fused: FusedLoss | None = getattr(bare, FUSED_LOSS, None)
+            if fused is not None:
+                head, cap, _ = stack.enter_context(hidden_for_logits(bare))
+                hidden, labels = self.align(model(**inputs).logits, labels)
+                flat = hidden.reshape(-1, hidden.shape[-1])
+                return LossSum(fused(flat, head.weight, labels.reshape(-1), head.bias, cap))
+            if getattr(bare, IN_CHUNKS, False):
+                head, cap, factor = stack.enter_context(hidden_for_logits(bare))
+                hidden, labels = self.align(model(**inputs).logits, labels)
+                flat = hidden.reshape(-1, hidden.shape[-1])
+                return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap, factor=factor))
+            if getattr(bare, SHIFTS_LOGITS, False):
+                logits = model(**inputs).logits  # lives until the loss is there: it is part of the output
+                wide = logits.float()
+                if not getattr(bare, KEEPS_NARROW):
+                    logits = wide
+                return LossSum(self.criterion(wide[:, :-1].contiguous(), labels[:, 1:].contiguous()))
+            logits, labels = self.align(model(**inputs).logits, labels)
+        return LossSum(self.criterion(logits, labels))
+
+    def criterion(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy summed over valid labels."""
+        flat = logits.reshape(-1, logits.shape[-1]).float()
+        return whole(F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum"))
+
+    def _keep_apart(self, model: nn.Module, batch: Batch, inputs: dict[str, Any], stack: contextlib.ExitStack) -> None:
+        """Add to `inputs` what keeps the documents of a packed batch apart."""
+        if BOUNDARIES in batch and takes_offsets(model):
+            inputs[OFFSETS], inputs[LONGEST_ARGUMENT] = batch[BOUNDARIES], int(batch[LONGEST])
+            inputs["attention_mask"] = batch[DOCUMENTS][:1, None, None, :1]  # unread: transformers makes none then
+        else:
+            inputs["attention_mask"] = block_mask(batch[DOCUMENTS], is_causal=self.is_causal)
+        offset = position_offset(model.config)
+        inputs["position_ids"] = batch["position_ids"] + offset if offset else batch["position_ids"]
+        if FIRSTS in batch:
+            stack.enter_context(pooled_by_document(backbone_of(model), batch[FIRSTS]))  # type: ignore[arg-type]
+
+    def align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Pair each logit row with the label that it predicts."""
+        return logits, labels
+
+    def count(self, batch: Batch) -> float:
+        """Labels in the batch; collation may store the number of valid ones under `count`, on the host."""
+        counted: Any = batch.get("count")
+        return float(counted.item()) if counted is not None else float(batch["labels"].numel())
+
+    def encoder(self, model: nn.Module) -> nn.Module | None:
+        """The backbone under the head."""
+        return backbone_of(model)
+
+    def learning_rate_scale(self, parameter_name: str) -> float:
+        """The same rate for every parameter."""
+        return 1.0
+
+
+def backbone_of(model: nn.Module) -> nn.Module | None:
+    """The module under the head of a transformers model, with adapters or without: peft's own base is the whole."""
+    whole: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    return getattr(whole, "base_model", None)
+
+
+def _model(settings: Settings, head: str, config_fields: Mapping[str, Any], *, pretrained: bool) -> nn.Module:
+    if pretrained and is_smollm2(settings.model.name):
+        if head != "causal-lm":
+            raise NotSupported(
+                f"model.name: {settings.model.name} comes out of its wheel as a causal language model; found workload "
+                f"{settings.workload!r}. Take causal-lm or preference, or minilm for classification."
+            )
+        model = load_smollm2(settings)
+        for name, value in config_fields.items():
+            setattr(model.config, name, value)
+        return model
+    config = config_of(settings)
+    for name, value in config_fields.items():
+        setattr(config, name, value)
+    weights = first_weights(settings) if pretrained else None
+    if pretrained and weights is None and "/" in hub_id(settings.model.name):
+        warnings.warn(
+            f"model.config: changes the size of {settings.model.name}, whose weights then fit no more: training starts "
+            f"from random weights. Leave the sizes out to start from its own.",
+            stacklevel=2,
+        )
+    return build_model(config, head, pretrained_from=weights)
+
+
+def documents_in_row(settings: Settings, length: int) -> int:
+    """Documents that have room in a row, by their mean length; one where that is not known."""
+    return max(1, round(length / (settings.data.mean_tokens or length)))
+
+
+def no_tokens(size: int, length: int) -> Tensor:
+    """Ids of an example, all zero; (size, length)."""
+    return torch.zeros(size, length, dtype=torch.long)
