@@ -72,7 +72,7 @@ def _gemma3(size: str, hidden: int, layers: int, heads: int, pairs: int, inner: 
     """Text sizes by litgpt 0.5.13; keras-hub leaves 64 unused rows of the embedding out."""
     text = {
         "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": pairs,
-        "intermediate_size": inner, "head_dim": width,
+        "intermediate_size": inner, "head_dim": width, "sliding_window": 1024,
     }  # fmt: skip
     fields = {"text_config": text, "vision_config": SEES}
     why = "less 64 unused rows of the embedding"

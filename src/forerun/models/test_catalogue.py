@@ -157,6 +157,12 @@ def test_models_of_images_and_sound_have_the_published_counts(identity, count, w
     assert (row.parameters, row.parameters_of) == (count, workload)
 
 
+def test_gemma_3_has_the_window_of_its_models_and_not_the_class_default():
+    """By litgpt 0.5.13, config.py; no count shows it."""
+    sizes = [model_config(f"google/gemma-3-{size}-it", {}, "auto").text_config for size in ("4b", "12b", "27b")]
+    assert {text.sliding_window for text in sizes} == {1024}
+
+
 def test_text_alone_takes_the_text_part_where_transformers_does():
     config = model_config("meta-llama/Llama-4-Scout-17B-16E-Instruct", {"num_hidden_layers": 2}, "auto")
     assert config.model_type == "llama4_text"
