@@ -84,11 +84,13 @@ def test_communication_is_not_free(kind):
     assert memory("none", 1, model=model).step.phases.communication_seconds == 0
 
 
-def test_packed_weights_and_whole_matrix_rules_are_not_sharded():
-    lora = {"adapter": {"kind": "lora", "rank": 4}, "quantization": "nf4"}
-    with pytest.raises(NotSupported, match="packed weights"):
-        memory("fsdp", 2, **lora)
-    assert memory("ddp", 2, **lora).fits
+def test_packed_weights_are_sharded_as_any_others():
+    """Four 4-bit weights in one element of bf16; LLM.int8's rows and a rule of whole matrices cannot be cut."""
+    packed = {"adapter": {"kind": "lora", "rank": 4}, "quantization": "nf4"}
+    replicated, sharded = (memory(kind, 2, **packed).memory.breakdown for kind in ("ddp", "fsdp"))
+    assert sharded.parameter_bytes < 0.6 * replicated.parameter_bytes
+    with pytest.raises(NotSupported, match="int8"):
+        memory("fsdp", 2, **{**packed, "quantization": "int8"})
     with pytest.raises(NotSupported, match="element by element"):
         memory("fsdp", 2, optimizer={"name": "muon"})
 
