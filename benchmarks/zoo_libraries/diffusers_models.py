@@ -1,6 +1,7 @@
 """Models of diffusers: every class of `diffusers.models` that is built from a configuration, at a small size.
 
-Inputs follow the names of the parameters of `forward`; several layouts are tried and the CPU decides.
+Inputs follow the names of the parameters of `forward`; several layouts are tried and the CPU decides. Classes that
+this does not reach have theirs in `diffusers_inputs`.
 """
 
 import inspect
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from benchmarks.zoo_libraries.diffusers_inputs import OWN
 from benchmarks.zoo_libraries.example import Example
 from benchmarks.zoo_libraries.shrink import SIZES, Size, shrunk
 from torch import nn
@@ -40,6 +42,9 @@ def family(name: str) -> str:
 def examples(name: str) -> Iterator[Example]:
     """Small and larger twins with inputs in several layouts."""
     kind = getattr(diffusers, name)
+    if name in OWN:
+        options, inputs = OWN[name]
+        yield Example(lambda: kind(**options), lambda model: inputs(), note="own inputs")
     for size in SIZES:
         broken: list[bool] = []  # a size that cannot be built needs no further batch
 

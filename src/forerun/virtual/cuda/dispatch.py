@@ -28,6 +28,7 @@ from forerun.virtual.cuda.shadow import (
     computed_here,
     forget,
     host_copy,
+    know_filled,
     set_shadow,
     shadow_of,
     spread_shadows,
@@ -82,7 +83,9 @@ class CudaDispatch(TorchDispatchMode):
         if kind != DEVICE and not any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
             if kind in ("", "cpu") and _is_large(func, args, kwargs):
                 with self.fake:
-                    return func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
+                    output = func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
+                know_filled(func, args, kwargs, output)
+                return output
             return func(*args, **kwargs)
         if kwargs.get("generator") is not None:  # one of the host, which the device's operators do not take
             kwargs = {**kwargs, "generator": None}
@@ -113,6 +116,7 @@ class CudaDispatch(TorchDispatchMode):
                     if argument.is_write:
                         for each in tensors_in(tensor):
                             forget(each)
+            know_filled(func, args, kwargs, outputs)
             assume_values(func, args, kwargs, outputs)
         return outputs
 

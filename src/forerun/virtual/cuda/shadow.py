@@ -13,9 +13,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 
+from forerun.virtual.cuda.uniform import FILLED, computed_uniformly, filled, is_uniform
+
 aten = torch.ops.aten
 MOST_ELEMENTS = 2**20
-"""Of the integers and truth values of one operator; larger ones are not followed."""
+"""Of the integers and truth values of one operator; larger ones are followed where they are one number everywhere."""
 FLOAT_WEIGHT = 128
 """Floating numbers count so many times: they seldom decide anything."""
 KEEPS_FIRST = {aten._amp_foreach_non_finite_check_and_unscale_, aten._amp_update_scale_}
@@ -87,10 +89,11 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
 def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
     """The results of an operator on the host and whether they rest on assumed values; None where they are not known."""
     shadows = {id(tensor): shadow_of(tensor) for tensor in tensors_in((args, kwargs))}
-    if any(shadow is None for shadow in shadows.values()) or _elements(func, args, shadows) > MOST_ELEMENTS:
+    if any(shadow is None for shadow in shadows.values()):
         return None
     if (
         func.namespace not in ("aten", "prims")
+        or func._overloadpacket in FILLED
         or func._schema.name.startswith("prims::inductor_")  # random numbers of compiled graphs
         or torch.Tag.nondeterministic_seeded in func.tags
         or func._overloadpacket is aten._local_scalar_dense
@@ -107,16 +110,29 @@ def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
         return value
 
     named = {name: torch.device("cpu") if name == "device" else on_host(value) for name, value in kwargs.items()}
+    is_large = _elements(func, args, shadows) > MOST_ELEMENTS
     try:
         with torch._C._DisableTorchDispatch():
-            values = on_host(args)
-            if func._overloadpacket is aten.histc:  # of whole numbers on a GPU alone (SummaryOps.cu, 2.13)
-                result = func(values[0].double(), *values[1:], **named).to(values[0].dtype)
-            else:
-                result = func(*values, **named)
+            result = _result(func, on_host(args), named, is_large=is_large)
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):  # the host has no such kernel
         return None
+    if result is NotImplemented:
+        return None
     return result, any(shadow.is_assumed for shadow in shadows.values() if shadow is not None)
+
+
+def _result(func: Any, args: Any, kwargs: dict[str, Any], *, is_large: bool) -> Any:
+    """The result of an operator on host tensors; NotImplemented where they are too many numbers to follow."""
+    if not func.is_view:  # a view costs nothing
+        if is_large or any(
+            is_uniform(each) and each.numel() * FLOAT_WEIGHT > MOST_ELEMENTS for each in tensors_in(args)
+        ):
+            result = computed_uniformly(func, args, kwargs)
+            if result is not None or is_large:
+                return NotImplemented if result is None else result
+        if func._overloadpacket is aten.histc:  # of whole numbers on a GPU alone (SummaryOps.cu, 2.13)
+            return func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
+    return func(*args, **kwargs)
 
 
 def _elements(func: Any, args: Any, shadows: dict[int, Shadow | None]) -> int:
@@ -126,11 +142,20 @@ def _elements(func: Any, args: Any, shadows: dict[int, Shadow | None]) -> int:
         for length in size:
             count *= int(length)
         return count * (1 if func._overloadpacket in (aten.arange, aten.randperm) else 2)
-    return sum(
-        s.value.numel() * (FLOAT_WEIGHT if s.value.is_floating_point() else 1)
-        for s in shadows.values()
-        if s is not None
-    )
+    return sum(_weight(shadow.value) for shadow in shadows.values() if shadow is not None)
+
+
+def _weight(value: torch.Tensor) -> int:
+    return value.numel() * (FLOAT_WEIGHT if value.is_floating_point() else 1)
+
+
+def know_filled(func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    """Note the values of what an operator made of one number; large ones are one number in memory, too."""
+    with torch._C._DisableTorchDispatch():
+        value = filled(func, args, kwargs, output)
+        if value is not None:
+            is_followed_in_part = _weight(value) <= MOST_ELEMENTS
+            set_shadow(output, value.contiguous() if is_followed_in_part else value, is_assumed=False)
 
 
 def spread_shadows(outputs: Any, values: Any, *, is_assumed: bool) -> None:
@@ -148,7 +173,11 @@ def as_if_alone(func: Any, args: Any, outputs: Any) -> bool:
     """
     name, tensors = func._schema.name, [list(tensors_in(each)) for each in args[:2]]
     if func.namespace == "c10d":
-        if "gather" not in name or len(tensors) < 2 or len(tensors[1]) != 1:
+        if len(tensors) < 2 or not tensors[1]:
+            return False  # in place: what is reduced or sent to all stays what it was
+        if "gather" not in name or len(tensors[1]) != 1 or shadow_of(tensors[1][0]) is None:
+            for tensor in tensors[0]:
+                forget(tensor)
             return False
         source, targets = tensors[1][0], tensors[0]
     else:
