@@ -153,3 +153,25 @@ def report(step):
         step=step, epoch=0.1, loss=1 / step, learning_rate=1e-3, step_seconds=0.02, samples=4, tokens=40,
         phases=StepPhases(forward_seconds=0.01, backward_seconds=0.01), padded_tokens=40,
     )  # fmt: skip
+
+
+def test_a_pasted_configuration_is_a_model_and_a_wrong_one_says_why(page, base):
+    page.goto(
+        f"{base}/?model=nobody/nothing&workload=image-classification&method=full&image_size=32&precision=fp16-mixed&gpu=t4"
+    )
+    assert "nobody/nothing" in page.wait_for_selector('[role="alert"]').inner_text()
+    page.get_by_text("Paste a config.json").click()
+    text = page.get_by_label("config.json of the model")
+    text.fill('{"model_type": 1}')
+    page.get_by_role("button", name="Use it").click()
+    page.wait_for_selector('[role="alert"]:has-text("model_type")')
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    text.fill(json.dumps({"model_type": "vit", "image_size": 32, **sizes}))
+    page.get_by_role("button", name="Use it").click()
+    first = page.wait_for_selector(".big").inner_text()
+    page.wait_for_url("**model=**pasted**")
+    assert not page.get_by_label("Tokens per sample").is_visible(), "images have none"
+    assert "image_size 32" in page.locator("pre", has_text="TrainingArguments").inner_text()
+    page.get_by_label("Image side in pixels").fill("256")
+    page.wait_for_url("**image_size=256**")
+    page.wait_for_function("before => document.querySelector('.big')?.innerText !== before", arg=first)

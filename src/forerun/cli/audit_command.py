@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli.options import EXIT_CRITERION_FAILED, JsonOption, ledger_url, print_json
+from forerun.cli.output import print_view, with_format
 from forerun.current_work import work
 from forerun.errors import InvalidSettings
 
@@ -23,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(name="audit")(audit)
 
 
+@with_format
 def audit(
     claims: Annotated[
         list[str] | None, typer.Argument(metavar="CLAIMS", help="YAML files of claims, or origins: the five that ship.")
@@ -121,18 +123,14 @@ def _documents(reports: "list[AuditReport]") -> dict[str, object]:
 
 
 def _show(reports: "list[AuditReport]", everything: bool) -> None:
-    from rich.console import Console
 
     from forerun.report.audit import audit_view, audits_table
 
-    for report in reports:
-        Console().print(audit_view(report, everything))
-    if len(reports) > 1:
-        Console().print(audits_table(reports))
+    views = [audit_view(report, everything) for report in reports]
+    print_view(*views, *([audits_table(reports)] if len(reports) > 1 else []))
 
 
 def _show_kinds(as_json: bool) -> None:
-    from rich.console import Console
 
     from forerun.audit.findings import RULES
     from forerun.audit.kinds import describe_kinds
@@ -143,4 +141,4 @@ def _show_kinds(as_json: bool) -> None:
         rules = [{"rule": name, **rule.model_dump()} for name, rule in RULES.items()]
         print_json({"schema": "forerun.audit-kinds/1", "kinds": rows, "rules": rules})
     else:
-        Console().print(kinds_table(describe_kinds()))
+        print_view(kinds_table(describe_kinds()))

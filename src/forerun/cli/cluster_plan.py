@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli.options import EXIT_DOES_NOT_FIT, ledger_if_any, ledger_url, print_json
+from forerun.cli.output import print_view
 from forerun.cli.plan_files import default_path, without_detail, write_plan
 from forerun.current_work import work
 from forerun.errors import InvalidSettings
@@ -65,7 +66,7 @@ def plan_cluster(settings: "Settings", options: ClusterOptions, others: Sequence
     elif job:
         typer.echo(job["script"], nl=False)
     else:
-        Console().print(cluster_plan_view(document))
+        print_view(cluster_plan_view(document))
     if where is not None:
         Console(stderr=True).print(where, soft_wrap=True, highlight=False, markup=False)
     if not planned.meets_limits:

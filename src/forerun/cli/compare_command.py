@@ -17,6 +17,7 @@ from forerun.cli.options import (
     limits_of,
     print_json,
 )
+from forerun.cli.output import print_view, with_format
 from forerun.current_work import work
 
 PriceOption = Annotated[
@@ -29,6 +30,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(name="compare")(compare)
 
 
+@with_format
 def compare(
     target: TargetArgument,
     gpu: GpuOption = None,
@@ -43,7 +45,6 @@ def compare(
     Without --gpu: those that are rented out, with a price. --gpu takes groups besides names: rented, consumer,
     workstation, datacenter, slices, amd, all.
     """
-    from rich.console import Console
 
     from forerun.api import compare_settings, find_device, resolve
     from forerun.hardware.catalogue import group_of_devices
@@ -66,6 +67,6 @@ def compare(
     if as_json:
         print_json(comparison)
     else:
-        Console().print(comparison_view(comparison))
+        print_view(comparison_view(comparison))
     if comparison.chosen is None:
         raise typer.Exit(EXIT_DOES_NOT_FIT)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from forerun.cli.options import JsonOption, ledger_url, print_json, say_note
+from forerun.cli.output import print_view, with_format
 from forerun.current_work import work
 
 PRECISIONS_SCHEMA = "forerun.precisions/1"
@@ -17,6 +18,7 @@ def add_to(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@with_format
 def gpus(
     search: Annotated[
         str | None,
@@ -40,6 +42,7 @@ def gpus(
         _show(gpus_table(rows if search is not None else [row for row in rows if row.segment != "slice"]))
 
 
+@with_format
 def networks(
     search: Annotated[
         str | None, typer.Option("--search", metavar="TEXT", help="Only rows that contain TEXT: a name, cloud or GPU.")
@@ -57,6 +60,7 @@ def networks(
         _show(networks_view(between, inside))
 
 
+@with_format
 def doctor(
     benchmark: Annotated[
         str | None, typer.Option("--benchmark", metavar="MODEL", help="Train MODEL for a few steps in each precision.")
@@ -100,6 +104,7 @@ def _benchmark(model: str, micro_batch_size: int, lengths: list[int], as_json: b
         _show(precision_view(title, result.rows, result.recommendation))
 
 
+@with_format
 def calibrate(as_json: JsonOption = False) -> None:
     """Measure the device here in under 30 seconds, and use that in later forecasts for it."""
 
@@ -120,6 +125,5 @@ def calibrate(as_json: JsonOption = False) -> None:
 
 
 def _show(view: object) -> None:
-    from rich.console import Console
 
-    Console().print(view)
+    print_view(view)

@@ -19,6 +19,7 @@ from forerun.cli.options import (
     ledger_if_any,
     print_json,
 )
+from forerun.cli.output import print_view, with_format
 
 if TYPE_CHECKING:
     from forerun.forecasting.program import ProgramForecast
@@ -43,6 +44,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(name="exec", context_settings={"allow_interspersed_args": False})(execute)
 
 
+@with_format
 def execute(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="python train.py …, torchrun …, …")],
     gpu: GpuOption = None,
@@ -145,7 +147,6 @@ def _leave(forecasts: "list[ProgramForecast]", exit_code: int, is_full: bool) ->
 
 
 def _show(forecasts: "list[ProgramForecast]", as_json: bool) -> None:
-    from rich.console import Console
 
     from forerun.report.program import program_tables
 
@@ -153,8 +154,7 @@ def _show(forecasts: "list[ProgramForecast]", as_json: bool) -> None:
         documents = [f.model_dump(mode="json", by_alias=True, exclude=NOT_IN_DOCUMENT) for f in forecasts]
         print_json(documents[0] if len(documents) == 1 else {"schema": COMPARISON_SCHEMA, "forecasts": documents})
     else:
-        for view in program_tables(forecasts, Path.cwd().name):
-            Console().print(view)
+        print_view(*program_tables(forecasts, Path.cwd().name))
 
 
 def _with_experience(forecasts: "list[ProgramForecast]") -> "list[ProgramForecast]":

@@ -1,12 +1,13 @@
 """`forerun forecast`: memory, time and cost of a run, on one GPU or several side by side."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forerun.cli.options import (
     EXIT_DOES_NOT_FIT,
     NOT_IN_DOCUMENT,
+    BadgeOption,
     GpuOption,
     JsonOption,
     SetOption,
@@ -18,7 +19,13 @@ from forerun.cli.options import (
     print_json,
     use_threads,
 )
+from forerun.cli.output import print_view, with_format
 from forerun.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from forerun.memory.explanation import Explanation
+    from forerun.plan.outcome import WhatIf
+    from forerun.records import Forecast
 
 COMPARISON_SCHEMA = "forerun.comparison/1"
 
@@ -28,6 +35,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(name="forecast")(forecast)
 
 
+@with_format
 def forecast(
     target: TargetArgument,
     gpu: GpuOption = None,
@@ -42,12 +50,12 @@ def forecast(
         str | None,
         typer.Option("--versions", metavar="NAME=VERSION,…", help="Libraries of the run: transformers=4.44,peft=0.12."),
     ] = None,
+    badge: BadgeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast memory, time and cost of a run before it starts. Exit code 3: it does not fit."""
     use_threads(threads)
-    from rich.console import Console, Group
-    from rich.text import Text
+    from rich.console import Console
 
     from forerun.api import explain_settings, find_device, forecast_settings, resolve, what_if_settings
     from forerun.settings.load import settings_from
@@ -66,24 +74,11 @@ def forecast(
     explanations = []
     if explain:
         explanations = [explain_settings(settings, d, lambda change: log(f"trying {change}")) for d in devices]
-    if as_json:
-        documents = [f.model_dump(mode="json", by_alias=True, exclude=NOT_IN_DOCUMENT) for f in forecasts]
-        for document, explanation in zip(documents, explanations, strict=False):
-            document["explanation"] = explanation.model_dump(mode="json")
-        for document, effects in zip(documents, what_ifs, strict=False):
-            document["what_if"] = [line.model_dump(mode="json") for line in effects]
-        print_json(documents[0] if len(documents) == 1 else {"schema": COMPARISON_SCHEMA, "forecasts": documents})
-    else:
-        from forerun.report.explanation import explanation_tables
-        from forerun.report.plan import what_if_lines
-        from forerun.report.terminal import forecast_comparison, forecast_table
+    _show(settings.name, forecasts, explanations, what_ifs, as_json)
+    if badge is not None:
+        from forerun.report.badge import badge_of
 
-        view = forecast_table(forecasts[0], settings.name) if len(forecasts) == 1 else forecast_comparison(forecasts)
-        Console().print(view)
-        for device, explanation in zip(devices, explanations, strict=False):
-            Console().print(explanation_tables(explanation, device.name))
-        for device, effects in zip(devices, what_ifs, strict=False):
-            Console().print(Group(Text(f"\n{device.name}"), *what_if_lines(effects)))
+        badge.write_text(badge_of(forecasts), encoding="utf-8")
     if not any(f.fits for f in forecasts):
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 
@@ -103,3 +98,34 @@ def versions_of(text: str) -> dict[str, str]:
             )
         versions[name] = version
     return versions
+
+
+def _show(
+    name: str, forecasts: "list[Forecast]", explanations: "list[Explanation]", what_ifs: "list[list[WhatIf]]",
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Print each forecast, why its memory is what it is, and what changes would do."""
+    if as_json:
+        documents = [f.model_dump(mode="json", by_alias=True, exclude=NOT_IN_DOCUMENT) for f in forecasts]
+        for document, explanation in zip(documents, explanations, strict=False):
+            document["explanation"] = explanation.model_dump(mode="json")
+        for document, effects in zip(documents, what_ifs, strict=False):
+            document["what_if"] = [line.model_dump(mode="json") for line in effects]
+        print_json(documents[0] if len(documents) == 1 else {"schema": COMPARISON_SCHEMA, "forecasts": documents})
+    else:
+        from rich.console import Group
+        from rich.text import Text
+
+        from forerun.report.explanation import explanation_tables
+        from forerun.report.plan import what_if_lines
+        from forerun.report.terminal import forecast_comparison, forecast_table
+
+        view = forecast_table(forecasts[0], name) if len(forecasts) == 1 else forecast_comparison(forecasts)
+        print_view(
+            view,
+            *(explanation_tables(why, forecast.gpu) for forecast, why in zip(forecasts, explanations, strict=False)),
+            *(
+                Group(Text(f"\n{forecast.gpu}"), *what_if_lines(effects))
+                for forecast, effects in zip(forecasts, what_ifs, strict=False)
+            ),
+        )

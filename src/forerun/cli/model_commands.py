@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from forerun.cli.options import GpuOption, JsonOption, SetOption, gpu_names, print_json, say_note
+from forerun.cli.options import GpuOption, JsonOption, SetOption, complete_models, gpu_names, print_json, say_note
+from forerun.cli.output import print_view, with_format
 
 MODELS_SCHEMA, MODEL_SCHEMA = "forerun.models/1", "forerun.model/1"
 models_app = typer.Typer(help="The catalogue of models, or one of them: models show NAME.")
@@ -16,6 +17,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 @models_app.callback(invoke_without_command=True)
+@with_format
 def models(
     context: typer.Context,
     search: Annotated[
@@ -26,7 +28,6 @@ def models(
     """List the models whose sizes are known without a network. Any hub id or folder with a config works as well."""
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
 
     from forerun.models.rows import searched_rows
     from forerun.report.model_tables import models_table
@@ -37,18 +38,23 @@ def models(
     if as_json:
         print_json({"schema": MODELS_SCHEMA, "models": [row.model_dump(mode="json") for row in rows]})
     else:
-        Console().print(models_table(rows))
+        print_view(models_table(rows))
 
 
 @models_app.command()
+@with_format
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A catalogue name, words, a hub id, or a folder.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A catalogue name, words, a hub id, or a folder.", autocompletion=complete_models
+        ),
+    ],
     gpu: GpuOption = None,
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Sizes and sources of a model, and what it needs at least; with --gpu, forecasts of training it there."""
-    from rich.console import Console
 
     from forerun.api import describe_model
     from forerun.report.model_tables import model_view
@@ -57,4 +63,4 @@ def show(
     if as_json:
         print_json({"schema": MODEL_SCHEMA, **description.model_dump(mode="json")})
     else:
-        Console().print(model_view(description))
+        print_view(model_view(description))

@@ -31,12 +31,27 @@ def complete_gpus(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in _starting([*(device.name for device in devices()), "cpu"], word)]
 
 
-def complete_targets(incomplete: str) -> list[str]:
-    """Recipes, their profiles, and files of settings for the shell."""
+def complete_models(incomplete: str) -> list[str]:
+    """Names of the catalogue of models for the shell, and their hub ids once there is a slash."""
+    from forerun.models.rows import architectures
+
+    names = [row.name for row in architectures()]
+    return _starting(
+        [*names, *(i for row in architectures() for i in row.hub_ids)] if "/" in incomplete else names, incomplete
+    )
+
+
+def complete_recipes(incomplete: str) -> list[str]:
+    """Recipes and their profiles for the shell."""
     from forerun.runs.registry import target_names
 
+    return _starting(target_names(), incomplete)
+
+
+def complete_targets(incomplete: str) -> list[str]:
+    """Recipes, their profiles, and files of settings for the shell."""
     files = [str(path) for end in ("yaml", "yml") for path in Path().glob(f"{incomplete}*.{end}")]
-    return [*_starting(target_names(), incomplete), *sorted(files)]
+    return [*complete_recipes(incomplete), *sorted(files)]
 
 
 def complete_runs(incomplete: str) -> list[str]:
@@ -79,6 +94,9 @@ GpuOption = Annotated[
 ]  # fmt: skip
 WhatIfOption = Annotated[
     bool, typer.Option("--what-if", help="Add a line for each change of settings: memory and time with it.")
+]
+BadgeOption = Annotated[
+    Path | None, typer.Option("--badge", metavar="FILE", help="Write an SVG badge: fits: t4 ✓ 11.2 of 14.6 GiB.")
 ]
 DeadlineOption = Annotated[
     str | None, typer.Option("--deadline", metavar="TIME", help="Longest run: 90s, 30min, 2h, 1h30m.")

@@ -20,6 +20,7 @@ from forerun.cli.options import (
     limits_of,
     print_json,
 )
+from forerun.cli.output import print_view, with_format
 from forerun.cli.plan_files import default_path, without_detail, write_plan
 from forerun.current_work import work
 from forerun.errors import InvalidSettings
@@ -44,6 +45,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(name="plan")(plan)
 
 
+@with_format
 def plan(
     target: TargetArgument,
     gpu: GpuOption = None,
@@ -189,12 +191,11 @@ def _with_lines(
 
 
 def _show(document: "RunPlan | Migration") -> None:
-    from rich.console import Console
 
     from forerun.plan.outcome import RunPlan
     from forerun.report.plan import migration_view, plan_view
 
-    Console().print(plan_view(document) if isinstance(document, RunPlan) else migration_view(document))
+    print_view(plan_view(document) if isinstance(document, RunPlan) else migration_view(document))
 
 
 def _job(planned: "RunPlan", kind: str | None, path: Path) -> dict[str, str]:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from forerun.cli.options import JsonOption, print_json
+from forerun.cli.options import JsonOption, complete_recipes, print_json
+from forerun.cli.output import print_view, with_format
 from forerun.errors import InvalidSettings
 
 RECIPES_SCHEMA = "forerun.recipes/1"
@@ -17,9 +18,9 @@ def add_to(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@with_format
 def recipes(as_json: JsonOption = False) -> None:
     """List the recipes that ship with the package."""
-    from rich.console import Console
     from rich.table import Table
 
     from forerun.runs.registry import profiles, recipe_names, summary
@@ -36,11 +37,11 @@ def recipes(as_json: JsonOption = False) -> None:
         table.add_row(name, summary(name))
     for name, s in settings.items():
         table.add_row(name, f"settings of {s.workload} with {s.model.name}", style="dim")
-    Console().print(table)
+    print_view(table)
 
 
 def copy(
-    name: Annotated[str, typer.Argument(help="A recipe's name.")],
+    name: Annotated[str, typer.Argument(help="A recipe's name.", autocompletion=complete_recipes)],
     to: Annotated[Path | None, typer.Option("--to", help="File to write; default: the recipe's name here.")] = None,
 ) -> None:
     """Copy a recipe's file here, to change and run it."""

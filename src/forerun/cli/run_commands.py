@@ -1,5 +1,6 @@
 """Commands that train and look back: `train`, `run`, `runs`, `report`, `evaluate`, `export`."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +9,7 @@ import typer
 from forerun.cli.options import (
     EXIT_CRITERION_FAILED,
     EXIT_INTERRUPTED,
+    BadgeOption,
     JsonOption,
     RunArgument,
     SetOption,
@@ -17,6 +19,7 @@ from forerun.cli.options import (
     print_json,
     use_threads,
 )
+from forerun.cli.output import print_view, with_format
 from forerun.errors import InvalidSettings, NotSupported
 
 if TYPE_CHECKING:
@@ -34,6 +37,13 @@ LogOption = Annotated[
 UnsafeOption = Annotated[
     bool, typer.Option("--unsafe", help="Run code that a model wrote even where the kernel cannot shut it in.")
 ]
+
+
+class ReportFormat(StrEnum):
+    """What a run's report is written as."""
+
+    html = "html"
+    markdown = "markdown"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -124,9 +134,9 @@ def _run(experiment: "Experiment", resume: str | None, trackers: list[str] | Non
         raise typer.Exit(EXIT_INTERRUPTED) from stop
 
 
+@with_format
 def evaluate(run_id: RunArgument, is_unsafe: UnsafeOption = False, as_json: JsonOption = False) -> None:
     """Score the model of a run, the best or newest checkpoint, on held-out data, beside the baselines."""
-    from rich.console import Console
 
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
@@ -146,10 +156,10 @@ def evaluate(run_id: RunArgument, is_unsafe: UnsafeOption = False, as_json: Json
     if as_json:
         print_json({"schema": "forerun.evaluation/1", "run_id": row.id, "metrics": judgement.metrics})
     else:
-        for table in judgement.tables:
-            Console().print(result_table(table))
+        print_view(*(result_table(table) for table in judgement.tables))
 
 
+@with_format
 def runs(
     context: typer.Context,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 20,
@@ -158,7 +168,6 @@ def runs(
     """List the latest runs of the ledger; `runs prune` removes checkpoints, `runs rebuild` brings lost rows back."""
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
 
     from forerun.ledger.store import open_ledger
     from forerun.report.terminal import runs_table
@@ -168,9 +177,10 @@ def runs(
     if as_json:
         print_json({"schema": RUNS_SCHEMA, "runs": [row.model_dump(mode="json") for row in rows]})
     else:
-        Console().print(runs_table(rows))
+        print_view(runs_table(rows))
 
 
+@with_format
 def prune(
     keep: Annotated[int, typer.Option("--keep", min=0, help="Newest runs that keep their checkpoints.")] = 10,
     days: Annotated[float, typer.Option("--days", min=0, help="Days without a write or read before one goes.")] = 30,
@@ -181,7 +191,6 @@ def prune(
 
     Best runs, runs that another one names, runs that train, exports, pages and the ledger stay.
     """
-    from rich.console import Console
 
     from forerun.ledger.store import open_ledger
     from forerun.report.terminal import result_table
@@ -196,7 +205,7 @@ def prune(
         rows = [item.model_dump() for item in items]
         print_json({"schema": PRUNE_SCHEMA, "is_dry_run": is_dry, "bytes_that_go": bytes_that_go(items), "items": rows})
     else:
-        Console().print(result_table(prune_table(items, is_dry=is_dry)))
+        print_view(result_table(prune_table(items, is_dry=is_dry)))
 
 
 def rebuild(
@@ -219,15 +228,36 @@ def rebuild(
         typer.echo(f"{back.runs} runs and {back.rows} rows came back from {back.folders} folders.{lost}")
 
 
-def report(run_id: RunArgument, to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None) -> None:
-    """Write the HTML page of a run."""
+def report(
+    run_id: RunArgument,
+    to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None,
+    page_format: Annotated[
+        ReportFormat,
+        typer.Option("--format", help="html: a page in one file; markdown: for a pull request, to stdout or --to."),
+    ] = ReportFormat.html,
+    badge: BadgeOption = None,
+) -> None:
+    """Write the page of a run: charts and tables in one file that loads nothing, for the browser and for print."""
     from forerun.ledger.store import open_ledger
-    from forerun.runs.pages import write_page
+    from forerun.report.badge import badge_of
+    from forerun.report.markdown import markdown_page
+    from forerun.runs.pages import page_content, write_page
 
     with open_ledger(ledger_url()) as ledger:
-        typer.echo(str(write_page(ledger, ledger.run(run_id).id, to)))
+        run = ledger.run(run_id).id
+        content = page_content(ledger, run)
+        if badge is not None:
+            badge.write_text(badge_of([content.forecast]), encoding="utf-8")
+        if page_format is ReportFormat.html:
+            typer.echo(str(write_page(ledger, run, to)))
+        elif to is None:
+            typer.echo(markdown_page(content))
+        else:
+            to.write_text(markdown_page(content), encoding="utf-8")
+            typer.echo(str(to))
 
 
+@with_format
 def export(
     run_id: RunArgument,
     to: Annotated[Path | None, typer.Option("--to", help="Folder to make; default: export in the run's own.")] = None,
@@ -236,7 +266,6 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's model for transformers or peft, read it back, score it, and refuse what moved."""
-    from rich.console import Console
 
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
@@ -253,8 +282,7 @@ def export(
     if as_json:
         print_json({"schema": EXPORT_SCHEMA, **exported.model_dump(mode="json")})
     else:
-        for table in export_tables(exported):
-            Console().print(result_table(table))
+        print_view(*(result_table(table) for table in export_tables(exported)))
 
 
 def _open(target: str, overrides: list[str] | None) -> "Experiment":

@@ -14,6 +14,7 @@ from forerun.cli.options import (
     print_json,
     use_threads,
 )
+from forerun.cli.output import print_view, with_format
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger
@@ -36,6 +37,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(sweep)
 
 
+@with_format
 def sweep(
     target: TargetArgument,
     overrides: ListSetOption = None,
@@ -146,5 +148,9 @@ def _show(tables: "list[ResultTable]", *, on_stderr: bool = False) -> None:
 
     from forerun.report.terminal import result_table
 
-    for table in tables:
-        Console(stderr=on_stderr).print(result_table(table))
+    views = [result_table(table) for table in tables]
+    if not on_stderr:
+        print_view(*views)
+        return
+    for view in views:
+        Console(stderr=True).print(view)

@@ -19,6 +19,7 @@ from forerun.cli.options import (
     print_json,
     use_threads,
 )
+from forerun.cli.output import is_bare, print_view, with_format
 from forerun.errors import InvalidSettings, NothingFits, NotSupported
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(tune)
 
 
+@with_format
 def tune(
     target: TargetArgument,
     overrides: SetOption = None,
@@ -107,7 +109,7 @@ def _search(search: "Search", plan: "StudySettings", as_json: bool) -> None:
     else:
         _show(outcome.tables)
         if outcome.document["reproduce"]:
-            Console().print(f"Reproduce the winner:\n{outcome.document['reproduce']}", soft_wrap=True, highlight=False)
+            typer.echo(f"Reproduce the winner:\n{outcome.document['reproduce']}", err=is_bare())
     err.print(f"Page: {page}", soft_wrap=True, highlight=False)
     if outcome.failure:
         err.print(outcome.failure, soft_wrap=True, highlight=False, markup=False)
@@ -231,7 +233,6 @@ class _Screen:
 
 def _price_first(search: "Search", as_json: bool) -> None:
     """Print the forecast of one trial of the settings as they are, and of the whole study."""
-    from rich.console import Console
 
     from forerun.settings.load import settings_from
     from forerun.units import format_seconds
@@ -244,22 +245,21 @@ def _price_first(search: "Search", as_json: bool) -> None:
         print_json({"schema": "forerun.tune-forecast/1", "trial_seconds": price.seconds.model_dump(), "runs": runs,
                     "seconds": whole, "fits": price.refusal is None})  # fmt: skip
     else:
-        Console().print(
+        typer.echo(
             f"A trial of these settings takes {format_seconds(price.seconds.expected)}; {runs} runs (trials, and "
             f"finalists from each starting point) {format_seconds(whole['expected'])} ("
-            f"{format_seconds(whole['optimistic'])} to {format_seconds(whole['conservative'])}) where none is pruned."
+            f"{format_seconds(whole['optimistic'])} to {format_seconds(whole['conservative'])}) where none is pruned.",
+            err=is_bare(),
         )
     if price.refusal is not None:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 
 
 def _show(tables: "list[ResultTable]") -> None:
-    from rich.console import Console
 
     from forerun.report.terminal import result_table
 
-    for table in tables:
-        Console().print(result_table(table))
+    print_view(*(result_table(table) for table in tables))
 
 
 def _short(value: Any) -> str:

@@ -15,6 +15,7 @@ from forerun.cli.options import (
     ledger_url,
     print_json,
 )
+from forerun.cli.output import print_view, with_format
 from forerun.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(name="verify")(verify)
 
 
+@with_format
 def verify(
     target: Annotated[
         str | None, typer.Argument(metavar="RUN|TARGET", help="A run's id or `last`; with --measured, settings.")
@@ -59,7 +61,6 @@ def verify(
 
 
 def _verify_run(run_id: str, as_json: bool) -> None:
-    from rich.console import Console
 
     from forerun.ledger.store import open_ledger
     from forerun.report.terminal import verdict_table
@@ -81,7 +82,7 @@ def _verify_run(run_id: str, as_json: bool) -> None:
     if as_json:
         print_json(verdict)
     else:
-        Console().print(verdict_table(verdict))
+        print_view(verdict_table(verdict))
     if not verdict.passed:
         typer.echo(failure_line(verdict.criteria), err=True)
         raise typer.Exit(EXIT_CRITERION_FAILED)
@@ -91,7 +92,6 @@ def _explain(
     target: str | None, texts: list[str], forecast_file: Path | None, gpu: list[str] | None, overrides: list[str],
     keep: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    from rich.console import Console
 
     from forerun.report.miss import miss_view
     from forerun.verify.measured_step import observation_of
@@ -116,7 +116,7 @@ def _explain(
     if as_json:
         print_json(explanation)
     else:
-        Console().print(miss_view(explanation))
+        print_view(miss_view(explanation))
 
 
 def _of_settings(

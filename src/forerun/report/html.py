@@ -58,6 +58,8 @@ def render_page(content: PageContent) -> str:
         facts=facts(content),
         rows=verdict_rows(content.verdict),
         memory=Markup(memory_chart(forecast, measured)),
+        parts=memory_parts(forecast),
+        card_share=round(100 * forecast.memory.capacity_bytes / _memory_scale(forecast), 2),
         legend=[name.removesuffix("_bytes") for name in MemoryBreakdown.model_fields],
         step_bars=phase_bars(forecast.step.phases, None if measured is None else measured.step.phases),
         run_bars=phase_bars(forecast.run.phases, None if measured is None else measured.run.phases),
@@ -152,6 +154,28 @@ def memory_chart(forecast: Forecast, measured: Measurement | None) -> str:
         marks,
     )
     return draw_stack(view, format_seconds, format_bytes)
+
+
+def memory_parts(forecast: Forecast) -> list[tuple[str, float, str]]:
+    """Parts of the device's memory at the peak: CSS class, percent of the drawn width, name with size.
+
+    Beside the breakdown: what allocator and driver hold, and what is added if unlucky.
+    """
+    memory = forecast.memory
+    device = memory.device_bytes
+    sizes = {name.removesuffix("_bytes"): value for name, value in memory.breakdown.model_dump().items()}
+    sizes["reserved"] = max(0.0, device.expected - sum(memory.breakdown.model_dump().values()))
+    sizes["unlucky"] = max(0.0, device.conservative - device.expected)
+    names = {"reserved": "cache and driver", "unlucky": "if unlucky"}
+    scale = _memory_scale(forecast)
+    return [
+        (name, round(100 * value / scale, 2), f"{names.get(name, name).replace('_', ' ')} {format_bytes(value)}")
+        for name, value in sizes.items()
+    ]
+
+
+def _memory_scale(forecast: Forecast) -> float:
+    return 1.02 * max(forecast.memory.capacity_bytes, forecast.memory.device_bytes.conservative)
 
 
 def phase_bars(forecast: Record, measured: Record | None) -> list[Bar]:

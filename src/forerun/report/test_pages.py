@@ -28,7 +28,15 @@ from forerun.records import (
     VerdictRow,
 )  # fmt: skip
 from forerun.report import terminal
-from forerun.report.html import PageContent, curve_chart, headline, phase_bars, render_page, render_results
+from forerun.report.html import (
+    PageContent,
+    curve_chart,
+    headline,
+    memory_parts,
+    phase_bars,
+    render_page,
+    render_results,
+)  # fmt: skip
 from forerun.report.tables import ResultCurve, ResultTable, Series
 from forerun.units import GIB
 
@@ -221,3 +229,10 @@ def test_long_words_of_a_table_are_wrapped():
     table = ResultTable(title="Trials", note="", columns=["trial", "with"], rows=[["1", "learning_rate=0.001, " * 9]])
     page = render_results("Search", "", [table], [])
     assert page.count('<td class="long">') == 1
+
+
+def test_the_bar_of_memory_ends_at_the_conservative_number():
+    shares = {name: share for name, share, _ in memory_parts(forecast())}
+    assert sum(shares.values()) == pytest.approx(100 * 13 / (1.02 * 40), abs=0.1)
+    assert shares["unlucky"] == pytest.approx(100 * 3 / (1.02 * 40), abs=0.1)
+    assert "prefers-color-scheme" in render_page(content()).replace("@media (prefers", ""), "paper stays white"

@@ -19,11 +19,24 @@ def write_page(ledger: Ledger, run_id: str, to: Path | None = None) -> Path:
     Raises:
         InvalidSettings: the run has no forecast.
     """
+    content = page_content(ledger, run_id)
+    path = to or run_folder(ledger.run(run_id)) / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render_page(content), encoding="utf-8")
+    return path
+
+
+def page_content(ledger: Ledger, run_id: str) -> PageContent:
+    """What the ledger has of a run, for its page.
+
+    Raises:
+        InvalidSettings: the run has no forecast.
+    """
     row, forecast = ledger.run(run_id), ledger.forecast(run_id)
     if forecast is None:
         raise InvalidSettings(f"Run {run_id} has no forecast, so there is no page. Start it with forerun run.")
     results = ledger.results(run_id).get(RESULT_TABLES, {})
-    content = PageContent(
+    return PageContent(
         title=f"{row.name} on {row.gpu}",
         run={key: str(value) for key, value in row.model_dump(exclude={"settings", "versions"}).items()},
         settings=row.settings,
@@ -34,10 +47,6 @@ def write_page(ledger: Ledger, run_id: str, to: Path | None = None) -> Path:
         tables=[ResultTable.model_validate(table) for table in results.get("tables", ())] + related_tables(ledger, row),
         curves=[ResultCurve.model_validate(curve) for curve in results.get("curves", ())],
     )
-    path = to or run_folder(row) / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_page(content), encoding="utf-8")
-    return path
 
 
 def related_tables(ledger: Ledger, row: RunRow) -> list[ResultTable]:

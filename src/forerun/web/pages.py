@@ -19,14 +19,19 @@ from forerun.report.terminal import cost_text
 from forerun.units import format_bytes, format_seconds
 from forerun.web import charts
 from forerun.web.asking import Asker
-from forerun.web.question import CHOICES, PageQuestion, question_of
+from forerun.web.pasted import keep_config
+from forerun.web.question import CHOICES, PageQuestion, idle_fields, question_of
 from forerun.web.runs_tab import RunsTab
+from forerun.web.snippets import Snippet, snippets_of
 
 TABS = {"fit": "Will it fit?", "gpus": "Which GPU?", "timeline": "Timeline", "runs": "Runs"}
 NUMBERS = {
-    "batch": "Micro-batch", "accumulation": "Accumulation", "length": "Tokens per sample", "rank": "LoRA rank",
+    "batch": "Micro-batch", "accumulation": "Accumulation", "length": "Tokens per sample",
+    "image_size": "Image side in pixels", "audio_seconds": "Seconds of sound", "rank": "LoRA rank",
     "devices": "GPUs", "examples": "Examples", "epochs": "Epochs",
 }  # fmt: skip
+OPTIONAL = ("image_size", "audio_seconds")
+"""Numbers that may be empty."""
 STYLE = """
 .nicegui-content {max-width: 1080px; margin: 0 auto; padding: 12px}
 .q-field {min-width: 0} .q-tab {padding: 0 9px} td {overflow-wrap: break-word}
@@ -85,6 +90,7 @@ class Pages:
         self.form = ui.grid().classes("w-full grid-cols-2 sm:grid-cols-3 md:grid-cols-5 gap-2")
         with self.form:
             self._fields()
+        self._paste_place()
         with ui.row().classes("items-center") as self.waiting:
             ui.spinner(size="sm")
             self.progress = ui.label("").props('role="status" aria-live="polite"')
@@ -97,10 +103,11 @@ class Pages:
         gpus = [*(device.name for device in devices())]
         search = {"model": ("Model", models), "gpu": ("GPU", gpus)}
         for name, (label, options) in search.items():
+            hint = "or a hub id, or a folder" if name == "model" else ""
             self.controls[name] = ui.select(
                 options, label=label, value=getattr(self.question, name), with_input=True,
-                on_change=partial(self._change, name),
-            ).props("dense outlined").mark(name)  # fmt: skip
+                new_value_mode="add-unique" if name == "model" else None, on_change=partial(self._change, name),
+            ).props(f'dense outlined hint="{hint}"').mark(name)  # fmt: skip
         for name, options in CHOICES.items():
             label = name.capitalize()
             self.controls[name] = (
@@ -116,17 +123,33 @@ class Pages:
         for name, label in NUMBERS.items():
             self.controls[name] = ui.number(
                 label, value=getattr(self.question, name), min=1 if name != "epochs" else 0.01,
+                placeholder="as the model says" if name in OPTIONAL else None,
                 on_change=partial(self._change, name),
             ).props("dense outlined debounce=400").mark(name)  # fmt: skip
 
+    def _paste_place(self) -> None:
+        with ui.expansion("Paste a config.json").classes("w-full") as self.paste:
+            text = ui.textarea("config.json of the model").classes("w-full").props("outlined input-style=height:8rem")
+
+            async def use() -> None:
+                try:
+                    folder = keep_config(str(text.value or ""))
+                except ForerunError as error:
+                    self.problem = str(error)
+                    await self._answer()
+                else:
+                    self.problem = ""
+                    _set(self.controls["model"], folder)
+
+            ui.button("Use it", on_click=use, color=None).props("no-caps outline")
+
     async def _change(self, name: str, event: Any) -> None:
         value = event.value
-        if value is None or value == getattr(self.question, name):
+        if value == getattr(self.question, name) or (value is None and name not in OPTIONAL):
             return
         try:
-            self.question = question_of(
-                {**{k: str(v) for k, v in self.question.model_dump().items()}, name: _text(value)}
-            )
+            state = {field: _text(each) for field, each in self.question.model_dump().items()}
+            self.question = question_of({**state, name: _text(value)})
             self.problem = ""
         except ForerunError as error:
             self.problem = str(error)
@@ -163,7 +186,11 @@ class Pages:
     async def _answer(self) -> None:
         """Ask what the tab shows and show it."""
         self._remember()
-        self.form.set_visibility(self.tab != "runs")
+        idle = idle_fields(self.question)
+        for name, control in self.controls.items():
+            control.set_visibility(name not in idle)
+        for part in (self.form, self.paste):
+            part.set_visibility(self.tab != "runs")
         if self.problem or self.tab == "runs":
             self._cancel()
             await self._show({"error": self.problem} if self.problem else {})
@@ -231,13 +258,15 @@ class Pages:
             on_click=partial(self._changes, changes),
             color=None,
         ).props("no-caps outline")
-        with ui.expansion("Take it along: settings, command, TrainingArguments", value=True).classes("w-full"):
-            for language, text in (
-                ("yaml", self.question.yaml_text()), ("bash", self.question.command_line()),
-                ("python", self.question.trainer_text()),
-            ):  # fmt: skip
-                code = ui.code(text, language=language).classes("w-full")
-                code.copy_button.props(f'aria-label="Copy {language}"')
+        own = [
+            Snippet(title="run.yaml", language="yaml", text=self.question.yaml_text()),
+            Snippet(title="command", language="bash", text=self.question.command_line()),
+        ]
+        with ui.expansion("Take it along", value=True).classes("w-full"):
+            for snippet in [*own, *snippets_of(self.question.settings())]:
+                ui.label(snippet.title).classes("text-sm")
+                code = ui.code(snippet.text, language=snippet.language).classes("w-full")
+                code.copy_button.props(f'aria-label="Copy {snippet.title}"')
         with ui.expansion(f"{len(forecast['warnings'])} remarks").classes("w-full"):
             for warning in forecast["warnings"]:
                 ui.label(warning)
@@ -289,6 +318,8 @@ def _range(value: Mapping[str, float]) -> str:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return ""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 

@@ -1,33 +1,41 @@
 """What the pages ask, as settings, as a URL, and as text to copy. No torch, no web library."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from forerun.errors import InvalidSettings
 from forerun.records import Record
 from forerun.settings.load import settings_from
-from forerun.settings.schema import Attention, Precision, Settings
+from forerun.settings.media import MEDIA, WITHOUT_TOKENS
+from forerun.settings.schema import Attention, OptimizerSettings, Precision, Settings
+from forerun.step.generic import GENERIC
 
-Method = Literal["full", "lora", "qlora"]
+Method = Literal["full", "lora", "lora-int8", "qlora"]
 Parallel = Literal["none", "ddp", "fsdp"]
-Workload = Literal["causal-lm", "sequence-classification", "masked-lm", "seq2seq-lm"]
 Recomputation = Literal["none", "selective", "blocks"]
-Optimizer = Literal["adamw", "adamw-8bit", "paged-adamw-8bit", "sgd", "adafactor", "lion", "muon"]
+QUANTIZATION: Mapping[str, str] = {"lora-int8": "int8", "qlora": "nf4-double"}
+"""Methods that keep the frozen weights in fewer bits."""
 CHOICES: dict[str, tuple[str, ...]] = {
-    "workload": get_args(Workload), "method": get_args(Method), "precision": get_args(Precision),
-    "checkpointing": get_args(Recomputation), "attention": get_args(Attention), "optimizer": get_args(Optimizer),
-    "parallel": get_args(Parallel),
+    "workload": GENERIC, "method": get_args(Method), "precision": get_args(Precision),
+    "checkpointing": get_args(Recomputation), "attention": get_args(Attention),
+    "optimizer": get_args(OptimizerSettings.model_fields["name"].annotation), "parallel": get_args(Parallel),
 }  # fmt: skip
 """Fields that are chosen from a list."""
-TRAINER_OPTIMIZERS = {
-    "adamw": "adamw_torch_fused", "adamw-8bit": "adamw_8bit", "paged-adamw-8bit": "paged_adamw_8bit", "sgd": "sgd",
-    "adafactor": "adafactor", "lion": "lion_32bit",
-}  # fmt: skip
-"""transformers' names (`training_args.OptimizerNames`, 5.23); muon has none."""
+
+
+def _require_option(options: Sequence[str], value: str) -> str:
+    if value not in options:
+        raise ValueError(f"one of {', '.join(options)}")
+    return value
+
+
+Workload = Annotated[str, AfterValidator(partial(_require_option, CHOICES["workload"]))]
+Optimizer = Annotated[str, AfterValidator(partial(_require_option, CHOICES["optimizer"]))]
 
 
 class PageQuestion(Record):
@@ -40,6 +48,8 @@ class PageQuestion(Record):
     batch: int = Field(default=4, ge=1)
     accumulation: int = Field(default=1, ge=1)
     length: int = Field(default=512, ge=1)
+    image_size: int | None = Field(default=None, ge=8)
+    audio_seconds: float | None = Field(default=None, gt=0)
     precision: Precision = "bf16-mixed"
     checkpointing: Recomputation = "none"
     attention: Attention = "auto"
@@ -65,8 +75,11 @@ class PageQuestion(Record):
         }  # fmt: skip
         if self.method != "full":
             content["adapter"] = {"kind": "lora", "rank": self.rank}
-        if self.method == "qlora":
-            content["quantization"] = "nf4-double"
+        if self.method in QUANTIZATION:
+            content["quantization"] = QUANTIZATION[self.method]
+        media = {word: getattr(self, word) for word in MEDIA.get(self.workload, ())}
+        if stated := {word: value for word, value in media.items() if value is not None}:
+            content["media"] = stated
         if self.checkpointing != "none":
             content["activation_checkpointing"] = self.checkpointing
         if self.parallel != "none" or self.devices != 1:
@@ -93,26 +106,12 @@ class PageQuestion(Record):
         """The command that answers the same, where the settings file is `run.yaml`."""
         return f"forerun forecast run.yaml --gpu {self.gpu}"
 
-    def trainer_text(self) -> str:
-        """`TrainingArguments` of transformers for the same step."""
-        arguments: dict[str, Any] = {
-            "output_dir": "runs/my-run", "per_device_train_batch_size": self.batch,
-            "gradient_accumulation_steps": self.accumulation, "num_train_epochs": self.epochs,
-            "gradient_checkpointing": self.checkpointing == "blocks",
-        }  # fmt: skip
-        if self.precision in ("bf16-mixed", "fp16-mixed"):
-            arguments[self.precision[:4]] = True
-        if self.precision == "tf32":
-            arguments["tf32"] = True
-        if self.optimizer in TRAINER_OPTIMIZERS:
-            arguments["optim"] = TRAINER_OPTIMIZERS[self.optimizer]
-        lines = [f"    {name}={value!r}," for name, value in arguments.items()]
-        notes = [f"# pad or pack to {self.length} tokens"]
-        if self.precision.endswith("-true"):
-            notes.append(f"# load the model with dtype=torch.{'bfloat16' if self.precision[0] == 'b' else 'float16'}")
-        if self.optimizer not in TRAINER_OPTIMIZERS:
-            notes.append(f"# {self.optimizer}: the Trainer has no such optimizer; pass it as `optimizers`")
-        return "\n".join(["TrainingArguments(", *lines, ")", *notes])
+
+def idle_fields(question: PageQuestion) -> set[str]:
+    """Fields that say nothing under the others: sizes of other kinds of samples, the rank of no adapter."""
+    idle = {"image_size", "audio_seconds"} - set(MEDIA.get(question.workload, ()))
+    idle |= {"length"} if question.workload in WITHOUT_TOKENS else set()
+    return idle | ({"rank"} if question.method == "full" else set())
 
 
 def question_of(query: Mapping[str, str]) -> PageQuestion:
@@ -123,7 +122,7 @@ def question_of(query: Mapping[str, str]) -> PageQuestion:
     """
     try:
         return PageQuestion.model_validate(
-            {name: text for name, text in query.items() if name in PageQuestion.model_fields}
+            {name: text for name, text in query.items() if name in PageQuestion.model_fields and text != ""}
         )
     except ValidationError as error:
         problems = [

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from forerun.errors import InvalidSettings
 from forerun.settings.load import settings_from
-from forerun.web.question import CHOICES, PageQuestion, question_of
+from forerun.settings.media import MEDIA, WITHOUT_TOKENS
+from forerun.step.generic import GENERIC
+from forerun.web.question import CHOICES, PageQuestion, idle_fields, question_of
 
 questions = st.builds(
     PageQuestion, **{name: st.sampled_from(options) for name, options in CHOICES.items()},
@@ -27,7 +29,7 @@ def test_the_copied_file_is_what_was_asked(method):
     question = PageQuestion(method=method, checkpointing="blocks", parallel="fsdp", devices=4)
     assert settings_from(yaml.safe_load(question.yaml_text())) == question.settings()
     assert question.settings().parallel.world_size == 4
-    assert (question.settings().quantization != "none") == (method == "qlora")
+    assert (question.settings().quantization != "none") == (method in ("qlora", "lora-int8"))
 
 
 def test_what_cannot_be_is_refused_by_name():
@@ -38,10 +40,14 @@ def test_what_cannot_be_is_refused_by_name():
         PageQuestion(devices=2).settings()
 
 
-def test_the_trainer_gets_the_same_step():
-    text = PageQuestion(batch=8, precision="bf16-true", checkpointing="blocks", optimizer="muon").trainer_text()
-    assert "per_device_train_batch_size=8" in text
-    assert "gradient_checkpointing=True" in text
-    assert "optim=" not in text
-    assert "muon" in text
-    assert "bf16=True" not in text, "the model itself is in bfloat16"
+def test_workloads_are_those_that_can_be_forecast():
+    assert set(MEDIA) < set(CHOICES["workload"]) == set(GENERIC)
+    for workload, words in MEDIA.items():
+        question = question_of({"workload": workload, "image_size": "64", "audio_seconds": "2.5"})
+        assert set(question.content()["media"]) == set(words) == set(question.settings().media.model_fields_set)
+        assert idle_fields(question) & {"image_size", "audio_seconds"} == {"image_size", "audio_seconds"} - set(words)
+        assert ("length" in idle_fields(question)) == (workload in WITHOUT_TOKENS)
+    assert "media" not in PageQuestion(image_size=64).content(), "a causal-lm reads no images"
+    assert question_of({"image_size": ""}) == PageQuestion(), "an empty field is none"
+    with pytest.raises(InvalidSettings, match="workload: .*one of"):
+        question_of({"workload": "nonsense"})
