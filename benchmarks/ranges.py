@@ -1,10 +1,11 @@
 """Fit the widths of time ranges: `python -m benchmarks.ranges [--data FOLDER]`.
 
 For each group of steps (`forecasting/ranges.py`) the 10 and 90 % quantiles of measured over forecast, from what the
-scoreboard and `benchmarks.vision` forecast last, with the correction for few rows of split conformal prediction (Lei et
-al. 2018, doi:10.1080/01621459.2017.1307116, section 2.2): of n sorted ratios the k-th from either end, k = 0.1 (n + 1)
-rounded down. Only families of the fitted half count. A group with fewer than `FEW` rows is not known better than a
-settings file: it takes the wider of that range and its own extremes. Writes `time_ranges.json`; no row is copied.
+scoreboard and `benchmarks.vision` forecast last. Rows of a family miss alike, so families count, not rows: hierarchical
+conformal prediction (Lee, Barber and Willett 2023, arXiv:2306.06342) gives each of K families the weight 1 / (K + 1),
+shared by its rows, and the rest to a family that nobody saw, beyond any ratio. Where that is more than may lie beyond
+an end, the end is the extreme. Only families of the fitted half count. A group with fewer than `FEW` of them is not
+known better than a settings file: it takes that range where it is wider. Writes `time_ranges.json`; no row is copied.
 """
 
 import json
@@ -25,33 +26,46 @@ TARGET = Path(forerun.forecasting.__file__).with_name("time_ranges.json")
 VISION = Path(__file__).parent / "vision" / "board.json"
 OUTSIDE_SHARE = 0.1
 """Of measured steps that may lie beyond either end."""
-FEW = 9
-"""Rows below which even the extremes of a group contain the next ratio with less than 80 %: (n - 1) / (n + 1)."""
+FEW = 7
+"""Families below which even the extremes hold one more family with less than 72 %, the goal's lower end:
+(K - 1) / (K + 1)."""
 NEAREST = (0.98, 1.02)
 """No range is narrower: two runs of one step differ by as much."""
+ROUNDING = 1e-9
 
 
-def conformal(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of the interval in which the next ratio lies with at least 80 %, where there are nine ratios or more."""
-    ordered, number = sorted(values), len(values)
-    k = max(1, int(OUTSIDE_SHARE * (number + 1)))
-    return ordered[k - 1], ordered[number - k]
+def conformal(families: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Ends of the range in which a ratio of one more family lies with at least 80 %; of fewer than nine, extremes."""
+    weighted = sorted((ratio, 1 / len(family)) for family in families for ratio in family)
+    inside = (1 - OUTSIDE_SHARE) * (len(families) + 1) - ROUNDING
+    return _reached(weighted[::-1], inside), _reached(weighted, inside)
+
+
+def _reached(weighted: Sequence[tuple[float, float]], inside: float) -> float:
+    """The ratio at which the weights up to it come to `inside`; the last one where they never do."""
+    total = 0.0
+    for ratio, weight in weighted:
+        total += weight
+        if total >= inside:
+            return ratio
+    return weighted[-1][0]
 
 
 def fitted(pairs: list[Pair], vision: Sequence[float]) -> dict[str, dict[str, object]]:
-    """Ranges by group, with the rows that they rest on."""
+    """Ranges by group, with the rows and families that they rest on."""
     by_group = {
-        group: ratios(pairs, group, judging=False) for group in (PROGRAM, SETTINGS, OTHER_GPU, COMPILED, SEVERAL)
+        group: ratios(pairs, group, judging=False) for group in (SETTINGS, PROGRAM, OTHER_GPU, COMPILED, SEVERAL)
     }
-    by_group[IMAGES] = [*ratios(pairs, IMAGES, judging=False), *vision]
-    settings = conformal(by_group[SETTINGS])
+    by_group[IMAGES] = ratios(pairs, IMAGES, judging=False) | {f"timm/{k}": [v] for k, v in enumerate(vision)}
+    settings = conformal(list(by_group[SETTINGS].values()))
     groups: dict[str, dict[str, object]] = {}
-    for group, values in by_group.items():
-        low, high = conformal(values) if values else settings
-        if len(values) < FEW:
+    for group, families in by_group.items():
+        low, high = conformal(list(families.values())) if families else settings
+        if len(families) < FEW:
             low, high = min(low, settings[0]), max(high, settings[1])
         low, high = min(low, NEAREST[0]), max(high, NEAREST[1])
-        groups[group] = {"shares": [round(low, 3), round(high, 3)], "rows": len(values)}
+        rows = sum(map(len, families.values()))
+        groups[group] = {"shares": [round(low, 3), round(high, 3)], "rows": rows, "families": len(families)}
     return groups
 
 

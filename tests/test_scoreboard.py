@@ -103,15 +103,22 @@ def test_a_wrong_fits_costs_precision_and_a_wrong_refusal_recall():
     assert (figures["ran"], figures["failed"], figures["failed_right"]) == (3, 2, 1)
 
 
-def test_the_conformal_range_holds_for_a_new_row():
-    """Quantiles with the correction for few rows cover 80 % of new draws of the same distribution, or a little more."""
+@pytest.mark.parametrize("rows", [1, 12])
+def test_the_conformal_range_holds_for_a_new_family(rows):
+    """Families miss alike: of 19, their ends hold 80 % of a twentieth one's rows or a little more, at one row or many."""
     random = np.random.default_rng(0)
     inside = []
-    for _ in range(2000):
-        draws = random.lognormal(0.1, 0.2, 20)
-        low, high = conformal(draws[:19])
-        inside.append(low <= draws[19] <= high)
+    for _ in range(1000):
+        families = np.exp(random.normal(0.1, 0.2, (20, 1)) + random.normal(0, 0.05, (20, rows)))
+        low, high = conformal(families[:19].tolist())
+        inside.append(np.mean((low <= families[19]) & (families[19] <= high)))
     assert 0.78 < np.mean(inside) < 0.86
+
+
+def test_a_family_of_many_rows_weighs_no_more_than_another():
+    families = [[1.0 + 0.01 * number] for number in range(20)]
+    assert conformal([[0.5] * 1000, *families]) == conformal([[0.5], *families])
+    assert conformal([[0.9, 1.1], [1.3]]) == (0.9, 1.3), "of few families, the extremes"
 
 
 def test_readme_and_page_say_what_the_scoreboard_wrote():

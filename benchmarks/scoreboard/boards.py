@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from benchmarks.scoreboard.rows import Row
 
-from forerun.forecasting.ranges import shares
+from forerun.forecasting.ranges import BOTH, PROGRAM, SETTINGS, shares
 
 Pair = tuple[Row, dict[str, Any]]
 BOARDS = ("user", "exact")
@@ -111,28 +111,40 @@ def ladder(answers: list[tuple[bool, bool]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ratios(pairs: list[Pair], group: str, *, judging: bool) -> list[float]:
-    """Measured over forecast steps of a group: of the families that ranges are fitted to, or judged by."""
-    return [
-        row.step_seconds / result["step"]
-        for row, result in pairs
-        if row.step_seconds is not None and result["group"] == group and row.judges_ranges is judging
-    ]
+def ratios(pairs: list[Pair], group: str, *, judging: bool) -> dict[str, list[float]]:
+    """Measured over forecast steps of a group, by family: of those that ranges are fitted to, or judged by."""
+    by_family: dict[str, list[float]] = {}
+    for row, result in pairs:
+        if row.step_seconds is not None and judged_as(result["group"]) == group and row.judges_ranges is judging:
+            by_family.setdefault(row.family, []).append(row.step_seconds / result["step"])
+    return by_family
 
 
 def coverage(pairs: list[Pair]) -> dict[str, dict[str, Any]]:
     """By group and half: measured steps, how many of them are blind, and the share inside their 80 % range."""
+    timed = [p for p in pairs if p[0].step_seconds is not None]
     table: dict[str, dict[str, Any]] = {}
-    for group in dict.fromkeys(result["group"] for _, result in pairs):
-        low, high = shares(group)
+    for group in dict.fromkeys(judged_as(result["group"]) for _, result in pairs):
         for half, judging in (("fit", False), ("test", True)):
-            steps = ratios(pairs, group, judging=judging)
-            if steps:
-                blind = ratios([p for p in pairs if p[0].is_test], group, judging=judging)
-                inside = float(np.mean([low <= ratio <= high for ratio in steps]))
-                figures = {"rows": len(steps), "blind": len(blind), "inside": round(inside, 4)}
+            mine = [p for p in timed if judged_as(p[1]["group"]) == group and p[0].judges_ranges is judging]
+            if mine:
+                inside = float(np.mean([is_inside(*p) for p in mine]))
+                blind = sum(row.is_test for row, _ in mine)
+                figures = {"rows": len(mine), "blind": blind, "inside": round(inside, 4)}
                 table.setdefault(group, {})[half] = figures
     return table
+
+
+def is_inside(row: Row, result: dict[str, Any]) -> bool:
+    """Whether the measured step lies in the range of its forecast."""
+    low, high = shares(result["group"])
+    return low * result["step"] <= (row.step_seconds or 0.0) <= high * result["step"]
+
+
+def judged_as(group: str) -> str:
+    """The group whose range was fitted: a program or a settings file on a GPU that nobody measured is one of GPUs."""
+    stated, _, doubt = group.partition(BOTH)
+    return doubt if doubt and stated in (PROGRAM, SETTINGS) else group
 
 
 def baselines(pairs: list[Pair]) -> dict[str, Any]:

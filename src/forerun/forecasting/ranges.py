@@ -36,20 +36,20 @@ def table() -> dict[str, list[float]]:
 
 
 def group_of(trace: Trace, costs: Costs, stated: str) -> str:
-    """The group of steps that a step is judged with, by what misses most: several ranks, then compiled code, then image
-    layers, then products of a GPU that were not measured, then what the forecast was told (PROGRAM or SETTINGS)."""
+    """The group of steps that a step is judged with, by what misses most: several ranks, compiled code, then image
+    layers, then what it was told (PROGRAM or SETTINGS); and with OTHER_GPU where its products were not measured."""
     if costs.is_host:  # operators of this CPU
         return costs.evidence
-    group = None
+    group = stated
     if trace.world_size > 1:
         group = SEVERAL
     elif any(call.issuer != "eager" for call in trace.calls):
         group = COMPILED
     elif uses_cudnn(trace):
         group = IMAGES
-    if group is not None:  # fitted to GPUs of measured architectures: elsewhere both doubts hold
-        return f"{group}{BOTH}{OTHER_GPU}" if costs.evidence == "unseen" else group
-    return stated if costs.evidence == "measured" else OTHER_GPU
+    # those three were fitted to GPUs of measured architectures; what is told was to the measured GPUs themselves
+    is_known = costs.evidence == "measured" or (group != stated and costs.evidence == "architecture")
+    return group if is_known else f"{group}{BOTH}{OTHER_GPU}"
 
 
 def shares(group: str, correction: Correction | None = None, term: str = "step") -> tuple[float, float]:

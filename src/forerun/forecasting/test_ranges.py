@@ -52,11 +52,19 @@ def test_what_misses_most_decides_the_group():
     known, other = PriorCosts(device("a100-80gb")), PriorCosts(device("rtx-3090"))
     assert group_of(trace_with("aten.mm.default"), known, PROGRAM) == "program"
     assert group_of(trace_with("aten.mm.default"), known, SETTINGS) == "settings"
-    assert group_of(trace_with("aten.mm.default"), other, PROGRAM) == "other-gpu"
+    assert group_of(trace_with("aten.mm.default"), other, PROGRAM) == "program+other-gpu"
+    assert group_of(trace_with("aten.mm.default"), other, SETTINGS) == "settings+other-gpu"
     assert group_of(trace_with("aten.convolution.default"), other, PROGRAM) == "images"
     assert group_of(trace_with("aten.convolution.default", "compiled"), known, PROGRAM) == "compiled"
     assert group_of(trace_with("aten.mm.default", "compiled", 8), known, SETTINGS) == "several-gpus"
     assert group_of(trace_with("aten.mm.default"), HostCosts(), SETTINGS) == "calibrated"
+
+
+@pytest.mark.parametrize("group", table())
+def test_a_gpu_that_nobody_measured_never_narrows_a_range(group):
+    low, high = shares(f"{group}+other-gpu")
+    assert low <= shares(group)[0]
+    assert high >= shares(group)[1]
 
 
 def test_a_settings_file_says_less_than_the_program():
