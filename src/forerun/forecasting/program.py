@@ -25,7 +25,7 @@ from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.live_card import CardMemory, clock_of
 from forerun.forecasting.made_with import made_with
-from forerun.forecasting.program_run import mean_seconds, whole_run
+from forerun.forecasting.program_run import EarlierLoop, earlier_loops, loop_warnings, mean_seconds, whole_run
 from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
@@ -109,6 +109,8 @@ class ProgramForecast(Forecast):
     """The rank that was run."""
     ranks: list[RankForecast] = []
     """Where several were asked for: each of them; the forecast is that of the one that needs most memory."""
+    earlier_loops: list[EarlierLoop] = []
+    """Training loops before the one whose step is forecast."""
     out_of_memory: OutOfMemoryPoint | None = None
 
 
@@ -219,7 +221,7 @@ def forecast_run(
         job=job_of_trace(device, trace),
     )  # fmt: skip
     steps = _step_times(trace, watcher, costs, reading.step_weights)
-    length = watcher.program_length
+    length, earlier = watcher.program_length, earlier_loops(trace, watcher, costs)
     if total_steps is not None:
         stated = ProgramLength(total_steps, "--total-steps")
         length = stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source)
@@ -237,9 +239,9 @@ def forecast_run(
         run=whole_run(
             steps, length, watcher, trace, device,
             costs=costs, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
-            compile_seconds=_compile_seconds(run, device), price_per_hour=price_per_hour,
+            compile_seconds=_compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier,
         ),
-        warnings=_warnings(run, device, costs, length, bool(steps)),
+        warnings=_warnings(run, device, costs, length, bool(steps)) + loop_warnings(earlier, watcher, run.unreached),
         not_modelled=_not_modelled(run, costs),
         detail=ForecastDetail(device_name=device.name, versions=made_with()),
         script=ScriptReport(
@@ -257,6 +259,7 @@ def forecast_run(
         ],
         findings=find_faults(trace, watcher, device, memory.memory, mean_seconds(steps)),
         collectives=count_collectives(last_step(trace, watcher)),
+        earlier_loops=earlier,
         out_of_memory=None if run.out_of_memory is None else OutOfMemoryPoint(
             line=run.out_of_memory.line,
             tried_bytes=run.out_of_memory.tried_bytes,

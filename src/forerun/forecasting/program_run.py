@@ -9,26 +9,76 @@ import statistics
 from collections.abc import Sequence
 
 from forerun.clock.priors import PriorCosts
-from forerun.clock.timeline import StepTime
+from forerun.clock.timeline import StepTime, replay_clock
 from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.hardware.catalogue import Device
-from forerun.records import MemoryBreakdown, RunForecast, RunPhases
+from forerun.records import MemoryBreakdown, Record, RunForecast, RunPhases
 from forerun.trace import Trace
+from forerun.units import format_seconds
 from forerun.virtual.cuda.length import ProgramLength
 from forerun.virtual.cuda.steps import StepWatcher
 
 HOUR = 3600.0
 
 
+class EarlierLoop(Record):
+    """A training loop of the program before the one that the forecast's step is of."""
+
+    line: str
+    """File and line that stepped its optimizer."""
+    steps_seen: int
+    steps: int
+    """Of the whole loop; those seen where nobody says how many."""
+    is_length_known: bool
+    step_seconds: float
+
+
+def earlier_loops(trace: Trace, watcher: StepWatcher, costs: PriorCosts) -> list[EarlierLoop]:
+    """The training loops before the last one, at the mean of their warm steps."""
+    return [
+        EarlierLoop(
+            line=loop.line,
+            steps_seen=len(loop.spans),
+            steps=len(loop.spans) if loop.length is None else loop.length.steps,
+            is_length_known=loop.length is not None,
+            step_seconds=mean_seconds(
+                [replay_clock(trace.part(span.begin, span.end), costs) for span in loop.spans[loop.warm_from :]]
+            ),
+        )
+        for loop in watcher.earlier
+    ]
+
+
+def loop_warnings(earlier: Sequence[EarlierLoop], watcher: StepWatcher, unreached: str) -> list[str]:
+    """What the forecast is of where a program has several training loops; `unreached`: why the next did not begin."""
+    texts = []
+    if earlier:
+        rows = [f"{each.line} makes {each.steps:,} steps of {format_seconds(each.step_seconds)}" for each in earlier]
+        texts.append(
+            f"The program trains {len(earlier) + 1} times: {', '.join(rows)}, then {watcher.step_line}. Memory is the "
+            "highest of all, the step is the last one's, the run is all of them."
+        )
+    unknown = [each.line for each in earlier if not each.is_length_known]
+    if unknown:
+        texts.append(f"How often {', '.join(unknown)} is reached is not known: the run has the steps seen there.")
+    if unreached:
+        texts.append(
+            f"More training follows {watcher.step_line} and was not reached ({unreached[:100]}): the forecast is "
+            "without it. --steps runs so many steps as they are."
+        )
+    return texts
+
+
 def whole_run(
     steps: Sequence[StepTime], length: ProgramLength | None, watcher: StepWatcher, trace: Trace, device: Device,
     *, costs: PriorCosts, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
-    price_per_hour: float | None,
+    price_per_hour: float | None, earlier: Sequence[EarlierLoop] = (),
 ) -> RunForecast:  # fmt: skip
-    """Time and cost of the run that `length` describes, at the warm `steps`; else of those seen."""
-    total = len(steps) if length is None else length.steps
-    training = total * mean_seconds(steps)
+    """Time and cost of `earlier` loops and the one that `length` describes, at the warm `steps`; else of those seen."""
+    last = len(steps) if length is None else length.steps
+    total = last + sum(loop.steps for loop in earlier)
+    training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
     checkpoints = int(saved_bytes > 0) if length is None else max(length.checkpoints, int(saved_bytes > 0))
     checkpoint_bytes = saved_bytes or (_checkpoint_bytes(trace, breakdown) if checkpoints else 0)
     phases = RunPhases(
@@ -40,7 +90,7 @@ def whole_run(
     seconds = sum(phases.model_dump().values())
     price = device.price_per_hour if price_per_hour is None else price_per_hour
     return RunForecast(
-        steps_per_epoch=total if length is None else length.steps_per_epoch or total,
+        steps_per_epoch=last if length is None else length.steps_per_epoch or last,
         total_steps=total,
         checkpoints_written=checkpoints,
         checkpoint_bytes=checkpoint_bytes,

@@ -1,6 +1,8 @@
 """Run a program, unmodified, on a virtual GPU until its steps repeat; what it did is in the session's trace."""
 
+import builtins
 import contextlib
+import io
 import os
 import resource
 import runpy
@@ -8,6 +10,8 @@ import sys
 import tempfile
 import time
 import traceback
+import types
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +23,7 @@ from forerun.hardware.catalogue import Device
 from forerun.trace import Phase, Trace
 from forerun.virtual.cuda.file_layer import FileLayer
 from forerun.virtual.cuda.files import TRACKERS_OFF, hub_caches, writing_to
+from forerun.virtual.cuda.later_loops import compiled, names_for
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.put_back import put_back_everywhere
@@ -58,13 +63,31 @@ class ProgramRun:
     """What the program failed with."""
     error: str = ""
     """The program's own traceback, where it failed by itself."""
+    unreached: str = ""
+    """Why the program did not come to the training that was to follow its last loop."""
 
 
-def _execute(program: Program, _: StepWatcher) -> None:
+def _execute(program: Program, watcher: StepWatcher) -> None:
     if program.is_module:
         runpy.run_module(program.target, run_name="__main__", alter_sys=True)
-    else:
+    elif os.path.isdir(program.target) or program.target.endswith(".pyc") or zipfile.is_zipfile(program.target):
         runpy.run_path(program.target, run_name="__main__")
+    else:
+        _run_script(program.target, watcher)
+
+
+def _run_script(path: str, watcher: StepWatcher) -> None:
+    """A source file as Python runs it, of which several training loops are seen."""
+    with io.open_code(path) as file:
+        code, following = compiled(file.read(), path)
+    main, before = types.ModuleType("__main__"), sys.modules["__main__"]
+    main.__dict__.update({"__file__": path, "__builtins__": builtins, "__cached__": None})
+    main.__dict__.update(names_for(following, ProgramStopped, watcher.next_loop))
+    sys.modules["__main__"] = main
+    try:
+        exec(code, main.__dict__)
+    finally:
+        sys.modules["__main__"] = before
 
 
 def run_program(
@@ -120,7 +143,7 @@ def run_in_session(
 ) -> ProgramRun:
     """Run `program` as one rank in a session; files that it writes are thrown away."""
     card = session.card
-    start, code, error, full = time.perf_counter(), 0, "", None
+    start, code, error, unreached, full = time.perf_counter(), 0, "", "", None
     failed_with: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         layer = FileLayer(Path(folder).resolve())
@@ -141,11 +164,16 @@ def run_in_session(
                 code, full, failed_with = 1, _out_of_memory(failure, card), failure
             except Exception as failure:
                 full = _out_of_memory(failure.__cause__, card) if _is_full(failure.__cause__) else None
-                code, failed_with = 1, failure
-                error = "".join(traceback.format_exception(_without_our_frames(failure)))
+                if full is None and watcher.awaits_loop:  # what the loop before would have left behind is missing
+                    unreached = f"{type(failure).__name__}: {failure}"
+                else:
+                    code, failed_with = 1, failure
+                    error = "".join(traceback.format_exception(_without_our_frames(failure)))
     seconds, peak = time.perf_counter() - start, host_peak_bytes()
     assumptions = list(session.assumptions.by_line.values())
-    return ProgramRun(session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, failed_with, error)
+    return ProgramRun(
+        session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, failed_with, error, unreached
+    )
 
 
 def host_peak_bytes() -> int:

@@ -3,10 +3,12 @@
 A step ends when the optimizer that was stepped first is stepped again: programs with several optimizers, accumulation
 or a loss scaler need no hook. A younger one for the same parameters takes its place. Where no optimizer is stepped, a
 step ends with what writes into trained tensors after a backward pass (`hand_updates.py`). Two steps are alike when they
-issue the same operators in the same order.
+issue the same operators in the same order. A script may train more than once (`later_loops.py`): each of its training
+loops has steps of its own.
 """
 
 import gc
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +36,10 @@ SAME_WORK = 1e-3
 """Relative difference of work between steps that are alike."""
 MOST_STEPS = 12
 """A program whose steps never repeat, such as one with rows of all lengths, is stopped after so many."""
+MOST_FOREIGN_STEPS = 12
+"""Of other optimizers in a row; then the loop of the one that ended steps is over, and another loop trains."""
+MOST_SECONDS_BETWEEN = 60.0
+"""Of the processor, between two training loops: evaluations in full, say. Then the program is stopped there."""
 MOST_MICRO_BATCHES = 32
 """One that accumulates gradients shows as many lengths in fewer steps."""
 
@@ -64,6 +70,17 @@ class StepSpan:
         return all(abs(a - b) <= SAME_WORK * max(a, b) for a, b in zip(self.work, other.work, strict=True))
 
 
+@dataclass(frozen=True)
+class TrainingLoop:
+    """A training loop of a program that is over, and after which another one came."""
+
+    spans: list[StepSpan]
+    warm_from: int
+    length: ProgramLength | None
+    line: str
+    """File and line that stepped its optimizer last."""
+
+
 @dataclass
 class StepWatcher:
     """Follows the optimizers of a program and stops it when its steps repeat."""
@@ -78,6 +95,8 @@ class StepWatcher:
     plays_repeats: bool = True
     """Play calls that repeat instead of running them; a program that is not stopped may count them."""
     spans: list[StepSpan] = field(default_factory=list)
+    earlier: list[TrainingLoop] = field(default_factory=list)
+    """Training loops before the one that is running."""
     parameters: dict[int, torch.nn.Parameter] = field(default_factory=dict)
     """Those that the program's optimizers update."""
     program_length: ProgramLength | None = None
@@ -93,6 +112,10 @@ class StepWatcher:
         default_factory=weakref.WeakKeyDictionary
     )
     """How many steps there were when each optimizer was made."""
+    _foreign_steps: int = 0
+    """Steps of other optimizers since the last one of that which ends steps."""
+    _loop_began: float | None = None
+    """Seconds of the processor when a later loop was awaited; None: its first step is there."""
     _begin: int = 0
     _depth: int = 0
     _calls: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -101,10 +124,7 @@ class StepWatcher:
     _backward_depth: int = 0
 
     def __enter__(self) -> "StepWatcher":
-        self._repeats, self._micro_batches = RepeatedCalls(self.recorder), RepeatedMicroBatches(self.recorder)
-        self._by_hand = HandUpdates(self.recorder, self._progress)
-        if not self.is_announced:
-            self.recorder.on_write = self._note_writes
+        self._follow()
         self._call = torch.nn.Module.__call__
         torch.nn.Module.__call__ = self._counting(self._call)  # type: ignore[method-assign]
         self._backward = torch.autograd.backward
@@ -114,8 +134,39 @@ class StepWatcher:
         self._hooks = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
         return self
 
+    def _follow(self) -> None:
+        """Begin with a training loop of which nothing is known."""
+        self._repeats, self._micro_batches = RepeatedCalls(self.recorder), RepeatedMicroBatches(self.recorder)
+        self._by_hand = HandUpdates(self.recorder, self._progress)
+        if not self.is_announced:
+            self.recorder.on_write = self._note_writes
+
+    def next_loop(self) -> bool:
+        """Begin with another training loop of the program; False where a stated number of steps was seen."""
+        if self.most_steps is not None or not self.spans:
+            return False
+        self.earlier.append(TrainingLoop(self.spans, self.warm_from, self.program_length, self.step_line))
+        self.spans, self.program_length, self._anchor, self._anchored = [], None, None, frozenset()
+        self._made_after.clear()
+        self._begin, self._calls, self._backward_lines = len(self.recorder.trace.events), {}, []
+        self._foreign_steps, self._loop_began = 0, time.process_time()
+        self._follow()
+        return True
+
+    @property
+    def awaits_loop(self) -> bool:
+        """Whether a training loop is over and the next one has not made a step."""
+        return bool(self.earlier) and not self.spans
+
+    def _end_last_loop(self) -> None:
+        """Where no step followed the last loop that made some, it is the program's last."""
+        if self.awaits_loop:
+            last = self.earlier.pop()
+            self.spans, self.program_length, self.step_line = last.spans, last.length, last.line
+
     def __exit__(self, *exception: object) -> None:
         self._end_hand_step()
+        self._end_last_loop()
         self.recorder.on_write = None
         torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
         torch.autograd.backward = self._backward
@@ -127,6 +178,8 @@ class StepWatcher:
         """Counts samples and tokens of the outermost calls that train: the first dimensions of what they are given."""
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN:
+                raise ProgramStopped
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 self._count(
                     id(module), [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
@@ -173,10 +226,16 @@ class StepWatcher:
         if id(optimizer) != self._anchor:
             updated = frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
             is_heir = updated == self._anchored and self._made_after.get(optimizer, 0) == len(self.spans) > 0
-            if self._anchor is not None and not is_heir:
+            if self._anchor is not None and not is_heir and not self._is_over():
                 return False
             self._anchor, self._anchored = id(optimizer), updated
+        self._foreign_steps = 0
         return True
+
+    def _is_over(self) -> bool:
+        """Whether others have stepped so often that the loop must be over; then the next one has begun."""
+        self._foreign_steps += 1
+        return self._foreign_steps > MOST_FOREIGN_STEPS and self.next_loop()
 
     def _count(self, module: int, inputs: list[torch.Tensor]) -> None:
         rows = [tensor for tensor in inputs if tensor.dim() > 0]
@@ -281,7 +340,7 @@ class StepWatcher:
             self.own_parameters()
         later = self._progress()
         progress = later if progress is None else progress
-        trace, end = self.recorder.trace, progress.events
+        trace, end, self._loop_began = self.recorder.trace, progress.events, None
         calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[self._begin : end] if kind == OP]
         work = sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
         # a discriminator is called more often; of several stages of a pipeline one is given the ids

@@ -1,0 +1,147 @@
+"""Scripts that train more than once: a head and then the whole model, one task after another.
+
+A program is stopped by an exception when the steps of its training loop repeat. Where more training follows in the
+script, the exception ends that loop alone: statements of the script after which something trains are compiled inside a
+`try`, with their own line numbers, and the program goes on behind them as if the loop were over.
+"""
+
+import ast
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TRAINING_METHODS = {"backward", "fit", "fit_one_cycle", "fine_tune", "learn"}
+"""Methods that train: of tensors, Lightning, Keras, fastai and stable-baselines3."""
+STOPPED, STOP, GOES_ON = "__forerun_stopped__", "__forerun_stop__", "__forerun_goes_on__"
+"""Names in the script's module: the exception, what was caught, and what decides."""
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+PLAIN = (*LOOPS, ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)
+BODIES = ("body", "handlers", "orelse", "finalbody")
+
+
+@dataclass(frozen=True)
+class Following:
+    """What comes after a statement until its function ends."""
+
+    statement: ast.stmt
+    calls: frozenset[str]
+    """What is called, as it is written."""
+    trains: bool
+    """Whether something trains for certain, whatever the statement is."""
+
+    def trains_again(self, stop: BaseException) -> bool:
+        """Whether training follows: something that does for certain, or what `stop` came out of is called once more."""
+        callee = _callee(self.statement, stop)
+        return self.trains or (callee is not None and _is_among(callee, self.calls))
+
+
+def compiled(source: bytes | str, file: str) -> tuple[types.CodeType, list[Following]]:
+    """A script's code in which the statements before later training can be ended, and what follows each of them.
+
+    Raises:
+        SyntaxError: the script's own.
+    """
+    tree = ast.parse(source, file)
+    endable = list(_endable(tree))
+    for number, (body, following) in enumerate(endable):
+        place = body.index(following.statement)
+        body[place] = _within_try(following.statement, number)
+    return compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True), [each for _, each in endable]
+
+
+def names_for(
+    following: Sequence[Following], stopped: type[BaseException], next_loop: Callable[[], bool]
+) -> dict[str, Any]:
+    """What the compiled script's module needs; `next_loop` is asked to begin with another loop and may refuse."""
+
+    def goes_on(stop: BaseException, number: int) -> bool:
+        return following[number].trains_again(stop) and next_loop()
+
+    return {STOPPED: stopped, GOES_ON: goes_on}
+
+
+def _endable(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], Following]]:
+    """Statements that may train and after which something else does, each with the list that holds it."""
+    functions = _functions_that_train(tree)
+    yield from _in_body(tree.body, [], functions)
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS):
+            yield from _in_body(node.body, [], functions)
+
+
+def _in_body(body: list[Any], after: list[Any], functions: set[str]) -> Iterator[tuple[list[ast.stmt], Following]]:
+    for place, statement in enumerate(body):
+        rest = [*body[place + 1 :], *after]
+        if isinstance(statement, PLAIN):
+            calls = frozenset(_called(rest))
+            following = Following(statement, calls, any(_trains(each, functions) for each in calls))
+            if following.trains or any(_is_among(call, calls) for call in _called([statement])):
+                yield body, following
+        elif isinstance(statement, ast.If | ast.With | ast.AsyncWith | ast.Try | ast.ExceptHandler):
+            parts = [getattr(statement, name, []) for name in BODIES]
+            for number, part in enumerate(parts):
+                # of `try`, what is below runs too; of `if`, only one branch does
+                below = (
+                    [each for other in parts[number + 1 :] for each in other] if isinstance(statement, ast.Try) else []
+                )
+                yield from _in_body(part, [*below, *rest], functions)
+
+
+def _within_try(statement: ast.stmt, number: int) -> ast.stmt:
+    """`try: statement`, ended by the exception where the script goes on."""
+    asks = f"if not {GOES_ON}({STOP}, {number}):\n  raise"
+    wrapped = ast.parse(f"try:\n pass\nexcept {STOPPED} as {STOP}:\n {asks}").body[0]
+    assert isinstance(wrapped, ast.Try)
+    for node in ast.walk(wrapped):
+        ast.copy_location(node, statement)
+    wrapped.body = [statement]
+    return wrapped
+
+
+def _called(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """What is called in statements, not in the functions and classes that they define."""
+    for node in nodes:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+        yield from _called(ast.iter_child_nodes(node))
+
+
+def _is_among(call: str, calls: Iterable[str]) -> bool:
+    """Whether a function is among those called, or a method of that name, of whatever object."""
+    owner, _, method = call.rpartition(".")
+    return call in calls or (bool(owner) and any(each.endswith("." + method) for each in calls))
+
+
+def _trains(call: str, functions: set[str]) -> bool:
+    owner, _, method = call.rpartition(".")
+    if owner in ("", "self"):
+        return method in functions
+    # `model.train()` changes a mode
+    return method in TRAINING_METHODS or (method == "train" and owner.lower().endswith("trainer"))
+
+
+def _functions_that_train(tree: ast.Module) -> set[str]:
+    """Names of the script's functions and methods that train, by themselves or through one another."""
+    calls = {node.name: set(_called(node.body)) for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
+    names: set[str] = set()
+    while True:
+        more = {name for name, inside in calls.items() if any(_trains(call, names) for call in inside)}
+        if more <= names:
+            return names
+        names |= more
+
+
+def _callee(statement: ast.stmt, stop: BaseException) -> str | None:
+    """What the statement was calling when the exception came out of it, as it is written."""
+    trace = stop.__traceback__
+    if trace is None:
+        return None
+    spans = list(trace.tb_frame.f_code.co_positions())
+    here = spans[trace.tb_lasti // 2]
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    spanned = {(each.lineno, each.end_lineno, each.col_offset, each.end_col_offset): each.func for each in calls}
+    return ast.unparse(spanned[here]) if here in spanned else None

@@ -1,0 +1,137 @@
+"""Where a script goes on after a training loop was stopped, and what is forecast of several."""
+
+import pytest
+
+from forerun.forecasting.program import forecast_program
+from forerun.hardware.catalogue import device
+from forerun.virtual.cuda.later_loops import compiled, names_for
+from forerun.virtual.cuda.launchers import parse_command
+
+
+class Stopped(BaseException):
+    """Stands for the end of a loop whose steps repeat."""
+
+
+HEAD = """
+did = []
+def train(what):
+    for step in range(9):
+        loss(what).backward()
+def once():
+    train("once")
+"""
+
+
+def did(script: str, library: str = "") -> list[str]:
+    """What a script begins to train when each training is stopped at once."""
+
+    class Loss:
+        def __init__(self, what):
+            names["did"].append(what)
+
+        def backward(self):
+            raise Stopped
+
+    class Trainer(Loss):
+        def __init__(self, what):
+            self.what = what
+
+        def train(self):
+            names["did"].append(self.what)
+            raise Stopped
+
+    code, following = compiled(HEAD + script, "train.py")
+    names = {"loss": Loss, "Trainer": Trainer, **names_for(following, Stopped, lambda: True)}
+    try:
+        exec(code, names)
+    except Stopped:
+        names["did"].append("stopped")
+    return names["did"]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("train(1); train(2)", [1, 2, "stopped"]),
+        ("train(1)\nprint()\nloss(2)", [1, "stopped"]),  # an evaluation, say
+        ("train(1)\nif True:\n  with open('/dev/null'):\n    once()", [1, "once", "stopped"]),
+        ("for epoch in range(3):\n  train(epoch)\n  loss('critic').backward()", [0, "stopped"]),
+        ("for epoch in range(3):\n  train(epoch)\nfor epoch in range(3):\n  train(epoch + 10)", [0, 10, "stopped"]),
+        ("def main():\n  train(1)\n  train(2)\nmain()", [1, 2, "stopped"]),
+        ("def main():\n  train(1)\nmain()\nmain()", [1, 1, "stopped"]),
+        ("class Task:\n  def run(self):\n    train(1)\n    self.more()\n  def more(self):\n    train(2)\nTask().run()",
+         [1, 2, "stopped"]),
+        ("trainer = Trainer(1)\ntrainer.train()\nother_trainer = Trainer(2)\nother_trainer.train()", [1, 2, "stopped"]),
+        ("head = Trainer(1)\nhead.train()\nTrainer(2).train()", [1, 2, "stopped"]),
+        ("trainer = Trainer(1)\nresult = trainer.train()\ndid.append('saved')", [1, "stopped"]),
+        ("try:\n  train(1)\nfinally:\n  did.append('closed')\ntrain(2)", [1, "closed", 2, "stopped"]),
+        ("if did:\n  train(1)\nelse:\n  train(2)\ndid.append('evaluated')", [2, "stopped"]),
+    ],
+)  # fmt: skip
+def test_the_script_goes_on_where_more_training_follows(script, expected):
+    assert did(script) == expected
+
+
+def test_a_loop_that_may_not_end_stops_the_script():
+    code, following = compiled("train(1)\ntrain(2)", "train.py")
+    assert len(following) == 1
+
+    def train(_):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        exec(code, {"train": train, **names_for(following, Stopped, lambda: False)})
+
+
+def test_lines_of_errors_are_those_of_the_script():
+    code, following = compiled("def train(x):\n  x.backward()\n\ntrain(1)\ntrain(2)\n", "train.py")
+    with pytest.raises(AttributeError) as error:
+        exec(code, names_for(following, Stopped, lambda: True))
+    assert [entry.lineno + 1 for entry in error.traceback[-2:]] == [4, 2]
+
+
+TWICE = """
+import torch
+body, head = torch.nn.Linear(512, 512).cuda(), torch.nn.Linear(512, 10).cuda()
+def run(parameters, steps):
+    optimizer = torch.optim.AdamW(parameters)
+    for step in range(steps):
+        head(body(torch.randn(8, 512, device="cuda"))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return steps
+body.requires_grad_(False)
+HEAD
+body.requires_grad_(True)
+AFTER
+run([*head.parameters(), *body.parameters()], 50)
+print("not reached")
+"""
+
+
+def forecast_of(head, after, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TWICE.replace("HEAD", head).replace("AFTER", after))
+    command = ["python", str(script)]
+    (forecast,), run = forecast_program(parse_command(command), command, [device("t4")])
+    return forecast, run
+
+
+@pytest.mark.parametrize("steps", [2, 100])
+def test_memory_is_that_of_the_largest_loop_and_the_run_is_all_of_them(tmp_path, steps):
+    """Whether the first loop ends by itself after two steps, or is stopped."""
+    forecast, run = forecast_of(f"run(head.parameters(), {steps})", "", tmp_path)
+    assert (run.exit_code, forecast.run.total_steps) == (0, steps + 50)
+    assert forecast.parameters.trainable == forecast.parameters.total
+    assert forecast.memory.breakdown.optimizer_state_bytes > 8 * 512 * 512
+    (earlier,) = forecast.earlier_loops
+    assert earlier.steps == steps
+    if steps > 2:  # the second of two makes the optimizer's state
+        assert 0 < earlier.step_seconds < forecast.step.seconds.expected
+    assert any("trains 2 times" in text for text in forecast.warnings)
+
+
+def test_what_a_stopped_loop_did_not_leave_behind_is_no_fault_of_the_script(tmp_path):
+    forecast, run = forecast_of("count = run(head.parameters(), 100)", "print(count)", tmp_path)
+    assert (run.exit_code, forecast.run.total_steps, forecast.earlier_loops) == (0, 100, [])
+    assert any("was not reached (NameError: name 'count'" in text for text in forecast.warnings)
