@@ -47,6 +47,17 @@ window.addEventListener("popstate", () => emitEvent("history-moved", location.se
 </script>"""
 """Who goes back or forward in the browser's history gets the state of that address, without a new page."""
 
+NAMES = """<script>
+const name_parts = () => {
+  document.querySelectorAll(".q-table__middle.scroll:not([tabindex])").forEach(part => {
+    part.tabIndex = 0; part.setAttribute("role", "group"); part.setAttribute("aria-label", "Table");
+  });
+  document.querySelectorAll(".q-loading-bar:not([aria-label])").forEach(part => part.setAttribute("aria-label", "Loading"));
+};
+new MutationObserver(name_parts).observe(document.body, {childList: true, subtree: true});
+</script>"""
+"""Parts of Quasar (2.18) that a keyboard cannot scroll, or that have no name for a screen reader, get what they lack."""
+
 
 class Pages:
     """One visitor's page."""
@@ -80,6 +91,7 @@ class Pages:
         ui.context.client.on_delete(self.asker.cancel)
         ui.add_css(STYLE)
         ui.add_body_html(BACK)
+        ui.add_body_html(NAMES)
         ui.on("history-moved", self._moved)
         ui.label("Forerun: what a training run will cost").props('role="heading" aria-level="1"').classes("text-xl")
         with ui.tabs(value=self.tab, on_change=self._turn).props(
