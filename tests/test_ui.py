@@ -16,6 +16,7 @@ import pytest
 from forerun.ledger.store import open_ledger
 from forerun.records import StepPhases, StepReport
 from forerun.verify.test_compare import forecast
+from forerun.web.test_script_job import SCRIPT
 
 pytestmark = pytest.mark.scripts
 ADDRESS = "model=tiny-bert&workload=sequence-classification&method=full&length=32&precision=fp16-mixed"
@@ -42,7 +43,9 @@ def base(environment):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     outside = {name: value for name, value in environment.items() if not name.startswith("PYTEST")}
-    server = subprocess.Popen([sys.executable, "-m", "forerun", "ui", "--port", str(port)], env=outside)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "forerun", "ui", "--allow-scripts", "--port", str(port)], env=outside
+    )
     address = f"http://127.0.0.1:{port}"
     for _ in range(300):
         try:
@@ -233,3 +236,12 @@ SHOWN = "(document.activeElement.value || '') + document.activeElement.closest('
 def role(page):
     """What kind of control has the focus."""
     return page.evaluate("(document.activeElement.role || '') + (document.activeElement.ariaHasPopup || '')")
+
+
+def test_a_script_runs_shut_in(page, base):
+    page.goto(f"{base}/?tab=script&gpu=t4")
+    page.get_by_label("Training script").fill(SCRIPT)
+    page.get_by_role("button", name="Run it").click()
+    words = page.wait_for_selector('.big, [role="alert"]').inner_text()
+    assert words.startswith("It fits") or "no isolation" in words
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
