@@ -1,5 +1,6 @@
 """The pages in a real browser: what they say is what the command line says. Skips itself without one."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import product
 from urllib.request import urlopen
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from forerun.ledger.store import open_ledger
 from forerun.records import StepPhases, StepReport
 from forerun.verify.test_compare import forecast
+from forerun.web.test_script_job import SCRIPT
 
 pytestmark = pytest.mark.scripts
 ADDRESS = "model=tiny-bert&workload=sequence-classification&method=full&length=32&precision=fp16-mixed"
@@ -40,7 +43,9 @@ def base(environment):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     outside = {name: value for name, value in environment.items() if not name.startswith("PYTEST")}
-    server = subprocess.Popen([sys.executable, "-m", "forerun", "ui", "--port", str(port)], env=outside)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "forerun", "ui", "--allow-scripts", "--port", str(port)], env=outside
+    )
     address = f"http://127.0.0.1:{port}"
     for _ in range(300):
         try:
@@ -175,3 +180,68 @@ def test_a_pasted_configuration_is_a_model_and_a_wrong_one_says_why(page, base):
     page.get_by_label("Image side in pixels").fill("256")
     page.wait_for_url("**image_size=256**")
     page.wait_for_function("before => document.querySelector('.big')?.innerText !== before", arg=first)
+
+
+SIZES = ((360, 740), (1280, 900))
+
+
+@pytest.mark.parametrize("tab", ["fit", "timeline", "runs"])
+def test_axe_has_nothing_serious_to_say(page, base, tab):
+    """Light and dark, phone and desktop; axe-core's rules for WCAG 2.2 A and AA."""
+    spec = importlib.util.find_spec("axe_playwright_python") or pytest.skip("no axe here")
+    page.goto(f"{base}/?tab={tab}&{ADDRESS}&gpu=t4")
+    page.wait_for_selector(".big, .nicegui-echart canvas, :text('no runs yet')")
+    page.add_script_tag(path=os.path.join(spec.submodule_search_locations[0], "axe.min.js"))
+    findings = []
+    for colours, (width, height) in product(("light", "dark"), SIZES):
+        page.emulate_media(color_scheme=colours)
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_timeout(400)  # until colours have changed, which is animated
+        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        findings += [
+            (colours, width, rule["id"], rule["nodes"][0]["html"][:200])
+            for rule in result["violations"] if rule["impact"] in ("serious", "critical")
+        ]  # fmt: skip
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert findings == []
+
+
+def test_the_keyboard_reaches_and_changes_every_control(page, base):
+    page.goto(f"{base}/?model=nobody/nothing&gpu=t4")  # is refused at once, so that nothing is traced
+    page.wait_for_selector('[role="alert"]')
+    labels = page.evaluate(
+        "[...document.querySelectorAll('.q-field input')].filter(i => i.offsetParent).map(i => i.ariaLabel)"
+    )
+    assert {"Model", "GPU", "Micro-batch", "Precision", "LoRA rank"} <= set(labels)
+    reached = {}
+    for _ in range(4 * len(labels)):
+        page.keyboard.press("Tab")
+        label = page.evaluate("document.activeElement.ariaLabel")
+        if label not in labels or label in reached:
+            continue
+        before = page.evaluate(SHOWN)
+        for key in ("ArrowDown", "ArrowDown", "Enter") if "combobox" in role(page) else ("ArrowUp",):
+            page.keyboard.press(key)
+            page.wait_for_timeout(120)
+        reached[label] = page.evaluate(SHOWN) != before
+    assert reached == dict.fromkeys(labels, True)
+
+
+SHOWN = "(document.activeElement.value || '') + document.activeElement.closest('.q-field').innerText"
+"""What the control in focus says."""
+
+
+def role(page):
+    """What kind of control has the focus."""
+    return page.evaluate("(document.activeElement.role || '') + (document.activeElement.ariaHasPopup || '')")
+
+
+def test_a_script_runs_shut_in(page, base):
+    page.goto(f"{base}/?tab=script&gpu=t4")
+    page.get_by_label("Training script").fill(SCRIPT)
+    page.get_by_role("button", name="Run it").click()
+    words = page.wait_for_selector('.big, [role="alert"]').inner_text()
+    assert words.startswith("It fits") or "no isolation" in words
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -22,11 +22,15 @@ def ui(
     storage: Annotated[
         str, typer.Option("--storage", metavar="URL", help="Database of tunings to show, as `tune --storage`.")
     ] = STORAGE,
+    allow_scripts: Annotated[
+        bool, typer.Option("--allow-scripts", help="Add a page that runs pasted scripts, shut in, on a virtual GPU.")
+    ] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open a browser window.")] = False,
 ) -> None:
     """Look instead of read: will it fit, which GPU, timeline, runs; in the browser, on this machine."""
     try:
         from forerun.web.app import serve
+        from forerun.web.pages import PageOptions
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("forerun"):
             raise
@@ -35,4 +39,5 @@ def ui(
         ) from error
     print(f"http://{host}:{port}  (Ctrl-C ends it)", flush=True)  # whoever redirects the output waits for this line
     hosts = () if host in LOCAL else (host,)
-    serve(host, port, ledger_url(), studies_url=storage, hosts=hosts, opens_browser=open_browser)
+    options = PageOptions(ledger_url=ledger_url(), studies_url=storage, allows_scripts=allow_scripts)
+    serve(host, port, options, hosts=hosts, opens_browser=open_browser)

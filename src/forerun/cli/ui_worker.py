@@ -4,8 +4,8 @@
 
 Kinds: `forecast` (the document of `forerun forecast --json`, and the points of its timeline), `changes` (of settings,
 as `--what-if`), `comparison` (the document of `forerun compare --json`, over the cards that are rented out and the one
-that was asked about), `studies` (of `forerun tune`, from the database at `storage`). Whoever asked may kill it at any
-time.
+that was asked about), `studies` (of `forerun tune`, from the database at `storage`), `script` (the document of `forerun
+exec --json` of a pasted program, which runs shut in). Whoever asked may kill it at any time.
 """
 
 import json
@@ -33,6 +33,10 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         from forerun.tune.studies import studies_in
 
         return {"studies": studies_in(question["storage"])}
+    if question["kind"] == "script":
+        from forerun.web.script_job import forecast_script
+
+        return dict(forecast_script(question["script"], find_device(question["gpu"]).name, say))
     settings = resolve(question["settings"])
     device = find_device(question["gpu"])
     if question["kind"] == "comparison":

@@ -1,5 +1,10 @@
-"""Studies that a database holds, looked at from outside: their trials and which settings mattered."""
+"""Studies that a database holds, looked at from outside: their trials and which settings mattered.
 
+Importances take seconds, and follow from the trials alone: they are kept, and looked up where no trial came since.
+"""
+
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from forerun.errors import InvalidSettings
+from forerun.forecasting.traces import kept_answer
 from forerun.tune.results import study_importances, trials_document
 from forerun.tune.study import close_study, completed, open_study
 
@@ -39,7 +45,15 @@ def _document(url: str, name: str) -> dict[str, Any]:
         whole = [name for name in settings if all(name in trial.params for trial in trials)]
         return {
             "name": name, "settings": settings, "trials": trials_document(study.get_trials(deepcopy=False)),
-            "importances": [vars(importance) for importance in study_importances(study, whole)],
+            "importances": _importances(study, whole),
         }  # fmt: skip
     finally:
         close_study(study)
+
+
+def _importances(study: optuna.Study, names: list[str]) -> list[dict[str, Any]]:
+    content = [[trial.params, trial.value] for trial in completed(study)]
+    digest = hashlib.sha256(json.dumps([content, names], sort_keys=True, default=str).encode()).hexdigest()
+    return kept_answer(
+        {"question": "importances", "trials": digest}, lambda: [vars(each) for each in study_importances(study, names)]
+    )

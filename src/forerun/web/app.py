@@ -7,18 +7,18 @@ from nicegui import app, ui
 from starlette.requests import Request
 
 from forerun.web.gate import PageGate
-from forerun.web.pages import Pages
+from forerun.web.pages import PageOptions, Pages
 
 
 def serve(
-    host: str, port: int, ledger_url: str, *, studies_url: str, hosts: Collection[str] = (), opens_browser: bool = False
+    host: str, port: int, options: PageOptions, *, hosts: Collection[str] = (), opens_browser: bool = False
 ) -> None:
     """Serve until interrupted. `hosts` are names, beside this machine's own, by which the pages may be called."""
     app.add_middleware(PageGate, hosts=hosts)
 
     @ui.page("/", title="Forerun", response_timeout=20)
     def page(request: Request) -> None:
-        Pages(dict(request.query_params), ledger_url, studies_url).build()
+        Pages(dict(request.query_params), options).build()
 
     ui.run(
         host=host, port=port, title="Forerun", show=opens_browser, reload=False, uvicorn_logging_level="warning",

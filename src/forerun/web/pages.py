@@ -15,16 +15,32 @@ from nicegui import ui
 from forerun.errors import ForerunError
 from forerun.hardware.catalogue import devices
 from forerun.models.catalogue import architectures
+from forerun.records import Record
 from forerun.report.terminal import cost_text
 from forerun.units import format_bytes, format_seconds
 from forerun.web import charts
 from forerun.web.asking import Asker
+from forerun.web.parts import draw_forecast, draw_remarks, draw_table
 from forerun.web.pasted import keep_config
 from forerun.web.question import CHOICES, PageQuestion, idle_fields, question_of
 from forerun.web.runs_tab import RunsTab
+from forerun.web.script_tab import ScriptTab
 from forerun.web.snippets import Snippet, snippets_of
 
 TABS = {"fit": "Will it fit?", "gpus": "Which GPU?", "timeline": "Timeline", "runs": "Runs"}
+SCRIPT_TAB = {"script": "Your script"}
+WITHOUT_QUESTION = ("runs", "script")
+"""Tabs that ask nothing by themselves."""
+
+
+class PageOptions(Record):
+    """What the pages of one server may show and do."""
+
+    ledger_url: str
+    studies_url: str
+    allows_scripts: bool = False
+
+
 NUMBERS = {
     "batch": "Micro-batch", "accumulation": "Accumulation", "length": "Tokens per sample",
     "image_size": "Image side in pixels", "audio_seconds": "Seconds of sound", "rank": "LoRA rank",
@@ -47,12 +63,26 @@ window.addEventListener("popstate", () => emitEvent("history-moved", location.se
 </script>"""
 """Who goes back or forward in the browser's history gets the state of that address, without a new page."""
 
+NAMES = """<script>
+const name_parts = () => {
+  document.querySelectorAll(".q-table__middle.scroll:not([tabindex])").forEach(part => {
+    part.tabIndex = 0; part.setAttribute("role", "group"); part.setAttribute("aria-label", "Table");
+  });
+  document.querySelectorAll(".q-loading-bar:not([aria-label])").forEach(part => {
+    part.setAttribute("aria-label", "Loading");
+  });
+};
+new MutationObserver(name_parts).observe(document.body, {childList: true, subtree: true});
+</script>"""
+"""Parts of Quasar (2.18) that a keyboard cannot scroll, or that a screen reader has no name for, get what they lack."""
+
 
 class Pages:
     """One visitor's page."""
 
-    def __init__(self, query: Mapping[str, str], ledger_url: str, studies_url: str) -> None:
-        self.asker, self.ledger_url, self.studies_url = Asker(), ledger_url, studies_url
+    def __init__(self, query: Mapping[str, str], options: PageOptions) -> None:
+        self.asker, self.options = Asker(), options
+        self.titles = TABS | (SCRIPT_TAB if options.allows_scripts else {})
         self.controls: dict[str, Any] = {}
         self._read(query)
         self.address = self._address()
@@ -64,7 +94,7 @@ class Pages:
             self.question = question_of(query)
         except ForerunError as error:
             self.question, self.problem = PageQuestion(), str(error)
-        self.tab = query.get("tab", "fit") if query.get("tab") in TABS else "fit"
+        self.tab = query.get("tab", "fit") if query.get("tab") in self.titles else "fit"
         self.runs = [query.get("run", ""), query.get("beside", "")]
 
     def _address(self) -> str:
@@ -80,12 +110,15 @@ class Pages:
         ui.context.client.on_delete(self.asker.cancel)
         ui.add_css(STYLE)
         ui.add_body_html(BACK)
+        ui.add_body_html(NAMES)
         ui.on("history-moved", self._moved)
         ui.label("Forerun: what a training run will cost").props('role="heading" aria-level="1"').classes("text-xl")
-        with ui.tabs(value=self.tab, on_change=self._turn).props(
-            "dense no-caps align=left outside-arrows mobile-arrows"
-        ) as self.tabs:
-            for name, title in TABS.items():
+        with (
+            ui.tabs(value=self.tab, on_change=self._turn)
+            .props("dense no-caps align=left outside-arrows mobile-arrows")
+            .classes("max-w-full") as self.tabs
+        ):
+            for name, title in self.titles.items():
                 ui.tab(name, title)
         self.form = ui.grid().classes("w-full grid-cols-2 sm:grid-cols-3 md:grid-cols-5 gap-2")
         with self.form:
@@ -188,10 +221,10 @@ class Pages:
         self._remember()
         idle = idle_fields(self.question)
         for name, control in self.controls.items():
-            control.set_visibility(name not in idle)
-        for part in (self.form, self.paste):
-            part.set_visibility(self.tab != "runs")
-        if self.problem or self.tab == "runs":
+            control.set_visibility(name not in idle and (self.tab != "script" or name == "gpu"))
+        self.form.set_visibility(self.tab != "runs")
+        self.paste.set_visibility(self.tab not in WITHOUT_QUESTION)
+        if self.problem or self.tab in WITHOUT_QUESTION:
             self._cancel()
             await self._show({"error": self.problem} if self.problem else {})
             return
@@ -200,11 +233,14 @@ class Pages:
         if document is not None:
             await self._show(document)
 
-    async def _ask(self, kind: str) -> Mapping[str, Any] | None:
+    async def _ask_script(self, script: str) -> Mapping[str, Any] | None:
+        return await self._ask("script", script=script)
+
+    async def _ask(self, kind: str, **more: str) -> Mapping[str, Any] | None:
         self.waiting.set_visibility(True)
         self.progress.text = "asking"
-        question = {"kind": kind, "settings": self.question.content(), "gpu": self.question.gpu}
-        question["storage"] = self.studies_url
+        question = {"kind": kind, "settings": self.question.content(), "gpu": self.question.gpu, **more}
+        question["storage"] = self.options.studies_url
         document = await self.asker.ask(question, self._say)
         if document is not None:
             self.waiting.set_visibility(False)
@@ -219,15 +255,17 @@ class Pages:
             if "error" in document:
                 ui.label(document["error"]).classes("no").props('role="alert"').mark("error")
             elif self.tab == "runs":
-                tab = RunsTab(self.ledger_url, self.runs, self._choose_runs, partial(self._ask, "studies"))
+                tab = RunsTab(self.options.ledger_url, self.runs, self._choose_runs, partial(self._ask, "studies"))
                 await tab.build()
+            elif self.tab == "script":
+                ScriptTab(self._ask_script).build()
             elif self.tab == "gpus":
                 _comparison(document)
             elif self.tab == "timeline":
                 capacity = document["forecast"]["memory"]["capacity_bytes"]
                 options = charts.memory_over_step(document["timeline"], capacity)
                 ui.echart(options).classes("w-full h-96").props('role="img" aria-label="Memory over one step"')
-                _table(["operator", "phase", "calls", "ms"], [
+                draw_table(["operator", "phase", "calls", "ms"], [
                     [row["name"].replace(".default", ""), row["phase"], row["calls"], round(1e3 * row["seconds"], 3)]
                     for row in document["operators"]
                 ])  # fmt: skip
@@ -235,23 +273,7 @@ class Pages:
                 self._fit(document["forecast"])
 
     def _fit(self, forecast: Mapping[str, Any]) -> None:
-        memory, step, run = forecast["memory"], forecast["step"], forecast["run"]
-        needs, has = memory["device_bytes"], memory["capacity_bytes"]
-        verdict = "It fits" if forecast["fits"] else "It does not fit"
-        colour = "yes" if forecast["fits"] else "no"
-        range_text = f"{format_bytes(needs['expected'])}, at most {format_bytes(needs['conservative'])}"
-        ui.label(f"{verdict}: {range_text} of {format_bytes(has)} on {forecast['gpu']}").classes(f"big {colour}").mark(
-            "verdict"
-        )
-        ui.echart(charts.memory_bar(memory)).classes("w-full h-48").props('role="img" aria-label="Memory by kind"')
-        seconds, whole = step["seconds"], run["seconds"]
-        _table(["what", "expected", "range"], [
-            ["one step", format_seconds(seconds["expected"]), _range(seconds)],
-            ["whole run", format_seconds(whole["expected"]), _range(whole)],
-            ["cost", cost_text(run["cost"]), ""],
-            ["tokens/s", f"{step['tokens_per_second']:,.0f}", f"mfu {step['mfu']:.0%}"],
-            ["parameters", f"{forecast['parameters']['total']:,}", f"{forecast['parameters']['trainable']:,} trained"],
-        ])  # fmt: skip
+        draw_forecast(forecast)
         changes = ui.column().classes("w-full")
         ui.button(
             "What would change it?" if forecast["fits"] else "What would make it fit?",
@@ -267,9 +289,7 @@ class Pages:
                 ui.label(snippet.title).classes("text-sm")
                 code = ui.code(snippet.text, language=snippet.language).classes("w-full")
                 code.copy_button.props(f'aria-label="Copy {snippet.title}"')
-        with ui.expansion(f"{len(forecast['warnings'])} remarks").classes("w-full"):
-            for warning in forecast["warnings"]:
-                ui.label(warning)
+        draw_remarks(forecast)
 
     async def _changes(self, place: Any) -> None:
         document = await self._ask("changes")
@@ -280,7 +300,7 @@ class Pages:
             if "error" in document:
                 ui.label(document["error"]).classes("no").props('role="alert"')
                 return
-            _table(["change", "fits", "memory", "time"], [
+            draw_table(["change", "fits", "memory", "time"], [
                 [row["change"], "yes" if row["fits"] else "no", format_bytes(row["device_bytes"]),
                  f"{row['time_ratio']:.2f}×"]
                 for row in document["changes"]
@@ -295,7 +315,7 @@ def _comparison(document: Mapping[str, Any]) -> None:
     ).classes("big").mark("verdict")
     ui.echart(charts.time_and_cost(rows)).classes("w-full h-96").props('role="img" aria-label="Time and cost by GPU"')
     ordered = sorted(rows, key=lambda row: (not row["fits"], row["run_seconds"] or 0.0))
-    _table(["GPU", "micro-batch", "run", "cost", "changes"], [_card(row) for row in ordered])
+    draw_table(["GPU", "micro-batch", "run", "cost", "changes"], [_card(row) for row in ordered])
 
 
 def _card(row: Mapping[str, Any]) -> list[Any]:
@@ -303,18 +323,6 @@ def _card(row: Mapping[str, Any]) -> list[Any]:
         return [row["gpu"], "", row["why_not"], "", ""]
     changes = ", ".join(f"{change['path']}={change['new']}" for change in row["changes"])
     return [row["gpu"], row["micro_batch_size"], format_seconds(row["run_seconds"]), cost_text(row["cost"]), changes]
-
-
-def _table(names: list[str], rows: list[list[Any]]) -> None:
-    columns = [
-        {"name": str(i), "label": name, "field": str(i), "align": "left"} for i, name in enumerate(names)
-    ]  # fmt: skip
-    content = [{str(i): value for i, value in enumerate(row)} for row in rows]
-    ui.table(columns=columns, rows=content, row_key="0").classes("w-full").props("dense flat wrap-cells")
-
-
-def _range(value: Mapping[str, float]) -> str:
-    return f"{format_seconds(value['optimistic'])} to {format_seconds(value['conservative'])}"
 
 
 def _text(value: Any) -> str:

@@ -38,14 +38,14 @@ def enter_namespaces() -> str:
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
     flags |= kernel.CLONE_NEWCGROUP
     try:
-        _unshare_as_root_inside(flags)
+        unshare_as_root_inside(flags)
         _build_root()
     except OSError as error:
         return str(error.strerror or error)
     return ""
 
 
-def _unshare_as_root_inside(flags: int) -> None:
+def unshare_as_root_inside(flags: int) -> None:
     """Enter the namespaces as their root: nobody is mapped too where the parent may map it."""
     user, group = os.geteuid(), os.getegid()
     if user != 0:
