@@ -6,8 +6,10 @@ nearest one is taken and the note says so. Rows of sources whose errors were loo
 """
 
 import csv
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 Line = dict[str, str]
@@ -72,6 +74,8 @@ SWIFT_MODELS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Sizes of the public configurations, as changes of LLaMA-2-7B's; `openbuddy-zephyr-7b-chat` is a Mistral-7B."""
+SWIFT_MEAN, SWIFT_DEVIATION = 3234.4, 2547.5
+"""Tokens of a sample before any is dropped: "3234.4±2547.5, min=91, max=19548", its section on parameter settings."""
 LAMBDA_GPUS = {
     "NVIDIA GeForce RTX 3090": "rtx-3090", "NVIDIA GeForce RTX 4090": "rtx-4090", "NVIDIA A40": "a40",
     "NVIDIA A100 80GB PCIe": "a100-80gb-pcie", "NVIDIA A100-SXM4-80GB": "a100-80gb", "NVIDIA RTX A6000": "a6000",
@@ -204,6 +208,14 @@ def _peft(table: list[Line]) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def _kept_tokens(limit: int) -> float:
+    """Mean tokens of ms-swift's samples up to `limit`, longer ones being dropped, if lengths are log-normal."""
+    variance = math.log(1 + (SWIFT_DEVIATION / SWIFT_MEAN) ** 2)
+    place = (math.log(limit / SWIFT_MEAN) + variance / 2) / math.sqrt(variance)
+    normal = NormalDist()
+    return SWIFT_MEAN * normal.cdf(place - math.sqrt(variance)) / normal.cdf(place)
+
+
 def _swift(table: list[Line]) -> Iterator[dict[str, Any]]:
     """Architectures that transformers has; the longest sample that is kept is close to the stated length."""
     for line in table:
@@ -225,12 +237,13 @@ def _swift(table: list[Line]) -> Iterator[dict[str, Any]]:
             adapter=adapter, precision="bf16-true", quantization="nf4-double" if line["quantization"] else "none",
             optimizer={"implementation": "foreach", "max_gradient_norm": 1.0},
             activation_checkpointing="blocks" if line["grad_ckpt"] == "yes" else "none",
+            data={"examples": 10**6, "mean_tokens": round(_kept_tokens(int(line["seq_len"])), 1)},
         )  # fmt: skip
         yield {
             "id": f"user-{line['run_id']}", "source": SWIFT, "family": f"swift/{name}/{method}", "gpu": "a100-80gb",
             "settings": settings, "reserved": float(line["value_gib"]) * GIB, "specified": False,
             "seen": line["run_id"] in LOOKED_AT,
-            "note": "the card's memory and the lengths are not stated; the source's own model code",
+            "note": "the card's memory is not stated, lengths by mean and deviation only; the source's own model code",
         }  # fmt: skip
 
 

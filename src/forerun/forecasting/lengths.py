@@ -27,10 +27,11 @@ def at_length(values: Mapping[int, float], length: float) -> float:
     """The value at `length` by Lagrange's polynomial through `values` (length → value), never below zero."""
     if len(values) == 1:
         return next(iter(values.values()))
-    return max(0.0, sum(value * _basis(list(values), node, length) for node, value in values.items()))
+    return max(0.0, sum(value * basis(list(values), node, length) for node, value in values.items()))
 
 
-def _basis(nodes: Sequence[int], node: int, length: float) -> float:
+def basis(nodes: Sequence[int], node: int, length: float) -> float:
+    """Lagrange's polynomial that is 1 at `node` and 0 at the other nodes."""
     product = 1.0
     for other in nodes:
         if other != node:

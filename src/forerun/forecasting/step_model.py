@@ -19,6 +19,7 @@ from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.stages import forecast_pipeline, trace_pipeline
 from forerun.forecasting.traces import generation_trace, scoring_trace, step_trace
+from forerun.forecasting.varying import drawn_lengths, left_in_cache_bytes
 from forerun.hardware.catalogue import Device
 from forerun.memory.allocator import round_size
 from forerun.memory.card import CardReplay, replay_on_card
@@ -161,7 +162,7 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
     generation = evaluation.get("generation")
     evaluated = [*scoring, *([generation] if generation else [])]
     costs = choose_costs(device, [*traces, *frozen], request.calibration, timed_calls, evaluated)
-    card = None if device.kind == "cpu" else replay_on_card(traces[-1], device)
+    card = None if device.kind == "cpu" else _card(request, shapes, traces)
     disk, disk_note = _disk(request)
     memory = card.memory if card else replay_memory(traces[-1], is_host=True)
     return StepModel(
@@ -178,6 +179,13 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
         scoring=TracedStep(middle, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
         generation=generation_seconds(generation, costs) if generation else None,
     )
+
+
+def _card(request: ForecastRequest, shapes: Sequence[BatchShape], traces: Sequence[Trace]) -> CardReplay:
+    """The longest step on the GPU, beside what steps of other lengths leave in the cache."""
+    by_length = {shape.length: trace for shape, trace in zip(shapes, traces, strict=True)}
+    left = left_in_cache_bytes(by_length, drawn_lengths(request.plan, request.settings))
+    return replay_on_card(traces[-1], request.device, left_bytes=left)
 
 
 def _model_pipeline(request: ForecastRequest) -> StepModel:

@@ -5,7 +5,7 @@ limit: the allocator then gives cached segments back, as a real one does before 
 with the conservative context and `MARGIN_SHARE` of the card kept free.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forerun.hardware.catalogue import Device
 from forerun.memory.allocator import AllocatorOptions, SimulatedOutOfMemory
@@ -35,12 +35,12 @@ class CardReplay:
 
 def replay_on_card(
     trace: Trace, device: Device, *, options: AllocatorOptions | None = None, passes: int = 8,
-    keeps_curve: bool = True, roomy_replays: dict[tuple[int, ...], MemoryReplay] | None = None,
+    keeps_curve: bool = True, roomy_replays: dict[tuple[int, ...], MemoryReplay] | None = None, left_bytes: int = 0,
 ) -> CardReplay:  # fmt: skip
     """Replay `trace` on the GPU `device`.
 
     What the trace needs with nothing in its way is looked up in, and added to, `roomy_replays`: cards with the same
-    library workspaces share it.
+    library workspaces share it. `left_bytes` stay cached from steps of other shapes while there is room for them.
     """
     context, total = _outside(trace, device), device.memory_bytes
     blocks = workspace_bytes(device)
@@ -55,12 +55,16 @@ def replay_on_card(
     others = {} if roomy_replays is None else roomy_replays
     roomy = others.get(tuple(blocks)) or replay(None)
     others[tuple(blocks)] = roomy
+    roomy = replace(roomy, peak_reserved_bytes=roomy.peak_reserved_bytes + left_bytes)
     needed_bytes = roomy.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative
     if needed_bytes <= total:
         return CardReplay(roomy, True, _range(roomy, device, trace, needed_bytes), False)
     try:
         replay(total * (1 - MARGIN_SHARE) - context.conservative)
-        cramped = replay(total - context.expected)
+        room = total - context.expected
+        cramped = replay(room)
+        cached = min(int(room), cramped.peak_reserved_bytes + left_bytes)
+        cramped = replace(cramped, peak_reserved_bytes=max(cramped.peak_reserved_bytes, cached))
     except SimulatedOutOfMemory:
         return CardReplay(roomy, False, _range(roomy, device, trace, needed_bytes), False)
     return CardReplay(cramped, True, _range(cramped, device, trace, total), True)

@@ -64,3 +64,14 @@ def test_an_old_cuda_leaves_less_of_the_card():
     assert replay_on_card(growing([22.3]), device("rtx-3090")).fits
     assert not replay_on_card(growing([22.3]), device("rtx-3090", "11.3")).fits
     assert replay_on_card(growing([21.0]), device("rtx-3090", "11.3")).fits
+
+
+def test_what_other_steps_left_is_shown_while_there_is_room_and_never_decides():
+    alone, beside = (replay_on_card(growing([4.0]), T4, left_bytes=left) for left in (0, 2 * GIB))
+    assert beside.memory.peak_reserved_bytes == alone.memory.peak_reserved_bytes + 2 * GIB
+    assert beside.memory.peak_allocated_bytes == alone.memory.peak_allocated_bytes
+    full = replay_on_card(growing([4.0]), T4, left_bytes=40 * GIB)
+    assert full.fits
+    assert full.returns_cache
+    assert full.device_bytes.conservative == T4.memory_bytes
+    assert full.memory.peak_reserved_bytes < T4.memory_bytes

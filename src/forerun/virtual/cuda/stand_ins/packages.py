@@ -61,14 +61,14 @@ class StandInDistribution(importlib.metadata.Distribution):
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, package: StandInPackage, content: Mapping[str, Mapping[str, Any]]):
+    def __init__(self, package: StandInPackage, content: Callable[[], Mapping[str, Mapping[str, Any]]]):
         self._package, self._content = package, content
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__.update(self._content.get(module.__name__, {}))
+        module.__dict__.update(self._content().get(module.__name__, {}))
         module.__dict__.update(kernels_of_package(module.__name__))
         module.__dict__.setdefault("__version__", self._package.version)
         module.__dict__["__getattr__"] = functools.partial(_missing, module.__name__)
@@ -97,16 +97,19 @@ class StandInFinder(importlib.abc.MetaPathFinder):
         package = next((each for each in self.packages if each.root == name.partition(".")[0]), None)
         if package is None:
             return None
+        loader, is_parent = _Loader(package, functools.partial(self._content_of, package)), True
+        # whether the package is there is asked while transformers is imported, which the content may need
+        if name != package.root:
+            content = self._content_of(package)
+            is_parent = any(other.startswith(f"{name}.") for other in content)
+            if name not in content and not is_parent:
+                raise ModuleNotFoundError(explain_missing(name), name=name)
+        return importlib.machinery.ModuleSpec(name, loader, origin="forerun", is_package=is_parent)
+
+    def _content_of(self, package: StandInPackage) -> Mapping[str, Mapping[str, Any]]:
         if package.root not in self._content:
             self._content[package.root] = package.modules()
-        content = self._content[package.root]
-        is_parent = any(other.startswith(f"{name}.") for other in content)
-        if name not in content and not is_parent:
-            raise ModuleNotFoundError(explain_missing(name), name=name)
-        loader = _Loader(package, content)
-        return importlib.machinery.ModuleSpec(
-            name, loader, origin="forerun", is_package=is_parent or name == package.root
-        )
+        return self._content[package.root]
 
     def find_distributions(self, context: Any = None) -> Iterator[StandInDistribution]:
         """Metadata of all stand-ins, or of the one that `context` names."""

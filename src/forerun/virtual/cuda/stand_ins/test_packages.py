@@ -1,8 +1,13 @@
 """Installed packages stay what they are."""
 
+import importlib
+import importlib.util
 import sys
 
+import pytest
+
 import forerun
+from forerun.virtual.cuda.stand_ins.packages import StandInFinder, StandInPackage
 
 
 def test_an_installed_package_is_not_replaced(tmp_path, monkeypatch):
@@ -24,3 +29,27 @@ def test_one_that_cannot_load_without_cuda_is(tmp_path, monkeypatch):
         from flash_attn import flash_attn_func
 
         assert flash_attn_func.__module__.startswith("forerun")
+
+
+def test_asking_whether_a_package_is_there_makes_nothing_of_it():
+    """transformers 4.45 asks for Liger while it is imported itself, and Liger's stand-in needs transformers."""
+    made = []
+
+    def modules():
+        made.append(True)
+        return {"kernels_of_others": {"one": 1}, "kernels_of_others.inner": {"two": 2}}
+
+    package = StandInPackage("kernels_of_others", "kernels-of-others", "1.0", modules)
+    finder = StandInFinder([package])
+    sys.meta_path.insert(0, finder)
+    try:
+        assert importlib.util.find_spec("kernels_of_others") is not None
+        assert not made
+        inner = importlib.import_module("kernels_of_others.inner")
+        assert (inner.two, sys.modules["kernels_of_others"].one, made) == (2, 1, [True])
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("kernels_of_others.missing")
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [n for n in sys.modules if n.startswith("kernels_of_others")]:
+            del sys.modules[name]
