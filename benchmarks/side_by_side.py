@@ -48,7 +48,7 @@ from forerun.step.training_step import TrainingStep
 from forerun.train.loop import Training
 
 MAKE = Path(__file__).parents[1] / "docs" / "guides" / "make_data.py"
-ROWS = {"labels": 2000, "chats": 400, "preference": 300}
+ROWS = {"labels": 2000, "chats": 240, "preference": 160}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LORA = {"kind": "lora", "rank": 8, "alpha": 16}
 PLAIN = {
@@ -63,12 +63,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "chats": {
         "workload": "causal-lm", "model": {"name": "smollm2-135m"}, "adapter": LORA,
-        "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 12},
+        "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 10},
         "batch": {"micro_batch_size": 8, "sequence_length": 96, "padding": "bucketed"},
     },
     "preference": {
         "workload": "preference", "model": {"name": "smollm2-135m"}, "adapter": LORA,
-        "optimizer": {"learning_rate": 2e-4, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 8},
+        "optimizer": {"learning_rate": 2e-4, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 6},
         "batch": {"micro_batch_size": 4, "sequence_length": 96, "padding": "bucketed"},
     },
 }  # fmt: skip
@@ -161,6 +161,18 @@ def with_full_batches(settings: Settings) -> Experiment:
         if all(len(part) == size for step in steps for part in step):
             return experiment
     raise SystemExit("no seed of 100 has full micro-batches alone: lower schedule.max_steps")
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
+    """A copy that a Trainer takes: transformers marks weights out of a GGUF as quantised, though they are fp32 here."""
+    twin = copy.deepcopy(model)
+    base: Any = twin.get_base_model() if hasattr(twin, "get_base_model") else twin  # type: ignore[operator]
+    for name in ("hf_quantizer", "is_quantized", "quantization_method"):
+        if hasattr(base, name):
+            delattr(base, name)
+    if hasattr(base.config, "quantization_config"):
+        del base.config.quantization_config
+    return twin
 
 
 def rows_in_order(experiment: Experiment) -> list[int]:
@@ -258,7 +270,7 @@ def compared(kind: str) -> dict[str, Any]:
         write_rows(kind, path)
         experiment = with_full_batches(settings_of(kind, path))
         training = start_training(experiment, detect().device, folder / "run")
-        first = copy.deepcopy(training.step.model)
+        first = plain_copy(training.step.model)
         here = trained_here(experiment, training, SCORES[kind])
         rows = read_parts(experiment.settings).train
         ordered = [rows[index] for index in rows_in_order(experiment)]
