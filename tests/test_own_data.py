@@ -183,3 +183,16 @@ def test_a_trained_model_answers_as_the_run_did(tmp_path):
     assert trained.settings == experiment.settings
     assert trained.facts.label_kind == "number"
     assert trained.facts.label_scale > 1
+
+
+def test_another_loss_of_preferences_is_trained_and_judged_by(tmp_path):
+    own = {"loss": "ipo", "beta": 0.5}
+    experiment, training = training_of(tmp_path, "preference", rows=60, preference=own, schedule={"max_steps": 3})
+    assert experiment.settings.preference.beta == own["beta"]
+    first = next(training.steps())
+    assert first.loss == pytest.approx((1 / (2 * own["beta"])) ** 2, rel=1e-4)  # no answer has gained anything
+    scores = experiment.evaluate(training.step, 1)
+    assert scores["validation_loss"] < first.loss
+    usual, plain = training_of(tmp_path / "usual", "preference", rows=60, schedule={"max_steps": 3})
+    assert usual.settings.hash != experiment.settings.hash
+    assert next(plain.steps()).loss == pytest.approx(np.log(2), rel=1e-5)

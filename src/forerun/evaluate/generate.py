@@ -52,7 +52,7 @@ def generate(
     answers: list[list[int]] = [[] for _ in prompts]
     was_training = bare.training
     bare.eval()
-    with torch.inference_mode(), POLICIES[precision].autocast(device.type):
+    with torch.no_grad(), POLICIES[precision].autocast(device.type):
         for first in range(0, len(order), batch_size):
             numbers = order[first : first + batch_size]
             texts = [prompts[number] for number in numbers]

@@ -58,7 +58,7 @@ def score_language(model: nn.Module, batches: Iterable[Batch], precision: Precis
     device, was_training = next(model.parameters()).device, model.training
     total, right = 0.0, []
     model.eval()
-    with torch.inference_mode(), POLICIES[precision].autocast(device.type):
+    with torch.no_grad(), POLICIES[precision].autocast(device.type):
         for batch in batches:
             for loss, hits in in_pieces(lambda part: _score(model, part, device), batch):
                 total += loss

@@ -35,8 +35,10 @@ from forerun.own.tokens import tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
+from forerun.settings.preference import PreferenceSettings
 from forerun.settings.schema import Settings
 from forerun.step.heads import REJECTED, Preference
+from forerun.step.preference_loss import preference_loss
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Batch
 from forerun.train.ranks import is_follower
@@ -54,6 +56,7 @@ class PreferenceSplit:
 
     data: dict[str, SidedData]
     reference: dict[str, np.ndarray]
+    objective: PreferenceSettings
 
     def prepare(self, step: TrainingStep, folder: Path) -> None:
         """Ask the untrained model of `step`, unless an earlier process of the run has."""
@@ -70,6 +73,17 @@ class PreferenceSplit:
         for part in PARTS:
             likely, unlikely = self.reference[part].astype(np.float32)
             self.data[part].numbers.update(reference_chosen=likely, reference_rejected=unlikely)
+
+    def scores(self, answers: np.ndarray, part: str) -> dict[str, float]:
+        """Share of pairs in which the chosen answer gained more, the mean loss, and the mean margin of rewards."""
+        better, worse = torch.from_numpy(answers - self.reference[part])
+        sizes = torch.from_numpy(answer_sizes(self.data[part])) if self.objective.loss == "ipo" else None
+        tokens = None if sizes is None else (sizes[0], sizes[1])
+        loss = preference_loss((better, worse), self.objective, tokens)
+        margin = self.objective.beta * (better - worse)
+        return {
+            "accuracy": float((margin > 0).double().mean()), "loss": float(loss.mean()), "margin": float(margin.mean()),
+        }  # fmt: skip
 
 
 def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task:
@@ -92,7 +106,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     data = {
         part: SidedData(settings, sides, tokenizer.pad_token_id, with_masks=False) for part, (sides, _) in sided.items()
     }
-    pairs = PreferenceSplit(data, {})
+    pairs = PreferenceSplit(data, {}, settings.preference)
     for own in data.values():  # a forecast needs no values, and training gets them in `before`
         zeros = np.zeros(len(own.lengths), np.float32)
         own.numbers.update(reference_chosen=zeros, reference_rejected=zeros)
@@ -100,12 +114,12 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         answers = log_probabilities(step, data["validation"])
-        return watched(pair_scores(answers, pairs.reference["validation"]))
+        return watched(pairs.scores(answers, "validation"))
 
     return Task(
         facts=facts,
         tokenizer=tokenizer,
-        workload=workload_of_facts(facts, tokenizer),
+        workload=workload_of_facts(facts, tokenizer, settings.preference),
         data=data["train"],
         train_size=len(rows_left["train"]),
         watched_size=len(rows_left["validation"]),
@@ -173,15 +187,6 @@ def log_probabilities(step: TrainingStep, data: SidedData) -> np.ndarray:
     return table.T.copy()
 
 
-def pair_scores(answers: np.ndarray, reference: np.ndarray) -> dict[str, float]:
-    """Share of pairs in which the chosen answer gained more, the mean loss in nats, and the mean margin of rewards."""
-    margin = Preference.beta * ((answers[0] - reference[0]) - (answers[1] - reference[1]))
-    return {
-        "accuracy": float((margin > 0).mean()), "loss": float(np.logaddexp(0, -margin).mean()),
-        "margin": float(margin.mean()),
-    }  # fmt: skip
-
-
 def judge_pairs(answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, StoredRows], lost: int) -> Judgement:
     """Accuracy beside the baselines with its interval, by length, and the surest mistakes."""
     reference, data = pairs.reference["test"], pairs.data
@@ -196,7 +201,7 @@ def judge_pairs(answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, Sto
     }
     baselines = {name: {"accuracy": float(own.mean())} for name, own in hits.items()} | {"chance": {"accuracy": 0.5}}
     best = strongest("accuracy", baselines, is_higher_better=True)
-    metrics = {**pair_scores(answers, reference), **named(baselines)}
+    metrics = {**pairs.scores(answers, "test"), **named(baselines)}
     margin = (answers[0] - reference[0]) - (answers[1] - reference[1])
     right = (margin > 0).astype(float)
     share = wilson(float(right.sum()), len(right))

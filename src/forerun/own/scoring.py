@@ -47,7 +47,8 @@ def scoring(step: TrainingStep) -> Iterator[None]:
     """Evaluation mode, no gradients, the run's number formats; the training mode is put back after."""
     was_training = step.model.training
     step.model.eval()
-    with torch.inference_mode(), step.policy.autocast(step.device_type):
+    # no inference_mode: FSDP2 gathers weights into tensors that training writes to again
+    with torch.no_grad(), step.policy.autocast(step.device_type):
         yield
     step.model.train(was_training)
 

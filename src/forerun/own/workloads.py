@@ -3,6 +3,7 @@
 from typing import Any
 
 from forerun.own.facts import TaskFacts
+from forerun.settings.preference import PreferenceSettings
 from forerun.step.head_workload import HeadWorkload
 from forerun.step.heads import (
     CausalLM,
@@ -20,13 +21,20 @@ PROBLEMS = {
 }  # fmt: skip
 """transformers' names of the kinds of labels."""
 PLAIN: dict[str, type[HeadWorkload]] = {
-    kind.name: kind for kind in (CausalLM, MaskedLM, Seq2SeqLM, TokenClassification, Preference)
+    kind.name: kind for kind in (CausalLM, MaskedLM, Seq2SeqLM, TokenClassification)
 }  # fmt: skip
 """Workloads that need nothing but fields of the configuration."""
 
 
-def workload_of_facts(facts: TaskFacts, tokenizer: Any) -> Workload:
-    """The step of a task; its model's configuration gets the labels' names and the tokenizer's special ids."""
+def workload_of_facts(
+    facts: TaskFacts,
+    tokenizer: Any,
+    objective: PreferenceSettings = PreferenceSettings(),  # noqa: B008
+) -> Workload:
+    """The step of a task; its model's configuration gets the labels' names and the tokenizer's special ids.
+
+    `objective` is the loss of preferred answers.
+    """
     fields: dict[str, Any] = special_ids(tokenizer)
     if facts.label_names:
         names = dict(enumerate(facts.label_names))
@@ -37,6 +45,8 @@ def workload_of_facts(facts: TaskFacts, tokenizer: Any) -> Workload:
         return SequenceClassification(fields, facts.label_kind, is_paired=facts.is_paired)
     if facts.workload == "embedding":
         return Embeddings(fields, has_negatives=facts.format == "triplets")
+    if facts.workload == "preference":
+        return Preference(fields, objective)
     return PLAIN[facts.workload](fields)
 
 

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
 from forerun.settings.media import MediaSettings, media_conflicts
 from forerun.settings.plain import LARGEST
+from forerun.settings.preference import PreferenceSettings, preference_conflicts
 from forerun.settings.reliability import ReliabilitySettings
 from forerun.settings.section import AnyNumber, BatchCount, Epochs, PlainSection, SequenceLength
 from forerun.settings.section import Count as Count
@@ -250,6 +251,8 @@ class Settings(PlainSection):
     """Images and sound of a sample, for workloads that read them."""
     data: DataSettings = DataSettings()
     """Data set size."""
+    preference: PreferenceSettings = PreferenceSettings()
+    """The loss of preferred answers."""
     recipe: dict[str, Any] = {}
     """Options of the recipe, which checks them; other workloads have none."""
     schedule: ScheduleSettings = ScheduleSettings()
@@ -298,7 +301,7 @@ class Settings(PlainSection):
         # Sections that came later are left out where they say nothing: the ledger knows hashes of before.
         later = {
             "cluster": ClusterSettings(), "reliability": ReliabilitySettings(), "versions": {},
-            "media": MediaSettings(),
+            "media": MediaSettings(), "preference": PreferenceSettings(),
         }  # fmt: skip
         unnamed = {"name", *(name for name, default in later.items() if getattr(self, name) == default)}
         content = self.model_dump(exclude=unnamed)
@@ -313,6 +316,8 @@ class Settings(PlainSection):
         """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
         content = self.model_dump(exclude={"name", "parallel", "cluster", "reliability", "versions", "media"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
+        if self.preference == PreferenceSettings():  # as hashes of before there were others
+            del content["preference"]
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -357,6 +362,7 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
             f"with kind='none'. Set parallel.kind to ddp or fsdp, or world_size to {s.parallel.model_ranks}.",
         ),
         *layout_conflicts(s.parallel),
+        *preference_conflicts(s.workload, s.preference),
         *media_conflicts(
             s.workload, s.media, source=s.data.source, padding=s.batch.padding, cross_entropy=s.cross_entropy
         ),

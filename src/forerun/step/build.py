@@ -273,6 +273,13 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
             f"adapter.targets: must name linear modules of {settings.model.name} that peft takes; found "
             f"{adapter.targets!r}: {cause_of(error)}. Its linear modules: {', '.join(linear)}."
         ) from error
+    policy = policy_of(settings)
+    if policy.autocast_dtype is not None:
+        # peft/tuners/tuners_utils.py:2163 (0.21) gives adapters the compute dtype of bitsandbytes' 4-bit layers; a loss
+        # scale refuses gradients of fp16 (torch/amp/grad_scaler.py:275, 2.13)
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(policy.parameter_dtype)
     return adapted
 
 

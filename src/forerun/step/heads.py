@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings, NotSupported, nearest
+from forerun.settings.preference import PreferenceSettings
 from forerun.settings.schema import Settings
 from forerun.step.documents import FIRSTS
 from forerun.step.head_workload import HeadWorkload, documents_in_row, no_tokens
 from forerun.step.label_losses import LabelLoss
 from forerun.step.media import MEDIA_WORKLOADS
 from forerun.step.pairs import Embeddings, Pairs
+from forerun.step.preference_loss import preference_loss
 from forerun.step.workload import Batch, LossSum
 
 REJECTED = "rejected_"
@@ -136,16 +138,20 @@ class Seq2SeqLM(HeadWorkload):
 class Preference(CausalLM):
     """Direct preference optimisation: the chosen answer likelier than the rejected one, beside a reference.
 
-        L = -log sigmoid( beta · [ (log p(chosen) - log q(chosen)) - (log p(rejected) - log q(rejected)) ] )
-
-    with p the model and q the model before training, whose log-probabilities a batch brings (`reference_…`). Both
-    answers of a pair run in one batch of twice as many rows.
-
-    Source: Rafailov et al. 2023 (arXiv 2305.18290), equation 7; beta = 0.1 as there.
+    The reference is the model before training, whose log-probabilities a batch brings (`reference_…`). Both answers of
+    a pair run in one batch of twice as many rows. Losses: `preference_loss.py`.
     """
 
     name = "preference"
-    beta = 0.1
+
+    def __init__(
+        self,
+        config_fields: Mapping[str, Any] | None = None,
+        objective: PreferenceSettings = PreferenceSettings(),  # noqa: B008
+    ):
+        """`objective`: the loss and its numbers."""
+        super().__init__(config_fields)
+        self.objective = objective
 
     @property
     def head(self) -> str:
@@ -184,12 +190,17 @@ class Preference(CausalLM):
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
         """The loss summed over pairs, and the share of pairs in which the chosen answer has gained more."""
         likely, unlikely = self.log_probabilities(model, batch)
-        margin = (likely - batch["reference_chosen"]) - (unlikely - batch["reference_rejected"])
+        gains = likely - batch["reference_chosen"], unlikely - batch["reference_rejected"]
+        margin = gains[0] - gains[1]
         details = {
             "training_accuracy": (margin > 0).float().mean().detach(),
-            "training_margin": (self.beta * margin).mean().detach(),
+            "training_margin": (self.objective.beta * margin).mean().detach(),
         }
-        return LossSum(-F.logsigmoid(self.beta * margin).sum(), details)
+        tokens = None
+        if self.objective.loss == "ipo":
+            better, worse = ((batch[f"{side}labels"][:, 1:] != IGNORED).sum(dim=1) for side in ("", REJECTED))
+            tokens = better, worse
+        return LossSum(preference_loss(gains, self.objective, tokens).sum(), details)
 
     def count(self, batch: Batch) -> float:
         """Pairs in the batch."""

@@ -195,3 +195,16 @@ def test_eight_bits_are_not_sharded_and_shards_are_not_run():
         prepare_model(settings_with("int8", parallel=parallel), generic_workload("causal-lm"), pretrained=False)
     with pytest.raises(NotSupported, match="is forecast, not run"):
         quantize(nn.Sequential(nn.Linear(64, 64)), "nf4", torch.bfloat16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("precision", ["fp16-mixed", "bf16-mixed"])
+@pytest.mark.parametrize("quantization", ["nf4", "int8"])
+def test_adapters_are_fp32_under_mixed_precision_where_they_run_as_where_they_are_traced(quantization, precision):
+    settings = settings_from({
+        "name": "a", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 8},
+        "adapter": {"kind": "lora", "rank": 4}, "quantization": quantization, "precision": precision,
+    })  # fmt: skip
+    for place in ("meta", "cpu"):
+        with torch.device(place):
+            model = prepare_model(settings, generic_workload("causal-lm"), pretrained=False)
+        assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}, place

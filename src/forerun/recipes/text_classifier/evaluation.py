@@ -58,7 +58,7 @@ def score_part(model: nn.Module, data: TextData, part: Part, precision: Precisio
     device = next(model.parameters()).device
     was_training, probabilities = model.training, np.zeros((len(data.rows[part]), data.classes))
     model.eval()
-    with torch.inference_mode(), POLICIES[precision].autocast(device.type):
+    with torch.no_grad(), POLICIES[precision].autocast(device.type):
         for rows, batch in data.evaluation_batches(part):
             inputs = {key: value for key, value in batch.items() if key != "labels"}
             logits = torch.cat(in_pieces(lambda b: model(**{k: v.to(device) for k, v in b.items()}), inputs)).float()

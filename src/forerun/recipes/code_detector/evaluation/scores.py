@@ -79,7 +79,7 @@ def score_split(
     was_training = model.training
     probabilities, vectors = np.zeros(size), None
     model.eval()
-    with torch.inference_mode(), POLICIES[precision].autocast(device.type):
+    with torch.no_grad(), POLICIES[precision].autocast(device.type):
         for indices, batch in data.evaluation_batches(split, limit):
             outputs = in_pieces(lambda b: model(b["input_ids"].to(device), b["attention_mask"].to(device)), batch)
             batch_vectors = torch.cat([output.vectors for output in outputs]).float().cpu().numpy()

@@ -130,7 +130,7 @@ def held_out_loss(step: TrainingStep, data: CodeLoraData, rows: Sequence[Instruc
     scored, total, count = data.scoring(rows), 0.0, 0.0
     was_training = step.model.training
     step.model.eval()
-    with torch.inference_mode(), step.policy.autocast(device.type):
+    with torch.no_grad(), step.policy.autocast(device.type):
         for micro_batches in scored.epoch_steps(0):
             for indices in micro_batches:
                 batch = {name: value.to(device) for name, value in scored.collate(indices).items()}

@@ -1,0 +1,31 @@
+"""Which words of `preference` go together, and whose hashes they change."""
+
+import pytest
+
+from forerun.errors import InvalidSettings
+from forerun.settings.load import settings_from
+
+BASE = {"name": "p", "workload": "preference", "model": {"name": "tiny-llama"}, "data": {"examples": 8}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"preference": {"beta": 0}}, "preference.beta"),
+        ({"preference": {"label_smoothing": 0.5}}, "preference.label_smoothing"),
+        ({"preference": {"loss": "simpo"}}, "preference.loss"),
+        ({"preference": {"beta": 0.2}, "workload": "causal-lm"}, "preference: is for workload preference; found it with"),
+        ({"preference": {"loss": "ipo", "label_smoothing": 0.1}}, "label_smoothing: belongs to sigmoid and robust; found"),
+        ({"preference": {"loss": "robust"}}, "preference.loss: robust without label_smoothing is sigmoid"),
+    ],
+)  # fmt: skip
+def test_wrong_words_are_refused(changes, message):
+    with pytest.raises(InvalidSettings, match=message):
+        settings_from({**BASE, **changes})
+
+
+def test_another_loss_is_another_run_and_the_usual_one_is_none():
+    usual, other = settings_from(BASE), settings_from({**BASE, "preference": {"beta": 0.3}})
+    said = settings_from({**BASE, "preference": {"beta": 0.1, "loss": "sigmoid"}})
+    assert said.hash == usual.hash != other.hash
+    assert said.resumable_hash == usual.resumable_hash != other.resumable_hash
