@@ -74,7 +74,7 @@ def test_bash_itself_completes_a_run(tmp_path):
             settings={"name": "mini"},
             settings_hash="x",
             gpu="cpu",
-            folder=".",
+            folder="nowhere",
             versions={},
         )
     script = run(app, [], prog_name="forerun", env={"_FORERUN_COMPLETE": "source_bash"}).stdout
