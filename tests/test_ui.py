@@ -144,7 +144,13 @@ def enter_run(ledger, rate):
     """A run of ten steps that has made two."""
     settings = {"name": "mini", "optimizer": {"learning_rate": rate}}
     run_id = ledger.start_run(
-        name="mini", workload="tiny", settings=settings, settings_hash=str(rate), gpu="cpu", folder="nowhere", versions={}
+        name="mini",
+        workload="tiny",
+        settings=settings,
+        settings_hash=str(rate),
+        gpu="cpu",
+        folder="nowhere",
+        versions={},
     )
     ledger.record_forecast(run_id, forecast())
     for step in (1, 2):
