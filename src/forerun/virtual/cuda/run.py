@@ -2,6 +2,8 @@
 
 import builtins
 import contextlib
+import importlib.machinery
+import importlib.util
 import io
 import os
 import resource
@@ -11,11 +13,11 @@ import tempfile
 import time
 import traceback
 import types
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 
@@ -68,26 +70,45 @@ class ProgramRun:
 
 
 def _execute(program: Program, watcher: StepWatcher) -> None:
-    if program.is_module:
-        runpy.run_module(program.target, run_name="__main__", alter_sys=True)
-    elif os.path.isdir(program.target) or program.target.endswith(".pyc") or zipfile.is_zipfile(program.target):
-        runpy.run_path(program.target, run_name="__main__")
-    else:
-        _run_script(program.target, watcher)
-
-
-def _run_script(path: str, watcher: StepWatcher) -> None:
-    """A source file as Python runs it, of which several training loops are seen."""
-    with io.open_code(path) as file:
-        code, following = compiled(file.read(), path)
+    """As Python runs it, but that of its own file's statements several training loops are seen (`later_loops.py`)."""
+    spec = _spec(program.target) if program.is_module else None
+    file = program.target if spec is None else spec.origin
+    if (spec is None) == program.is_module or not _is_source(file):
+        if program.is_module:
+            runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program.target, run_name="__main__")
+        return
+    assert file is not None
+    with io.open_code(file) as stream:
+        code, following = compiled(stream.read(), file)
     main, before = types.ModuleType("__main__"), sys.modules["__main__"]
-    main.__dict__.update({"__file__": path, "__builtins__": builtins, "__cached__": None})
+    main.__dict__.update({"__file__": file, "__builtins__": builtins, "__cached__": None})
+    if spec is not None:
+        main.__dict__.update({"__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader})
+        sys.argv[0] = file
     main.__dict__.update(names_for(following, ProgramStopped, watcher.next_loop))
     sys.modules["__main__"] = main
     try:
         exec(code, main.__dict__)
     finally:
         sys.modules["__main__"] = before
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Where the module is that `python -m name` runs; None where only `runpy` can say why there is none."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            return importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError):
+        return None
+    return spec
+
+
+def _is_source(file: str | None) -> bool:
+    """Whether it is one file of Python's source, neither a folder nor an archive nor compiled."""
+    return file is not None and os.path.isfile(file) and not file.endswith((".pyc", ".so")) and not is_zipfile(file)
 
 
 def run_program(

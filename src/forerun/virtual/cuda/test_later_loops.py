@@ -135,3 +135,15 @@ def test_what_a_stopped_loop_did_not_leave_behind_is_no_fault_of_the_script(tmp_
     forecast, run = forecast_of("count = run(head.parameters(), 100)", "print(count)", tmp_path)
     assert (run.exit_code, forecast.run.total_steps, forecast.earlier_loops) == (0, 100, [])
     assert any("was not reached (NameError: name 'count'" in text for text in forecast.warnings)
+
+
+def test_a_module_goes_on_too(tmp_path, monkeypatch):
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "sizes.py").write_text("STEPS = 100")
+    body = TWICE.replace("HEAD", "run(head.parameters(), STEPS)").replace("AFTER", "")
+    (tmp_path / "pack" / "__main__.py").write_text(f"from .sizes import STEPS\n{body}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    command = ["python", "-m", "pack"]
+    (forecast,), run = forecast_program(parse_command(command), command, [device("t4")])
+    assert (run.exit_code, forecast.run.total_steps) == (0, 150)
