@@ -133,11 +133,13 @@ def scored(experiment: Experiment, step: TrainingStep, name: str) -> tuple[float
 def trained_here(experiment: Experiment, training: Training, name: str) -> SideResult:
     """The run of these settings."""
     training.evaluate = training.best = None
-    with timed() as seconds:
-        losses = [report.loss for report in training.steps()]
-    saving = training.elapsed.checkpoint_seconds
+    losses = []
+    start = now = time.perf_counter(), time.process_time()
+    for report in training.steps():
+        losses.append(report.loss)
+        now = time.perf_counter(), time.process_time()  # before the only checkpoint, which follows the last step
     score, noise = scored(experiment, training.step, name)
-    return SideResult(losses, seconds[0] - saving, seconds[1] - saving, score, noise)
+    return SideResult(losses, now[0] - start[0], now[1] - start[1], score, noise)
 
 
 class LossLog(TrainerCallback):
