@@ -257,7 +257,9 @@ def trained_there(
         trainer.remove_callback(PrinterCallback)
         with timed() as seconds:
             trainer.train()
-    training.step.model.load_state_dict(trainer.accelerator.unwrap_model(trainer.model).state_dict())
+    trained = trainer.accelerator.unwrap_model(trainer.model).state_dict()
+    own = training.step.model.state_dict()  # TRL's DPO keeps the untrained adapter beside it, under the name `ref`
+    training.step.model.load_state_dict({name: value for name, value in trained.items() if name in own})
     score, noise = scored(experiment, training.step, SCORES[kind])
     return SideResult(log.losses, seconds[0], seconds[1], score, noise)
 
