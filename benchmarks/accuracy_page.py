@@ -17,6 +17,8 @@ WORST = 10
 """Rows of each quantity that are shown with their notes."""
 GOAL = (0.72, 0.90)
 """Share of measured steps in an 80 % range that counts as holding, in groups of `ENOUGH` rows or more."""
+FITS_RIGHT, FITS_WRONG = 0.95, 0.02
+"""Share of runs whose "does it fit" is to be right, and of those out of memory that may be said to fit."""
 ENOUGH = 20
 SMALL = 0.01
 """Figures below it get two digits."""
@@ -62,7 +64,8 @@ def page() -> str:
     """The text of the page."""
     board = scores()
     parts = [TOP, f"Scored on {board['date']} at commit {board['commit']}; {len(board['rows_not_forecast'])} of "
-             f"{board['rows']} rows could not be forecast.\n"]  # fmt: skip
+             f"{board['rows']} rows could not be forecast.{_made_at(board)}\n"]  # fmt: skip
+    parts += ["## The goals\n", _goals(board)]
     for name, title in TITLES.items():
         parts += [f"## {title}, by source\n"]
         parts += [_by_source(board[name][quantity], NAMES[quantity]) for quantity in NAMES]
@@ -72,6 +75,53 @@ def page() -> str:
     parts += [(SCOREBOARD / "causes.md").read_text(encoding="utf-8"), "## What misses most\n"]
     parts += [_worst(board_name, quantity) for board_name in TITLES for quantity in ("allocated", "reserved", "step")]
     return "\n".join(part for part in parts if part)
+
+
+def _made_at(board: Json) -> str:
+    """Of which code forecasts are, where not all are of one."""
+    counts = board["made_at"]
+    if len(counts) == 1:
+        return ""
+    return " Forecasts were made at " + ", ".join(f"{name} ({number} rows)" for name, number in counts.items()) + "."
+
+
+def _goals(board: Json) -> str:
+    """What was to be reached on families that nobody looked at, beside what is."""
+    user, gpus, vision = board["user"], board["by_gpu"], board["vision"]
+    lines = ["| as a user asks | goal: median, P90 | never seen | seen | reached |", "|---|--:|--:|--:|---|"]
+    for what, halves, median, p90 in (
+        ("peak allocated", user["allocated"], 0.02, 0.08),
+        ("device memory", user["device"], 0.05, None),
+        ("peak reserved", user["reserved"], 0.08, None),
+        ("step, GPU measured", gpus["known"], 0.08, 0.2),
+        ("step, GPU not measured", gpus["unseen"], 0.12, None),
+        ("step, image models", vision, 0.12, None),
+        ("step, compiled", {}, 0.12, None),
+    ):
+        test, seen = halves.get("test", {"rows": 0}), halves.get("fit", {"rows": 0})
+        verdict = "nobody's rows"
+        if test["rows"]:
+            verdict = "yes" if test["median"] <= median and (p90 is None or test["p90"] <= p90) else "**no**"
+        goal = f"{median:.0%}{f', {p90:.0%}' if p90 else ''}".replace("%", " %")
+        lines.append(f"| {what} | {goal} | {_median(test)} | {_median(seen)} | {verdict} |")
+    asked = [line for line in _ladder_lines(board) if line["failed"]]
+    ran, failed, right, refused = (
+        sum(line[key] for line in asked) for key in ("ran", "failed", "ran_right", "failed_right")
+    )
+    share, wrong = (right + refused) / (ran + failed), 1 - refused / failed
+    lines += [
+        "\n| ladders, both boards | goal | | reached |\n|---|--:|--:|---|",
+        f"| right, of {ran + failed} runs | 95 % | {_percent(share)} | {'yes' if share >= FITS_RIGHT else '**no**'} |",
+        f"| said to fit, of {failed} that ran out of memory | 2 % | {_percent(wrong)} | "
+        f"{'yes' if wrong <= FITS_WRONG else '**no**'} |",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _median(figures: Json) -> str:
+    if not figures["rows"]:
+        return "–"
+    return f"{_percent(figures['median'])}, {_percent(figures['p90'])} ({figures['rows']} rows)"
 
 
 def _percent(value: float | None, *, signed: bool = False) -> str:

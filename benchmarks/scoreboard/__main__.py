@@ -16,16 +16,16 @@ import argparse
 import csv
 import datetime
 import json
-import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scoreboard.boards import BOARDS, QUANTITIES, Pair, baselines, board, coverage, ladders
+from benchmarks.scoreboard.boards import BOARDS, QUANTITIES, Pair, baselines, board, by_gpu, coverage, ladders
 from benchmarks.scoreboard.collect import outside_rows
 from benchmarks.scoreboard.collect_user import OUTSIDE_SOURCES
 from benchmarks.scoreboard.libraries import INSTALLED
-from benchmarks.scoreboard.results import ROOT, forecast_all, stored
+from benchmarks.scoreboard.results import ROOT, commit, forecast_all, stored
 from benchmarks.scoreboard.rows import Row, load_rows
 
 from forerun.forecasting.ranges import IMAGES
@@ -85,11 +85,13 @@ def summed(pairs: list[Pair]) -> dict[str, Any]:
     vision = json.loads(VISION.read_text(encoding="utf-8")) if VISION.exists() else {}
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit(),
+        "made_at": Counter(forecast.get("made_at", commit()) for _, forecast in pairs),
         **{name: board(pairs, name) for name in BOARDS},
         "vision": vision,
         "ladders": ladders(pairs),
         "coverage": coverage(pairs) | _coverage_of_images(vision),
+        "by_gpu": by_gpu(pairs),
         "baselines": baselines(pairs),
         **_cpu(),
     }
@@ -101,11 +103,6 @@ def _coverage_of_images(vision: dict[str, Any]) -> dict[str, Any]:
         for half, figures in vision.items()
     }
     return {IMAGES: halves} if halves else {}
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _cpu() -> dict[str, Any]:

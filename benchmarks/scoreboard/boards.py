@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from benchmarks.scoreboard.rows import Row
 
-from forerun.forecasting.ranges import BOTH, PROGRAM, SETTINGS, shares
+from forerun.forecasting.ranges import BOTH, IMAGES, OTHER_GPU, PROGRAM, SETTINGS, shares
 
 Pair = tuple[Row, dict[str, Any]]
 BOARDS = ("user", "exact")
@@ -68,6 +68,19 @@ def board(pairs: list[Pair], name: str) -> dict[str, Any]:
         halves = {h: summary(errors([p for p in mine if f(p[0])], quantity)) for h, f in HALVES.items()}
         table[quantity] = {"sources": len({line["source"] for line in lines}), "by_source": lines, **halves}
     return table | {"conservative": conservative(mine)}
+
+
+def by_gpu(pairs: list[Pair]) -> dict[str, dict[str, dict[str, float]]]:
+    """Step errors of the user board without image models, by whether products of the GPU were measured, and by half."""
+    mine = [p for p in pairs if p[0].board == "user" and not p[1]["group"].startswith(IMAGES)]
+    groups = {
+        "known": [p for p in mine if OTHER_GPU not in p[1]["group"]],
+        "unseen": [p for p in mine if OTHER_GPU in p[1]["group"]],
+    }
+    return {
+        name: {half: summary(errors([p for p in some if selects(p[0])], "step")) for half, selects in HALVES.items()}
+        for name, some in groups.items()
+    }
 
 
 def conservative(pairs: list[Pair]) -> dict[str, Any]:

@@ -33,6 +33,12 @@ def stored() -> Forecasts:
     return json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
 
 
+def commit() -> str:
+    """The commit of the working tree, in short."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def follows_from(row: Row) -> str:
     """Digest of all that the forecast of `row` follows from, but for installed libraries."""
     programs = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS]
@@ -50,10 +56,12 @@ def forecast_all(rows: list[Row], processes: int, *, resumes: bool = False) -> F
     for name in SETS:
         of_set = [row for row in rows if row.library == name]
         chunks += [(name, of_set[k : k + CHUNK]) for k in range(0, len(of_set), CHUNK)]
-    forecasts = stored()
+    forecasts, made_at = stored(), commit()
     with ThreadPoolExecutor(processes) as pool:
         for done, batch in enumerate(pool.map(lambda chunk: run_worker(*chunk), chunks)):
-            forecasts |= {each["id"]: each | {"follows_from": digests[each["id"]]} for each in batch}
+            forecasts |= {
+                each["id"]: each | {"follows_from": digests[each["id"]], "made_at": made_at} for each in batch
+            }
             STORE.write_text(json.dumps(forecasts), encoding="utf-8")
             print(f"{done + 1} of {len(chunks)} parts", file=sys.stderr, flush=True)
     return forecasts
