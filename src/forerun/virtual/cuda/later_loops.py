@@ -142,6 +142,9 @@ def _callee(statement: ast.stmt, stop: BaseException) -> str | None:
         return None
     spans = list(trace.tb_frame.f_code.co_positions())
     here = spans[trace.tb_lasti // 2]
-    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
-    spanned = {(each.lineno, each.end_lineno, each.col_offset, each.end_col_offset): each.func for each in calls}
+    spanned: dict[tuple[int | None, ...], ast.expr] = {
+        (each.lineno, each.end_lineno, each.col_offset, each.end_col_offset): each.func
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Call)
+    }
     return ast.unparse(spanned[here]) if here in spanned else None
