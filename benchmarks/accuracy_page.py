@@ -156,6 +156,11 @@ def _images(vision: Json) -> str:
             lines += [
                 f"| {kind} | {half} | {_figures(line)}" for kind, line in vision[half]["kinds"].items() if kind != "all"
             ]
+    with (HERE / "vision" / "history.csv").open(encoding="utf-8", newline="") as file:
+        *_, last = csv.DictReader(file)
+    lines.append(
+        f"\nScored on {last['date']}, apart from the rest: {last['rows']} rows of the test half in a fixed order."
+    )
     return "\n".join(lines) + "\n"
 
 
