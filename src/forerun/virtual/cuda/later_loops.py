@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-TRAINING_METHODS = {"backward", "fit", "fit_one_cycle", "fine_tune", "learn"}
-"""Methods that train: of tensors, Lightning, Keras, fastai and stable-baselines3."""
+TRAINERS, TRAINING_METHODS = ("trainer", "learner", "learn"), {"train", "fit"}
+"""Ends of names of what trains, and its methods; `model.train()` changes a mode, and a scaler's `fit` trains nothing."""
 STOPPED, STOP, GOES_ON = "__forerun_stopped__", "__forerun_stop__", "__forerun_goes_on__"
 """Names in the script's module: the exception, what was caught, and what decides."""
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -120,8 +120,7 @@ def _trains(call: str, functions: set[str]) -> bool:
     owner, _, method = call.rpartition(".")
     if owner in ("", "self"):
         return method in functions
-    # `model.train()` changes a mode
-    return method in TRAINING_METHODS or (method == "train" and owner.lower().endswith("trainer"))
+    return method == "backward" or (method in TRAINING_METHODS and owner.lower().endswith(TRAINERS))
 
 
 def _functions_that_train(tree: ast.Module) -> set[str]:

@@ -63,6 +63,7 @@ def did(script: str, library: str = "") -> list[str]:
          [1, 2, "stopped"]),
         ("trainer = Trainer(1)\ntrainer.train()\nother_trainer = Trainer(2)\nother_trainer.train()", [1, 2, "stopped"]),
         ("head = Trainer(1)\nhead.train()\nTrainer(2).train()", [1, 2, "stopped"]),
+        ("train(1)\nscaler = StandardScaler().fit(did)\nmodel.train()", [1, "stopped"]),
         ("trainer = Trainer(1)\nresult = trainer.train()\ndid.append('saved')", [1, "stopped"]),
         ("try:\n  train(1)\nfinally:\n  did.append('closed')\ntrain(2)", [1, "closed", 2, "stopped"]),
         ("if did:\n  train(1)\nelse:\n  train(2)\ndid.append('evaluated')", [2, "stopped"]),
