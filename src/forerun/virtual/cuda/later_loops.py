@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TRAINERS, TRAINING_METHODS = ("trainer", "learner", "learn"), {"train", "fit"}
-"""Ends of names of what trains, and its methods; `model.train()` changes a mode, and a scaler's `fit` trains nothing."""
+"""Ends of names of what trains, and its methods; `model.train()` changes a mode, a scaler's `fit` trains nothing."""
 STOPPED, STOP, GOES_ON = "__forerun_stopped__", "__forerun_stop__", "__forerun_goes_on__"
 """Names in the script's module: the exception, what was caught, and what decides."""
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
