@@ -1,12 +1,16 @@
 """`forerun ui`: the answers as pages in the browser."""
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from forerun.cli.options import ledger_url
 from forerun.cli.tune_command import STORAGE
-from forerun.errors import MissingExtra
+from forerun.errors import InvalidSettings, MissingExtra
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -25,6 +29,9 @@ def ui(
     allow_scripts: Annotated[
         bool, typer.Option("--allow-scripts", help="Add a page that runs pasted scripts, shut in, on a virtual GPU.")
     ] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Pages for anybody: no runs, no folders, nothing kept on disk, a queue.")
+    ] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open a browser window.")] = False,
 ) -> None:
     """Look instead of read: will it fit, which GPU, timeline, runs; in the browser, on this machine."""
@@ -37,7 +44,33 @@ def ui(
         raise MissingExtra(
             f"ui: needs NiceGUI; importing {error.name} failed. Install it with: pip install 'forerun[ui]'."
         ) from error
+    if public and allow_scripts:
+        raise InvalidSettings("ui: --allow-scripts runs what is pasted, so not for anybody; found --public. Leave one.")
     print(f"http://{host}:{port}  (Ctrl-C ends it)", flush=True)  # whoever redirects the output waits for this line
     hosts = () if host in LOCAL else (host,)
-    options = PageOptions(ledger_url=ledger_url(), studies_url=storage, allows_scripts=allow_scripts)
-    serve(host, port, options, hosts=hosts, opens_browser=open_browser)
+    options = PageOptions(
+        ledger_url=ledger_url(), studies_url=storage, allows_scripts=allow_scripts, is_public=public
+    )  # fmt: skip
+    with leaving_nothing() if public else contextlib.nullcontext():
+        serve(
+            host, port, options, hosts=hosts, opens_browser=open_browser, is_behind_proxy=public and host not in LOCAL
+        )
+
+
+@contextlib.contextmanager
+def leaving_nothing() -> Iterator[None]:
+    """Traces and downloads of this process and its workers lie in a folder that goes with it; there is no ledger."""
+    with tempfile.TemporaryDirectory(prefix="forerun-ui-") as folder:
+        own = {
+            "FORERUN_CACHE": folder,
+            "FORERUN_TRACES": f"{folder}/traces",
+            "FORERUN_LEDGER": f"sqlite:///{folder}/none.sqlite",
+            "HF_HOME": f"{folder}/hub",
+        }
+        before = {name: os.environ.get(name) for name in own}
+        os.environ.update(own)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -5,10 +5,12 @@
 Kinds: `forecast` (the document of `forerun forecast --json`, and the points of its timeline), `changes` (of settings,
 as `--what-if`), `comparison` (the document of `forerun compare --json`, over the cards that are rented out and the one
 that was asked about), `studies` (of `forerun tune`, from the database at `storage`), `script` (the document of `forerun
-exec --json` of a pasted program, which runs shut in). Whoever asked may kill it at any time.
+exec --json` of a pasted program, which runs shut in). `memory_bytes` bounds the process's address space. Whoever asked
+may kill it at any time.
 """
 
 import json
+import resource
 import sys
 from typing import Any
 
@@ -29,6 +31,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ForerunError: as the command line would.
     """
+    if "memory_bytes" in question:
+        resource.setrlimit(resource.RLIMIT_AS, (question["memory_bytes"], question["memory_bytes"]))
     if question["kind"] == "studies":
         from forerun.tune.studies import studies_in
 

@@ -8,19 +8,26 @@ from starlette.requests import Request
 
 from forerun.web.gate import PageGate
 from forerun.web.pages import PageOptions, Pages
+from forerun.web.shared_answers import SharedAnswers
 
 
 def serve(
-    host: str, port: int, options: PageOptions, *, hosts: Collection[str] = (), opens_browser: bool = False
-) -> None:
-    """Serve until interrupted. `hosts` are names, beside this machine's own, by which the pages may be called."""
+    host: str, port: int, options: PageOptions, *, hosts: Collection[str] = (), opens_browser: bool = False,
+    is_behind_proxy: bool = False,
+) -> None:  # fmt: skip
+    """Serve until interrupted. `hosts` are names, beside this machine's own, by which the pages may be called.
+
+    Behind a proxy, visitors are told apart by the address that it forwards (`X-Forwarded-For`).
+    """
     app.add_middleware(PageGate, hosts=hosts)
+    answers = SharedAnswers() if options.is_public else None
 
     @ui.page("/", title="Forerun", response_timeout=20)
     def page(request: Request) -> None:
-        Pages(dict(request.query_params), options).build()
+        Pages(dict(request.query_params), options, answers).build()
 
     ui.run(
         host=host, port=port, title="Forerun", show=opens_browser, reload=False, uvicorn_logging_level="warning",
         dark=None, show_welcome_message=False, language="en-US",
+        forwarded_allow_ips="*" if is_behind_proxy else "127.0.0.1",
     )  # fmt: skip

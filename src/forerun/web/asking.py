@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 AT_ONCE = 2
@@ -18,19 +18,23 @@ class Asker:
 
     gate = asyncio.Semaphore(AT_ONCE)
 
-    def __init__(self) -> None:
+    def __init__(self, ask: "Callable[..., Awaitable[Answer]] | None" = None) -> None:
+        self._ask = ask or answer_of
         self._task: asyncio.Task[Answer] | None = None
 
     async def ask(self, question: Mapping[str, Any], on_progress: Callable[[str], None]) -> Answer | None:
         """The answer of a worker; None where another question, or `cancel`, came meanwhile."""
         self.cancel()
-        self._task = task = asyncio.create_task(answer_of(question, on_progress))
+        self._task = task = asyncio.create_task(self._answer(question, on_progress))
         try:
             return await task
         except asyncio.CancelledError:
             if task.cancelled() and self._task is not task:
                 return None
             raise
+
+    async def _answer(self, question: Mapping[str, Any], on_progress: Callable[[str], None]) -> Answer:
+        return await self._ask(question, on_progress)
 
     def cancel(self) -> None:
         """End what is asked now, its process too."""
@@ -39,7 +43,9 @@ class Asker:
             task.cancel()
 
 
-async def answer_of(question: Mapping[str, Any], on_progress: Callable[[str], None]) -> Answer:
+async def answer_of(
+    question: Mapping[str, Any], on_progress: Callable[[str], None], *, limit_seconds: float = LIMIT_SECONDS
+) -> Answer:
     """What a worker answers; its lines of progress are given to `on_progress`."""
     async with Asker.gate:
         process = await asyncio.create_subprocess_exec(
@@ -51,13 +57,13 @@ async def answer_of(question: Mapping[str, Any], on_progress: Callable[[str], No
         assert process.stdout is not None, "asked for above"
         assert process.stderr is not None, "asked for above"
         try:
-            async with asyncio.timeout(LIMIT_SECONDS):
+            async with asyncio.timeout(limit_seconds):
                 process.stdin.write(json.dumps(question).encode())
                 process.stdin.close()
                 text, last = await asyncio.gather(process.stdout.read(), _told(process.stderr, on_progress))
                 await process.wait()
         except TimeoutError:
-            return {"error": f"No answer within {LIMIT_SECONDS:.0f} s. Ask the command line, which has no limit."}
+            return {"error": f"No answer within {limit_seconds:.0f} s. Ask the command line, which has no limit."}
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

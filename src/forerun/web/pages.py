@@ -25,6 +25,7 @@ from forerun.web.pasted import keep_config
 from forerun.web.question import CHOICES, PageQuestion, idle_fields, question_of
 from forerun.web.runs_tab import RunsTab
 from forerun.web.script_tab import ScriptTab
+from forerun.web.shared_answers import SharedAnswers, require_public_model
 from forerun.web.snippets import Snippet, snippets_of
 
 TABS = {"fit": "Will it fit?", "gpus": "Which GPU?", "timeline": "Timeline", "runs": "Runs"}
@@ -39,6 +40,8 @@ class PageOptions(Record):
     ledger_url: str
     studies_url: str
     allows_scripts: bool = False
+    is_public: bool = False
+    """For anybody: no runs of this machine, no folders, nothing pasted."""
 
 
 NUMBERS = {
@@ -80,9 +83,11 @@ new MutationObserver(name_parts).observe(document.body, {childList: true, subtre
 class Pages:
     """One visitor's page."""
 
-    def __init__(self, query: Mapping[str, str], options: PageOptions) -> None:
-        self.asker, self.options = Asker(), options
+    def __init__(self, query: Mapping[str, str], options: PageOptions, answers: SharedAnswers | None = None) -> None:
+        self.asker, self.options = Asker(None if answers is None else answers.ask), options
         self.titles = TABS | (SCRIPT_TAB if options.allows_scripts else {})
+        if options.is_public:
+            self.titles = {name: title for name, title in self.titles.items() if name not in WITHOUT_QUESTION}
         self.controls: dict[str, Any] = {}
         self._read(query)
         self.address = self._address()
@@ -91,11 +96,17 @@ class Pages:
         """Take the state of an address."""
         self.problem = ""
         try:
-            self.question = question_of(query)
+            self.question = self._question_of(query)
         except ForerunError as error:
             self.question, self.problem = PageQuestion(), str(error)
         self.tab = query.get("tab", "fit") if query.get("tab") in self.titles else "fit"
         self.runs = [query.get("run", ""), query.get("beside", "")]
+
+    def _question_of(self, query: Mapping[str, str]) -> PageQuestion:
+        question = question_of(query)
+        if self.options.is_public:
+            require_public_model(question.model)
+        return question
 
     def _address(self) -> str:
         """The address of the state."""
@@ -136,7 +147,7 @@ class Pages:
         gpus = [*(device.name for device in devices())]
         search = {"model": ("Model", models), "gpu": ("GPU", gpus)}
         for name, (label, options) in search.items():
-            hint = "or a hub id, or a folder" if name == "model" else ""
+            hint = ("or a hub id" + ", or a folder" * (not self.options.is_public)) if name == "model" else ""
             self.controls[name] = ui.select(
                 options, label=label, value=getattr(self.question, name), with_input=True,
                 new_value_mode="add-unique" if name == "model" else None, on_change=partial(self._change, name),
@@ -182,7 +193,7 @@ class Pages:
             return
         try:
             state = {field: _text(each) for field, each in self.question.model_dump().items()}
-            self.question = question_of({**state, name: _text(value)})
+            self.question = self._question_of({**state, name: _text(value)})
             self.problem = ""
         except ForerunError as error:
             self.problem = str(error)
@@ -223,7 +234,7 @@ class Pages:
         for name, control in self.controls.items():
             control.set_visibility(name not in idle and (self.tab != "script" or name == "gpu"))
         self.form.set_visibility(self.tab != "runs")
-        self.paste.set_visibility(self.tab not in WITHOUT_QUESTION)
+        self.paste.set_visibility(self.tab not in WITHOUT_QUESTION and not self.options.is_public)
         if self.problem or self.tab in WITHOUT_QUESTION:
             self._cancel()
             await self._show({"error": self.problem} if self.problem else {})
@@ -240,7 +251,8 @@ class Pages:
         self.waiting.set_visibility(True)
         self.progress.text = "asking"
         question = {"kind": kind, "settings": self.question.content(), "gpu": self.question.gpu, **more}
-        question["storage"] = self.options.studies_url
+        if not self.options.is_public:
+            question["storage"] = self.options.studies_url
         document = await self.asker.ask(question, self._say)
         if document is not None:
             self.waiting.set_visibility(False)
