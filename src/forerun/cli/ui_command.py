@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Annotated
@@ -60,6 +62,7 @@ def ui(
 @contextlib.contextmanager
 def leaving_nothing() -> Iterator[None]:
     """Traces and downloads of this process and its workers lie in a folder that goes with it; there is no ledger."""
+    ended = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # containers end by it
     with tempfile.TemporaryDirectory(prefix="forerun-ui-") as folder:
         own = {
             "FORERUN_CACHE": folder,
@@ -72,5 +75,6 @@ def leaving_nothing() -> Iterator[None]:
         try:
             yield
         finally:
+            signal.signal(signal.SIGTERM, ended)
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -134,7 +134,8 @@ class Pages:
         self.form = ui.grid().classes("w-full grid-cols-2 sm:grid-cols-3 md:grid-cols-5 gap-2")
         with self.form:
             self._fields()
-        self._paste_place()
+        if not self.options.is_public:
+            self._paste_place()
         with ui.row().classes("items-center") as self.waiting:
             ui.spinner(size="sm")
             self.progress = ui.label("").props('role="status" aria-live="polite"')
@@ -234,7 +235,8 @@ class Pages:
         for name, control in self.controls.items():
             control.set_visibility(name not in idle and (self.tab != "script" or name == "gpu"))
         self.form.set_visibility(self.tab != "runs")
-        self.paste.set_visibility(self.tab not in WITHOUT_QUESTION and not self.options.is_public)
+        if not self.options.is_public:
+            self.paste.set_visibility(self.tab not in WITHOUT_QUESTION)
         if self.problem or self.tab in WITHOUT_QUESTION:
             self._cancel()
             await self._show({"error": self.problem} if self.problem else {})
