@@ -11,7 +11,7 @@ def test_one_run_as_page_markdown_and_badge(tmp_path):
     url, page, badge = f"sqlite:///{tmp_path / 'l.sqlite'}", tmp_path / "page.html", tmp_path / "fits.svg"
     with open_ledger(url) as ledger:
         run_id = ledger.start_run(
-            name="mini", workload="tiny", settings={"name": "mini"}, settings_hash="x", gpu="t4", folder=".", versions={}
+            name="mini", workload="tiny", settings={"name": "mini"}, settings_hash="x", gpu="t4", folder="nowhere", versions={}
         )  # fmt: skip
         ledger.record_forecast(run_id, forecast(gpu="t4"))
         for step in reports(100):
