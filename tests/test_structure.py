@@ -250,3 +250,12 @@ def test_command_line_is_frozen():
         for name, command in commands.items()
     }
     assert options == json.loads((ROOT / "tests" / "command_line.json").read_text())
+
+
+def test_the_root_holds_nothing_that_a_run_left():
+    """Folders of runs were committed more than once: tests that are run here had written them."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    folders = {line.split("/")[0] for line in listed.stdout.splitlines() if "/" in line}
+    assert folders == {".ci", "benchmarks", "docs", "spaces", "src", "tests"}
