@@ -2,10 +2,13 @@
 
 A program is stopped by an exception when the steps of its training loop repeat. Where more training follows in the
 script, the exception ends that loop alone: statements of the script after which something trains are compiled inside a
-`try`, with their own line numbers, and the program goes on behind them as if the loop were over.
+`try`, with their own line numbers, and the program goes on behind them as if the loop were over. It goes on behind the
+outermost loop only: what follows inside of it belongs to the same step, as a generator does to its discriminator.
 """
 
 import ast
+import linecache
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,7 +60,7 @@ def names_for(
     """What the compiled script's module needs; `next_loop` is asked to begin with another loop and may refuse."""
 
     def goes_on(stop: BaseException, number: int) -> bool:
-        return following[number].trains_again(stop) and next_loop()
+        return following[number].trains_again(stop) and not _is_in_loop(sys._getframe(1)) and next_loop()
 
     return {STOPPED: stopped, GOES_ON: goes_on}
 
@@ -65,28 +68,30 @@ def names_for(
 def _endable(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], Following]]:
     """Statements that may train and after which something else does, each with the list that holds it."""
     functions = _functions_that_train(tree)
-    yield from _in_body(tree.body, [], functions)
+    yield from _in_body(tree.body, frozenset(), functions)
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS):
-            yield from _in_body(node.body, [], functions)
+            yield from _in_body(node.body, frozenset(), functions)
 
 
-def _in_body(body: list[Any], after: list[Any], functions: set[str]) -> Iterator[tuple[list[ast.stmt], Following]]:
-    for place, statement in enumerate(body):
-        rest = [*body[place + 1 :], *after]
+def _in_body(body: list[Any], after: frozenset[str], functions: set[str]) -> Iterator[tuple[list[ast.stmt], Following]]:
+    """The same of one list of statements; `after` is what is called behind it. What cannot train stays as it is."""
+    for statement in reversed(body):
+        inside = frozenset(_called([statement]))
         if isinstance(statement, PLAIN):
-            calls = frozenset(_called(rest))
-            following = Following(statement, calls, any(_trains(each, functions) for each in calls))
-            if following.trains or any(_is_among(call, calls) for call in _called([statement])):
+            following = Following(statement, after, any(_trains(each, functions) for each in after))
+            may_train = any(_trains(call, functions) for call in inside)
+            if isinstance(statement, (*LOOPS, ast.Expr)):  # `loss = model(batch)` belongs to a step
+                may_train = may_train or any(_is_among(call, after) for call in inside)
+            if may_train and (following.trains or any(_is_among(call, after) for call in inside)):
                 yield body, following
         elif isinstance(statement, ast.If | ast.With | ast.AsyncWith | ast.Try | ast.ExceptHandler):
-            parts = [getattr(statement, name, []) for name in BODIES]
-            for number, part in enumerate(parts):
-                # of `try`, what is below runs too; of `if`, only one branch does
-                below = (
-                    [each for other in parts[number + 1 :] for each in other] if isinstance(statement, ast.Try) else []
-                )
-                yield from _in_body(part, [*below, *rest], functions)
+            below = after
+            for part in (getattr(statement, name, []) for name in reversed(BODIES)):
+                yield from _in_body(part, below, functions)
+                if isinstance(statement, ast.Try):  # what is below runs too; of `if`, only one branch does
+                    below |= frozenset(_called(part))
+        after |= inside
 
 
 def _within_try(statement: ast.stmt, number: int) -> ast.stmt:
@@ -132,6 +137,24 @@ def _functions_that_train(tree: ast.Module) -> set[str]:
         if more <= names:
             return names
         names |= more
+
+
+def _is_in_loop(frame: types.FrameType | None) -> bool:
+    """Whether a function that is running was called from a loop, anywhere up to the script's module."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+        if frame is not None and any(first <= frame.f_lineno <= last for first, last in _loops(frame)):
+            return True
+    return False
+
+
+def _loops(frame: types.FrameType) -> list[tuple[int, int]]:
+    """First and last lines of the loops of a frame's file."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
+    except SyntaxError:
+        return []
+    return [(node.lineno, node.end_lineno or node.lineno) for node in ast.walk(tree) if isinstance(node, LOOPS)]
 
 
 def _callee(statement: ast.stmt, stop: BaseException) -> str | None:

@@ -1,5 +1,7 @@
 """Where a script goes on after a training loop was stopped, and what is forecast of several."""
 
+import linecache
+
 import pytest
 
 from forerun.forecasting.program import forecast_program
@@ -40,7 +42,9 @@ def did(script: str, library: str = "") -> list[str]:
             names["did"].append(self.what)
             raise Stopped
 
-    code, following = compiled(HEAD + script, "train.py")
+    text = HEAD + script
+    linecache.cache["train.py"] = (len(text), None, text.splitlines(keepends=True), "train.py")
+    code, following = compiled(text, "train.py")
     names = {"loss": Loss, "Trainer": Trainer, **names_for(following, Stopped, lambda: True)}
     try:
         exec(code, names)
@@ -64,6 +68,8 @@ def did(script: str, library: str = "") -> list[str]:
         ("trainer = Trainer(1)\ntrainer.train()\nother_trainer = Trainer(2)\nother_trainer.train()", [1, 2, "stopped"]),
         ("head = Trainer(1)\nhead.train()\nTrainer(2).train()", [1, 2, "stopped"]),
         ("train(1)\nscaler = StandardScaler().fit(did)\nmodel.train()", [1, "stopped"]),
+        ("def batch():\n  train(1)\n  train(2)\nfor row in range(3):\n  batch()", [1, "stopped"]),
+        ("def batch():\n  train(1)\n  train(2)\nwhile True:\n  batch()\nonce()", [1, "once", "stopped"]),
         ("trainer = Trainer(1)\nresult = trainer.train()\ndid.append('saved')", [1, "stopped"]),
         ("try:\n  train(1)\nfinally:\n  did.append('closed')\ntrain(2)", [1, "closed", 2, "stopped"]),
         ("if did:\n  train(1)\nelse:\n  train(2)\ndid.append('evaluated')", [2, "stopped"]),
@@ -89,6 +95,14 @@ def test_lines_of_errors_are_those_of_the_script():
     with pytest.raises(AttributeError) as error:
         exec(code, names_for(following, Stopped, lambda: True))
     assert [entry.lineno + 1 for entry in error.traceback[-2:]] == [4, 2]
+
+
+def test_what_must_come_first_stays_first():
+    """A docstring, and what is imported from the future, whatever trains below."""
+    source = """'''What it is.'''\nfrom __future__ import annotations\nloss.backward()\nloss.backward()\n"""
+    code, following = compiled(source, "train.py")
+    assert len(following) == 1
+    assert code.co_consts[0] == "What it is."
 
 
 TWICE = """
