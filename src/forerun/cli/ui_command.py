@@ -37,6 +37,8 @@ def ui(
     open_browser: Annotated[bool, typer.Option("--open", help="Open a browser window.")] = False,
 ) -> None:
     """Look instead of read: will it fit, which GPU, timeline, runs; in the browser, on this machine."""
+    if public and allow_scripts:
+        raise InvalidSettings("ui: --allow-scripts runs what is pasted, so not for anybody; found --public. Leave one.")
     try:
         from forerun.web.app import serve
         from forerun.web.pages import PageOptions
@@ -46,8 +48,6 @@ def ui(
         raise MissingExtra(
             f"ui: needs NiceGUI; importing {error.name} failed. Install it with: pip install 'forerun[ui]'."
         ) from error
-    if public and allow_scripts:
-        raise InvalidSettings("ui: --allow-scripts runs what is pasted, so not for anybody; found --public. Leave one.")
     print(f"http://{host}:{port}  (Ctrl-C ends it)", flush=True)  # whoever redirects the output waits for this line
     hosts = () if host in LOCAL else (host,)
     options = PageOptions(
