@@ -13,7 +13,7 @@ from forerun.experience import StepObservation
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, MeasuredTimes
 from forerun.forecasting.step_model import model_steps
-from forerun.hardware.catalogue import Device
+from forerun.hardware.catalogue import Device, under_cuda
 from forerun.records import Forecast
 from forerun.runs.registry import (
     load_recipe,
@@ -27,6 +27,7 @@ from forerun.settings.load import load_settings, settings_from
 from forerun.settings.plain import in_short
 from forerun.settings.schema import Settings
 from forerun.step.generic import GENERIC
+from forerun.step.library_versions import cuda_of
 from forerun.trace import Call
 from forerun.verify.recalibrate import with_experience
 
@@ -329,6 +330,7 @@ def describe_model(name: str, gpus: Sequence[str] = (), overrides: Sequence[str]
 
 def request_of(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
     """The question that checked settings ask of a device: workload, batch plan, and what is known of the run."""
+    device = under_cuda(device, cuda_of(settings.versions))
     if settings.workload in recipe_names() or trains_own_data(settings):
         experiment = open_experiment(settings, lengths_only=True)
         return ForecastRequest(

@@ -254,8 +254,16 @@ def device(name: str, cuda: str = "") -> Device:
         UnknownDevice: no such row, or several could be meant; the message lists them, or the nearest names.
         ValueError: `cuda` is no version such as "11.3".
     """
-    row = _row_of(name)
-    if not cuda or tuple(int(part) for part in cuda.split(".")[:2]) >= LAZY_SINCE:
+    return under_cuda(_row_of(name), cuda)
+
+
+def under_cuda(row: Device, cuda: str) -> Device:
+    """A device as programs see it that were built for a version of CUDA; an empty one is today's.
+
+    Raises:
+        ValueError: `cuda` is no version such as "11.3".
+    """
+    if row.kind != "cuda" or row.is_amd or not cuda or tuple(int(part) for part in cuda.split(".")[:2]) >= LAZY_SINCE:
         return row
     contexts = [
         c for c in _table()["eager_context"].values() if tuple(c["capability"]) <= (row.compute_capability or (0, 0))

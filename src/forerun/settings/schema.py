@@ -41,7 +41,7 @@ does not."""
 Repair = Literal["empty-texts", "missing-labels", "ragged-rows", "broken-lines", "encoding", "repeated-ids"]
 """Rows left out: `empty-texts`, `missing-labels`, `ragged-rows`, `broken-lines` (no JSON), `repeated-ids` (all but the
 first); `encoding` reads bytes that are not UTF-8 as Windows-1252."""
-Library = Literal["torch", "transformers", "peft", "trl"]
+Library = Literal["torch", "transformers", "peft", "trl", "cuda"]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,3}$")]
 CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""

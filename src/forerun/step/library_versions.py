@@ -6,7 +6,8 @@ Read in the released packages: transformers 4.42.4, 4.44.2, 4.45.2, 4.46.3, 4.47
 
 No torch is imported here, as the forecast reads what is said.
 
-Not covered: PyTorch's own changes, masks (a causal model without padding has none in any version read).
+Not covered: PyTorch's own changes but for the context of its CUDA, and masks (a causal model without padding has none
+in any version read).
 """
 
 from collections.abc import Mapping
@@ -43,6 +44,10 @@ NARROW_ADAPTERS_FROM = (0, 26)
 """trl/trainer/sft_trainer.py: up to 0.25.1 it calls peft's preparation, from 0.26.0 on it makes adapters bf16 alone."""
 NARROW_TUNERS_BEFORE = (0, 11)
 """trl/trainer/utils.py, peft_module_casting_to_bf16: adapters too in 0.8.6, not in 0.11.4."""
+LAZY_FROM = (1, 13)
+"""First PyTorch that loads kernels when they are needed (pytorch/pytorch#86509); every build before it is for CUDA 11.6
+or older."""
+CUDA_BEFORE_LAZY = "11.6"
 Preparation = Literal["none", "peft", "sft-trainer", "narrow-adapters"]
 """What becomes of a quantised model before training: nothing; all that is not packed fp32; that, and embeddings and
 head bf16 again; adapters bf16."""
@@ -92,6 +97,13 @@ def kbit_preparation(settings: Settings) -> Preparation:
     return "sft-trainer" if is_cast_back else "peft"
 
 
+def cuda_of(versions: Mapping[Library, str]) -> str:
+    """The version of CUDA that PyTorch was built for, as far as it decides the size of the context; empty: today's."""
+    torch = versions.get("torch")
+    is_old = torch is not None and number_of(torch) < LAZY_FROM
+    return versions.get("cuda", CUDA_BEFORE_LAZY if is_old else "")
+
+
 def version_warnings(settings: Settings) -> list[str]:
     """What of the stated versions is in the forecast, and what is not; none where none is stated."""
     warnings = []
@@ -99,8 +111,11 @@ def version_warnings(settings: Settings) -> list[str]:
         number = number_of(version)
         if name == "torch":
             warnings.append(
-                f"versions: kernels and allocator are those of today's PyTorch; nothing of {version} is modelled."
+                f"versions: kernels and allocator are those of today's PyTorch; of {version} only the size of the "
+                f"CUDA context is modelled."
             )
+        elif name == "cuda":
+            continue
         elif number < OLDEST[name]:
             oldest = ".".join(map(str, OLDEST[name]))
             warnings.append(f"versions: {name} before {oldest} was not read; {version} is taken as {oldest}.")

@@ -10,11 +10,13 @@ from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
 from forerun.step.library_versions import (
     copies_logits,
+    cuda_of,
     has_linear_experts,
     kbit_preparation,
     number_of,
     version_warnings,
 )
+from forerun.units import MIB
 from forerun.virtual.trace_step import trace_step
 
 SIZE, LENGTH, VOCABULARY = 4, 128, 30_000
@@ -50,6 +52,20 @@ def test_logits_are_copied_before_4_49():
 )
 def test_which_versions_copy(version, kind, answer):
     assert copies_logits({"transformers": version}, kind) is answer
+
+
+@pytest.mark.parametrize("versions", [{"cuda": "11.3"}, {"torch": "1.12.1"}, {"torch": "1.12", "cuda": "11.6"}])
+def test_the_context_holds_every_kernel_before_cuda_11_7(versions):
+    old, new = (forecast(LLAMA | {"versions": v}, "a100-40gb").memory for v in (versions, {"cuda": "12.8"}))
+    assert old.context_bytes == device("a100-40gb", "11.3").context_bytes.expected
+    assert old.device_bytes.expected - new.device_bytes.expected == old.context_bytes - new.context_bytes > 900 * MIB
+
+
+def test_a_torch_that_was_built_for_a_later_cuda_has_its_context():
+    assert cuda_of({"torch": "1.12", "cuda": "11.8"}) == "11.8"
+    assert cuda_of({"torch": "1.13.1"}) == ""
+    assert forecast(LLAMA | {"versions": {"torch": "2.4"}}, "a100-40gb").memory == forecast(LLAMA, "a100-40gb").memory
+    assert forecast(LLAMA | {"versions": {"cuda": "11.3"}}, "mi210").memory == forecast(LLAMA, "mi210").memory
 
 
 def test_adapters_are_fp32_from_peft_0_12_on():
