@@ -69,6 +69,31 @@ def test_rows_of_the_test_half_are_published_in_sums_only():
     assert not any(row_id in sums for row_id in test_ids)
 
 
+def flop_of_products(settings):
+    """FLOP of a row's step and GPU that no program gets around: the layers' weights, without embeddings and attention."""
+    config = model_config(settings.model.name, settings.model.config, settings.model.attention).get_text_config()
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    weights = (10 if getattr(config, "multi_query", False) else 12) * hidden**2
+    if getattr(config, "intermediate_size", None) and getattr(config, "num_key_value_heads", None):
+        narrow = hidden * config.num_key_value_heads // config.num_attention_heads
+        weights = 2 * hidden * (hidden + narrow) + 3 * hidden * config.intermediate_size
+    each = 4 if settings.adapter.kind != "none" else 6
+    batch = settings.batch
+    return each * weights * layers * batch.micro_batch_size * batch.gradient_accumulation_steps * batch.sequence_length
+
+
+PEAKS = {"tf32": "tfloat32", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def test_no_published_step_is_faster_than_its_card():
+    timed = [row for row in ROWS if row.program == "settings" and row.step_seconds]
+    assert len(timed) > 70
+    for row in timed:
+        settings = settings_from(row.settings["settings"])
+        peak = device(row.gpu).peak(PEAKS[settings.precision.split("-")[0]])
+        assert flop_of_products(settings) / row.step_seconds < peak, row.id
+
+
 def test_statistics():
     figures = summary(np.array([-0.1, 0.0, 0.2]))
     assert figures == {"rows": 3, "median": 0.1, "p90": pytest.approx(0.18), "p95": pytest.approx(0.19),

@@ -66,7 +66,9 @@ def as_asked(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
 
 def as_run(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
     """What the step of a program takes, with two simple estimates beside it."""
-    build = partial(PROGRAMS[row["program"]], **row["settings"])
+    build = partial(
+        PROGRAMS[row["program"]], **{name: value for name, value in row["settings"].items() if name != "cuda"}
+    )
     trace = trace_program(build, gpu, TRUTH.get(row["program"]))
     costs = PriorCosts(gpu, tf32=trace.tf32, world_size=trace.world_size)
     card, clock = replay_on_card(trace, gpu), replay_clock(trace, costs)
@@ -87,7 +89,7 @@ def as_run(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
 
 def forecast(row: dict[str, Any]) -> dict[str, Any]:
     """Peaks in bytes and seconds of a step, or what went wrong."""
-    start, gpu = time.perf_counter(), device(row["gpu"])
+    start, gpu = time.perf_counter(), device(row["gpu"], row["settings"].get("cuda", ""))
     if row["card_bytes"] is not None:
         gpu = gpu.model_copy(update={"memory_bytes": int(row["card_bytes"])})
     try:
