@@ -1,0 +1,70 @@
+"""What `forerun exec` finds in scripts that waste memory or time: the kind, its cost and the line."""
+
+from pathlib import Path
+
+import pytest
+from tests.exec_runs import run
+
+from forerun.forecasting.program import forecast_program
+from forerun.hardware.catalogue import device
+from forerun.virtual.cuda.launchers import parse_command
+
+SCRIPTS = Path(__file__).parent / "scripts"
+FLOAT_BYTES = 4
+
+
+@pytest.mark.parametrize(("fault", "unit"), [("grows", "bytes"), ("no-gradient", "bytes"), ("fp32-product", "seconds")])
+def test_faults_are_found_with_their_line(fault, unit):
+    (forecast,), result = run("faulty.py", fault, gpus=("a10",))
+    assert result.error == ""
+    assert [finding.kind for finding in forecast.findings] == [fault]
+    (finding,) = forecast.findings
+    assert getattr(finding, unit) > 0
+    if fault == "grows":
+        assert finding.bytes >= 64 * 512 * 2
+    if fault == "no-gradient":
+        assert finding.bytes == (512 * 512 + 512) * FLOAT_BYTES
+    assert finding.line.startswith("faulty.py:")
+
+
+def test_a_clean_script_has_no_finding():
+    (forecast,), _ = run("faulty.py", "none", gpus=("a10",))
+    assert forecast.findings == []
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("fault", "ranks", "line"),
+    [
+        ("host-sync", None, 44), ("waits-for-data", None, 61), ("attention-held", None, 40), ("logits-held", None, 68),
+        ("accumulation-not-divided", None, 68), ("missing-sampler", 4, 61),
+    ],
+)  # fmt: skip
+def test_waste_is_found_with_its_line(fault, ranks, line):
+    command = ["python", str(SCRIPTS / "wasteful.py"), fault]
+    (forecast,), result = forecast_program(parse_command(command, ranks), command, [device("a100-40gb")])
+    assert result.error == ""
+    assert [finding.kind for finding in forecast.findings] == [fault]
+    assert forecast.findings[0].line.startswith(f"wasteful.py:{line}")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("clean", "ranks"), [("none", None), ("accumulation", None), ("sampler", 4)])
+def test_a_clean_language_model_has_no_finding(clean, ranks):
+    command = ["python", str(SCRIPTS / "wasteful.py"), clean]
+    (forecast,), result = forecast_program(parse_command(command, ranks), command, [device("a100-40gb")])
+    assert result.error == ""
+    assert forecast.findings == []
+    steps = {"none": 160, "accumulation": 40, "sampler": 40}[clean]
+    assert (forecast.run.total_steps, forecast.run.steps_per_epoch) == (steps, steps // 2)
+
+
+def test_findings_of_a_wrapped_loop_name_the_programs_line():
+    pytest.importorskip("accelerate")
+    (forecast,), result = run("accelerated.py", gpus=("h100-80gb",))
+    assert (result.error, forecast.script.steps_seen) == ("", 3)
+    lines = {finding.kind: finding.line for finding in forecast.findings}
+    assert lines["fp32-product"] == "accelerated.py:15"
+    trace = result.session.recorder.trace
+    files = {line.partition(":")[0] for line in trace.lines.values()}
+    assert files == {"accelerated.py"}
