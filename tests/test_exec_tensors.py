@@ -175,3 +175,16 @@ def test_class_maps_of_square_images_are_no_attention_matrices():
         net.cuda()
         torch.softmax(net(torch.zeros(16, 3, 128, 128, device="cuda")), 1).sum().backward()
     assert find_held_tensors(gpu.trace, gpu.memory) == []
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 4, 96])
+def test_a_backward_convolution_does_twice_what_the_forward_one_does(groups, transposed):
+    """PyTorch's own counter has it 97 times as much with 96 groups."""
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    with forerun.virtual_cuda("a10") as gpu:
+        layer = kind(96, 96, 3, padding=1, groups=groups, bias=False, device="cuda")
+        layer(torch.zeros(2, 96, 16, 16, device="cuda", requires_grad=True)).sum().backward()
+    flops = {call.name.split(".")[1]: call.flops for call in gpu.trace.calls if "convolution" in call.name}
+    assert flops["convolution"] == 2 * 2 * 16**2 * 96 * 96 // groups * 9
+    assert flops["convolution_backward"] == 2 * flops["convolution"]

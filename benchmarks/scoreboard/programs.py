@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from benchmarks.vision.timm_import import import_timm
 from torch import Tensor, nn
 
+from forerun.models.library_import import import_library
 from forerun.step.quantization import lora_layers, quantize
 from forerun.virtual.placement import place
 
@@ -241,7 +241,7 @@ def image_training(*, model: str, batch: int, optimizer: str) -> Program:
 
     SGD with momentum is the default of timm's training script (`train.py`, `--opt sgd`).
     """
-    timm = import_timm()
+    timm = import_library("timm")
     network = timm.create_model(model, num_classes=1000).train()
     size = timm.get_pretrained_cfg(model).input_size[-1]
     parameters = network.parameters()

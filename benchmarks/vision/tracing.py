@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 from benchmarks.vision.split import VisionRow
-from benchmarks.vision.timm_import import import_timm
 from torch import nn
 
 from forerun.forecasting.any_step import trace_program
 from forerun.hardware.catalogue import device
+from forerun.models.library_import import import_library
 from forerun.trace import Trace
 
 CACHE = Path(os.environ.get("VISION_TRACES", Path(tempfile.gettempdir()) / "forerun-vision-traces"))
@@ -70,7 +70,7 @@ def program(row: VisionRow, micro_batch_size: int) -> Callable[[], tuple[nn.Modu
 
 def create(row: VisionRow) -> nn.Module:
     """The row's model in training mode, on the device that is the default."""
-    timm = import_timm()
+    timm = import_library("timm")
     timm.layers.set_fused_attn(False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,5 +82,5 @@ def create(row: VisionRow) -> nn.Module:
 
 def _takes_size(row: VisionRow) -> bool:
     """Whether the model is built for an image size that is not its default."""
-    config = import_timm().get_pretrained_cfg(row.model)
+    config = import_library("timm").get_pretrained_cfg(row.model)
     return bool(config and config.fixed_input_size and config.input_size[-1] != row.image_size)

@@ -89,7 +89,9 @@ def config_of(settings: Settings) -> Any:
         UnknownModel: no such architecture.
         InvalidSettings: the sequences are too long for it, or an override is no field of it.
     """
-    config = model_config(settings.model.name, settings.model.config, settings.model.attention)
+    config = model_config(
+        settings.model.name, settings.model.config, settings.model.attention, settings.media.image_size
+    )
     require_depth(settings, getattr(config, "num_hidden_layers", None) or 0)
     limit = None if settings.workload in WITHOUT_TOKENS else maximum_length(config)
     if limit is not None and settings.batch.sequence_length > limit:

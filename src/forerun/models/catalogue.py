@@ -17,6 +17,7 @@ from forerun.errors import InvalidSettings, UnknownModel, nearest
 from forerun.models.config_limits import require_buildable
 from forerun.models.guard import cause_of, guarded
 from forerun.models.hub_refusals import hub_remedy, pinned
+from forerun.models.image_libraries import image_config, library_of
 from forerun.models.layer_lists import lists_of_depth
 from forerun.models.rows import Architecture, is_folder, nearest_rows, row_of
 from forerun.models.rows import architecture as architecture
@@ -31,8 +32,10 @@ NO_SDPA = {"deberta-v2", "gemma2", "longformer"}
 """Model types whose attention has no `scaled_dot_product_attention` form in transformers."""
 
 
-def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any:
+def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_size: int | None = None) -> Any:
     """The Hugging Face configuration of a catalogue name, local directory or hub id, with `overrides` applied.
+
+    `image_size` (pixels of a side) is for models of timm and torchvision that are built for one size.
 
     Raises:
         UnknownModel: none of the three.
@@ -46,6 +49,8 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str) -> Any
         config = AutoConfig.for_model(row.model_type, **row.fields)
     elif is_folder(name) and (Path(name) / "config.json").exists():
         config = _from_folder(Path(name))
+    elif library_of(name):
+        config = image_config(name, image_size)
     else:
         config = _from_hub(name)
     field_names = set(config.to_dict()) | {"num_labels", "rope_theta"}
@@ -123,6 +128,10 @@ def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, 
     """The configuration made anew with `overrides`, so that what follows from a field (a head's size) follows it."""
     if isinstance(origin, Architecture):
         stated = {"model_type": origin.model_type, **origin.fields}
+    elif library_of(origin):  # nothing of these follows from another field; a timm configuration drops what it is told
+        for field, value in overrides.items():
+            setattr(config, field, value)
+        return config
     else:
         identity, revision = (origin, None) if is_folder(origin) else pinned(origin)
         stated, _ = type(config).get_config_dict(  # it was read a moment ago

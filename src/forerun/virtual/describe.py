@@ -123,6 +123,13 @@ def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
         return PRODUCTS_FORWARD * 2 * _pairs_of_tokens(args[0], args[3], args[5])
     if packet is aten._flash_attention_backward and args[6] is not None:
         return PRODUCTS_BACKWARD * 2 * _pairs_of_tokens(args[1], args[6], args[8])
+    if packet is aten.convolution_backward:
+        # torch/utils/flop_counter.py (2.13) counts the gradient of a grouped weight as if there were one group
+        gradient, image, weight, _, stride, padding, dilation, is_transposed, _, _, mask = args
+        forward = flop_registry[aten.convolution]
+        return sum(mask[:2]) * int(
+            forward(image, weight, None, stride, padding, dilation, is_transposed, out_val=gradient)
+        )
     if packet not in flop_registry:
         return 0
     # torch/utils/flop_counter.py (2.13) takes the dtype of `addmm.dtype` and `mm.dtype` for the shape of the result
