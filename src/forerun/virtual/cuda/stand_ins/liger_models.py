@@ -89,7 +89,8 @@ def _forward_with_loss(
             loss = self.loss_function(
                 logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=num_items_in_batch
             )
-    return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=outputs.past_key_values)
+    past = outputs.past_key_values  # transformers 5.24 takes this name and calls it `cache`
+    return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)  # type: ignore[call-arg]
 
 
 def _applier(kind: str) -> Callable[..., None]:
