@@ -6,20 +6,21 @@ needs to be used later is written into the run's folder before the first step (`
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from forerun.data.token_data import TokenData
+from forerun.data.sided_tokens import SidedData
+from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.own.classification import open_classification, scores_of_labels
 from forerun.own.embedding import RETRIEVAL_SCORES, open_embedding
 from forerun.own.facts import ASSETS, write_assets
 from forerun.own.language import open_language
-from forerun.own.masked import open_masked
-from forerun.own.onnx_export import EXPORTED, write_onnx
+from forerun.own.masked import HiddenSamples, MaskedData, open_masked
+from forerun.own.onnx_export import write_onnx
 from forerun.own.parts import OwnParts, read_parts
 from forerun.own.preference import PREFERENCE_SCORES, open_preference
 from forerun.own.rewriting import open_rewriting
@@ -100,7 +101,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         baselines=lambda answers: _with_notes(task.baselines(answers), parts),
         criteria=criteria_of_task(score, is_higher_better=task.scores[score]),
         save_assets=lambda folder: write_assets(folder, task.facts, task.tokenizer, full),
-        write_onnx=_onnx_writer(task),
+        write_onnx=lambda step, folder: write_onnx(step, task.facts, _asked_samples(task), folder),
         trivial=task.trivial,
         best_by=task.best_by(metric),
         before=partial(_before, task, full),
@@ -120,12 +121,17 @@ def _scores(settings: Settings) -> dict[str, bool]:
     return SCORES[settings.workload]
 
 
-def _onnx_writer(task: Task) -> Callable[[TrainingStep, Path], float] | None:
-    """What writes the model for ONNX Runtime; None where no exporter is for the task."""
-    if task.facts.workload not in EXPORTED or not isinstance(task.data, TokenData):
-        return None
-    samples = task.data.samples
-    return lambda step, folder: write_onnx(step, task.facts, samples, folder)
+def _asked_samples(task: Task) -> Sequence[TokenSample]:
+    """Training samples as the model is asked them: with words hidden, and of several texts the first."""
+    match task.data:
+        case TokenData():
+            return task.data.samples
+        case MaskedData():
+            return HiddenSamples(task.data.inner.samples, task.data.masking)  # type: ignore[arg-type]
+        case SidedData():
+            return next(iter(task.data.sides.values()))
+        case _:
+            raise AssertionError(f"no samples are known of {type(task.data).__name__}")
 
 
 def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) -> None:
