@@ -101,7 +101,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         baselines=lambda answers: _with_notes(task.baselines(answers), parts),
         criteria=criteria_of_task(score, is_higher_better=task.scores[score]),
         save_assets=lambda folder: write_assets(folder, task.facts, task.tokenizer, full),
-        write_onnx=lambda step, folder: write_onnx(step, task.facts, _asked_samples(task), folder),
+        write_onnx=lambda step, folder: write_onnx(step, task.facts, _onnx_samples(task), folder),
         trivial=task.trivial,
         best_by=task.best_by(metric),
         before=partial(_before, task, full),
@@ -121,7 +121,7 @@ def _scores(settings: Settings) -> dict[str, bool]:
     return SCORES[settings.workload]
 
 
-def _asked_samples(task: Task) -> Sequence[TokenSample]:
+def _onnx_samples(task: Task) -> Sequence[TokenSample]:
     """Training samples as the model is asked them: with words hidden, and of several texts the first."""
     match task.data:
         case TokenData():

@@ -109,8 +109,8 @@ def _inputs(samples: Sequence[TokenSample], facts: TaskFacts) -> dict[str, Tenso
         "token_type_ids": padded([() if sample.types is None else sample.types for sample in samples], length, 0),
     }
     if facts.workload == "seq2seq-lm":
-        asked = [[facts.start_id, *sample.token_labels[:-1]] for sample in samples]
-        rows["decoder_input_ids"] = padded(asked, max(SMALLEST_LENGTH, *map(len, asked)), facts.pad_id)  # type: ignore[arg-type]
+        starts = [[facts.start_id, *sample.token_labels[:-1]] for sample in samples]
+        rows["decoder_input_ids"] = padded(starts, max(SMALLEST_LENGTH, *map(len, starts)), facts.pad_id)  # type: ignore[arg-type]
     return {name: rows[name] for name in input_names(facts)}
 
 
