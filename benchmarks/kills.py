@@ -2,7 +2,8 @@
 
     python -m benchmarks.kills --kills 100 --seed 1        # 15 minutes on two cores
 
-Each task is a tiny run: the shipped recipes, each kind of own data, and two gloo ranks (DDP, and FSDP whose ranks each
+Each task is a tiny run: the shipped recipes, each kind of own data in JSON lines, the other formats of rows and of
+files that own data may have, and two gloo ranks (DDP, and FSDP whose ranks each
 write their part). A run that nobody killed gives the time, the weights and the losses. Then the same run is killed at a
 moment drawn evenly from that time (reading and tokenising, training, saving and evaluation are all in it), started
 again, killed again, up to `KILLS_A_RUN` times, and run to its end. It must end with the same weights to the bit, and
@@ -41,6 +42,7 @@ from forerun.settings.load import settings_from
 from forerun.train.checkpoint_files import TEMPORARY, checkpoints, manifest_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from own_formats import FORMATS, write_format  # noqa: E402
 from own_sets import SETS, write_set  # noqa: E402
 from train_driver import training as training_of_ranks  # noqa: E402
 
@@ -120,6 +122,11 @@ def recipe_settings(name: str, folder: Path) -> Any:
 def own_settings(kind: str, folder: Path) -> Any:
     """Small settings on a kind of own data, which is written where it is not there yet."""
     return write_set(folder / "data", kind, rows=120, checkpoints={"every_steps": 2, "keep_last": 2})
+
+
+def format_settings(name: str, folder: Path) -> Any:
+    """Small settings on own data in a format, which are written where they are not there yet."""
+    return write_format(folder / "data", name, rows=120, checkpoints={"every_steps": 2, "keep_last": 2})
 
 
 def train_one(settings_of: Callable[[Path], Any], folder: Path, rank: int) -> None:
@@ -287,6 +294,7 @@ def tasks() -> list[tuple[str, Train, int]]:
         *((f"ranks: {kind}", partial(train_ranks, kind), 2) for kind in RANKS),
         *((f"recipe: {name}", partial(train_one, partial(recipe_settings, name)), 1) for name in RECIPES),
         *((f"own data: {kind}", partial(train_one, partial(own_settings, kind)), 1) for kind in SETS),
+        *((f"own format: {name}", partial(train_one, partial(format_settings, name)), 1) for name in FORMATS),
     ]
 
 

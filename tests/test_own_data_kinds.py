@@ -17,6 +17,7 @@ from forerun.runs.registry import open_experiment
 from forerun.runs.run import start_training
 from forerun.settings.load import load_settings
 from own_driver import weights_hash
+from own_formats import FORMATS, write_format
 from own_sets import write_set
 
 DRIVER = Path(__file__).with_name("own_rank_driver.py")
@@ -101,3 +102,16 @@ def test_two_ranks_do_what_one_does(tmp_path, run_yaml, kind):
     assert report["from"] == 2
     assert report["first"] + report["rest"][1:] == report["whole"]
     assert report["rest"][0] == report["whole"][2]
+
+
+@pytest.mark.parametrize("name", [name for name, (*_, change, _) in FORMATS.items() if change is dict])
+def test_the_same_rows_in_another_file_are_the_same_samples(tmp_path, name):
+    if name in ("Parquet", "Arrow folder"):
+        pytest.importorskip("datasets")  # brings pyarrow
+    lines = open_experiment(write_set(tmp_path / "lines", FORMATS[name][0], rows=40))
+    other = open_experiment(write_format(tmp_path / "other", name, rows=40))
+    steps = lines.data.epoch_steps(0)
+    assert [list(map(list, step)) for step in other.data.epoch_steps(0)] == [list(map(list, step)) for step in steps]
+    for batch in steps[0]:
+        batches = [experiment.data.collate(batch) for experiment in (lines, other)]
+        assert all(torch.equal(batches[0][key], batches[1][key]) for key in batches[0])
