@@ -19,9 +19,7 @@ def learn_byte_pairs(
     occurs less than `minimum_count` times is not merged.
     """
     tokenizer = Tokenizer(models.BPE())
-    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pieces is None)
-    cut = None if pieces is None else pre_tokenizers.Split(Regex(pieces), "isolated")
-    tokenizer.pre_tokenizer = by_bytes if cut is None else pre_tokenizers.Sequence([cut, by_bytes])  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = by_words(pieces)  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
@@ -32,3 +30,13 @@ def learn_byte_pairs(
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def by_words(pieces: str | None) -> pre_tokenizers.PreTokenizer:
+    """What cuts a text into the bytes of what `pieces` matches, without one of GPT-2's words."""
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pieces is None)
+    return (
+        by_bytes
+        if pieces is None
+        else pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pieces), "isolated"), by_bytes])
+    )

@@ -31,7 +31,7 @@ from forerun.own.scoring import held_out_data
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, watched
 from forerun.own.token_scores import SHOWN_TEXTS, TOKEN_SCORES, Untrained, judge_tokens, score_tokens
-from forerun.own.tokens import PLAIN_TEMPLATE, in_batches, plain_ids, tokenizer_of
+from forerun.own.tokens import PLAIN_TEMPLATE, in_batches, plain_encoder, plain_ids, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
@@ -177,8 +177,9 @@ class TextEncoder:
             yield TokenSample(part)  # type: ignore[arg-type]
 
     def _documents(self, texts: Iterable[str]) -> Iterator[Ids]:
-        for ids in plain_ids(self.tokenizer, texts):
-            yield np.asarray([self.start_id, *ids, *self.end_ids], dtype=np.int32)
+        start, end = np.asarray([self.start_id], np.int32), np.asarray(self.end_ids, np.int32)
+        for ids in plain_ids(plain_encoder(self.tokenizer), texts):
+            yield np.concatenate([start, ids, end])
 
 
 class ChatEncoder:
@@ -210,11 +211,11 @@ class ChatEncoder:
 
     def whole_samples(self, rows: Iterable[tuple[ChatRow, int]]) -> Iterator[TokenSample]:
         """Chats with the message from which on their answers are learned; many are tokenised at once."""
-        texts = ((row, self._texts(row, first)) for row, first in rows)
+        texts, encode = ((row, self._texts(row, first)) for row, first in rows), plain_encoder(self.tokenizer)
         for part in in_batches(texts, lambda both: sum(map(len, both[1]))):
-            ids = plain_ids(self.tokenizer, (text for _, own in part for text in own if text))
+            ids = plain_ids(encode, (text for _, own in part for text in own if text))
             for row, own in part:
-                yield self._sample(row, [next(ids) if text else [] for text in own])
+                yield self._sample(row, [next(ids).tolist() if text else [] for text in own])
 
     def sample(self, row: ChatRow, first: int = 0) -> TokenSample:
         """One chat; the loss is that of its answers from message `first` on."""

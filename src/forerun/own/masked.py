@@ -25,7 +25,7 @@ from forerun.own.scoring import held_out_data
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, watched
 from forerun.own.token_scores import SHOWN_TEXTS, TOKEN_SCORES, TokenScores, Untrained, judge_tokens, score_tokens
-from forerun.own.tokens import around_texts, plain_ids, tokenizer_of
+from forerun.own.tokens import around_texts, plain_encoder, plain_ids, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.runs.recipe import Judgement
 from forerun.settings.schema import Settings
@@ -184,7 +184,7 @@ def masked_rows(rows: StoredRows, tokenizer: Any, facts: TaskFacts) -> StoredSam
     room = facts.sequence_length - len(start) - len(end)
 
     def samples(_: object) -> Iterator[TokenSample]:
-        for ids in plain_ids(tokenizer, (row.text for row in rows)):
+        for ids in plain_ids(plain_encoder(tokenizer), (row.text for row in rows)):
             for first in range(0, len(ids), room):
                 yield TokenSample(np.asarray([*start, *ids[first : first + room], *end], np.int32))  # type: ignore[arg-type]
 

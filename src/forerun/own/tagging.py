@@ -23,7 +23,7 @@ from forerun.own.parts import OwnParts
 from forerun.own.scoring import answers, held_out_data
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
-from forerun.own.tokens import around_texts, in_batches, plain_ids, tokenizer_of
+from forerun.own.tokens import around_texts, in_batches, plain_encoder, plain_ids, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
@@ -83,12 +83,12 @@ def tagged_samples(rows: StoredRows, facts: TaskFacts, tokenizer: Any) -> Stored
     """Samples of a part, on disk; many rows are tokenised at once."""
 
     def samples(_: object) -> Iterator[TokenSample]:
-        around = around_texts(tokenizer)
+        around, encode = around_texts(tokenizer), plain_encoder(tokenizer)
         for part in in_batches(rows, lambda row: sum(map(len, row.words))):
             words = [word if place == 0 else f" {word}" for row in part for place, word in enumerate(row.words)]
-            ids = plain_ids(tokenizer, words)
+            ids = plain_ids(encode, words)
             for row in part:
-                own = [next(ids) or [unknown_id(tokenizer)] for _ in row.words]
+                own = [next(ids).tolist() or [unknown_id(tokenizer)] for _ in row.words]
                 yield _labelled_words(row, own, facts, around)
 
     return stored_samples(rows, tokenizer, {"task": facts.model_dump(mode="json")}, samples)[0][""]

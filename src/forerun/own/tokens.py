@@ -4,12 +4,15 @@ A learned tokenizer is one of transformers: `<pad>`, `<s>`, `</s>`, `<mask>` and
 where the model's configuration does not name others. Encoders get `<s> text </s>`, and a second text with its `</s>`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.data.chat_tokens import PIECES, SPARE
+from forerun.data.word_ids import Ids, WordIds, is_word_by_word
 from forerun.errors import InvalidSettings, MissingExtra, UnknownModel
 from forerun.models.build import config_of
 from forerun.models.first_weights import first_weights, is_from_scratch
@@ -34,6 +37,7 @@ MINIMUM_COUNT = 2
 TEXTS_AT_ONCE, LETTERS_AT_ONCE = 4096, 2**22
 GENERATING = ("causal-lm", "seq2seq-lm", "preference")
 T = TypeVar("T")
+Encode = Callable[[Sequence[str]], list[Ids]]
 
 
 def tokenizer_of(
@@ -108,6 +112,9 @@ def encoded(
     tokenizer: Any, texts: Iterable[tuple[str, str | None]], sequence_length: int, *, are_pairs: bool = False
 ) -> Iterator[Mapping[str, Any]]:
     """Ids and types of each text, or pair of texts, with special tokens, cut to `sequence_length`."""
+    if not are_pairs and is_word_by_word(tokenizer):
+        yield from _words_encoded(tokenizer, (text for text, _ in texts), sequence_length)
+        return
     for part in in_batches(texts, lambda both: len(both[0]) + len(both[1] or "")):
         batch = tokenizer(
             [text for text, _ in part], [pair or "" for _, pair in part] if are_pairs else None, truncation=True,
@@ -117,13 +124,32 @@ def encoded(
             yield {"input_ids": ids, "token_type_ids": types}
 
 
-def plain_ids(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
-    """Ids of each text without special tokens around."""
-    for part in in_batches(texts, len):
+def _words_encoded(tokenizer: Any, texts: Iterable[str], sequence_length: int) -> Iterator[Mapping[str, Any]]:
+    before, after = around_texts(tokenizer)
+    room = sequence_length - len(before) - len(after)
+    for ids in plain_ids(plain_encoder(tokenizer), texts):
+        whole = [*before, *ids[:room].tolist(), *after]
+        yield {"input_ids": whole, "token_type_ids": [0] * len(whole)}
+
+
+def plain_encoder(tokenizer: Any) -> Encode:
+    """What gives the ids of texts without special tokens around; it remembers the words of a learned tokenizer."""
+    if is_word_by_word(tokenizer):
+        return WordIds(tokenizer)
+
+    def encode(texts: Sequence[str]) -> list[Ids]:
         batch = tokenizer(
-            part, add_special_tokens=False, verbose=False, return_attention_mask=False, return_token_type_ids=False
+            texts, add_special_tokens=False, verbose=False, return_attention_mask=False, return_token_type_ids=False
         )
-        yield from batch["input_ids"]
+        return [np.asarray(ids, np.int32) for ids in batch["input_ids"]]
+
+    return encode
+
+
+def plain_ids(encode: Encode, texts: Iterable[str]) -> Iterator[Ids]:
+    """Ids of each text, many of them encoded at once."""
+    for part in in_batches(texts, len):
+        yield from encode(part)
 
 
 def in_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
