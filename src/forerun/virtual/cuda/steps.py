@@ -104,8 +104,8 @@ class StepWatcher:
     """Parameters that the last step should have updated and that had no gradient."""
     step_line: str = ""
     """File and line that stepped the optimizer last."""
-    _anchor: int | None = None
-    """Identity of the optimizer that ends a step."""
+    _anchor: weakref.ref[torch.optim.Optimizer] | None = None
+    """The optimizer that ends a step. Another one may have its identity once it is gone."""
     _anchored: frozenset[int] = frozenset()
     """Identities of its parameters."""
     _made_after: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = field(
@@ -223,14 +223,17 @@ class StepWatcher:
 
     def _ends_steps(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether it is the optimizer that was stepped first, or one of its parameters that was made since its step."""
-        if id(optimizer) != self._anchor:
+        if not self._is_anchor(optimizer):
             updated = frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
             is_heir = updated == self._anchored and self._made_after.get(optimizer, 0) == len(self.spans) > 0
             if self._anchor is not None and not is_heir and not self._is_over():
                 return False
-            self._anchor, self._anchored = id(optimizer), updated
+            self._anchor, self._anchored = weakref.ref(optimizer), updated
         self._foreign_steps = 0
         return True
+
+    def _is_anchor(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self._anchor is not None and self._anchor() is optimizer
 
     def _is_over(self) -> bool:
         """Whether others have stepped so often that the loop must be over; then the next one has begun."""
@@ -329,7 +332,7 @@ class StepWatcher:
         trace.trainable_parameters = sum(parameter.numel() for parameter in placed if parameter.requires_grad)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if id(optimizer) == self._anchor and not self.is_announced:
+        if self._is_anchor(optimizer) and not self.is_announced:
             self.end_step()
             if self._is_enough():
                 raise ProgramStopped
