@@ -206,7 +206,21 @@ def test_generation_takes_as_long_as_its_tokens():
     assert seconds(None) == pytest.approx(forty)
     assert seconds(0) < ten / 5
     assert seconds(10, prompts=16) - seconds(0) == pytest.approx(2 * (ten - seconds(0)))
-    assert seconds(10, longest=8) < ten
+
+
+@pytest.mark.medium
+def test_long_prompts_take_longer_to_generate_from():
+    """Where reading them is work: a small model on a large card only issues kernels, whatever their length."""
+    batch = {"micro_batch_size": 32, "sequence_length": 2048}
+    sections = {"model": {"name": "smollm2-135m"}, "batch": batch, "evaluation": {"examples": 0, "new_tokens": 10}}
+    settings = settings_from({**BASE, "precision": "fp16-mixed", **sections})
+    request = request_of(settings, find_device("t4"), None)
+
+    def seconds(longest):
+        times = MeasuredTimes(final_evaluation_examples=1, generated=Generated(((32, 10),), None, longest))
+        return make_forecast(replace(request, times=times)).run.phases.evaluation_seconds
+
+    assert seconds(8) < 0.5 * seconds(None)
 
 
 def test_variants_on_the_cpu_time_what_they_share_once(monkeypatch):
