@@ -31,6 +31,16 @@ def test_a_model_of_the_hub_has_the_catalogues_configuration():
     assert any("that of the catalogue" in line and line.startswith("test_exec_weights.py:") for line in gpu.assumed)
 
 
+@pytest.mark.parametrize("names", [("resolve_revision",), ("cached_files", "resolve_revision")])
+def test_releases_of_transformers_without_some_of_its_functions_are_followed(monkeypatch, names):
+    """5.17 has no `resolve_revision`, 4.48 has neither."""
+    for name in names:
+        monkeypatch.delattr(f"transformers.utils.hub.{name}")
+    with forerun.virtual_cuda("t4") as gpu:
+        AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **TINY)).cuda()
+    assert gpu.memory.peak_allocated_bytes > 0
+
+
 def test_seven_billion_parameters_need_no_memory():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with forerun.virtual_cuda("h100-80gb") as gpu:

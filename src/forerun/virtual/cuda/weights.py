@@ -78,8 +78,12 @@ class HubModels:
         self._was_offline: bool | None = None
 
     def answer_downloads(self, hub: ModuleType) -> Callable[[], None]:
-        """Put this in the place of transformers' downloads; returns what undoes it."""
-        cached_files, resolve_revision = hub.cached_files, hub.resolve_revision
+        """Put this in the place of transformers' downloads; returns what undoes it.
+
+        A release before 4.50 has no `cached_files`, and its downloads are left alone; many have no `resolve_revision`.
+        """
+        cached_files: Any = getattr(hub, "cached_files", None)
+        resolve_revision: Any = getattr(hub, "resolve_revision", None)
 
         def answer(path_or_repo_id: Any, filenames: list[str], **options: Any) -> list[str] | None:
             return self._files(cached_files, str(path_or_repo_id), filenames, options)
@@ -88,12 +92,13 @@ class HubModels:
             self._is_offline()
             return resolve_revision(*args, **kwargs)
 
-        swap_everywhere(cached_files, answer)
-        swap_everywhere(resolve_revision, resolve)
+        swaps = [(old, new) for old, new in ((cached_files, answer), (resolve_revision, resolve)) if old is not None]
+        for old, new in swaps:
+            swap_everywhere(old, new)
 
         def undo() -> None:
-            swap_everywhere(answer, cached_files)
-            swap_everywhere(resolve, resolve_revision)
+            for old, new in swaps:
+                swap_everywhere(new, old)
 
         return undo
 
