@@ -31,13 +31,15 @@ def test_a_model_of_the_hub_has_the_catalogues_configuration():
     assert any("that of the catalogue" in line and line.startswith("test_exec_weights.py:") for line in gpu.assumed)
 
 
-@pytest.mark.parametrize("names", [("resolve_revision",), ("cached_files", "resolve_revision")])
+@pytest.mark.parametrize("names", [("hub.resolve_revision",), ("hub.cached_files", "import_utils.is_fake_tensor")])
 def test_releases_of_transformers_without_some_of_its_functions_are_followed(monkeypatch, names):
-    """5.17 has no `resolve_revision`, 4.48 has neither."""
+    """5.17 has no `resolve_revision`, 4.48 has none of the three."""
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **TINY))
     for name in names:
-        monkeypatch.delattr(f"transformers.utils.hub.{name}")
+        monkeypatch.delattr(f"transformers.utils.{name}")
     with forerun.virtual_cuda("t4") as gpu:
-        AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **TINY)).cuda()
+        model.cuda()
+        torch.nn.Linear(2, 2, device="cuda")(torch.zeros(1, 2, device="cuda"))
     assert gpu.memory.peak_allocated_bytes > 0
 
 
