@@ -197,8 +197,8 @@ def _waits_for_data(watcher: StepWatcher, step_seconds: float) -> ProgramFinding
         return None
     whose = f"by {slowest.worker_count} workers" if slowest.worker_count else "without workers (num_workers=0)"
     text = (
-        f"The {len(fetched)} batches of a step take {format_seconds(making)} to make on this machine {whose}, and the "
-        f"device needs {format_seconds(step_seconds)} for them: it waits about {format_seconds(wait)}, which is not in "
-        "the forecast."
+        f"Making the batches of a step ({len(fetched)}) takes {format_seconds(making)} on this machine {whose}, and "
+        f"the device needs {format_seconds(step_seconds)} for them: it waits about {format_seconds(wait)}, which is "
+        "not in the forecast."
     )
     return ProgramFinding(kind="waits-for-data", line=slowest.line, seconds=wait, text=text)

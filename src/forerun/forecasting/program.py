@@ -25,7 +25,16 @@ from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.live_card import CardMemory, clock_of
 from forerun.forecasting.made_with import made_with
-from forerun.forecasting.program_run import EarlierLoop, earlier_loops, loop_warnings, mean_seconds, whole_run
+from forerun.forecasting.program_run import (
+    EarlierLoop,
+    LoopRestTime,
+    earlier_loops,
+    loop_warnings,
+    mean_seconds,
+    not_modelled,
+    rest_times,
+    whole_run,
+)
 from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
@@ -51,7 +60,6 @@ from forerun.virtual.cuda.steps import StepWatcher
 
 MOST_ASSUMED = 50
 """Assumptions that are listed; the rest are counted."""
-WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
 
 
 class ScriptReport(Record):
@@ -111,6 +119,8 @@ class ProgramForecast(Forecast):
     """Where several were asked for: each of them; the forecast is that of the one that needs most memory."""
     earlier_loops: list[EarlierLoop] = []
     """Training loops before the one whose step is forecast."""
+    rests: list[LoopRestTime] = []
+    """What the program does after each pass of its loops, beside the steps."""
     out_of_memory: OutOfMemoryPoint | None = None
 
 
@@ -225,6 +235,7 @@ def forecast_run(
     if total_steps is not None:
         stated = ProgramLength(total_steps, "--total-steps")
         length = stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source)
+    rests = rest_times(trace, watcher.between.rests, length, costs, mean_seconds(steps))
     text = " ".join(command)
     return ProgramForecast(
         settings_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
@@ -239,10 +250,11 @@ def forecast_run(
         run=whole_run(
             steps, length, watcher, trace, device,
             costs=costs, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
-            compile_seconds=_compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier,
+            compile_seconds=_compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier, rests=rests,
         ),
-        warnings=_warnings(run, device, costs, length, bool(steps)) + loop_warnings(earlier, watcher, run.unreached),
-        not_modelled=_not_modelled(run, costs),
+        warnings=_warnings(run, device, costs, length, bool(steps))
+        + loop_warnings(earlier, run, rests),
+        not_modelled=not_modelled(run, costs),
         detail=ForecastDetail(device_name=device.name, versions=made_with()),
         script=ScriptReport(
             command=text,
@@ -260,12 +272,8 @@ def forecast_run(
         findings=find_faults(trace, watcher, device, memory.memory, mean_seconds(steps)),
         collectives=count_collectives(last_step(trace, watcher)),
         earlier_loops=earlier,
-        out_of_memory=None if run.out_of_memory is None else OutOfMemoryPoint(
-            line=run.out_of_memory.line,
-            tried_bytes=run.out_of_memory.tried_bytes,
-            allocated_bytes=run.out_of_memory.allocated_bytes,
-            alive=_alive(run),
-        ),
+        rests=rests,
+        out_of_memory=_out_of_memory(run),
     )  # fmt: skip
 
 
@@ -370,16 +378,11 @@ def _of_compiling(run: ProgramRun, device: Device) -> list[str]:
     return warnings
 
 
-def _not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
-    listed = ["time that the GPU waits for data"]
-    if run.watcher.program_length is None or not run.watcher.program_length.evaluation_batches:
-        listed.append("evaluation and generation between steps")
-    if not costs.knows_ranks:
-        listed.append("time of communication between ranks: the links of such a GPU are not known")
-    step = last_step(run.session.recorder.trace, run.watcher)
-    if any(row.name in ("send", "recv_") for row in count_collectives(step)):
-        listed.append(WAITS_FOR_STAGES)
-    return listed
+def _out_of_memory(run: ProgramRun) -> OutOfMemoryPoint | None:
+    report = run.out_of_memory
+    return None if report is None else OutOfMemoryPoint(
+        line=report.line, tried_bytes=report.tried_bytes, allocated_bytes=report.allocated_bytes, alive=_alive(run)
+    )  # fmt: skip
 
 
 def _alive(run: ProgramRun) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """The whole run of a program: its steps, and what its trainer would do between them.
 
-The program was stopped after few steps, so evaluations and checkpoints that it says it will make are priced by what was
-seen: an evaluated batch takes a training step's forward pass, a checkpoint writes the trained parameters and the
-optimizer's state.
+The program was stopped after few steps. What its loops do after each pass was seen once. Evaluations and checkpoints
+that a trainer of a library announces are priced by what was seen: an evaluated batch takes a training step's forward
+pass, a checkpoint writes the trained parameters and the optimizer's state.
 """
 
 import statistics
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
+from forerun.forecasting.collectives import count_collectives
 from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.hardware.catalogue import Device
@@ -17,9 +18,50 @@ from forerun.records import MemoryBreakdown, Record, RunForecast, RunPhases
 from forerun.trace import Trace
 from forerun.units import format_seconds
 from forerun.virtual.cuda.length import ProgramLength
+from forerun.virtual.cuda.loop_rests import LoopRest
+from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.steps import StepWatcher
 
 HOUR = 3600.0
+WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
+LEAST_TOLD_SECONDS = 1e-3
+"""Of all rests of a loop in the run."""
+
+
+class LoopRestTime(Record):
+    """What the program does after each pass of one of its loops, beside the steps: evaluation, rollouts, saving."""
+
+    line: str
+    """File and line of the loop."""
+    seconds: float
+    """Of one rest on the device and its host."""
+    times: int
+    """In the whole run."""
+    saved_bytes: int
+    """Of checkpoints that are written in one."""
+
+
+def rest_times(
+    trace: Trace, rests: Sequence[LoopRest], length: ProgramLength | None, costs: PriorCosts, step_seconds: float
+) -> list[LoopRestTime]:
+    """The rests of a training loop of a known length, whose step takes `step_seconds`."""
+    if length is None:
+        return []
+    passes = dict(length.loops)
+    rows = []
+    for rest in rests:
+        seconds = replay_clock(trace.part(rest.begin, rest.end), costs).seconds - rest.has_step * step_seconds
+        times = max(1, length.steps // max(1, passes.get(rest.line, length.steps)))
+        rows.append(
+            LoopRestTime(
+                line=rest.line, seconds=max(0.0, seconds) / rest.seen_share, times=times, saved_bytes=rest.saved_bytes
+            )
+        )
+    return rows
+
+
+def _rests_seconds(rests: Sequence[LoopRestTime]) -> float:
+    return sum(rest.times * rest.seconds for rest in rests)
 
 
 class EarlierLoop(Record):
@@ -32,27 +74,38 @@ class EarlierLoop(Record):
     """Of the whole loop; those seen where nobody says how many."""
     is_length_known: bool
     step_seconds: float
+    rests: list[LoopRestTime] = []
+    """What comes after each pass of its loops."""
 
 
 def earlier_loops(trace: Trace, watcher: StepWatcher, costs: PriorCosts) -> list[EarlierLoop]:
     """The training loops before the last one, at the mean of their warm steps."""
-    return [
-        EarlierLoop(
-            line=loop.line,
-            steps_seen=len(loop.spans),
-            steps=len(loop.spans) if loop.length is None else loop.length.steps,
-            is_length_known=loop.length is not None,
-            step_seconds=mean_seconds(
-                [replay_clock(trace.part(span.begin, span.end), costs) for span in loop.spans[loop.warm_from :]]
-            ),
+    rows = []
+    for loop in watcher.earlier:
+        warm = [replay_clock(trace.part(span.begin, span.end), costs) for span in loop.spans[loop.warm_from :]]
+        seconds = mean_seconds(warm)
+        rows.append(
+            EarlierLoop(
+                line=loop.line,
+                steps_seen=len(loop.spans),
+                steps=len(loop.spans) if loop.length is None else loop.length.steps,
+                is_length_known=loop.length is not None,
+                step_seconds=seconds,
+                rests=rest_times(trace, loop.rests, loop.length, costs, seconds),
+            )
         )
-        for loop in watcher.earlier
+    return rows
+
+
+def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequence[LoopRestTime] = ()) -> list[str]:
+    """What the forecast is of where a program has several loops."""
+    watcher = run.watcher
+    texts = [
+        f"After each pass of the loop at {rest.line} ({rest.times:,} in the run) the program takes "
+        f"{format_seconds(rest.seconds)} for evaluation and the like."
+        for rest in rests
+        if rest.times * rest.seconds > LEAST_TOLD_SECONDS
     ]
-
-
-def loop_warnings(earlier: Sequence[EarlierLoop], watcher: StepWatcher, unreached: str) -> list[str]:
-    """What the forecast is of where a program has several training loops; `unreached`: why the next did not begin."""
-    texts = []
     if earlier:
         rows = [f"{each.line} makes {each.steps:,} steps of {format_seconds(each.step_seconds)}" for each in earlier]
         texts.append(
@@ -62,9 +115,14 @@ def loop_warnings(earlier: Sequence[EarlierLoop], watcher: StepWatcher, unreache
     unknown = [each.line for each in earlier if not each.is_length_known]
     if unknown:
         texts.append(f"How often {', '.join(unknown)} is reached is not known: the run has the steps seen there.")
-    if unreached:
+    if run.failed_rest:
         texts.append(
-            f"More training follows {watcher.step_line} and was not reached ({unreached[:100]}): the forecast is "
+            f"What follows the training loop was run once and failed here ({run.failed_rest[:100]}), as the loop was "
+            "ended early: it is in the run as far as it came."
+        )
+    if run.unreached:
+        texts.append(
+            f"More training follows {watcher.step_line} and was not reached ({run.unreached[:100]}): the forecast is "
             "without it. --steps runs so many steps as they are."
         )
     return texts
@@ -73,18 +131,22 @@ def loop_warnings(earlier: Sequence[EarlierLoop], watcher: StepWatcher, unreache
 def whole_run(
     steps: Sequence[StepTime], length: ProgramLength | None, watcher: StepWatcher, trace: Trace, device: Device,
     *, costs: PriorCosts, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
-    price_per_hour: float | None, earlier: Sequence[EarlierLoop] = (),
+    price_per_hour: float | None, earlier: Sequence[EarlierLoop] = (), rests: Sequence[LoopRestTime] = (),
 ) -> RunForecast:  # fmt: skip
-    """Time and cost of `earlier` loops and the one that `length` describes, at the warm `steps`; else of those seen."""
+    """Time and cost of `earlier` loops and the one that `length` describes, at the warm `steps`; else of those seen.
+
+    `rests` is what follows the passes of that loop.
+    """
     last = len(steps) if length is None else length.steps
     total = last + sum(loop.steps for loop in earlier)
     training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
-    checkpoints = int(saved_bytes > 0) if length is None else max(length.checkpoints, int(saved_bytes > 0))
-    checkpoint_bytes = saved_bytes or (_checkpoint_bytes(trace, breakdown) if checkpoints else 0)
+    rests = [*rests, *(rest for loop in earlier for rest in loop.rests)]
+    checkpoints, checkpoint_bytes = _checkpoints(rests, length, saved_bytes, trace, breakdown)
     phases = RunPhases(
         compile_seconds=compile_seconds,
         training_seconds=training,
-        evaluation_seconds=0.0 if length is None else _evaluation_seconds(steps, length, watcher),
+        evaluation_seconds=_rests_seconds(rests)
+        + (0.0 if length is None else _evaluation_seconds(steps, length, watcher)),
         checkpoint_seconds=0.0 if length is None else checkpoints * checkpoint_bytes / STATED_DISK_BYTES_PER_SECOND,
     )
     seconds = sum(phases.model_dump().values())
@@ -98,6 +160,18 @@ def whole_run(
         phases=phases,
         cost=None if price is None else price * seconds / HOUR * trace.world_size,
     )
+
+
+def _checkpoints(
+    rests: Sequence[LoopRestTime], length: ProgramLength | None, saved_bytes: int, trace: Trace,
+    breakdown: MemoryBreakdown,
+) -> tuple[int, int]:  # fmt: skip
+    """How many checkpoints the run writes, and the bytes of one."""
+    saving = [rest for rest in rests if rest.saved_bytes]
+    if saving:
+        return sum(rest.times for rest in saving), max(rest.saved_bytes for rest in saving)
+    count = int(saved_bytes > 0) if length is None else max(length.checkpoints, int(saved_bytes > 0))
+    return count, saved_bytes or (_checkpoint_bytes(trace, breakdown) if count else 0)
 
 
 def mean_seconds(steps: Sequence[StepTime]) -> float:
@@ -121,3 +195,18 @@ def _checkpoint_bytes(trace: Trace, breakdown: MemoryBreakdown) -> int:
     """Bytes of the trained parameters and the optimizer's state."""
     share = trace.trainable_parameters / max(1, trace.total_parameters)
     return int(share * breakdown.parameter_bytes + breakdown.optimizer_state_bytes)
+
+
+def not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
+    """What of the program's time no figure has."""
+    listed = ["time that the GPU waits for data"]
+    length, rests = run.watcher.program_length, run.watcher.between.rests
+    if length is None or not (length.evaluation_batches or rests):
+        listed.append("evaluation and generation between steps")
+    if not costs.knows_ranks:
+        listed.append("time of communication between ranks: the links of such a GPU are not known")
+    trace, spans = run.session.recorder.trace, run.watcher.spans
+    step = trace.part(spans[-1].begin, spans[-1].end) if spans else trace.part(0, 0)
+    if any(row.name in ("send", "recv_") for row in count_collectives(step)):
+        listed.append(WAITS_FOR_STAGES)
+    return listed

@@ -11,6 +11,7 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 THREADS = Path("/proc/self/task")
+OWN_THREAD = Path("/proc/thread-self/schedstat")
 NANO = 1e-9
 CROWDED = 0.1
 """Share of its time that a process waits for processors from which on others are in its way."""
@@ -53,6 +54,14 @@ def crowd_note(processors: ProcessorTime, threads: int) -> str:
         f"Others use {others:.0%} of the processors: threads of this process waited {waiting:.0%} of the time for one. "
         f"{threads} threads that wait for each other may take many times as long so; --threads 1 takes less."
     )
+
+
+def thread_waiting_seconds() -> float:
+    """Seconds that the calling thread has been ready and had no processor; 0 where unknown."""
+    try:
+        return int(OWN_THREAD.read_text().split()[1]) * NANO
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _waiting_seconds() -> dict[str, float]:

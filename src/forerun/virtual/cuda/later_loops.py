@@ -40,8 +40,12 @@ class Following:
         return self.trains or (callee is not None and _is_among(callee, self.calls))
 
 
-def compiled(source: bytes | str, file: str) -> tuple[types.CodeType, list[Following]]:
+def compiled(
+    source: bytes | str, file: str, marks: Iterable[Callable[[ast.Module], None]] = ()
+) -> tuple[types.CodeType, list[Following]]:
     """A script's code in which the statements before later training can be ended, and what follows each of them.
+
+    `marks` change its tree further.
 
     Raises:
         SyntaxError: the script's own.
@@ -50,7 +54,9 @@ def compiled(source: bytes | str, file: str) -> tuple[types.CodeType, list[Follo
     endable = list(_endable(tree))
     for number, (body, following) in enumerate(endable):
         place = body.index(following.statement)
-        body[place] = _within_try(following.statement, number)
+        body[place] = within_try(following.statement, f"{GOES_ON}({STOP}, {number})")
+    for mark in marks:
+        mark(tree)
     return compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True), [each for _, each in endable]
 
 
@@ -60,14 +66,14 @@ def names_for(
     """What the compiled script's module needs; `next_loop` is asked to begin with another loop and may refuse."""
 
     def goes_on(stop: BaseException, number: int) -> bool:
-        return following[number].trains_again(stop) and not _is_in_loop(sys._getframe(1)) and next_loop()
+        return following[number].trains_again(stop) and not is_in_loop(sys._getframe(1)) and next_loop()
 
     return {STOPPED: stopped, GOES_ON: goes_on}
 
 
 def _endable(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], Following]]:
     """Statements that may train and after which something else does, each with the list that holds it."""
-    functions = _functions_that_train(tree)
+    functions = functions_that_train(tree)
     yield from _in_body(tree.body, frozenset(), functions)
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS):
@@ -77,10 +83,10 @@ def _endable(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], Following]]:
 def _in_body(body: list[Any], after: frozenset[str], functions: set[str]) -> Iterator[tuple[list[ast.stmt], Following]]:
     """The same of one list of statements; `after` is what is called behind it. What cannot train stays as it is."""
     for statement in reversed(body):
-        inside = frozenset(_called([statement]))
+        inside = frozenset(called_in([statement]))
         if isinstance(statement, PLAIN):
-            following = Following(statement, after, any(_trains(each, functions) for each in after))
-            may_train = any(_trains(call, functions) for call in inside)
+            following = Following(statement, after, any(trains_by(each, functions) for each in after))
+            may_train = any(trains_by(call, functions) for call in inside)
             if isinstance(statement, (*LOOPS, ast.Expr)):  # `loss = model(batch)` belongs to a step
                 may_train = may_train or any(_is_among(call, after) for call in inside)
             if may_train and (following.trains or any(_is_among(call, after) for call in inside)):
@@ -90,13 +96,13 @@ def _in_body(body: list[Any], after: frozenset[str], functions: set[str]) -> Ite
             for part in (getattr(statement, name, []) for name in reversed(BODIES)):
                 yield from _in_body(part, below, functions)
                 if isinstance(statement, ast.Try):  # what is below runs too; of `if`, only one branch does
-                    below |= frozenset(_called(part))
+                    below |= frozenset(called_in(part))
         after |= inside
 
 
-def _within_try(statement: ast.stmt, number: int) -> ast.stmt:
-    """`try: statement`, ended by the exception where the script goes on."""
-    asks = f"if not {GOES_ON}({STOP}, {number}):\n  raise"
+def within_try(statement: ast.stmt, goes_on: str) -> ast.stmt:
+    """`try: statement`, ended by the exception where the expression `goes_on` is true."""
+    asks = f"if not {goes_on}:\n  raise"
     wrapped = ast.parse(f"try:\n pass\nexcept {STOPPED} as {STOP}:\n {asks}").body[0]
     assert isinstance(wrapped, ast.Try)
     for node in ast.walk(wrapped):
@@ -105,14 +111,14 @@ def _within_try(statement: ast.stmt, number: int) -> ast.stmt:
     return wrapped
 
 
-def _called(nodes: Iterable[ast.AST]) -> Iterator[str]:
+def called_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """What is called in statements, not in the functions and classes that they define."""
     for node in nodes:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
             continue
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func)
-        yield from _called(ast.iter_child_nodes(node))
+        yield from called_in(ast.iter_child_nodes(node))
 
 
 def _is_among(call: str, calls: Iterable[str]) -> bool:
@@ -121,25 +127,26 @@ def _is_among(call: str, calls: Iterable[str]) -> bool:
     return call in calls or (bool(owner) and any(each.endswith("." + method) for each in calls))
 
 
-def _trains(call: str, functions: set[str]) -> bool:
+def trains_by(call: str, functions: set[str]) -> bool:
+    """Whether a call, as it is written, trains; `functions` are the script's that do."""
     owner, _, method = call.rpartition(".")
     if owner in ("", "self"):
         return method in functions
     return method == "backward" or (method in TRAINING_METHODS and owner.lower().endswith(TRAINERS))
 
 
-def _functions_that_train(tree: ast.Module) -> set[str]:
+def functions_that_train(tree: ast.Module) -> set[str]:
     """Names of the script's functions and methods that train, by themselves or through one another."""
-    calls = {node.name: set(_called(node.body)) for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
+    calls = {node.name: set(called_in(node.body)) for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
     names: set[str] = set()
     while True:
-        more = {name for name, inside in calls.items() if any(_trains(call, names) for call in inside)}
+        more = {name for name, inside in calls.items() if any(trains_by(call, names) for call in inside)}
         if more <= names:
             return names
         names |= more
 
 
-def _is_in_loop(frame: types.FrameType | None) -> bool:
+def is_in_loop(frame: types.FrameType | None) -> bool:
     """Whether a function that is running was called from a loop, anywhere up to the script's module."""
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back

@@ -5,8 +5,8 @@ import inspect
 import linecache
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,11 @@ from forerun.virtual.recorder import INSIDE
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
 """Calls around what is looped over that change nothing about its length."""
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+COMPREHENSION_FRAMES = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+"""Frames of their own whose loops stand in the function around them (before Python 3.12 all of them)."""
+SEARCHES = {"optuna", "hyperopt", "skopt", "nevergrad", "flaml", "ray", "wandb", "sklearn"}
+"""Libraries that call what trains as often as they think right."""
 READABLE = (
     ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.Call, ast.Load, ast.operator, ast.UnaryOp, ast.USub, ast.List,
     ast.Tuple,
@@ -35,19 +40,22 @@ class ProgramLength:
     evaluation_batch_size: int = 0
     checkpoints: int = 0
     """Checkpoints that are written in the whole run."""
+    loops: tuple[tuple[str, int], ...] = ()
+    """File and line of each loop around the step, innermost first, and the steps of all its turns."""
 
 
 def find_length(
     batches_per_step: int,
     backward_lines: Sequence[str] = (),
     update_line: str = "",
-    loaders: Mapping[str, int] | None = None,
+    turns: Mapping[str, int] | None = None,
 ) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
     `batches_per_step` is how many batches the last optimizer step took from data loaders, `backward_lines` where it
-    made its backward passes, and `loaders` has the batches of each loader by the line that made it. Loops of the same
-    file that do not hold `update_line` are no loops over steps.
+    made its backward passes, and `turns` has how often loops run whose line makes what they loop over. Of a step that
+    is over before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no
+    loops over steps.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -66,9 +74,9 @@ def find_length(
         else:
             length = None
         if length is not None:
-            return length
+            return _in_loops_above(length, frame.f_back, turns or {})
         frame = frame.f_back
-    return _of_loops(sys._getframe(1), batches_per_step, backward_lines, update_line, loaders or {})
+    return _of_loops(sys._getframe(1), batches_per_step, backward_lines, update_line, turns or {})
 
 
 def _locals(frame: Any) -> dict[str, Any]:
@@ -135,52 +143,104 @@ def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
     return ProgramLength((epochs - table.get("initial_epoch", 0)) * batches, "the epochs of Keras' fit", batches)
 
 
+@dataclass(frozen=True)
+class _Turns:
+    """How often one loop of the program runs."""
+
+    loop: Any
+    """Its node in the file at `path`; None of a search, which calls what trains."""
+    path: str
+    line: str
+    count: int | None
+    is_over_batches: bool
+
+
+def _loops_above(frame: Any, turns: Mapping[str, int]) -> Iterator[_Turns]:
+    """The loops of the program's own code around the line that is running, innermost first, and of a search."""
+    is_comprehended = False
+    while frame is not None:
+        path, name = frame.f_code.co_filename, path_name(frame.f_code.co_filename)
+        is_own = not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE)
+        if is_own and frame.f_code.co_name in COMPREHENSION_FRAMES:
+            is_comprehended = True
+        elif is_own:
+            loops = _loops_around(path, frame.f_lineno)
+            if not is_comprehended and sys.version_info < (3, 12):  # it has a frame of its own
+                loops = [loop for loop in loops if not isinstance(loop, _Comprehended)]
+            is_comprehended = False
+            for loop in loops:
+                line = f"{name}:{loop.lineno}"
+                count, is_over_batches = (None, False)
+                if not isinstance(loop, ast.While):
+                    count, is_over_batches = _count(loop.iter, {**frame.f_globals, **_locals(frame)})
+                    if count is None:  # `for batch in DataLoader(...)`
+                        count, is_over_batches = turns.get(line), True
+                yield _Turns(loop, path, line, count, is_over_batches)
+        elif not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in SEARCHES:
+            module, function = frame.f_globals["__name__"], frame.f_code.co_name
+            if (module, function) == ("optuna.study._optimize", "_optimize"):
+                yield _Turns(None, path, "optuna's trials", _locals(frame).get("n_trials"), False)
+            elif not module.startswith("optuna."):
+                yield _Turns(None, path, module, None, False)
+        frame = frame.f_back
+
+
+def path_name(path: str) -> str:
+    """A file's name without its folder, as lines are named."""
+    return path.rpartition("/")[2]
+
+
 def _of_loops(
-    frame: Any, batches_per_step: int, backward_lines: Sequence[str], update_line: str, loaders: Mapping[str, int]
+    frame: Any, batches_per_step: int, backward_lines: Sequence[str], update_line: str, turns: Mapping[str, int]
 ) -> ProgramLength | None:
     """Multiply the `for` loops of the program's own code around the line that is running."""
-    counts: list[int] = []
-    lines: list[str] = []
-    batches: int | None = None
-    is_left_early = False
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE):
-            for loop in _loops_around(path, frame.f_lineno):
-                if not lines and not _may_hold(loop, path, update_line):
-                    continue
-                if isinstance(loop, ast.While):
-                    return None
-                count, is_over_batches = _count(loop.iter, {**frame.f_globals, **_locals(frame)})
-                if count is None:  # `for batch in DataLoader(...)`
-                    count, is_over_batches = loaders.get(f"{path.rpartition('/')[2]}:{loop.lineno}"), True
-                if count is None:
-                    return None
-                if not lines and not batches_per_step:
-                    batches_per_step = _passes_in(loop, path, backward_lines)
-                    is_over_batches = is_over_batches or batches_per_step > 1
-                if is_over_batches and batches is None:
-                    batches = count
-                else:
-                    counts.append(count)
-                is_left_early = is_left_early or any(isinstance(part, ast.Break) for part in ast.walk(loop))
-                lines.append(f"{path.rpartition('/')[2]}:{loop.lineno}")
-        frame = frame.f_back
-    if not lines or (batches is None and batches_per_step > 1):
+    counted: list[_Turns] = []
+    batches: _Turns | None = None
+    for each in _loops_above(frame, turns):
+        if not counted and each.loop is not None and not _may_hold(each, update_line):
+            continue
+        if each.count is None:
+            return None
+        is_over_batches = each.is_over_batches
+        if not counted and not batches_per_step:
+            batches_per_step = _passes_in(each, each.path, backward_lines)
+            is_over_batches = is_over_batches or batches_per_step > 1
+        counted.append(each)
+        if is_over_batches and batches is None:
+            batches = each
+    if not counted or (batches is None and batches_per_step > 1):
         return None
-    per_epoch = None if batches is None else max(1, batches // max(1, batches_per_step))
+    steps, loops = 1, []
+    per_epoch = None if batches is None else max(1, (batches.count or 0) // max(1, batches_per_step))
+    for each in counted:
+        steps *= per_epoch if each is batches and per_epoch else each.count or 0
+        loops.append((each.line, steps))
+    is_left_early = any(isinstance(part, ast.Break) for each in counted if each.loop for part in ast.walk(each.loop))
     at_most = ", at most: one of them can be left early" if is_left_early else ""
-    return ProgramLength(math.prod(counts) * (per_epoch or 1), f"the loops at {', '.join(lines)}{at_most}", per_epoch)
+    source = f"the loops at {', '.join(each.line for each in counted)}{at_most}"
+    return ProgramLength(steps, source, per_epoch, loops=tuple(loops))
 
 
-def _passes_in(loop: ast.For, path: str, backward_lines: Sequence[str]) -> int:
+def _in_loops_above(length: ProgramLength, frame: Any, turns: Mapping[str, int]) -> ProgramLength:
+    """The length of a trainer that the program's own loops, over folds or seeds, start again and again."""
+    for each in _loops_above(frame, turns):
+        if not each.count:
+            return replace(length, source=f"{length.source}, once: how often {each.line} comes here is not known")
+        length = replace(
+            length, steps=length.steps * each.count, source=f"{length.source} and the loop at {each.line}",
+            evaluation_batches=length.evaluation_batches * each.count, checkpoints=length.checkpoints * each.count,
+        )  # fmt: skip
+    return length
+
+
+def _passes_in(turns: _Turns, path: str, backward_lines: Sequence[str]) -> int:
     """Backward passes of one optimizer step that are turns of this very loop, and not of one within it."""
-    if not backward_lines:
+    if not backward_lines or turns.loop is None:
         return 1
     line = max(set(backward_lines), key=list(backward_lines).count)
     file, _, number = line.split(" ")[0].rpartition(":")
-    around = _loops_around(path, int(number))[:1] if file == path.rpartition("/")[2] else []
-    return list(backward_lines).count(line) if [each.lineno for each in around] == [loop.lineno] else 1
+    around = _loops_around(path, int(number))[:1] if file == path_name(path) else []
+    return list(backward_lines).count(line) if [each.lineno for each in around] == [turns.loop.lineno] else 1
 
 
 def _loops_around(path: str, line: int) -> list[Any]:
@@ -195,15 +255,35 @@ def _loops_around(path: str, line: int) -> list[Any]:
         is_block = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.For | ast.While)
         if is_block and node.body[0].lineno <= line <= (node.end_lineno or 0):
             inside.append(node)
+        elif isinstance(node, COMPREHENSIONS) and node.lineno <= line <= (node.end_lineno or 0):
+            inside += _loops_of_comprehension(node)
     inside.sort(key=lambda node: getattr(node, "lineno", 0))
     functions = [i for i, node in enumerate(inside) if not isinstance(node, ast.For | ast.While)]
     return inside[functions[-1] + 1 :][::-1]
 
 
+class _Comprehended(ast.For):
+    """A loop that is written as a comprehension."""
+
+
+def _loops_of_comprehension(node: Any) -> list[ast.For]:
+    """As `for` statements, outermost first, where something is called for each element."""
+    elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    if not any(isinstance(part, ast.Call) for element in elements for part in ast.walk(element)):
+        return []
+    body: list[ast.stmt] = [ast.Expr(element) for element in elements]
+    loops = []
+    for generator in node.generators:
+        skips: list[ast.stmt] = [ast.Break() for _ in generator.ifs]  # at most so many turns
+        loop = _Comprehended(generator.target, generator.iter, skips + body, [])
+        loops.append(ast.copy_location(loop, node))
+    return loops
+
+
 def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
     """How often a loop over an expression runs, and whether it runs over batches."""
-    if isinstance(node, ast.Call) and node.args and _name(node.func) in WRAPPERS:
-        if _name(node.func) != "trange":
+    if isinstance(node, ast.Call) and node.args and name_of(node.func) in WRAPPERS:
+        if name_of(node.func) != "trange":
             return _count(node.args[0], names)
         node = ast.Call(ast.Name("range", ast.Load()), node.args, [])
     if isinstance(node, ast.List | ast.Tuple) and not any(
@@ -213,7 +293,7 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
     if not all(isinstance(part, READABLE) for part in ast.walk(node)):
         return None, False
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    if any(_name(call.func) not in COUNTED_CALLS for call in calls):
+    if any(name_of(call.func) not in COUNTED_CALLS for call in calls):
         return None, False
     try:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), "<loop>", "eval")
@@ -225,11 +305,12 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
         return None, False
 
 
-def _name(node: ast.expr) -> str:
+def name_of(node: ast.expr) -> str:
+    """The last name of a called function as it is written; empty where it is no name."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _may_hold(loop: ast.For | ast.While, path: str, line: str) -> bool:
-    """Whether `line` ("file:number") is inside a loop of the file at `path`, or in another file."""
-    name, _, number = line.partition(" (")[0].rpartition(":")
-    return name != path.rpartition("/")[2] or loop.lineno <= int(number) <= (loop.end_lineno or loop.lineno)
+def _may_hold(turns: _Turns, line: str) -> bool:
+    """Whether `line` ("file:number") is inside a loop, or in another file."""
+    loop, (name, _, number) = turns.loop, line.partition(" (")[0].rpartition(":")
+    return name != path_name(turns.path) or loop.lineno <= int(number) <= (loop.end_lineno or loop.lineno)

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from forerun.hardware.processor_time import thread_waiting_seconds
 from forerun.virtual.cuda.lines import program_line
 
 ALONE = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None,
@@ -32,7 +34,7 @@ class WatchedLoader:
     sees_all_rows: bool
     """Every rank that makes such a loader is given the same rows."""
     fetches: list[float] = field(default_factory=list)
-    """Seconds to make each batch here."""
+    """Seconds to make each batch here, but those of tensors without values, whose time says nothing."""
     rows: int = 0
     """Of its last batch."""
     batches: int | None = None
@@ -86,12 +88,15 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
                 watched.batches = len(loader)
 
     def fetch(iterator: Any) -> Any:
-        start = time.perf_counter()
+        start, waited = time.perf_counter(), thread_waiting_seconds()
         batch = next_batch(iterator)
         watched = getattr(iterator, _WATCHED, None)
         if watched is not None:
-            watched.fetches.append(time.perf_counter() - start)
-            watched.rows = next((each.shape[0] for each in tree_leaves(batch) if getattr(each, "shape", ())), 0)
+            leaves = tree_leaves(batch)
+            if not any(isinstance(each, FakeTensor) for each in leaves):  # slow to index here, quick on the card's host
+                waited = thread_waiting_seconds() - waited  # for other processes, which its machine need not have
+                watched.fetches.append(max(0.0, time.perf_counter() - start - waited))
+            watched.rows = next((each.shape[0] for each in leaves if getattr(each, "shape", ())), 0)
             watch.fetched.append(watched)
         return batch
 

@@ -32,12 +32,12 @@ def naming_modules(recorder: Recorder) -> Iterator[None]:
             named[id(part)] = weakref.ref(part)
             recorder.module_names[id(part)] = f"{root}.{path}" if path else root
         parameters: dict[str, torch.Tensor] = {
-            f"{root}.{path}": each for path, each in module.named_parameters() if not is_lazy(each)
+            f"{root}.{path}": _inside(each) for path, each in module.named_parameters() if not is_lazy(each)
         }
         recorder.name(parameters)
         recorder.own(parameters.values(), Category.PARAMETER)
         # Megatron-Core's DistributedDataParallel has a list of its own under the name `buffers`
-        recorder.own(nn.Module.buffers(module), Category.OTHER)
+        recorder.own(map(_inside, nn.Module.buffers(module)), Category.OTHER)
         recorder.follow(parameters.values())
 
     handle = torch_modules.register_module_forward_pre_hook(name)
@@ -45,3 +45,11 @@ def naming_modules(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def _inside(tensor: torch.Tensor) -> torch.Tensor:
+    """What `torch.func` wraps: its `grad` and `vmap` give a module wrappers, which have no storage of their own."""
+    functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor

@@ -7,7 +7,7 @@ device to what runs below the dispatcher, so that PyTorch's own Python code take
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ VIRTUAL = torch.device("privateuseone")  # the slot: its name `virtual` is there
 FIRST = torch.device("privateuseone", 0)
 _CARD = [torch.device("cuda", 0)]
 """The card of this rank, by the name that the program calls it."""
+_OTHERS: list[Callable[[int], None]] = []
+"""What is told of cards with another number than this rank's, innermost session last."""
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
 READS_ARRAY = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__reversed__)
 _BELOW = threading.local()
@@ -46,9 +48,15 @@ def to_virtual(value: Any) -> Any:
     other than the first, a second virtual device. The first keeps its number, which Inductor asks for.
     """
     if isinstance(value, torch.device):
-        return VIRTUAL if value.type == "cuda" else FIRST if value.type == DEVICE and value.index else value
+        if value.type == "cuda":
+            if value.index is not None and value.index != _CARD[0].index:
+                _tell_of_other(value.index)
+            return VIRTUAL
+        return FIRST if value.type == DEVICE and value.index else value
     if isinstance(value, str):
-        return VIRTUAL if value == "cuda" or value.startswith("cuda:") else value
+        if value.startswith("cuda:"):
+            return to_virtual(torch._C.device(value))
+        return VIRTUAL if value == "cuda" else value
     if type(value) in (tuple, list):
         return type(value)(to_virtual(each) for each in value)
     if type(value) is dict:
@@ -66,10 +74,32 @@ def below_dispatcher() -> Iterator[None]:
         _BELOW.depth -= 1
 
 
+def _tell_of_other(index: int) -> None:
+    if _OTHERS:
+        _OTHERS[-1](index)
+
+
 @contextlib.contextmanager
-def answering_cuda(local_rank: int = 0) -> Iterator[None]:
-    """Tensors of the virtual device say that they are on `cuda:0`, or on the card of another rank of the machine."""
+def answering_cuda(
+    local_rank: int = 0, ranks: int = 1, note: Callable[[str, Any], None] | None = None
+) -> Iterator[None]:
+    """Tensors of the virtual device say that they are on `cuda:0`, or on the card of another rank of the machine.
+
+    It has `ranks` cards. What is put on another one than this rank's is on this rank's, and `note` is told; a number
+    that no card has is an error as CUDA raises it.
+    """
+
+    def tell(index: int) -> None:
+        if index >= ranks:
+            raise torch.AcceleratorError(
+                f"CUDA error: invalid device ordinal\ncuda:{index} was asked for, and the machine has {ranks} GPU"
+                f"{'s' if ranks > 1 else ''}: forerun exec --nproc-per-node says how many."
+            )
+        if note is not None:
+            note(f"a tensor on cuda:{index}", f"counted on cuda:{local_rank}, memory and time alike")
+
     before, _CARD[0] = _CARD[0], torch.device("cuda", local_rank)
+    _OTHERS.append(tell)
     original: Any = FakeTensor.device
 
     def device(tensor: FakeTensor) -> torch.device:
@@ -88,6 +118,7 @@ def answering_cuda(local_rank: int = 0) -> Iterator[None]:
         yield
     finally:
         _CARD[0] = before
+        _OTHERS.pop()
         FakeTensor.device = original
         del torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
 
@@ -109,9 +140,9 @@ class CudaNames(TorchFunctionMode):
         if func in FROM_PYTHON:
             return _from_python(func, args, kwargs)
         if isinstance(kwargs.get("device"), int):  # torch.empty(2, device=torch.cuda.current_device())
-            kwargs = {**kwargs, "device": VIRTUAL}
+            kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
-            args = (args[0], VIRTUAL, *args[2:])
+            args = (args[0], torch.device("cuda", args[1]), *args[2:])
         return func(*to_virtual(args), **to_virtual(kwargs))
 
 
@@ -205,6 +236,7 @@ def _is_cuda(func: Any, tensor: torch.Tensor) -> bool:
 
 
 def _cuda(func: Any, tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
+    to_virtual(torch.device("cuda", device) if isinstance(device, int) else device)  # which card it names
     return tensor.to(VIRTUAL, non_blocking=non_blocking)
 
 

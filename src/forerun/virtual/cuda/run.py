@@ -21,6 +21,7 @@ from zipfile import is_zipfile
 
 import torch
 
+from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import Device
 from forerun.trace import Phase, Trace
 from forerun.virtual.cuda.file_layer import FileLayer
@@ -29,6 +30,7 @@ from forerun.virtual.cuda.later_loops import compiled, names_for
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.put_back import put_back_everywhere
+from forerun.virtual.cuda.script_loops import ScriptLoops
 from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
@@ -67,6 +69,8 @@ class ProgramRun:
     """The program's own traceback, where it failed by itself."""
     unreached: str = ""
     """Why the program did not come to the training that was to follow its last loop."""
+    failed_rest: str = ""
+    """What it failed with behind a loop that was ended early."""
 
 
 def _execute(program: Program, watcher: StepWatcher) -> None:
@@ -80,14 +84,15 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
             runpy.run_path(program.target, run_name="__main__")
         return
     assert file is not None
+    loops = ScriptLoops(Path(file).name, watcher.goes_on_behind, watcher.loop_counts)
     with io.open_code(file) as stream:
-        code, following = compiled(stream.read(), file)
+        code, following = compiled(stream.read(), file, [loops.mark])
     main, before = types.ModuleType("__main__"), sys.modules["__main__"]
     main.__dict__.update({"__file__": file, "__builtins__": builtins, "__cached__": None})
     if spec is not None:
         main.__dict__.update({"__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader})
         sys.argv[0] = file
-    main.__dict__.update(names_for(following, ProgramStopped, watcher.next_loop))
+    main.__dict__.update(names_for(following, ProgramStopped, watcher.next_loop) | loops.names(ProgramStopped))
     sys.modules["__main__"] = main
     try:
         exec(code, main.__dict__)
@@ -164,10 +169,12 @@ def run_in_session(
 ) -> ProgramRun:
     """Run `program` as one rank in a session; files that it writes are thrown away."""
     card = session.card
-    start, code, error, unreached, full = time.perf_counter(), 0, "", "", None
+    start, code, full = time.perf_counter(), 0, None
+    error = unreached = failed_rest = ""
     failed_with: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         layer = FileLayer(Path(folder).resolve())
+        watcher.saved_bytes = lambda: layer.saved_bytes
         layering = contextlib.nullcontext() if keep_files else writing_to(layer)
         variables = {} if keep_files else TRACKERS_OFF | hub_caches(layer)
         with (
@@ -183,18 +190,25 @@ def run_in_session(
                 code = _exit_code(stop)
             except torch.OutOfMemoryError as failure:
                 code, full, failed_with = 1, _out_of_memory(failure, card), failure
+            except InvalidSettings:  # of ours: what was asked for and the program do not go together
+                raise
             except Exception as failure:
                 full = _out_of_memory(failure.__cause__, card) if _is_full(failure.__cause__) else None
-                if full is None and watcher.awaits_loop:  # what the loop before would have left behind is missing
-                    unreached = f"{type(failure).__name__}: {failure}"
+                # what a loop that was ended early would have left behind is missing
+                text = f"{type(failure).__name__}: {failure}"
+                if full is None and watcher.between.is_open:
+                    failed_rest = text
+                elif full is None and watcher.awaits_loop:
+                    unreached = text
                 else:
                     code, failed_with = 1, failure
                     error = "".join(traceback.format_exception(_without_our_frames(failure)))
     seconds, peak = time.perf_counter() - start, host_peak_bytes()
     assumptions = list(session.assumptions.by_line.values())
     return ProgramRun(
-        session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, failed_with, error, unreached
-    )
+        session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, failed_with, error, unreached,
+        failed_rest,
+    )  # fmt: skip
 
 
 def host_peak_bytes() -> int:

@@ -24,12 +24,14 @@ from forerun.virtual import session as virtual_session
 from forerun.virtual.attention import AttentionTarget, set_target
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.cuda.compile_calls import CompileCalls
+from forerun.virtual.cuda.data_parallel import playing_data_parallel
 from forerun.virtual.cuda.dispatch import CudaDispatch
 from forerun.virtual.cuda.loaders import LoaderWatch, making_batches_here
 from forerun.virtual.cuda.module_names import naming_modules
 from forerun.virtual.cuda.names import CudaNames, answering_cuda, comparing_devices_by_name, naming_in_backward
 from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.put_back import replaced
+from forerun.virtual.cuda.spawned import running_spawned_ranks
 from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
 from forerun.virtual.cuda.stand_ins.kernels import standing_in
 from forerun.virtual.cuda.tensor_classes import making_subclasses
@@ -111,12 +113,14 @@ class CudaSession:
         enter(virtual_session._seeing_resizes(self.recorder))
         enter(without_shape_questions(self.recorder))
         enter(answering(self.device, self.recorder, self.card, self.assumptions.note, self._ranks))
-        enter(answering_cuda(self._local_rank))
+        enter(answering_cuda(self._local_rank, self._ranks, self.assumptions.note))
         enter(making_subclasses())
         enter(raising_lost_errors())
         enter(naming_in_backward())
         enter(comparing_devices_by_name())
         enter(_fake_process_groups(self._ranks))
+        enter(running_spawned_ranks(self._ranks, self._local_rank))
+        enter(playing_data_parallel(self.assumptions.note))
         enter(noting_groups(self.groups))
         enter(recording_waits(self.recorder))
         enter(steady_buckets())

@@ -22,8 +22,10 @@ from forerun.trace import OP, Category
 from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import ProgramLength, find_length
 from forerun.virtual.cuda.lines import program_line
-from forerun.virtual.cuda.loaders import LoaderWatch, WatchedLoader
+from forerun.virtual.cuda.loaders import LoaderWatch
+from forerun.virtual.cuda.loop_rests import RestWatch
 from forerun.virtual.cuda.names import is_virtual
+from forerun.virtual.cuda.records import StepSpan, TrainingLoop
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
 from forerun.virtual.recorder import Recorder
@@ -32,8 +34,6 @@ ALIKE = 2
 """Steps in a row that must be alike before the program is stopped."""
 STEPS_OF_GROWTH = 5
 """Steps that are seen of a program whose memory grows: enough to tell that it goes on."""
-SAME_WORK = 1e-3
-"""Relative difference of work between steps that are alike."""
 MOST_STEPS = 12
 """A program whose steps never repeat, such as one with rows of all lengths, is stopped after so many."""
 MOST_FOREIGN_STEPS = 12
@@ -46,39 +46,6 @@ MOST_MICRO_BATCHES = 32
 
 class ProgramStopped(BaseException):
     """Enough steps were seen. No `Exception`: a program's own handlers must not take it for a fault."""
-
-
-@dataclass(frozen=True)
-class StepSpan:
-    """One optimizer step: the events of the trace from `begin` to `end`."""
-
-    begin: int
-    end: int
-    work: tuple[int, int]
-    """Arithmetic (FLOP) and bytes moved by its operators."""
-    allocated_bytes: int
-    """What the allocator has given out when it ends."""
-    samples: int
-    tokens: int
-    fetched: tuple[WatchedLoader, ...] = ()
-    """The data loader of each batch that was made in it."""
-    backward_lines: tuple[str, ...] = ()
-    """The line of the program of each of its backward passes."""
-
-    def is_like(self, other: "StepSpan") -> bool:
-        """Whether both do the same work: a step that logs reads a number more."""
-        return all(abs(a - b) <= SAME_WORK * max(a, b) for a, b in zip(self.work, other.work, strict=True))
-
-
-@dataclass(frozen=True)
-class TrainingLoop:
-    """A training loop of a program that is over, and after which another one came."""
-
-    spans: list[StepSpan]
-    warm_from: int
-    length: ProgramLength | None
-    line: str
-    """File and line that stepped its optimizer last."""
 
 
 @dataclass
@@ -99,6 +66,12 @@ class StepWatcher:
     """Training loops before the one that is running."""
     parameters: dict[int, torch.nn.Parameter] = field(default_factory=dict)
     """Those that the program's optimizers update."""
+    between: RestWatch = field(default_factory=RestWatch)
+    """What the program does between passes of the loop that is running."""
+    loop_counts: dict[str, int] = field(default_factory=dict)
+    """Turns of loops of the program's script that were counted when they began, by file and line."""
+    saved_bytes: Callable[[], int] = int
+    """What the program has saved so far."""
     program_length: ProgramLength | None = None
     without_gradient: list[torch.nn.Parameter] = field(default_factory=list)
     """Parameters that the last step should have updated and that had no gradient."""
@@ -122,6 +95,8 @@ class StepWatcher:
     """Calls, samples and tokens of each outermost module in the step so far."""
     _backward_lines: list[str] = field(default_factory=list)
     _backward_depth: int = 0
+    _are_gradients_cleared: bool = False
+    """By the program, since the last backward pass."""
 
     def __enter__(self) -> "StepWatcher":
         self._follow()
@@ -129,6 +104,9 @@ class StepWatcher:
         torch.nn.Module.__call__ = self._counting(self._call)  # type: ignore[method-assign]
         self._backward = torch.autograd.backward
         torch.autograd.backward = self._noting_line(self._backward)
+        self._clear = [(owner, owner.zero_grad) for owner in (torch.optim.Optimizer, torch.nn.Module)]
+        for owner, zero_grad in self._clear:
+            owner.zero_grad = self._noting_clearing(zero_grad)  # type: ignore[method-assign]
         self._make_optimizer = torch.optim.Optimizer.__init__
         torch.optim.Optimizer.__init__ = self._noting_age(self._make_optimizer)  # type: ignore[method-assign]
         self._hooks = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
@@ -145,7 +123,9 @@ class StepWatcher:
         """Begin with another training loop of the program; False where a stated number of steps was seen."""
         if self.most_steps is not None or not self.spans:
             return False
-        self.earlier.append(TrainingLoop(self.spans, self.warm_from, self.program_length, self.step_line))
+        self._end_rest(has_step=False)
+        rests, self.between = self.between.rests, RestWatch()
+        self.earlier.append(TrainingLoop(self.spans, self.warm_from, self.program_length, self.step_line, rests))
         self.spans, self.program_length, self._anchor, self._anchored = [], None, None, frozenset()
         self._made_after.clear()
         self._begin, self._calls, self._backward_lines = len(self.recorder.trace.events), {}, []
@@ -163,14 +143,28 @@ class StepWatcher:
         if self.awaits_loop:
             last = self.earlier.pop()
             self.spans, self.program_length, self.step_line = last.spans, last.length, last.line
+            self.between = RestWatch(last.rests)
+
+    def goes_on_behind(self, line: str) -> bool:
+        """Whether the loop at a line is ended here, now that its steps repeat, and the program goes on behind it."""
+        if self.most_steps is not None or not self.spans or self.awaits_loop:
+            return False
+        return self.between.begin(line, len(self.recorder.trace.events), self.saved_bytes())
+
+    def _end_rest(self, *, has_step: bool) -> None:
+        events, fetched = len(self.recorder.trace.events), self.loaders.fetched
+        self.between.end(events, self.saved_bytes(), has_step=has_step, fetched=fetched)
 
     def __exit__(self, *exception: object) -> None:
         self._end_hand_step()
+        self._end_rest(has_step=False)
         self._end_last_loop()
         self.recorder.on_write = None
         torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
         torch.autograd.backward = self._backward
         torch.optim.Optimizer.__init__ = self._make_optimizer  # type: ignore[method-assign]
+        for owner, zero_grad in self._clear:
+            owner.zero_grad = zero_grad  # type: ignore[method-assign]
         for hook in self._hooks:
             hook.remove()
 
@@ -179,6 +173,8 @@ class StepWatcher:
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN:
+                raise ProgramStopped
+            if self._depth == 0 and self.between.is_too_long:
                 raise ProgramStopped
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 self._count(
@@ -200,6 +196,8 @@ class StepWatcher:
             if self._backward_depth == 0:  # reentrant checkpointing makes backward passes within one
                 if self._end_hand_step():
                     raise ProgramStopped
+                if self._begins_gradients():
+                    self._backward_lines.clear()
                 self._backward_lines.append(program_line())
                 roots = args[0] if args else kwargs["tensors"]
                 self._micro_batches.backward_begins([roots] if isinstance(roots, torch.Tensor) else roots)
@@ -214,6 +212,20 @@ class StepWatcher:
 
         return backward
 
+    def _begins_gradients(self) -> bool:
+        """Whether a backward pass that begins adds to no gradient of an earlier one: a second look, as SAM takes, or
+        the loss of another network."""
+        is_cleared, self._are_gradients_cleared = self._are_gradients_cleared, False
+        parameters = self.parameters.values()
+        return is_cleared or (bool(parameters) and all(parameter.grad is None for parameter in parameters))
+
+    def _noting_clearing(self, original: Callable[..., None]) -> Callable[..., None]:
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
+            original(owner, *args, **kwargs)
+            self._are_gradients_cleared = True
+
+        return zero_grad
+
     def _noting_age(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
@@ -222,10 +234,11 @@ class StepWatcher:
         return init
 
     def _ends_steps(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether it is the optimizer that was stepped first, or one of its parameters that was made since its step."""
+        """Whether it is the optimizer that was stepped first, or one that was made since and takes its place."""
         if not self._is_anchor(optimizer):
             updated = frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
-            is_heir = updated == self._anchored and self._made_after.get(optimizer, 0) == len(self.spans) > 0
+            is_new = self._made_after.get(optimizer, 0) == len(self.spans) > 0
+            is_heir = is_new and (updated == self._anchored or self.between.is_open)  # the next fold has another model
             if self._anchor is not None and not is_heir and not self._is_over():
                 return False
             self._anchor, self._anchored = weakref.ref(optimizer), updated
@@ -343,6 +356,11 @@ class StepWatcher:
             self.own_parameters()
         later = self._progress()
         progress = later if progress is None else progress
+        if self.between.is_open:  # one more step like those before, behind what the program does between them
+            self._end_rest(has_step=True)
+            self.loaders.take(progress.fetched)
+            self._begin, self._calls, self._backward_lines = progress.events, later.calls_since(progress), []
+            return
         trace, end, self._loop_began = self.recorder.trace, progress.events, None
         calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[self._begin : end] if kind == OP]
         work = sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
@@ -356,7 +374,9 @@ class StepWatcher:
         self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):
             loaders = {each.line.partition(" (")[0]: each.batches for each in fetched if each.batches}
-            self.program_length = find_length(len(fetched), lines, progress.line, loaders)
+            update_line = "" if progress is later else progress.line  # an optimizer's is where the program is now
+            counts = loaders | self.loop_counts
+            self.program_length = find_length(len(fetched), lines, update_line, counts)
 
     def _is_enough(self) -> bool:
         if self.most_steps is not None:

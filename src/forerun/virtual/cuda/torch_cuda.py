@@ -21,7 +21,7 @@ from forerun.virtual.backend import Stream as VirtualStream
 from forerun.virtual.cuda.cuda_graphs import graph_answers, is_capturing
 from forerun.virtual.cuda.driver_answers import Note, library_answers, markers, nothing, runtime, sensor_answers
 from forerun.virtual.cuda.generators import CudaGenerator
-from forerun.virtual.cuda.names import this_card
+from forerun.virtual.cuda.names import this_card, to_virtual
 from forerun.virtual.cuda.old_types import old_types
 from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.recorder import Card, Recorder
@@ -237,6 +237,11 @@ class _GradInstead:
         self._modes.close()
 
 
+def _set_device(index: Any) -> None:
+    """Nothing: this rank has one card. A number that no card of the machine has is an error."""
+    to_virtual(torch.device("cuda", index) if isinstance(index, int) else index)
+
+
 def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
     major, minor = device.compute_capability or (0, 0)
     name = device.device_names[0] if device.device_names else device.name
@@ -250,7 +255,7 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
     return {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_device": lambda: this_card().index,
         "is_initialized": lambda: True, "init": nothing, "_lazy_init": nothing, "_lazy_call": nothing,
-        "set_device": nothing, "synchronize": nothing, "ipc_collect": nothing,
+        "set_device": _set_device, "synchronize": nothing, "ipc_collect": nothing,
         "get_device_name": lambda *_, **__: name, "get_device_capability": lambda *_, **__: (major, minor),
         "get_device_properties": lambda *_, **__: properties, "_get_device_properties": lambda *_, **__: properties,
         "get_arch_list": lambda: [f"sm_{major}{minor}"],
@@ -287,7 +292,7 @@ def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
     answers = {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_accelerator": lambda *_, **__: cuda,
         "current_device_index": lambda: this_card().index, "current_device_idx": lambda: this_card().index,
-        "set_device_index": nothing, "set_device_idx": nothing, "synchronize": nothing,
+        "set_device_index": _set_device, "set_device_idx": _set_device, "synchronize": nothing,
         "current_stream": lambda *_, **__: CudaStream(number=0),
         "device_index": _Using, "set_stream": nothing, "get_memory_info": lambda *_, **__: (card.free_bytes, 0),
     }  # fmt: skip

@@ -1,0 +1,66 @@
+"""What a program does between two passes of its training loop: evaluation, checkpoints, another network's rollouts.
+
+A rest begins where the innermost loop was ended (`script_loops.py`) and ends with the next optimizer step, or with the
+program. A long one is cut, and counts as the share of its batches that were seen.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+from forerun.virtual.cuda.loaders import WatchedLoader
+
+MOST_SECONDS = 10.0
+"""Of the processor that one rest may take here; evaluation over many rows is cut then."""
+
+
+@dataclass(frozen=True)
+class LoopRest:
+    """The events of the trace from `begin` to `end`, which follow each pass of the loop at `line`."""
+
+    line: str
+    """File and line of the loop after which it comes."""
+    begin: int
+    end: int
+    has_step: bool
+    """An optimizer step is at its end, which is no part of the rest."""
+    saved_bytes: int
+    """Of checkpoints that were written in it."""
+    seen_share: float = 1.0
+    """How much of it was run here."""
+
+
+@dataclass
+class RestWatch:
+    """The rests of one training loop, as they are reached."""
+
+    rests: list[LoopRest] = field(default_factory=list)
+    is_open: bool = False
+    """A loop was ended, and the next step has not come."""
+    _ended: set[str] = field(default_factory=set)
+    _line: str = ""
+    _begin: tuple[int, int] = (0, 0)
+    _began: float = 0.0
+
+    def begin(self, line: str, event: int, saved_bytes: int) -> bool:
+        """A loop could be ended at an event of the trace; returns whether it is: each once, and one at a time."""
+        if self.is_open or line in self._ended:
+            return False
+        self._ended.add(line)
+        self._line, self.is_open = line, True
+        self._begin, self._began = (event, saved_bytes), time.process_time()
+        return True
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether it takes so long that it is cut."""
+        return self.is_open and time.process_time() - self._began > MOST_SECONDS
+
+    def end(self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader]) -> None:
+        """The rest is over at an event; `fetched` is the loader of each batch that was made in it."""
+        if not self.is_open:
+            return
+        share = 1.0
+        if self.is_too_long and not has_step and fetched and fetched[-1].batches:
+            share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
+        (begin, before), self.is_open = self._begin, False
+        self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))

@@ -1,0 +1,55 @@
+"""Processes that a program starts for its ranks itself: `torch.multiprocessing.spawn` and what is made of it.
+
+The function that each of them would run is run here, for the rank that is traced. A process of its own would be
+outside of the virtual GPU. What it returns says that the others ended well.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.multiprocessing  # noqa: F401 (loads the module that is asked for by name below)
+
+from forerun.errors import InvalidSettings
+from forerun.virtual.cuda.put_back import replaced_everywhere
+
+
+class SpawnedRanks:
+    """What `spawn(join=False)` returns: processes that are over (torch/multiprocessing/spawn.py, 2.13)."""
+
+    processes: tuple[()] = ()
+
+    def pids(self) -> list[int]:
+        """Process ids: there are none."""
+        return []
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Whether all processes ended."""
+        return True
+
+
+@contextlib.contextmanager
+def running_spawned_ranks(ranks: int, local_rank: int) -> Iterator[None]:
+    """Run a spawned function as rank `local_rank` of the `ranks` of this machine.
+
+    Raises (the program, where it spawns):
+        InvalidSettings: more processes than the machine has cards.
+    """
+
+    def start_processes(
+        fn: Callable[..., None], args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any
+    ) -> SpawnedRanks | None:
+        if nprocs > ranks:
+            raise InvalidSettings(
+                f"exec: one GPU for each process that the program starts; it starts {nprocs}, and the machine has "
+                f"{ranks}. Say forerun exec --nproc-per-node {nprocs}, or let the program start as many as "
+                "torch.cuda.device_count()."
+            )
+        fn(min(local_rank, nprocs - 1), *args)
+        return None if join else SpawnedRanks()
+
+    # by its name in sys.modules: `torch.multiprocessing.spawn` is the function of that name
+    home = sys.modules["torch.multiprocessing.spawn"]
+    with replaced_everywhere([(home, "start_processes", start_processes)]):
+        yield

@@ -1,0 +1,260 @@
+"""How long a script's whole run is: its own loops, what it does between them, and who calls them."""
+
+import textwrap
+
+import pytest
+
+from forerun.errors import InvalidSettings
+from forerun.forecasting.program import forecast_program
+from forerun.hardware.catalogue import device
+from forerun.virtual.cuda.launchers import parse_command
+
+HEAD = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+
+def update(rows=32):
+    loss = nn.functional.cross_entropy(model(torch.randn(rows, 64, device="cuda")), torch.arange(rows).cuda() % 8)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+
+def forecast(tmp_path, body, ranks=None, head=HEAD, **options):
+    """The forecast of a script and its run."""
+    path = tmp_path / "train.py"
+    path.write_text(head + textwrap.dedent(body))
+    command = ["python", str(path)]
+    forecasts, run = forecast_program(parse_command(command, ranks), command, [device("rtx-3090")], **options)
+    assert run.exit_code == 0, run.error
+    return forecasts[0], run
+
+
+def test_evaluation_after_each_epoch_is_in_the_run(tmp_path):
+    """The same loop with and without evaluation: the difference is what is evaluated, times the epochs."""
+    plain = """
+    def train():
+        for batch in range(50):
+            update()
+    for epoch in range(7):
+        train()
+    """
+    evaluated = (
+        plain
+        + """
+        with torch.no_grad():
+            for batch in range(9):
+                accuracy = (model(torch.randn(4096, 64, device="cuda")).argmax(-1) == 0).float().mean().item()
+        torch.save(model.state_dict(), "best.pt")
+    """
+    )
+    without, _ = forecast(tmp_path, plain)
+    document, _ = forecast(tmp_path, evaluated)
+    assert document.run.total_steps == without.run.total_steps == 350
+    assert document.step.seconds.expected == pytest.approx(without.step.seconds.expected, rel=0.02)
+    assert without.run.phases.evaluation_seconds < 0.02 * without.run.phases.training_seconds
+    (rest,) = document.rests
+    assert (rest.line, rest.times) == (f"train.py:{len(HEAD.splitlines()) + 3}", 7)
+    assert document.run.phases.evaluation_seconds == pytest.approx(7 * rest.seconds)
+    assert rest.seconds > 9 * 4096 / 32 / 50 * without.step.phases.forward_seconds  # far more rows than a step has
+    assert document.run.checkpoints_written == 7
+    assert document.run.checkpoint_bytes == pytest.approx((64 * 256 + 256 + 256 * 8 + 8) * 4, rel=0.5)
+    assert "evaluation and generation between steps" not in document.not_modelled
+    assert not (tmp_path / "best.pt").exists()
+
+
+def test_what_each_loop_does_counts_as_often_as_it_ends(tmp_path):
+    """Rollouts before several epochs over them, as in PPO, and mini-batches that a call returns."""
+    document, run = forecast(
+        tmp_path,
+        """
+        for iteration in range(5):
+            with torch.no_grad():
+                for turn in range(40):
+                    action = model(torch.randn(1, 64, device="cuda")).argmax().item()
+            for epoch in range(4):
+                for rows in torch.randperm(96).split(32):
+                    update()
+        """,
+    )
+    assert document.run.total_steps == 5 * 4 * 3
+    epochs, rollouts = document.rests
+    assert (epochs.times, rollouts.times) == (20, 5)
+    assert rollouts.seconds > 5 * document.step.seconds.expected
+    assert epochs.seconds < 0.1 * document.step.seconds.expected
+    assert len(run.watcher.spans) == 3
+
+
+def test_a_step_that_is_larger_than_the_steps_before_is_seen_behind_the_loop(tmp_path):
+    """Memory of an evaluation that keeps its gradients counts, and so does running out of it."""
+    body = """
+    for epoch in range(3):
+        for batch in range(50):
+            update()
+        outputs = [model(torch.randn({rows}, 64, device="cuda")) for turn in range(4)]
+    """
+    small, _ = forecast(tmp_path, body.format(rows=32))
+    large, _ = forecast(tmp_path, body.format(rows=65_536))
+    kept_bytes = 4 * 65_536 * (64 + 256 + 8) * 4
+    assert large.memory.peak_allocated_bytes - small.memory.peak_allocated_bytes > 0.9 * kept_bytes
+
+
+def test_a_failure_behind_a_loop_that_was_ended_early_is_told_and_loses_nothing(tmp_path):
+    document, run = forecast(
+        tmp_path,
+        """
+        losses = []
+        for epoch in range(3):
+            for batch in range(50):
+                losses.append(update().item())
+            print(losses[49])
+        """,
+    )
+    assert document.run.total_steps == 150
+    assert any("run once and failed here (IndexError" in text for text in document.warnings)
+    assert run.failed_rest.startswith("IndexError")
+
+
+def test_folds_and_searches_are_counted(tmp_path):
+    """Optimizers of later folds are others; a comprehension and a search call what trains."""
+    pytest.importorskip("optuna")
+    document, _ = forecast(
+        tmp_path,
+        """
+        import optuna
+        from sklearn.model_selection import KFold
+
+        def fold(rows):
+            model = nn.Linear(64, 8).cuda()
+            optimizer = torch.optim.AdamW(model.parameters())
+            for epoch in range(2):
+                for batch in range(10):
+                    loss = model(torch.randn(32, 64, device="cuda")).square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            return loss.item()
+
+        def objective(trial):
+            folds = KFold(3, shuffle=True, random_state=0)
+            return sum([fold(len(train)) for train, _ in folds.split(list(range(60)))])
+
+        optuna.create_study().optimize(objective, n_trials=5)
+        """,
+    )
+    assert document.run.total_steps == 2 * 10 * 3 * 5
+    assert document.earlier_loops == []
+    assert "optuna's trials" in document.script.length_known_from
+
+
+def test_two_looks_at_one_batch_are_no_accumulation(tmp_path):
+    """SAM's steps have two backward passes from one line, and gradients are cleared between them; the inner update
+    stands outside of the loop, in a method."""
+    document, _ = forecast(
+        tmp_path,
+        """
+        class Sharpness:
+            def step(self):
+                optimizer.step()
+
+        sharpness = Sharpness()
+        for batch in range(40):
+            for look in range(2):
+                optimizer.zero_grad(); model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+            sharpness.step()
+        """,
+    )
+    assert document.run.total_steps == 40
+    assert "accumulation-not-divided" not in [each.kind for each in document.findings]
+
+
+def test_functions_of_torch_func_see_a_module(tmp_path):
+    document, _ = forecast(
+        tmp_path,
+        """
+        from torch.func import functional_call, grad, vmap
+
+        weights = dict(model.named_parameters())
+
+        def loss_of(weights, row):
+            return functional_call(model, weights, (row,)).square().mean()
+
+        def adapted(row):
+            slopes = grad(loss_of)(weights, row)
+            return loss_of({name: each - 0.1 * slopes[name] for name, each in weights.items()}, row)
+
+        for batch in range(20):
+            optimizer.zero_grad()
+            vmap(adapted)(torch.randn(16, 4, 64, device="cuda")).mean().backward()
+            optimizer.step()
+        """,
+    )
+    assert document.run.total_steps == 20
+    assert document.parameters.trainable == 64 * 256 + 256 + 256 * 8 + 8
+
+
+SPAWNS = """
+import torch
+from torch import distributed, multiprocessing, nn
+
+def work(rank, ranks):
+    distributed.init_process_group("nccl", rank=rank, world_size=ranks)
+    torch.cuda.set_device(rank)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(256, 256).to(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in range(30):
+        model(torch.randn(8, 256).to(rank)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+if __name__ == "__main__":
+    multiprocessing.spawn(work, args=(RANKS,), nprocs=RANKS)
+"""
+
+
+def test_ranks_that_a_script_spawns(tmp_path):
+    """The script's own processes are ranks of the job; one of them runs here."""
+    counted = SPAWNS.replace("RANKS", "torch.cuda.device_count()")
+    document, _ = forecast(tmp_path, "", ranks=4, head=counted)
+    assert (document.world_size, document.run.total_steps) == (4, 30)
+    assert [(each.name, each.ranks) for each in document.collectives][:1] == [("allreduce_", 4)]
+    with pytest.raises(InvalidSettings, match=r"it starts 4, and the machine has 1\. .*--nproc-per-node 4"):
+        forecast(tmp_path, "", head=SPAWNS.replace("RANKS", "4"))
+
+
+def test_a_card_that_the_machine_does_not_have(tmp_path):
+    """One card: as CUDA refuses it. Two: what is on the second is counted on the first, and listed."""
+    body = """
+    second = torch.ones(8).to("cuda:1")
+    for batch in range(9):
+        update()
+    """
+    with pytest.raises(AssertionError, match="invalid device ordinal"):
+        forecast(tmp_path, body)
+    document, _ = forecast(tmp_path, body, ranks=2)
+    assert "a tensor on cuda:1" in [each.what for each in document.assumed]
+
+
+def test_data_parallel_is_the_first_cards_share(tmp_path):
+    body = """
+    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 8)).cuda())
+    optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
+    for batch in range(9):
+        outputs = wrapped(torch.randn(4096, 64))
+        assert outputs.shape == (4096, 8)
+        outputs.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    one, _ = forecast(tmp_path, body)
+    two, _ = forecast(tmp_path, body, ranks=2)
+    hidden_bytes = 4096 * 4096 * 4
+    saved = one.memory.peak_allocated_bytes - two.memory.peak_allocated_bytes
+    assert hidden_bytes <= saved <= 2 * hidden_bytes  # of two to three matrices of hidden units each card holds a half
+    assert two.step.phases.forward_seconds < 0.7 * one.step.phases.forward_seconds
+    assert any("nn.DataParallel over 2 cards" in each.what for each in two.assumed)
