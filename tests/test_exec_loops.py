@@ -258,3 +258,51 @@ def test_data_parallel_is_the_first_cards_share(tmp_path):
     assert hidden_bytes <= saved <= 2 * hidden_bytes  # of two to three matrices of hidden units each card holds a half
     assert two.step.phases.forward_seconds < 0.7 * one.step.phases.forward_seconds
     assert any("nn.DataParallel over 2 cards" in each.what for each in two.assumed)
+
+
+def test_loops_of_the_programs_own_modules(tmp_path):
+    """A training loop that the script imports, with a loss scaler whose step the end of the loop interrupts."""
+    (tmp_path / "training_engine.py").write_text(
+        textwrap.dedent(
+            """
+            import torch
+
+            def fit(model, optimizer, epochs):
+                scaler = torch.amp.GradScaler("cuda")
+                for epoch in range(epochs):
+                    for batch in range(20):
+                        with torch.autocast("cuda", dtype=torch.float16):
+                            loss = model(torch.randn(32, 64, device="cuda")).square().mean()
+                        optimizer.zero_grad()
+                        scaler.scale(loss).backward()
+                        scaler.unscale_(optimizer)
+                        scaler.step(optimizer)
+                        scaler.update()
+                    with torch.no_grad():
+                        model(torch.randn(65_536, 64, device="cuda"))
+            """
+        )
+    )
+    document, run = forecast(tmp_path, "from training_engine import fit\nfit(model, optimizer, 6)")
+    assert (document.run.total_steps, run.failed_rest) == (120, "")
+    (rest,) = document.rests
+    assert (rest.line, rest.times) == ("training_engine.py:7", 6)
+    assert rest.seconds > 0
+    assert not list(tmp_path.rglob("*.pyc"))  # what is compiled for this run is not for others
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("count = 0\nwhile count < 40:\n    update()\n    count += 1", 40),
+        ("count, most = 0, 40\nwhile True:\n    update()\n    count += 1\n    if count > most:\n        break", 41),
+        ("rows = 0\nwhile rows <= 320:\n    update()\n    rows += 32", 11),
+        ("import time\nstart = time.time()\nwhile time.time() - start < 60:\n    update()", None),
+    ],
+)
+def test_while_loops_with_a_counter_have_a_length(tmp_path, loop, steps):
+    document, _ = forecast(tmp_path, loop)
+    if steps is None:
+        assert document.script.length_known_from is None
+    else:
+        assert document.run.total_steps == steps

@@ -41,7 +41,7 @@ class Following:
 
 
 def compiled(
-    source: bytes | str, file: str, marks: Iterable[Callable[[ast.Module], None]] = ()
+    source: bytes | str, file: str, marks: Iterable[Callable[[ast.Module, str], Any]] = ()
 ) -> tuple[types.CodeType, list[Following]]:
     """A script's code in which the statements before later training can be ended, and what follows each of them.
 
@@ -56,7 +56,7 @@ def compiled(
         place = body.index(following.statement)
         body[place] = within_try(following.statement, f"{GOES_ON}({STOP}, {number})")
     for mark in marks:
-        mark(tree)
+        mark(tree, file)
     return compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True), [each for _, each in endable]
 
 

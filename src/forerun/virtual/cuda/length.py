@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from forerun.virtual.cuda.lines import LIBRARIES
+from forerun.virtual.cuda.loop_counters import LoopCounters
 from forerun.virtual.recorder import INSIDE
 
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
@@ -49,13 +50,14 @@ def find_length(
     backward_lines: Sequence[str] = (),
     update_line: str = "",
     turns: Mapping[str, int] | None = None,
+    counters: LoopCounters | None = None,
 ) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
     `batches_per_step` is how many batches the last optimizer step took from data loaders, `backward_lines` where it
     made its backward passes, and `turns` has how often loops run whose line makes what they loop over. Of a step that
     is over before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no
-    loops over steps.
+    loops over steps. `counters` are those of `while` loops, which are known from the second step on.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -76,7 +78,9 @@ def find_length(
         if length is not None:
             return _in_loops_above(length, frame.f_back, turns or {})
         frame = frame.f_back
-    return _of_loops(sys._getframe(1), batches_per_step, backward_lines, update_line, turns or {})
+    return _of_loops(
+        sys._getframe(1), batches_per_step, backward_lines, update_line, turns or {}, counters or LoopCounters()
+    )
 
 
 def _locals(frame: Any) -> dict[str, Any]:
@@ -155,7 +159,7 @@ class _Turns:
     is_over_batches: bool
 
 
-def _loops_above(frame: Any, turns: Mapping[str, int]) -> Iterator[_Turns]:
+def _loops_above(frame: Any, turns: Mapping[str, int], counters: LoopCounters) -> Iterator[_Turns]:
     """The loops of the program's own code around the line that is running, innermost first, and of a search."""
     is_comprehended = False
     while frame is not None:
@@ -171,7 +175,9 @@ def _loops_above(frame: Any, turns: Mapping[str, int]) -> Iterator[_Turns]:
             for loop in loops:
                 line = f"{name}:{loop.lineno}"
                 count, is_over_batches = (None, False)
-                if not isinstance(loop, ast.While):
+                if isinstance(loop, ast.While):
+                    count = counters.turns(loop, line, {**frame.f_globals, **_locals(frame)})
+                else:
                     count, is_over_batches = _count(loop.iter, {**frame.f_globals, **_locals(frame)})
                     if count is None:  # `for batch in DataLoader(...)`
                         count, is_over_batches = turns.get(line), True
@@ -191,12 +197,13 @@ def path_name(path: str) -> str:
 
 
 def _of_loops(
-    frame: Any, batches_per_step: int, backward_lines: Sequence[str], update_line: str, turns: Mapping[str, int]
-) -> ProgramLength | None:
+    frame: Any, batches_per_step: int, backward_lines: Sequence[str], update_line: str, turns: Mapping[str, int],
+    counters: LoopCounters,
+) -> ProgramLength | None:  # fmt: skip
     """Multiply the `for` loops of the program's own code around the line that is running."""
     counted: list[_Turns] = []
     batches: _Turns | None = None
-    for each in _loops_above(frame, turns):
+    for each in _loops_above(frame, turns, counters):
         if not counted and each.loop is not None and not _may_hold(each, update_line):
             continue
         if each.count is None:
@@ -223,7 +230,7 @@ def _of_loops(
 
 def _in_loops_above(length: ProgramLength, frame: Any, turns: Mapping[str, int]) -> ProgramLength:
     """The length of a trainer that the program's own loops, over folds or seeds, start again and again."""
-    for each in _loops_above(frame, turns):
+    for each in _loops_above(frame, turns, LoopCounters()):
         if not each.count:
             return replace(length, source=f"{length.source}, once: how often {each.line} comes here is not known")
         length = replace(

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from forerun.virtual.cuda.loaders import WatchedLoader
+from forerun.virtual.cuda.loop_counters import LoopCounters
 
 MOST_SECONDS = 10.0
 """Of the processor that one rest may take here; evaluation over many rows is cut then."""
@@ -36,6 +37,8 @@ class RestWatch:
     rests: list[LoopRest] = field(default_factory=list)
     is_open: bool = False
     """A loop was ended, and the next step has not come."""
+    counters: LoopCounters = field(default_factory=LoopCounters)
+    """Of the loops around the steps."""
     _ended: set[str] = field(default_factory=set)
     _line: str = ""
     _begin: tuple[int, int] = (0, 0)

@@ -84,7 +84,7 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
             runpy.run_path(program.target, run_name="__main__")
         return
     assert file is not None
-    loops = ScriptLoops(Path(file).name, watcher.goes_on_behind, watcher.loop_counts)
+    loops = ScriptLoops(ProgramStopped, watcher.goes_on_behind, watcher.loop_counts)
     with io.open_code(file) as stream:
         code, following = compiled(stream.read(), file, [loops.mark])
     main, before = types.ModuleType("__main__"), sys.modules["__main__"]
@@ -92,10 +92,11 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
     if spec is not None:
         main.__dict__.update({"__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader})
         sys.argv[0] = file
-    main.__dict__.update(names_for(following, ProgramStopped, watcher.next_loop) | loops.names(ProgramStopped))
+    main.__dict__.update(names_for(following, ProgramStopped, watcher.next_loop) | loops.names())
     sys.modules["__main__"] = main
     try:
-        exec(code, main.__dict__)
+        with loops.marking_modules():
+            exec(code, main.__dict__)
     finally:
         sys.modules["__main__"] = before
 

@@ -1,15 +1,19 @@
-"""Loops of a script that trains: how often they run, and what the script does after each pass of them.
+"""Loops of a program that trains: how often they run, and what the program does after each pass of them.
 
 A program is stopped when its steps repeat, which is in its innermost loop. What a loop around that one does beside
-them, such as an evaluation after each epoch, was not reached then. So the script's loops that train are compiled inside
-a `try`: the exception ends each of them once, innermost first, the script goes on to its next step, and what it did
-until there is the rest of that loop's turn. Loops over what a call returns are counted when they begin.
+them, such as an evaluation after each epoch, was not reached then. So loops that train, of the script and of its own
+modules, are compiled inside a `try`: the exception ends each of them once, innermost first, the program goes on to its
+next step, and what it did until there is the rest of that loop's turn. Loops over what a call returns are counted when
+they begin.
 """
 
 import ast
+import contextlib
 import sys
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from forerun.virtual.cuda.later_loops import (
@@ -23,7 +27,10 @@ from forerun.virtual.cuda.later_loops import (
     trains_by,
     within_try,
 )
-from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, name_of
+from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, name_of, path_name
+from forerun.virtual.cuda.lines import LIBRARIES
+from forerun.virtual.cuda.put_back import replaced
+from forerun.virtual.recorder import INSIDE
 
 GOES_ON_BEHIND, COUNTED, COUNTED_SPLITS = "__forerun_goes_on_behind__", "__forerun_counted__", "__forerun_splits__"
 """Names in the script's module: what decides whether a loop is ended, and what notes how often one will run."""
@@ -31,66 +38,93 @@ GOES_ON_BEHIND, COUNTED, COUNTED_SPLITS = "__forerun_goes_on_behind__", "__forer
 
 @dataclass
 class ScriptLoops:
-    """The loops of one script."""
+    """The loops of one program."""
 
-    file_name: str
+    stopped: type[BaseException]
+    """What ends them."""
     goes_on_behind: Callable[[str], bool]
-    """Asked with the line of a loop around which there is another one: whether the script goes on behind it."""
+    """Asked with the line of a loop around which there is another one: whether the program goes on behind it."""
     counts: dict[str, int] = field(default_factory=dict)
     """Turns of the loops that were counted when they began, by file and line."""
 
-    def mark(self, tree: ast.Module) -> None:
-        """Make the loops of a script that train endable and counted."""
-        functions = functions_that_train(tree)
-        self._mark_in(tree, False, functions)
+    def mark(self, tree: ast.Module, path: str) -> bool:
+        """Make the loops of a file that train endable and counted; returns whether there are any."""
+        functions, name = functions_that_train(tree), path_name(path)
+        if not self._mark_in(tree, name, False, functions):
+            return False
         for node in ast.walk(tree):
             if isinstance(node, ast.For) and _trains(node, functions):
-                node.iter = self._counted(node.iter, node.lineno)
+                node.iter = _counted(node.iter, f"{name}:{node.lineno}")
             elif isinstance(node, COMPREHENSIONS) and _trains(node, functions):
                 for generator in node.generators:
-                    generator.iter = self._counted(generator.iter, node.lineno)
+                    generator.iter = _counted(generator.iter, f"{name}:{node.lineno}")
+        return True
 
-    def names(self, stopped: type[BaseException]) -> dict[str, Any]:
-        """What the marked script's module needs."""
+    def names(self) -> dict[str, Any]:
+        """What a marked module needs."""
         return {
-            STOPPED: stopped, GOES_ON_BEHIND: self._goes_on, COUNTED: self._note, COUNTED_SPLITS: self._note_splits,
+            STOPPED: self.stopped, GOES_ON_BEHIND: self._goes_on,
+            COUNTED: self._note, COUNTED_SPLITS: self._note_splits,
         }  # fmt: skip
 
-    def _mark_in(self, node: ast.AST, is_nested: bool, functions: set[str]) -> None:
+    @contextlib.contextmanager
+    def marking_modules(self) -> Iterator[None]:
+        """Mark the program's own modules that are imported meanwhile, too; what is compiled of them is not kept."""
+
+        def exec_module(loader: SourceFileLoader, module: types.ModuleType) -> None:
+            path, tree = loader.get_filename(module.__name__), None
+            if not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE):
+                with contextlib.suppress(SyntaxError):  # the program's own error, which the import raises
+                    tree = ast.parse(loader.get_data(path), path)
+            if tree is None or not self.mark(tree, path):
+                original(loader, module)
+                return
+            module.__dict__.update(self.names())
+            exec(compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True), module.__dict__)
+
+        original: Any = SourceFileLoader.exec_module
+        with replaced(SourceFileLoader, "exec_module", exec_module):
+            yield
+
+    def _mark_in(self, node: ast.AST, name: str, is_nested: bool, functions: set[str]) -> bool:
+        is_marked = False
         for body in _bodies(node):
             for place, statement in enumerate(body):
                 is_loop = isinstance(statement, LOOPS)
                 inside = (is_nested or is_loop) and not isinstance(statement, (*FUNCTIONS, ast.ClassDef))
-                self._mark_in(statement, inside, functions)
+                is_marked |= self._mark_in(statement, name, inside, functions)
                 if is_loop and _trains(statement, functions):
-                    body[place] = within_try(statement, f"{GOES_ON_BEHIND}({statement.lineno}, {is_nested})")
+                    line = f"{name}:{statement.lineno}"
+                    body[place] = within_try(statement, f"{GOES_ON_BEHIND}({line!r}, {is_nested})")
+                    is_marked = True
+        return is_marked
 
-    def _goes_on(self, line: int, is_nested: bool) -> bool:
-        """Whether the script goes on behind the loop of a line, out of which the exception came."""
-        around = is_nested or is_in_loop(sys._getframe(1))
-        return around and self.goes_on_behind(f"{self.file_name}:{line}")
+    def _goes_on(self, line: str, is_nested: bool) -> bool:
+        """Whether the program goes on behind the loop of a line, out of which the exception came."""
+        return (is_nested or is_in_loop(sys._getframe(1))) and self.goes_on_behind(line)
 
-    def _counted(self, node: ast.expr, line: int) -> ast.expr:
-        """The same expression, whose length is noted where it is what a call returns."""
-        if not isinstance(node, ast.Call):
-            return node
-        if node.args and name_of(node.func) in WRAPPERS:
-            node.args[0] = self._counted(node.args[0], line)
-            return node
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "split":  # of one of scikit-learn's splitters
-            node.func.value = _call(COUNTED_SPLITS, node.func.value, line)
-        return _call(COUNTED, node, line)
-
-    def _note(self, value: Any, line: int) -> Any:
+    def _note(self, value: Any, line: str) -> Any:
         if isinstance(value, list | tuple | set | dict):
-            self.counts[f"{self.file_name}:{line}"] = len(value)
+            self.counts[line] = len(value)
         return value
 
-    def _note_splits(self, owner: Any, line: int) -> Any:
+    def _note_splits(self, owner: Any, line: str) -> Any:
         count = getattr(owner, "n_splits", None)
         if isinstance(count, int):
-            self.counts[f"{self.file_name}:{line}"] = count
+            self.counts[line] = count
         return owner
+
+
+def _counted(node: ast.expr, line: str) -> ast.expr:
+    """The same expression, whose length is noted where it is what a call returns."""
+    if not isinstance(node, ast.Call):
+        return node
+    if node.args and name_of(node.func) in WRAPPERS:
+        node.args[0] = _counted(node.args[0], line)
+        return node
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "split":  # of one of scikit-learn's splitters
+        node.func.value = _call(COUNTED_SPLITS, node.func.value, line)
+    return _call(COUNTED, node, line)
 
 
 def _bodies(node: ast.AST) -> Iterator[list[Any]]:
@@ -106,7 +140,7 @@ def _trains(node: ast.AST, functions: set[str]) -> bool:
     return any(trains_by(call, functions) for call in called_in([node]))
 
 
-def _call(name: str, value: ast.expr, line: int) -> ast.Call:
+def _call(name: str, value: ast.expr, line: str) -> ast.Call:
     call = ast.Call(ast.Name(name, ast.Load()), [value, ast.Constant(line)], [])
     for node in (call, call.func, call.args[1]):
         ast.copy_location(node, value)

@@ -149,7 +149,10 @@ class StepWatcher:
         """Whether the loop at a line is ended here, now that its steps repeat, and the program goes on behind it."""
         if self.most_steps is not None or not self.spans or self.awaits_loop:
             return False
-        return self.between.begin(line, len(self.recorder.trace.events), self.saved_bytes())
+        begins = self.between.begin(line, len(self.recorder.trace.events), self.saved_bytes())
+        if begins:
+            _finish_scalers()
+        return begins
 
     def _end_rest(self, *, has_step: bool) -> None:
         events, fetched = len(self.recorder.trace.events), self.loaders.fetched
@@ -376,7 +379,7 @@ class StepWatcher:
             loaders = {each.line.partition(" (")[0]: each.batches for each in fetched if each.batches}
             update_line = "" if progress is later else progress.line  # an optimizer's is where the program is now
             counts = loaders | self.loop_counts
-            self.program_length = find_length(len(fetched), lines, update_line, counts)
+            self.program_length = find_length(len(fetched), lines, update_line, counts, self.between.counters)
 
     def _is_enough(self) -> bool:
         if self.most_steps is not None:
@@ -387,3 +390,9 @@ class StepWatcher:
             return not is_growing or len(self.spans) >= STEPS_OF_GROWTH
         passes = sum(len(span.backward_lines) for span in self.spans)
         return len(self.spans) >= MOST_STEPS or (len(last) > ALIKE and passes >= MOST_MICRO_BATCHES)
+
+
+def _finish_scalers() -> None:
+    """Let loss scalers begin a step anew: the loop was ended inside of their `step`, and they were not updated."""
+    for scaler in [each for each in gc.get_objects() if issubclass(type(each), torch.amp.GradScaler)]:
+        scaler._per_optimizer_states.clear()  # as its `update` does (torch/amp/grad_scaler.py, 2.13)
