@@ -53,6 +53,44 @@ def test_split_layers_are_whole_ones(tmp_path, alone, world, parallel, recompute
     assert report["local"] < 0.51 * alone[0]["local"]
 
 
+@pytest.fixture(scope="module")
+def alone_in_full_rows(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("alone"), 1, padding="fixed")
+
+
+@pytest.mark.parametrize(
+    ("world", "parallel", "recomputed"),
+    [
+        (2, {"context": 2}, "none"), (4, {"context": 4}, "blocks"), (4, {"shard": 2, "context": 2}, "selective"),
+        (4, {"replicate": 2, "context": 2}, "none"), (4, {"tensor": 2, "context": 2, "sequence_parallel": True}, "none"),
+    ],
+)  # fmt: skip
+def test_split_sequences_are_whole_ones(tmp_path, alone_in_full_rows, world, parallel, recomputed):
+    """Rows of up to 32 tokens, padded; labels at the edges of pieces, accumulation, clipping and shards over all ranks."""
+    report, weights = run(tmp_path, world, parallel=parallel, recomputed=recomputed, padding="fixed")
+    expected, one = alone_in_full_rows
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+    assert report["local"] < 1.01 * expected["local"] * parallel.get("replicate", 1) / world
+
+
+def test_families_of_decoders_share_sequences(tmp_path):
+    """Losses and gradients of each family over two ranks are those of whole rows; what is refused is named."""
+    driver = DRIVER.with_name("context_driver.py")
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    process = subprocess.run([*command, str(driver)], capture_output=True, text=True, timeout=240)
+    assert process.returncode == 0, process.stderr[-3000:]
+    (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
+    results = json.loads(line)
+    refused = {family: result for family, result in results.items() if isinstance(result, str)}
+    assert set(refused) == {"gemma2", "gpt_neo"}, refused
+    for family, result in results.items():
+        if family not in refused:
+            assert result["loss"] == pytest.approx(result["whole_loss"], rel=1e-5), family
+            assert result["gradient_error"] < 1e-4, family
+
+
 def test_norms_of_heads_and_tied_embeddings(tmp_path):
     """Gradients of a norm over each head are added up over the heads of all ranks."""
     model = tmp_path / "model"

@@ -87,8 +87,8 @@ def mesh_of_ranks(settings: Settings, device_type: str) -> Any:
     """
     parallel = settings.parallel
     sizes = {
-        PIPELINE: parallel.pipeline, REPLICATE: parallel.replicate, SHARD: parallel.data_ranks // parallel.replicate,
-        TENSOR: parallel.tensor,
+        PIPELINE: parallel.pipeline, REPLICATE: parallel.replicate,
+        SHARD: parallel.data_ranks // parallel.replicate * parallel.context, TENSOR: parallel.tensor,
     }  # fmt: skip
     own = {name: size for name, size in sizes.items() if size > 1}
     if parallel.kind == "fsdp":

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from forerun.settings.schema import Settings
+from forerun.step.context_parallel import share_sequences
 from forerun.step.parallel import PIPELINE, REPLICATE, SHARD, TENSOR, is_self_contained, transformer_blocks
 from forerun.step.pipeline import cut
 from forerun.step.precision import policy_of
@@ -19,8 +20,10 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     On `meta` nothing is ever held whole.
 
     Raises:
-        NotSupported, InvalidSettings: the layers of the model cannot be split or dealt to stages.
+        NotSupported, InvalidSettings: the layers or sequences of the model cannot be split, or dealt to stages.
     """
+    if settings.parallel.context > 1:
+        share_sequences(model, settings, mesh.device_type)
     parts: list[tuple[nn.Module, nn.Module]] = [(model, model)]
     if settings.parallel.pipeline > 1:
         stages = cut(model, settings, mesh.get_local_rank(PIPELINE), mesh.device_type)

@@ -17,6 +17,7 @@ from torch.autograd.graph import save_on_cpu
 from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.attention import DocumentKernel, kernels_of
+from forerun.step.context_parallel import SHARED, SharedSequence
 from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
 from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
@@ -75,6 +76,8 @@ class TrainingStep:
         self.scaler = torch.amp.GradScaler(device) if self.policy.scales_loss else None
         self.pipeline: Pipeline | None = None
         """What runs the stages of this rank; None where it has the whole model."""
+        self.capability: tuple[int, int] | None = None
+        """Compute capability of the GPU, virtual or not; None elsewhere."""
         self.documents: DocumentKernel | None = None
         """How packed documents are kept apart; None where nothing is packed."""
 
@@ -84,8 +87,10 @@ class TrainingStep:
             raise ValueError("a step needs at least one micro-batch")
         counted = self.counted(micro_batches) if counted is None else counted
         count = mean_over_ranks(counted, self.settings, self.device_type)
+        if self.settings.parallel.context > 1:
+            count = count / self.settings.parallel.context  # each of them counted whole rows, and has a part of them
         several = not self.settings.parallel.is_alone
-        with kernels_of(self.settings), split_loss(self.settings):
+        with kernels_of(self.settings), split_loss(self.settings), self._sharing_sequences():
             if self.pipeline is not None:
                 total, details = self.pipeline.run(self.workload, micro_batches, count, observer), {}
             elif (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
@@ -195,6 +200,11 @@ class TrainingStep:
         with observer.phase(Phase.BACKWARD, index):
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return loss.detach(), result.details
+
+    def _sharing_sequences(self) -> contextlib.AbstractContextManager[None]:
+        """Around passes whose sequences are split over ranks."""
+        shared: SharedSequence | None = getattr(self.model, SHARED, None)
+        return contextlib.nullcontext() if shared is None else shared.during_step(self.model, self.capability)
 
     def _offloading(self) -> contextlib.AbstractContextManager[object]:
         """Around a forward pass whose saved tensors may live in pinned host memory."""
