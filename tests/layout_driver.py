@@ -23,7 +23,7 @@ GLOBAL_MICRO_BATCHES = 4
 
 def training(folder, changes, steps):
     settings = settings_from({
-        "name": "a", "workload": "causal-lm", "model": {"name": changes.get("model", "tiny-llama")},
+        "name": "a", "workload": "causal-lm", "model": {"name": changes.get("model", "tiny-llama"), "config": changes.get("config", {})},
         "batch": {"micro_batch_size": 2, "sequence_length": 32, "padding": changes.get("padding", "bucketed")},
         "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 0.5}, "schedule": {"epochs": 9, "max_steps": steps},
         "activation_checkpointing": changes.get("recomputed", "none"),

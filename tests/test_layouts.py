@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen3Config
+from transformers import MixtralConfig, Qwen3Config
 
 DRIVER = Path(__file__).with_name("layout_driver.py")
 STEPS = 4
@@ -75,20 +75,49 @@ def test_split_sequences_are_whole_ones(tmp_path, alone_in_full_rows, world, par
     assert report["local"] < 1.01 * expected["local"] * parallel.get("replicate", 1) / world
 
 
-def test_families_of_decoders_share_sequences(tmp_path):
-    """Losses and gradients of each family over two ranks are those of whole rows; what is refused is named."""
-    driver = DRIVER.with_name("context_driver.py")
+@pytest.mark.parametrize(
+    ("driver", "refusals"), [("context_driver.py", {"gemma2", "gpt_neo"}), ("expert_driver.py", {"llama"})]
+)
+def test_families_over_two_ranks(driver, refusals):
+    """Losses and gradients of each family with split sequences, or dealt experts, are those of one model."""
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    process = subprocess.run([*command, str(driver)], capture_output=True, text=True, timeout=240)
+    process = subprocess.run([*command, str(DRIVER.with_name(driver))], capture_output=True, text=True, timeout=240)
     assert process.returncode == 0, process.stderr[-3000:]
     (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
     results = json.loads(line)
     refused = {family: result for family, result in results.items() if isinstance(result, str)}
-    assert set(refused) == {"gemma2", "gpt_neo"}, refused
+    assert set(refused) == refusals, refused
     for family, result in results.items():
         if family not in refused:
             assert result["loss"] == pytest.approx(result["whole_loss"], rel=1e-5), family
             assert result["gradient_error"] < 1e-4, family
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """A small mixture and its run in one process."""
+    model = tmp_path_factory.mktemp("mixture")
+    MixtralConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
+        vocab_size=500, num_local_experts=4, num_experts_per_tok=2,
+    ).save_pretrained(model)  # fmt: skip
+    return str(model), run(tmp_path_factory.mktemp("alone"), 1, model=str(model), padding="fixed")
+
+
+@pytest.mark.parametrize(
+    ("world", "parallel", "recomputed"),
+    [
+        (2, {"shard": 2, "expert": 2}, "none"), (4, {"shard": 4, "expert": 2}, "blocks"),
+        (4, {"shard": 2, "replicate": 2, "expert": 2}, "none"), (4, {"shard": 2, "context": 2, "expert": 4}, "none"),
+    ],
+)  # fmt: skip
+def test_dealt_experts_are_one_mixture(tmp_path, mixture, world, parallel, recomputed):
+    """Gradients of experts are summed over those that hold the same ones, and count in the norm that is clipped."""
+    model, (expected, one) = mixture
+    report, weights = run(tmp_path, world, model=model, parallel=parallel, recomputed=recomputed, padding="fixed")
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
 
 
 def test_norms_of_heads_and_tied_embeddings(tmp_path):

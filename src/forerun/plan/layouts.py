@@ -159,13 +159,13 @@ def require_searchable(settings: Settings) -> None:
     """Refuse settings whose ways over GPUs the search does not know.
 
     Raises:
-        InvalidSettings: ZeRO, offloading, a pipeline or split sequences.
+        InvalidSettings: ZeRO, offloading, a pipeline, split sequences or dealt experts.
     """
     parallel = settings.parallel
-    if parallel.zero or parallel.offload != "none" or parallel.pipeline * parallel.context > 1:
+    if parallel.zero or parallel.offload != "none" or parallel.pipeline * parallel.context * parallel.expert > 1:
         raise InvalidSettings(
             f"--gpus: searches copies, shards and split layers; found parallel.zero={parallel.zero}, "
-            f"offload={parallel.offload!r}, pipeline={parallel.pipeline}, context={parallel.context}. Leave them out."
+            f"offload={parallel.offload!r}, pipeline={parallel.pipeline}, context={parallel.context}, expert={parallel.expert}. Leave them out."
         )
 
 

@@ -63,6 +63,7 @@ def torchtitan_settings(settings: Settings) -> str:
             "tensor_parallel_degree": parallel.tensor,
             **_titan_pipeline(settings),
             "context_parallel_degree": parallel.context,
+            **({"expert_parallel_degree": parallel.expert} if parallel.expert > 1 else {}),
         },
         "activation_checkpoint": {"mode": RECOMPUTED[settings.activation_checkpointing], "selective_ac_option": "op"},
         "checkpoint": {
@@ -126,6 +127,7 @@ def _megatron_layout(settings: Settings) -> list[str]:
     lines = [
         f"--tensor-model-parallel-size {parallel.tensor}", f"--pipeline-model-parallel-size {parallel.pipeline}",
         *([f"--context-parallel-size {parallel.context}"] if parallel.context > 1 else []),
+        *([f"--expert-model-parallel-size {parallel.expert}"] if parallel.expert > 1 else []),
     ]  # fmt: skip
     if parallel.schedule not in ("1f1b", "interleaved"):
         raise InvalidSettings(

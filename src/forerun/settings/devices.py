@@ -13,7 +13,7 @@ LAYOUT = {"data", "shard", "replicate", "tensor", "pipeline", "context"}
 
 LATER_WORDS = {
     "replicate": 1, "tensor": 1, "sequence_parallel": False, "pipeline": 1, "schedule": "1f1b", "virtual_stages": 1,
-    "context": 1,
+    "context": 1, "expert": 1,
 }  # fmt: skip
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
@@ -40,6 +40,8 @@ class ParallelSettings(PlainSection):
     """Parts of the model that each stage holds, for schedules that interleave them."""
     context: Ranks = 1
     """Ranks over which the sequence of each row is split (context parallelism); they shard weights together."""
+    expert: Ranks = 1
+    """Ranks over which the experts of a mixture are dealt; they lie inside those that shard weights (data × context)."""
     zero: Literal[0, 1, 2, 3] = 0
     """Stage of DeepSpeed's ZeRO with `kind: ddp`: 1 splits optimizer state and fp32 weights over ranks, 2 gradients."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
@@ -85,6 +87,11 @@ class ParallelSettings(PlainSection):
         return self.context * self.tensor * self.pipeline
 
     @property
+    def shard_ranks(self) -> int:
+        """Ranks that one set of weights is sharded over with `kind: fsdp`."""
+        return self.data_ranks * self.context // self.replicate
+
+    @property
     def is_alone(self) -> bool:
         """Whether one process without a group trains."""
         return self.kind == "none" and self.world_size == 1
@@ -114,6 +121,11 @@ def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
             p.context > 1 and p.kind != "fsdp",
             f"parallel.context: ranks that share a sequence shard the weights together; found {p.context} with "
             f"kind={p.kind!r}. Set parallel.kind to fsdp, or parallel.context to 1.",
+        ),
+        (
+            p.expert > 1 and (p.kind != "fsdp" or p.shard_ranks % p.expert > 0),
+            f"parallel.expert: divides the ranks over which parallel.kind=fsdp shards, shard × context; found {p.expert} "
+            f"with kind={p.kind!r} and {p.shard_ranks} such ranks. Nearest: {math.gcd(p.expert, p.shard_ranks)}.",
         ),
         (
             p.pipeline == 1 and (p.schedule != "1f1b" or p.virtual_stages > 1),

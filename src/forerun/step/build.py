@@ -22,6 +22,7 @@ from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
 from forerun.step.context_parallel import require_context_parallel
+from forerun.step.expert_parallel import require_expert_parallel
 from forerun.step.fused_kernels import take_kernels
 from forerun.step.kbit import narrow_adapters, prepare_for_kbit_training
 from forerun.step.library_versions import has_linear_experts, kbit_preparation
@@ -201,6 +202,7 @@ def refuse_unsupported(settings: Settings) -> None:
     require_tensor_parallel(settings)
     require_pipeline(settings)
     require_context_parallel(settings)
+    require_expert_parallel(settings)
     if settings.activation_offload and (settings.compile != "none" or settings.parallel.kind == "fsdp"):
         raise NotSupported(
             f"activation_offload: hooks on saved tensors are not modelled inside compiled graphs or around gathered "

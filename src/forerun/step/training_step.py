@@ -18,7 +18,7 @@ from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.attention import DocumentKernel, kernels_of
 from forerun.step.context_parallel import SHARED, SharedSequence
-from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
+from forerun.step.parallel import by_mesh, holding_gradients, mean_over_ranks, of_all_ranks, whole
 from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
 from forerun.step.tensor_parallel import split_loss
@@ -225,6 +225,13 @@ class TrainingStep:
             norm = self.pipeline.norm_of_all(own)
             if limit is not None:
                 nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=True)
+            return norm
+        groups = by_mesh(parameters)
+        if len(groups) > 1:  # experts lie over other ranks than the rest
+            norms = [whole(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])) for group in groups]
+            norm = torch.stack(norms).norm()
+            for group in groups if limit is not None else ():
+                nn.utils.clip_grads_with_norm_(group, limit or 0.0, norm, foreach=True)
             return norm
         if limit is not None:
             return whole(nn.utils.clip_grad_norm_(parameters, limit, foreach=True))
