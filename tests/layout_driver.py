@@ -14,7 +14,7 @@ from forerun.data.token_data import TokenData, TokenSample
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
-from forerun.step.parallel import whole
+from forerun.step.parallel import of_all_ranks, whole
 from forerun.train.loop import Training, seed_everything
 from forerun.train.ranks import join_group, rank
 
@@ -23,7 +23,8 @@ GLOBAL_MICRO_BATCHES = 4
 
 def training(folder, changes, steps):
     settings = settings_from({
-        "name": "a", "workload": "causal-lm", "model": {"name": changes.get("model", "tiny-llama"), "config": changes.get("config", {})},
+        "name": "a", "workload": "causal-lm",
+        "model": {"name": changes.get("model", "tiny-llama"), "config": changes.get("config", {})},
         "batch": {"micro_batch_size": 2, "sequence_length": 32, "padding": changes.get("padding", "bucketed")},
         "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 0.5}, "schedule": {"epochs": 9, "max_steps": steps},
         "activation_checkpointing": changes.get("recomputed", "none"),
@@ -47,7 +48,8 @@ def main(folder, text, steps):
     torch.set_num_threads(1)
     run = training(folder, json.loads(text), int(steps))
     reports = list(run.steps())
-    weights = {name: whole(p.detach()) for name, p in run.step.model.named_parameters()}
+    own = {name: whole(p.detach()) for name, p in run.step.model.named_parameters()}
+    weights = {name: weight for stage in of_all_ranks(own) for name, weight in stage.items()}
     local = sum(getattr(p, "_local_tensor", p).numel() for p in run.step.model.parameters())
     if rank() == 0:
         torch.save(weights, Path(folder) / "weights.pt")

@@ -135,6 +135,57 @@ def test_norms_of_heads_and_tied_embeddings(tmp_path):
     assert_same(weights, one)
 
 
+STAGES = {"padding": "fixed", "config": {"num_hidden_layers": 4, "tie_word_embeddings": False}}
+"""An epoch has 21 rows: the last of its steps has 5, where others have 8."""
+
+
+@pytest.fixture(scope="module")
+def one_stage(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("one"), 1, **STAGES)
+
+
+def test_a_pipeline_is_trained_and_goes_on_bit_for_bit(tmp_path, one_stage):
+    """Each stage writes what it holds; two steps again are the same bits, and one process can go on as well."""
+    expected, one = one_stage
+    report, weights = run(tmp_path, 2, parallel={"pipeline": 2}, **STAGES)
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+    assert report["local"] == pytest.approx(expected["local"] / 2, rel=0.01)
+    shutil.rmtree(tmp_path / "step-00000004")
+    again, same = run(tmp_path, 2, parallel={"pipeline": 2}, **STAGES)
+    assert (again["first"], again["losses"]) == (2, report["losses"][2:])
+    assert all(torch.equal(same[name], weight) for name, weight in weights.items())
+    shutil.rmtree(tmp_path / "step-00000004")
+    alone, weights = run(tmp_path, 1, **STAGES)
+    assert alone["first"] == 2
+    assert_same(weights, one)
+
+
+def test_stages_with_parts_go_on_under_other_layouts(tmp_path, one_stage):
+    """Two parts for each stage, sharded; then stages of split layers, then shards without stages."""
+    layouts = (
+        (4, {"pipeline": 2, "shard": 2, "schedule": "interleaved", "virtual_stages": 2}),
+        (4, {"pipeline": 2, "tensor": 2}), (2, {"shard": 2}),
+    )  # fmt: skip
+    for number, (world, parallel) in enumerate(layouts):
+        report, weights = run(tmp_path, world, parallel=parallel, **STAGES)
+        assert report["first"] == (2 if number else 0)
+        assert_same(weights, one_stage[1])
+        shutil.rmtree(tmp_path / "step-00000004")
+
+
+def test_dealt_experts_go_on_in_one_process(tmp_path, mixture):
+    """State of the optimizer is kept by name: experts are a group of their own where they are dealt."""
+    model, (_, one) = mixture
+    words = {"model": model, "padding": "fixed", "sharded": True}
+    _, weights = run(tmp_path, 2, parallel={"shard": 2, "expert": 2}, **words)
+    shutil.rmtree(tmp_path / "step-00000004")
+    report, weights = run(tmp_path, 1, **words)
+    assert report["first"] == 2
+    assert_same(weights, one)
+
+
 def test_checkpoints_in_parts_go_on_under_any_layout(tmp_path, alone):
     """Four ranks write what they hold, each part once; two read what they need, and then one does."""
     _, weights = run(tmp_path, 4, parallel={"shard": 2, "tensor": 2}, sharded=True)

@@ -33,10 +33,10 @@ def expert_warnings(trace: Trace, costs: Costs) -> list[str]:
     ranks = max((dict(call.keywords).get(GROUP_SIZE, 1) for call in ops if call.name.startswith(EXCHANGE)), default=1)
     if ranks > 1 and _is_dealt(trace):
         return [
-            f"Assumed: {rows:,} rows reach each of {ranks} ranks, {rows / groups:,.0f} for each of its {groups} experts. "
-            f"Where routing is uneven the rank that gets most rows decides memory and step; no token is dropped. Grouped "
-            f"products take {format_seconds(seconds)} a step, {format_percent(seconds / max(total, 1e-12))} of the GPU's "
-            f"time."
+            f"Assumed: {rows:,} rows reach each of {ranks} ranks, {rows / groups:,.0f} for each of its {groups} "
+            f"experts. Where routing is uneven the rank that gets most rows decides memory and step; no token is "
+            f"dropped. Grouped products take {format_seconds(seconds)} a step, "
+            f"{format_percent(seconds / max(total, 1e-12))} of the GPU's time."
         ]
     even, worst = tiles(rows, groups, even=True), tiles(rows, groups, even=False)
     return [

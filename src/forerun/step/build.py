@@ -230,11 +230,6 @@ def require_trainable(settings: Settings) -> None:
             f"adapter.kind: {settings.adapter.kind} is forecast here, not trained: checkpoints and exports of this "
             f"version know LoRA. Set adapter.kind to lora to train."
         )
-    if settings.parallel.pipeline > 1:
-        raise NotSupported(
-            f"parallel.pipeline: is forecast here, not trained: checkpoints of this version do not know stages; found "
-            f"{settings.parallel.pipeline}. Set it to 1 and split with parallel.shard and parallel.tensor to train."
-        )
     if settings.versions:
         raise NotSupported(
             f"versions: are for a forecast; training runs with what is installed here; found {settings.versions}. "

@@ -3,8 +3,8 @@
 The ranks of a group lie next to each other inside those that shard weights (data × context), as in torchtitan and
 Megatron-LM. A rank sends each row to the rank that has its expert and gets the result back: two all-to-all exchanges in
 the forward pass, two in the backward pass. What experts compute is the model's own code (transformers'
-`use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are sharded over the ranks
-that hold the same ones, and their gradients summed over those; everything else is sharded over all ranks.
+`use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are sharded over the
+ranks that hold the same ones, and their gradients summed over those; everything else is sharded over all ranks.
 
 A trace knows no routing: there every rank sends as many rows to each other rank as it keeps.
 
@@ -55,12 +55,12 @@ def require_expert_parallel(settings: Settings) -> None:
 
 def experts_of(model: nn.Module) -> dict[str, nn.Module]:
     """Modules that hold the weights of all experts of a block, by their paths."""
-    found: dict[str, nn.Module] = {}
+    experts: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         weights, count = list(module.parameters(recurse=False)), getattr(module, COUNT, None)
         if weights and hasattr(module, "down_proj") and all(w.ndim > 1 and len(w) == count for w in weights):
-            found[name] = module
-    return found
+            experts[name] = module
+    return experts
 
 
 def deal_experts(model: nn.Module, settings: Settings, device_type: str, options: dict[str, Any]) -> None:
@@ -136,19 +136,19 @@ def _over_ranks(
     from torch.distributed._functional_collectives import all_to_all_single_autograd
     from torch.nn.utils.stateless import _reparametrize_module
 
-    tokens, chosen = top_k_index.shape
+    tokens, choices = top_k_index.shape
     own: int = getattr(module, COUNT)
     ids, order = torch.sort(top_k_index.reshape(-1), stable=True)
-    sent, arrived, numbers = _routing(ids, own, group)
-    rows = all_to_all_single_autograd(hidden_states[order // chosen], arrived, sent, group)
+    outgoing, incoming, numbers = _routing(ids, own, group)
+    rows = all_to_all_single_autograd(hidden_states[order // choices], incoming, outgoing, group)
     places = numbers.unsqueeze(-1)
     local = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}  # type: ignore[operator]
     with _reparametrize_module(module, local):
         results = compute(rows, places, torch.ones_like(places, dtype=top_k_weights.dtype))
-    back = all_to_all_single_autograd(results.contiguous(), sent, arrived, group)
+    back = all_to_all_single_autograd(results.contiguous(), outgoing, incoming, group)
     inverse = torch.empty_like(order)
     inverse[order] = torch.arange(len(order), device=order.device)
-    weighted = back[inverse].view(tokens, chosen, -1) * top_k_weights.unsqueeze(-1)
+    weighted = back[inverse].view(tokens, choices, -1) * top_k_weights.unsqueeze(-1)
     return weighted.sum(dim=1).to(hidden_states.dtype)
 
 
@@ -167,8 +167,8 @@ def _routing(ids: Tensor, own: int, group: Any) -> tuple[list[int], list[int], T
     on_host = both.cpu()  # the host waits here for the exchange, as it must know sizes
     if is_fake(ids):
         even = [len(ids) // ranks + (rank < len(ids) % ranks) for rank in range(ranks)]
-        sent, arrived = even, even
+        outgoing, incoming = even, even
     else:
-        sent, arrived = on_host.tolist()
+        outgoing, incoming = on_host.tolist()
     expert = torch.arange(own, device=ids.device).repeat(ranks)
-    return sent, arrived, torch.repeat_interleave(expert, from_all, output_size=sum(arrived))
+    return outgoing, incoming, torch.repeat_interleave(expert, from_all, output_size=sum(incoming))

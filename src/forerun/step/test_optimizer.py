@@ -49,13 +49,13 @@ def test_a_run_goes_on_bit_for_bit_from_its_saved_state(name, tmp_path):
         train(whole, optimizer, 3, seed=2)
         first, optimizer = network_and_optimizer(name)
         train(first, optimizer, 3, seed=1)
-        tensors = checkpoint._optimizer_tensors(SimpleNamespace(optimizer=optimizer))  # type: ignore[arg-type]
+        tensors = checkpoint._optimizer_tensors(SimpleNamespace(optimizer=optimizer, model=first))  # type: ignore[arg-type]
         file = tmp_path / "state.safetensors"
         save_file({key: value.clone() for key, value in tensors.items()}, file)
         second, optimizer = network_and_optimizer(name)
         second.load_state_dict(first.state_dict())
         saved = Parts({file: {key: [0] * value.ndim for key, value in tensors.items()}})
-        checkpoint._restore_optimizer(SimpleNamespace(optimizer=optimizer), saved)  # type: ignore[arg-type]
+        checkpoint._restore_optimizer(SimpleNamespace(optimizer=optimizer, model=second, pipeline=None), saved)  # type: ignore[arg-type]
         train(second, optimizer, 3, seed=2)
     for one, other in zip(whole.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)

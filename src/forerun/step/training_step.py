@@ -22,12 +22,9 @@ from forerun.step.parallel import by_mesh, holding_gradients, mean_over_ranks, o
 from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
 from forerun.step.tensor_parallel import split_loss
-from forerun.step.workload import Batch, SpansStep, Workload
+from forerun.step.workload import BLANK, Batch, SpansStep, Workload
 from forerun.step.zero import ZeroOptimizer
 from forerun.trace import Phase
-
-BLANK = "blank"
-"""Key of a batch whose loss counts nothing: a rank without a micro-batch runs one beside its peers."""
 
 
 class StepObserver:

@@ -22,8 +22,8 @@ from forerun.errors import NonFiniteLoss, UserNote
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.records import MeasuredRun, Measurement, RunEvidence, RunPhases, StepReport
 from forerun.settings.schema import Settings
-from forerun.step.training_step import BLANK, StepResult, TrainingStep
-from forerun.step.workload import Batch
+from forerun.step.training_step import StepResult, TrainingStep
+from forerun.step.workload import BLANK, Batch
 from forerun.train import measure
 from forerun.train.alive import AliveCheck, TrivialLoss
 from forerun.train.best import BEST, BestBy, BestCheckpoint
