@@ -164,8 +164,9 @@ def require_searchable(settings: Settings) -> None:
     parallel = settings.parallel
     if parallel.zero or parallel.offload != "none" or parallel.pipeline * parallel.context * parallel.expert > 1:
         raise InvalidSettings(
-            f"--gpus: searches copies, shards and split layers; found parallel.zero={parallel.zero}, "
-            f"offload={parallel.offload!r}, pipeline={parallel.pipeline}, context={parallel.context}, expert={parallel.expert}. Leave them out."
+            f"--gpus: searches copies, shards and split layers; found parallel.zero={parallel.zero}, offload="
+            f"{parallel.offload!r}, pipeline={parallel.pipeline}, context={parallel.context}, expert="
+            f"{parallel.expert}. Leave them out."
         )
 
 

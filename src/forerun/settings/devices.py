@@ -41,7 +41,7 @@ class ParallelSettings(PlainSection):
     context: Ranks = 1
     """Ranks over which the sequence of each row is split (context parallelism); they shard weights together."""
     expert: Ranks = 1
-    """Ranks over which the experts of a mixture are dealt; they lie inside those that shard weights (data × context)."""
+    """Ranks over which the experts of a mixture are dealt; they lie inside those that shard weights."""
     zero: Literal[0, 1, 2, 3] = 0
     """Stage of DeepSpeed's ZeRO with `kind: ddp`: 1 splits optimizer state and fp32 weights over ranks, 2 gradients."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
@@ -124,8 +124,9 @@ def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
         ),
         (
             p.expert > 1 and (p.kind != "fsdp" or p.shard_ranks % p.expert > 0),
-            f"parallel.expert: divides the ranks over which parallel.kind=fsdp shards, shard × context; found {p.expert} "
-            f"with kind={p.kind!r} and {p.shard_ranks} such ranks. Nearest: {math.gcd(p.expert, p.shard_ranks)}.",
+            f"parallel.expert: divides the ranks over which parallel.kind=fsdp shards, shard × context; found "
+            f"{p.expert} with kind={p.kind!r} and {p.shard_ranks} such ranks. Nearest: "
+            f"{math.gcd(p.expert, p.shard_ranks)}.",
         ),
         (
             p.pipeline == 1 and (p.schedule != "1f1b" or p.virtual_stages > 1),
