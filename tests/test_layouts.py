@@ -186,6 +186,28 @@ def test_dealt_experts_go_on_in_one_process(tmp_path, mixture):
     assert_same(weights, one)
 
 
+@pytest.mark.parametrize(
+    ("words", "parallel"),
+    [
+        (STAGES, {"pipeline": 2}), ({"padding": "fixed"}, {"context": 2}),
+        ({"padding": "fixed", "model": "mixture"}, {"shard": 2, "expert": 2}),
+    ],
+)  # fmt: skip
+def test_scores_and_a_checkpoint_right_after_them(tmp_path, mixture, words, parallel):
+    """An epoch ends with scoring and a checkpoint, while weights are gathered still; a run goes on from there."""
+    words = {**words, "is_scored": True}
+    if words.get("model"):
+        words["model"] = mixture[0]
+    expected, one = run(tmp_path / "one", 1, **words)
+    report, weights = run(tmp_path / "two", 2, parallel=parallel, **words)
+    assert report["scores"] == pytest.approx(expected["scores"], rel=1e-4)
+    assert_same(weights, one)
+    shutil.rmtree(tmp_path / "two" / "step-00000004")
+    again, weights = run(tmp_path / "two", 2, parallel=parallel, **words)
+    assert again["first"] == 3
+    assert_same(weights, one)
+
+
 def test_checkpoints_in_parts_go_on_under_any_layout(tmp_path, alone):
     """Four ranks write what they hold, each part once; two read what they need, and then one does."""
     _, weights = run(tmp_path, 4, parallel={"shard": 2, "tensor": 2}, sharded=True)

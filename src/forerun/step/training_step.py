@@ -68,6 +68,8 @@ class TrainingStep:
         self.called = model
         """Module that the loss calls: the model, or what wraps it on one of several ranks."""
         self.optimizer = optimizer
+        # now, as FSDP2 shows gathered weights under these names after a forward pass without a backward one
+        self.parameter_names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.device_type = device
         self.policy: PrecisionPolicy = policy_of(settings)
         self.scaler = torch.amp.GradScaler(device) if self.policy.scales_loss else None

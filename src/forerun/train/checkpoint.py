@@ -310,8 +310,7 @@ def _optimizer_tensors(step: TrainingStep) -> dict[str, Tensor]:
 
     Names are the same under every layout; places in the optimizer are not.
     """
-    tensors = {}
-    names = {id(parameter): name for name, parameter in step.model.named_parameters()}
+    tensors, names = {}, step.parameter_names
     for parameter in _optimizer_parameters(step):
         for name, value in step.optimizer.state.get(parameter, {}).items():
             key = f"{names[id(parameter)]}:{name}"
@@ -325,8 +324,7 @@ def _optimizer_tensors(step: TrainingStep) -> dict[str, Tensor]:
 def _restore_optimizer(step: TrainingStep, source: Parts) -> None:
     # not Optimizer.load_state_dict: torch/optim/optimizer.py (2.13) casts state to the parameter's dtype
     trained = _optimizer_parameters(step)
-    ids = {id(parameter) for parameter in trained}
-    parameters = {name: p for name, p in step.model.named_parameters() if id(p) in ids}
+    parameters = {step.parameter_names[id(parameter)]: parameter for parameter in trained}
     parameters |= {str(index): p for index, p in enumerate(trained)}  # as checkpoints of before 2026-11-25 have it
     step.optimizer.state.clear()
     for key in sorted(source.names):
