@@ -44,6 +44,30 @@ def stepping(network, optimizer):
     return SimpleNamespace(optimizer=optimizer, parameter_names=names, pipeline=None)
 
 
+def test_state_that_was_kept_by_places_is_read(tmp_path):
+    """Checkpoints of before 2026-11-25 have the place of a parameter in the optimizer where newer ones have its name."""
+    network, optimizer = network_and_optimizer("adamw")
+    train(network, optimizer, 2, seed=1)
+    step = stepping(network, optimizer)
+    tensors = checkpoint._optimizer_tensors(step)  # type: ignore[arg-type]
+    places = {
+        step.parameter_names[id(parameter)]: str(place)
+        for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
+    }
+    old = {}
+    for key, value in tensors.items():
+        name, _, rest = key.partition(":")
+        old[f"{places[name]}:{rest}"] = value.clone()
+    file = tmp_path / "state.safetensors"
+    save_file(old, file)
+    kept = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+    source = Parts({file: {key: [0] * value.ndim for key, value in old.items()}})
+    checkpoint._restore_optimizer(step, source)  # type: ignore[arg-type]
+    assert set(optimizer.state) == set(kept)
+    for parameter, state in kept.items():
+        assert all(torch.equal(optimizer.state[parameter][name], value) for name, value in state.items())
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_run_goes_on_bit_for_bit_from_its_saved_state(name, tmp_path):
     """Three updates, saved and loaded, three more; against six in one go. The 8-bit state has matrices of 8,192."""
