@@ -11,10 +11,12 @@ from pathlib import Path
 import torch
 
 from forerun.data.token_data import TokenData, TokenSample
+from forerun.own.scoring import held_out_data
+from forerun.own.token_scores import score_tokens
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
-from forerun.step.parallel import whole
+from forerun.step.parallel import of_all_ranks, whole
 from forerun.train.loop import Training, seed_everything
 from forerun.train.ranks import join_group, rank
 
@@ -23,11 +25,12 @@ GLOBAL_MICRO_BATCHES = 4
 
 def training(folder, changes, steps):
     settings = settings_from({
-        "name": "a", "workload": "causal-lm", "model": {"name": changes.get("model", "tiny-llama")},
-        "batch": {"micro_batch_size": 2, "sequence_length": 32, "padding": "bucketed"},
+        "name": "a", "workload": "causal-lm",
+        "model": {"name": changes.get("model", "tiny-llama"), "config": changes.get("config", {})},
+        "batch": {"micro_batch_size": 2, "sequence_length": 32, "padding": changes.get("padding", "bucketed")},
         "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 0.5}, "schedule": {"epochs": 9, "max_steps": steps},
         "activation_checkpointing": changes.get("recomputed", "none"),
-        "checkpoints": {"every_steps": 2, "keep_last": 10, "sharded": changes.get("sharded", False)},
+        "checkpoints": {"every_steps": 3 if changes.get("is_scored") else 2, "keep_last": 10, "sharded": changes.get("sharded", False)},
         "parallel": changes.get("parallel", {}),
     })  # fmt: skip
     accumulation = GLOBAL_MICRO_BATCHES // settings.parallel.data_ranks
@@ -40,19 +43,37 @@ def training(folder, changes, steps):
     ]
     seed_everything(0)
     step = build_step(settings, generic_workload("causal-lm"), "cpu", pretrained=False)
-    return Training(step, TokenData(settings, samples), Path(folder))
+    held_out = held_out_data(settings, samples[:5], 0)
+
+    def evaluate(step, number):
+        return score_tokens(step, held_out).metrics()
+
+    own = evaluate if changes.get("is_scored") else None
+    return Training(step, TokenData(settings, samples), Path(folder), evaluate=own)
 
 
 def main(folder, text, steps):
     torch.set_num_threads(1)
     run = training(folder, json.loads(text), int(steps))
     reports = list(run.steps())
-    weights = {name: whole(p.detach()) for name, p in run.step.model.named_parameters()}
+    own = {name: whole(p.detach()) for name, p in run.step.model.named_parameters()}
+    weights = {name: weight for stage in of_all_ranks(own) for name, weight in stage.items()}
     local = sum(getattr(p, "_local_tensor", p).numel() for p in run.step.model.parameters())
     if rank() == 0:
         torch.save(weights, Path(folder) / "weights.pt")
         losses, norms = [report.loss for report in reports], [report.gradient_norm for report in reports]
-        print(json.dumps({"losses": losses, "norms": norms, "first": run.resumed_from, "local": local}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "losses": losses,
+                    "norms": norms,
+                    "first": run.resumed_from,
+                    "local": local,
+                    "scores": [scores["loss"] for _, scores in run.evaluations],
+                }
+            ),
+            flush=True,
+        )
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
         os._exit(0)  # gloo's threads may end the process otherwise while it is torn down

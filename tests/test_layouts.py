@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen3Config
+from transformers import MixtralConfig, Qwen3Config
 
 DRIVER = Path(__file__).with_name("layout_driver.py")
 STEPS = 4
@@ -53,6 +53,73 @@ def test_split_layers_are_whole_ones(tmp_path, alone, world, parallel, recompute
     assert report["local"] < 0.51 * alone[0]["local"]
 
 
+@pytest.fixture(scope="module")
+def alone_in_full_rows(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("alone"), 1, padding="fixed")
+
+
+@pytest.mark.parametrize(
+    ("world", "parallel", "recomputed"),
+    [
+        (2, {"context": 2}, "none"), (4, {"context": 4}, "blocks"), (4, {"shard": 2, "context": 2}, "selective"),
+        (4, {"replicate": 2, "context": 2}, "none"), (4, {"tensor": 2, "context": 2, "sequence_parallel": True}, "none"),
+    ],
+)  # fmt: skip
+def test_split_sequences_are_whole_ones(tmp_path, alone_in_full_rows, world, parallel, recomputed):
+    """Rows of up to 32 tokens, padded; labels at the edges of pieces, accumulation, clipping and shards over all ranks."""
+    report, weights = run(tmp_path, world, parallel=parallel, recomputed=recomputed, padding="fixed")
+    expected, one = alone_in_full_rows
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+    assert report["local"] < 1.01 * expected["local"] * parallel.get("replicate", 1) / world
+
+
+@pytest.mark.parametrize(
+    ("driver", "refusals"), [("context_driver.py", {"gemma2", "gpt_neo"}), ("expert_driver.py", {"llama"})]
+)
+def test_families_over_two_ranks(driver, refusals):
+    """Losses and gradients of each family with split sequences, or dealt experts, are those of one model."""
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    process = subprocess.run([*command, str(DRIVER.with_name(driver))], capture_output=True, text=True, timeout=240)
+    assert process.returncode == 0, process.stderr[-3000:]
+    (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
+    results = json.loads(line)
+    refused = {family: result for family, result in results.items() if isinstance(result, str)}
+    assert set(refused) == refusals, refused
+    for family, result in results.items():
+        if family not in refused:
+            assert result["loss"] == pytest.approx(result["whole_loss"], rel=1e-5), family
+            assert result["gradient_error"] < 1e-4, family
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """A small mixture and its run in one process."""
+    model = tmp_path_factory.mktemp("mixture")
+    MixtralConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
+        vocab_size=500, num_local_experts=4, num_experts_per_tok=2,
+    ).save_pretrained(model)  # fmt: skip
+    return str(model), run(tmp_path_factory.mktemp("alone"), 1, model=str(model), padding="fixed")
+
+
+@pytest.mark.parametrize(
+    ("world", "parallel", "recomputed"),
+    [
+        (2, {"shard": 2, "expert": 2}, "none"), (4, {"shard": 4, "expert": 2}, "blocks"),
+        (4, {"shard": 2, "replicate": 2, "expert": 2}, "none"), (4, {"shard": 2, "context": 2, "expert": 4}, "none"),
+    ],
+)  # fmt: skip
+def test_dealt_experts_are_one_mixture(tmp_path, mixture, world, parallel, recomputed):
+    """Gradients of experts are summed over those that hold the same ones, and count in the norm that is clipped."""
+    model, (expected, one) = mixture
+    report, weights = run(tmp_path, world, model=model, parallel=parallel, recomputed=recomputed, padding="fixed")
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+
+
 def test_norms_of_heads_and_tied_embeddings(tmp_path):
     """Gradients of a norm over each head are added up over the heads of all ranks."""
     model = tmp_path / "model"
@@ -65,6 +132,79 @@ def test_norms_of_heads_and_tied_embeddings(tmp_path):
     parallel = {"tensor": 2, "sequence_parallel": True}
     report, weights = run(tmp_path / "two", 2, model=str(model), parallel=parallel)
     assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+
+
+STAGES = {"padding": "fixed", "config": {"num_hidden_layers": 4, "tie_word_embeddings": False}}
+"""An epoch has 21 rows: the last of its steps has 5, where others have 8."""
+
+
+@pytest.fixture(scope="module")
+def one_stage(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("one"), 1, **STAGES)
+
+
+def test_a_pipeline_is_trained_and_goes_on_bit_for_bit(tmp_path, one_stage):
+    """Each stage writes what it holds; two steps again are the same bits, and one process can go on as well."""
+    expected, one = one_stage
+    report, weights = run(tmp_path, 2, parallel={"pipeline": 2}, **STAGES)
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+    assert report["local"] == pytest.approx(expected["local"] / 2, rel=0.01)
+    shutil.rmtree(tmp_path / "step-00000004")
+    again, same = run(tmp_path, 2, parallel={"pipeline": 2}, **STAGES)
+    assert (again["first"], again["losses"]) == (2, report["losses"][2:])
+    assert all(torch.equal(same[name], weight) for name, weight in weights.items())
+    shutil.rmtree(tmp_path / "step-00000004")
+    alone, weights = run(tmp_path, 1, **STAGES)
+    assert alone["first"] == 2
+    assert_same(weights, one)
+
+
+def test_stages_with_parts_go_on_under_other_layouts(tmp_path, one_stage):
+    """Two parts for each stage, sharded; then stages of split layers, then shards without stages."""
+    layouts = (
+        (4, {"pipeline": 2, "shard": 2, "schedule": "interleaved", "virtual_stages": 2}),
+        (4, {"pipeline": 2, "tensor": 2}), (2, {"shard": 2}),
+    )  # fmt: skip
+    for number, (world, parallel) in enumerate(layouts):
+        report, weights = run(tmp_path, world, parallel=parallel, **STAGES)
+        assert report["first"] == (2 if number else 0)
+        assert_same(weights, one_stage[1])
+        shutil.rmtree(tmp_path / "step-00000004")
+
+
+def test_dealt_experts_go_on_in_one_process(tmp_path, mixture):
+    """State of the optimizer is kept by name: experts are a group of their own where they are dealt."""
+    model, (_, one) = mixture
+    words = {"model": model, "padding": "fixed", "sharded": True}
+    _, weights = run(tmp_path, 2, parallel={"shard": 2, "expert": 2}, **words)
+    shutil.rmtree(tmp_path / "step-00000004")
+    report, weights = run(tmp_path, 1, **words)
+    assert report["first"] == 2
+    assert_same(weights, one)
+
+
+@pytest.mark.parametrize(
+    ("words", "parallel"),
+    [
+        (STAGES, {"pipeline": 2}), ({"padding": "fixed"}, {"context": 2}),
+        ({"padding": "fixed", "model": "mixture"}, {"shard": 2, "expert": 2}),
+    ],
+)  # fmt: skip
+def test_scores_and_a_checkpoint_right_after_them(tmp_path, mixture, words, parallel):
+    """An epoch ends with scoring and a checkpoint, while weights are gathered still; a run goes on from there."""
+    words = {**words, "is_scored": True}
+    if words.get("model"):
+        words["model"] = mixture[0]
+    expected, one = run(tmp_path / "one", 1, **words)
+    report, weights = run(tmp_path / "two", 2, parallel=parallel, **words)
+    assert report["scores"] == pytest.approx(expected["scores"], rel=1e-4)
+    assert_same(weights, one)
+    shutil.rmtree(tmp_path / "two" / "step-00000004")
+    again, weights = run(tmp_path / "two", 2, parallel=parallel, **words)
+    assert again["first"] == 3
     assert_same(weights, one)
 
 

@@ -102,19 +102,28 @@ def _with_unsafe(overrides: list[str] | None, is_unsafe: bool) -> list[str]:
 
 
 def _in_processes(target: str, overrides: list[str], resume: str | None, more: list[str], processes: int) -> int:
-    """Exit code of the same command in several processes; DDP unless the settings say FSDP."""
+    """Exit code of the same command in several processes."""
     from forerun.api import resolve
     from forerun.train.launch import launch
 
-    several = [*overrides, f"parallel.world_size={processes}"]
-    is_sharded = any(text.replace(" ", "") == "parallel.kind=fsdp" for text in overrides)
-    kind = "fsdp" if is_sharded or resolve(target).parallel.kind == "fsdp" else "ddp"
-    _require_data(resolve(target, [f"parallel.kind={kind}", *several]))
+    several = overrides_for_processes(target, overrides, processes)
+    _require_data(resolve(target, several))
     arguments = ["train", target]
-    for text in (f"parallel.kind={kind}", *several):
+    for text in several:
         arguments += ["--set", text]
     arguments += ["--resume", resume] if resume else []
     return launch([*arguments, *more], processes)
+
+
+def overrides_for_processes(target: str, overrides: list[str], processes: int) -> list[str]:
+    """What is set for so many processes: nothing where the layout of the settings has as many, else DDP, or FSDP."""
+    from forerun.api import resolve
+
+    if resolve(target, overrides).parallel.world_size == processes:
+        return overrides
+    is_sharded = any(text.replace(" ", "") == "parallel.kind=fsdp" for text in overrides)
+    kind = "fsdp" if is_sharded or resolve(target).parallel.kind == "fsdp" else "ddp"
+    return [f"parallel.kind={kind}", *overrides, f"parallel.world_size={processes}"]
 
 
 def _require_trackers(names: list[str] | None) -> None:

@@ -4,16 +4,19 @@ transformers 5 routes every token and drops none: the rows of all experts lie in
 product serves them. So memory on one device does not depend on how uneven the routing is. Time does by two things that
 can be counted: each expert's rows are padded to whole tiles, and weights of experts without a row are not read.
 
-Not covered: expert parallelism, where the fullest device decides; capacity factors, which transformers has not.
+Where experts are dealt over ranks memory does depend on it: the fullest rank decides.
+
+Not covered: capacity factors, which transformers has not.
 """
 
 import math
 
 from forerun.clock.costs import Costs
-from forerun.trace import OP, Call, Trace
+from forerun.trace import GROUP_SIZE, OP, Call, Phase, Trace
 from forerun.units import format_percent, format_seconds
 
 GROUPED = "aten._grouped_mm"
+EXCHANGE = "_c10d_functional.all_to_all_single"
 TILE_ROWS = 128
 """Rows of a tile of the grouped kernel; stated, not measured."""
 
@@ -27,6 +30,14 @@ def expert_warnings(trace: Trace, costs: Costs) -> list[str]:
     seconds = sum(costs.device_seconds(call) for call in ops if call.name.startswith(GROUPED))
     total = sum(costs.device_seconds(call) for call in ops if not call.is_view)
     rows, groups = max((_rows(call), _groups(call)) for call in forward)
+    ranks = max((dict(call.keywords).get(GROUP_SIZE, 1) for call in ops if call.name.startswith(EXCHANGE)), default=1)
+    if ranks > 1 and _is_dealt(trace):
+        return [
+            f"Assumed: {rows:,} rows reach each of {ranks} ranks, {rows / groups:,.0f} for each of its {groups} "
+            f"experts. Where routing is uneven the rank that gets most rows decides memory and step; no token is "
+            f"dropped. Grouped products take {format_seconds(seconds)} a step, "
+            f"{format_percent(seconds / max(total, 1e-12))} of the GPU's time."
+        ]
     even, worst = tiles(rows, groups, even=True), tiles(rows, groups, even=False)
     return [
         f"Assumed: {rows:,} rows are routed evenly over {groups} experts, {rows / groups:,.0f} each. Memory does not "
@@ -35,6 +46,12 @@ def expert_warnings(trace: Trace, costs: Costs) -> list[str]:
         f"{worst / math.ceil(rows / TILE_ROWS) - 1:.0%} more tiles of {TILE_ROWS} rows than the rows have, even "
         f"routing {even / math.ceil(rows / TILE_ROWS) - 1:.0%}."
     ]
+
+
+def _is_dealt(trace: Trace) -> bool:
+    """Whether rows are sent to experts: pieces of sequences go round in the backward pass only."""
+    ops = [trace.ops[index] for kind, index in trace.events[trace.warm_from :] if kind == OP]
+    return any(op.phase is Phase.FORWARD and trace.calls[op.call].name.startswith(EXCHANGE) for op in ops)
 
 
 def tiles(rows: int, groups: int, *, even: bool) -> int:

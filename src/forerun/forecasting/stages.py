@@ -17,6 +17,7 @@ from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.traces import stage_trace
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
+from forerun.memory.replay import replay_memory
 from forerun.records import Range, RankKind, StepPhases
 from forerun.settings.schema import Settings
 from forerun.trace import Trace
@@ -79,7 +80,7 @@ def forecast_pipeline(pipeline: TracedPipeline, device: Device, costs: Costs) ->
     """Memory of each stage and the step of the job."""
     settings, traces = pipeline.settings, pipeline.longer
     ranks = settings.parallel.world_size // settings.parallel.pipeline
-    cards = [replay_on_card(trace, device) for trace in traces]
+    cards = [_replay(trace, device) for trace in traces]
     times = [replay_clock(trace, costs) for trace in traces]
     steps = _steps(traces, ranks, costs)
     job = job_step(steps)
@@ -87,7 +88,7 @@ def forecast_pipeline(pipeline: TracedPipeline, device: Device, costs: Costs) ->
         more = traces[0].accumulation - pipeline.shorter[0].accumulation
         rounds = (pipeline.count - traces[0].accumulation) // more
         job = _lengthened(job, job_step(_steps(pipeline.shorter, ranks, costs)), rounds)
-        shorter = [replay_on_card(trace, device) for trace in pipeline.shorter]
+        shorter = [_replay(trace, device) for trace in pipeline.shorter]
         cards = [_larger(card, before, rounds) for card, before in zip(cards, shorter, strict=True)]
     worst = max(range(len(cards)), key=lambda stage: cards[stage].device_bytes.conservative)
     longer = pipeline.count / traces[0].accumulation
@@ -114,6 +115,15 @@ def forecast_pipeline(pipeline: TracedPipeline, device: Device, costs: Costs) ->
             for card, step in zip(cards, steps, strict=True)
         ],
     )  # fmt: skip
+
+
+def _replay(trace: Trace, device: Device) -> CardReplay:
+    """Memory of a stage on its GPU, or in a process of the host, which has no card that it could miss."""
+    if device.kind != "cpu":
+        return replay_on_card(trace, device)
+    memory = replay_memory(trace, is_host=True)
+    peak = float(memory.peak_allocated_bytes)
+    return CardReplay(memory, True, Range(optimistic=peak, expected=peak, conservative=peak), False)
 
 
 def _steps(traces: Sequence[Trace], ranks: int, costs: Costs) -> list[RankStep]:

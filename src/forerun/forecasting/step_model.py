@@ -12,7 +12,7 @@ from forerun.clock.costs import Costs
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
-from forerun.errors import FilesNotWritten, NotSupported
+from forerun.errors import FilesNotWritten
 from forerun.experience import Correction, DeviceCalibration
 from forerun.forecasting.compiling import compiling_seconds
 from forerun.forecasting.lengths import at_length, shapes_to_trace
@@ -147,7 +147,7 @@ def model_steps(request: ForecastRequest, timed_calls: dict[Call, float] | None 
     """Trace and replay the steps of `request`; calls timed on the CPU are looked up in, and added to, `timed_calls`."""
     settings, device = request.settings, request.device
     if settings.parallel.pipeline > 1:
-        return _model_pipeline(request)
+        return _model_pipeline(request, timed_calls)
     shapes = shapes_to_trace(request.plan, settings.batch.micro_batch_size)
     if shapes[-1].length < request.plan.longest.length:
         shapes.append(BatchShape(settings.batch.micro_batch_size, request.plan.longest.length))
@@ -188,21 +188,22 @@ def _card(request: ForecastRequest, shapes: Sequence[BatchShape], traces: Sequen
     return replay_on_card(traces[-1], request.device, left_bytes=left)
 
 
-def _model_pipeline(request: ForecastRequest) -> StepModel:
+def _model_pipeline(request: ForecastRequest, timed_calls: dict[Call, float] | None) -> StepModel:
     settings, device = request.settings, request.device
-    if device.kind == "cpu":
-        raise NotSupported(
-            "parallel.pipeline: stages are forecast for GPUs of the catalogue; found the host. Name a GPU, such as "
-            "h100-80gb."
-        )
     shape = BatchShape(settings.batch.micro_batch_size, request.plan.longest.length)
     pipeline = trace_pipeline(request, shape)
-    costs = choose_costs(device, [*pipeline.longer, *pipeline.shorter], request.calibration)
+    # Stages score in turn, so together they take what one process with the whole model does.
+    evaluates = settings.evaluation.examples or request.times.final_evaluation_examples
+    scoring = [scoring_trace(request, shape)] if evaluates else []
+    traces = [*pipeline.longer, *pipeline.shorter]
+    costs = choose_costs(device, traces, request.calibration, timed_calls, scoring)
     job = forecast_pipeline(pipeline, device, costs)
     return StepModel(
-        request=request, traced=[TracedStep(shape, job.trace, job.time)], memory=job.card.memory, card=job.card,
+        request=request, traced=[TracedStep(shape, job.trace, job.time)], memory=job.card.memory,
+        card=None if device.kind == "cpu" else job.card,
         evaluation_peaks={}, costs=costs, peak_flops_per_second=_peak(device, job.trace, costs),
         disk_bytes_per_second=_disk(request)[0], kinds=job.kinds,
+        scoring=TracedStep(shape, scoring[0], replay_clock(scoring[0], costs)) if scoring else None,
     )  # fmt: skip
 
 

@@ -85,6 +85,16 @@ def test_what_looks_at_one_rank_says_so():
         trace_step_by_blocks(settings(2), generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, 256))
 
 
-def test_the_host_has_no_stages():
-    with pytest.raises(NotSupported, match="Name a GPU"):
-        forerun.forecast(settings(2), gpu="cpu")
+def test_stages_in_processes_of_this_machine():
+    """As `forerun train --nproc 2` asks before it trains: each stage holds about half, and scoring is timed whole."""
+    small = {
+        "name": "a", "workload": "causal-lm", "data": {"examples": 96}, "evaluation": {"examples": 8},
+        "model": {"name": "tiny-llama", "config": {"num_hidden_layers": 4, "tie_word_embeddings": False}},
+        "batch": {"micro_batch_size": 2, "sequence_length": 64, "gradient_accumulation_steps": 4},
+    }  # fmt: skip
+    one, two = (forerun.forecast({**small, "parallel": {"pipeline": stages}}, gpu="cpu") for stages in (1, 2))
+    assert [kind.stages for kind in two.kinds] == [[0], [1]]
+    halves = [kind.peak_allocated_bytes for kind in two.kinds]
+    assert max(halves) < 0.8 * one.memory.peak_allocated_bytes
+    assert sum(halves) > one.memory.peak_allocated_bytes * 0.8
+    assert two.run.phases.evaluation_seconds > 0

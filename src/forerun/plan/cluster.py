@@ -115,8 +115,8 @@ def search_cluster(
     question = ClusterQuestion(original, device, ask, tuple(counts), model_size(ask(original, device)))
     layouts, lost = possible_layouts(question)
     looked_at = len(layouts) + len(lost)
-    results = _search(question, [layout for layout in layouts if layout.tensor == 1], fan, on_progress)
-    split, not_worth = worth_splitting(question, [layout for layout in layouts if layout.tensor > 1], results)
+    results = _search(question, [layout for layout in layouts if not layout.is_split], fan, on_progress)
+    split, not_worth = worth_splitting(question, [layout for layout in layouts if layout.is_split], results)
     results += _search(question, split, fan, on_progress)
     lost += not_worth + [one for result in results for one in result.lost]
     candidates = [candidate for result in results for candidate in result.candidates]

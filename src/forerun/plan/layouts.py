@@ -1,7 +1,7 @@
 """Which layouts can a number of GPUs take, and what is the least that each holds? Arithmetic; nothing is traced.
 
-A layout is what `parallel` of the settings says: copies, shards, copies of shards, split layers. Each further way to
-spread a step is a field here, a loop in `layouts_of` and a factor of `least_bytes`.
+A layout is what `parallel` of the settings says: copies, shards, copies of shards, split layers, split sequences. Each
+further way to spread a step is a field here, a loop in `layouts_of` and a factor of `least_bytes`.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,8 @@ from forerun.settings.schema import Settings
 from forerun.step.build import prepare_model
 from forerun.step.tensor_parallel import ARGUMENTS
 
+LONG_SEQUENCE = 16384
+"""Tokens from which on sequences are split over ranks too; a choice: shorter ones have enough rows for all ranks."""
 STATES = {"adamw": 2.0, "adamw-8bit": 0.5, "lion": 1.0, "sgd": 0.0}
 """Values of state for each trained one, at the least; other rules count none."""
 
@@ -28,6 +30,7 @@ class StepShape:
     kind: str
     tensor: int = 1
     sequence_parallel: bool = False
+    context: int = 1
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,27 @@ class ClusterLayout:
     replicate: int = 1
     tensor: int = 1
     sequence_parallel: bool = False
+    context: int = 1
 
     @property
     def gpus(self) -> int:
         """GPUs of the job."""
-        return self.data_ranks * self.tensor
+        return self.data_ranks * self.tensor * self.context
 
     @property
     def shard(self) -> int:
         """Ranks that one set of weights is split over, beside `tensor`."""
-        return self.data_ranks // self.replicate if self.kind == "fsdp" else 1
+        return self.data_ranks * self.context // self.replicate if self.kind == "fsdp" else 1
+
+    @property
+    def is_split(self) -> bool:
+        """Whether ranks share layers or sequences, so that no more rows are needed than there are groups of them."""
+        return self.tensor * self.context > 1
 
     @property
     def shape(self) -> StepShape:
         """What layouts with the same operators share."""
-        return StepShape(self.kind, self.tensor, self.sequence_parallel)
+        return StepShape(self.kind, self.tensor, self.sequence_parallel, self.context)
 
     @property
     def parallel(self) -> dict[str, Any]:
@@ -64,14 +73,19 @@ class ClusterLayout:
             return {"kind": "none", "world_size": self.tensor, **split}
         if self.kind == "ddp":
             return {"data": self.data_ranks}
-        return {"kind": "fsdp", "shard": self.shard, "replicate": self.replicate, **split}
+        pieces = {"context": self.context} if self.context > 1 else {}
+        rows = {"shard": self.data_ranks // self.replicate, "replicate": self.replicate}
+        return {"kind": "fsdp", **rows, **split, **pieces}
 
     @property
     def description(self) -> str:
         """The layout in words, factors of its GPUs."""
-        words = {"none": [], "ddp": [f"data {self.data_ranks}"], "fsdp": [f"shard {self.shard}"]}[self.kind]
+        words = {"none": [], "ddp": [f"data {self.data_ranks}"], "fsdp": [f"shard {self.shard // self.context}"]}[
+            self.kind
+        ]
         words += [f"replicate {self.replicate}"] if self.replicate > 1 else []
         words += [f"tensor {self.tensor}"] if self.tensor > 1 else []
+        words += [f"context {self.context}"] if self.context > 1 else []
         return (" × ".join(words) or "alone") + (" (sequence)" if self.sequence_parallel else "")
 
 
@@ -87,8 +101,8 @@ def with_layout(settings: Settings, layout: ClusterLayout, **changes: Any) -> Se
 def layouts_of(settings: Settings, gpus: int) -> Iterator[ClusterLayout]:
     """Layouts of `gpus` that are worth a look, before anything is known of the model.
 
-    Layers are split inside a machine only. Sharding goes over all data ranks, over those of one machine, and over the
-    number of machines half-way between.
+    Layers and sequences are split inside a machine only, not both. Sharding goes over all data ranks, over those of one
+    machine, and over the number of machines half-way between.
     """
     near = min(gpus, settings.cluster.gpus_per_node)
     for tensor in (t for t in range(1, near + 1) if near % t == 0 and gpus % t == 0):
@@ -101,6 +115,20 @@ def layouts_of(settings: Settings, gpus: int) -> Iterator[ClusterLayout]:
             yield ClusterLayout("ddp", ranks)
         for shard in _shards(ranks, max(1, near // tensor)):
             yield ClusterLayout("fsdp", ranks, ranks // shard, tensor, in_sequence)
+    for context in _contexts(settings, gpus, near):
+        ranks = gpus // context
+        yield ClusterLayout("fsdp", ranks, context=context)
+        if ranks > 1 and near > context:
+            yield ClusterLayout("fsdp", ranks, gpus // near, context=context)
+
+
+def _contexts(settings: Settings, gpus: int, near: int) -> list[int]:
+    """Numbers of ranks of one machine to split sequences over, where these are long and of one length."""
+    batch = settings.batch
+    if settings.workload != "causal-lm" or batch.padding != "fixed" or batch.sequence_length < LONG_SEQUENCE:
+        return []
+    sizes = [2**power for power in range(1, near.bit_length())]
+    return [n for n in sizes if near % n == 0 and gpus % n == 0 and batch.sequence_length % (2 * n) == 0]
 
 
 def _shards(ranks: int, near: int) -> list[int]:
@@ -159,13 +187,14 @@ def require_searchable(settings: Settings) -> None:
     """Refuse settings whose ways over GPUs the search does not know.
 
     Raises:
-        InvalidSettings: ZeRO, offloading or a pipeline.
+        InvalidSettings: ZeRO, offloading, a pipeline, split sequences or dealt experts.
     """
     parallel = settings.parallel
-    if parallel.zero or parallel.offload != "none" or parallel.pipeline > 1:
+    if parallel.zero or parallel.offload != "none" or parallel.pipeline * parallel.context * parallel.expert > 1:
         raise InvalidSettings(
-            f"--gpus: searches copies, shards and split layers; found parallel.zero={parallel.zero}, "
-            f"offload={parallel.offload!r}, pipeline={parallel.pipeline}. Leave them out."
+            f"--gpus: searches copies, shards and split layers; found parallel.zero={parallel.zero}, offload="
+            f"{parallel.offload!r}, pipeline={parallel.pipeline}, context={parallel.context}, expert="
+            f"{parallel.expert}. Leave them out."
         )
 
 

@@ -16,6 +16,10 @@ TITAN_FLAVORS: dict[tuple[Any, ...], tuple[str, str]] = {
     ("llama", 16384, 126, 128, 8): ("llama3", "405B"), ("qwen3", 4096, 36, 32, 8): ("qwen3", "8B"),
 }  # fmt: skip
 """Type, width, blocks, heads and key-value heads → torchtitan's name and flavor (its models' `__init__.py`, 0.2.2)."""
+TITAN_SCHEDULES = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "ZBVZeroBubble",
+}  # fmt: skip
+"""Schedules as `torch.distributed.pipelining` calls them (`get_schedule_class`, 2.13)."""
 UNCLIPPED = 1e6
 """torchtitan always clips; no norm of gradients comes near this."""
 RECOMPUTED = {"none": "none", "blocks": "full", "selective": "selective"}
@@ -37,6 +41,7 @@ def torchtitan_settings(settings: Settings) -> str:
     model, flavor = flavor_of
     parallel, batch, optimizer = settings.parallel, settings.batch, settings.optimizer
     shard = parallel.data_ranks // parallel.replicate if parallel.kind == "fsdp" else 1
+    at_once = 1 if parallel.pipeline == 1 else batch.gradient_accumulation_steps
     sections: dict[str, dict[str, Any]] = {
         "job": {"description": settings.name},
         "model": {"name": model, "flavor": flavor, "hf_assets_path": f"./assets/hf/{settings.model.name}"},
@@ -46,8 +51,9 @@ def torchtitan_settings(settings: Settings) -> str:
         },
         "lr_scheduler": {"warmup_steps": settings.schedule.warmup_steps},
         "training": {
-            "local_batch_size": batch.micro_batch_size, "global_batch_size": settings.global_batch_size,
-            "seq_len": batch.sequence_length, "max_norm": optimizer.max_gradient_norm or UNCLIPPED,
+            "local_batch_size": batch.micro_batch_size * at_once,
+            "global_batch_size": settings.global_batch_size, "seq_len": batch.sequence_length,
+            "max_norm": optimizer.max_gradient_norm or UNCLIPPED,
             **({"steps": settings.schedule.max_steps} if settings.schedule.max_steps is not None else {}),
             "mixed_precision_param": "bfloat16", "mixed_precision_reduce": "float32",
         },
@@ -55,8 +61,9 @@ def torchtitan_settings(settings: Settings) -> str:
             "data_parallel_replicate_degree": parallel.data_ranks // shard,
             "data_parallel_shard_degree": shard,
             "tensor_parallel_degree": parallel.tensor,
-            "pipeline_parallel_degree": 1,
-            "context_parallel_degree": 1,
+            **_titan_pipeline(settings),
+            "context_parallel_degree": parallel.context,
+            **({"expert_parallel_degree": parallel.expert} if parallel.expert > 1 else {}),
         },
         "activation_checkpoint": {"mode": RECOMPUTED[settings.activation_checkpointing], "selective_ac_option": "op"},
         "checkpoint": {
@@ -65,6 +72,18 @@ def torchtitan_settings(settings: Settings) -> str:
         },
     }  # fmt: skip
     return "".join(_toml_section(name, values) for name, values in sections.items())
+
+
+def _titan_pipeline(settings: Settings) -> dict[str, Any]:
+    """Words of a pipeline: there a local batch is all that goes through it in a step."""
+    parallel = settings.parallel
+    if parallel.pipeline == 1:
+        return {"pipeline_parallel_degree": 1}
+    return {
+        "pipeline_parallel_degree": parallel.pipeline,
+        "pipeline_parallel_schedule": TITAN_SCHEDULES[parallel.schedule],
+        "pipeline_parallel_microbatch_size": settings.batch.micro_batch_size,
+    }
 
 
 def megatron_arguments(settings: Settings) -> str:
@@ -105,7 +124,17 @@ def megatron_arguments(settings: Settings) -> str:
 
 def _megatron_layout(settings: Settings) -> list[str]:
     parallel = settings.parallel
-    lines = [f"--tensor-model-parallel-size {parallel.tensor}", "--pipeline-model-parallel-size 1"]
+    lines = [
+        f"--tensor-model-parallel-size {parallel.tensor}", f"--pipeline-model-parallel-size {parallel.pipeline}",
+        *([f"--context-parallel-size {parallel.context}"] if parallel.context > 1 else []),
+        *([f"--expert-model-parallel-size {parallel.expert}"] if parallel.expert > 1 else []),
+    ]  # fmt: skip
+    if parallel.schedule not in ("1f1b", "interleaved"):
+        raise InvalidSettings(
+            f"--script megatron: has the schedules 1f1b and interleaved; found parallel.schedule={parallel.schedule!r}."
+        )
+    if parallel.virtual_stages > 1:
+        lines.append(f"--num-virtual-stages-per-pipeline-rank {parallel.virtual_stages}")
     if parallel.sequence_parallel:
         lines.append("--sequence-parallel")
     if parallel.kind != "fsdp":

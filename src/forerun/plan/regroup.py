@@ -11,6 +11,9 @@ from dataclasses import replace
 from forerun.plan.layouts import ClusterLayout
 from forerun.trace import BETWEEN_RANKS, GROUP_SIZE, MACHINES, RANKS, Call, TensorSpec, Trace
 
+PIECES = ("_c10d_functional.all_gather_into_tensor", "_c10d_functional.all_to_all_single")
+"""Exchanges of keys, values and their gradients; FSDP's have names of their own."""
+
 
 def regrouped(trace: Trace, old: ClusterLayout, new: ClusterLayout) -> Trace:
     """`trace` of the layout `old` as one of `new`, which has the same operators; storages stay those of `old`."""
@@ -22,6 +25,8 @@ def regrouped(trace: Trace, old: ClusterLayout, new: ClusterLayout) -> Trace:
 
 def _regrouped(call: Call, old: ClusterLayout, new: ClusterLayout, gpus_per_machine: int) -> Call:
     keywords = dict(call.keywords)
+    if old.context > 1 and call.name.startswith(PIECES):
+        return call  # of ranks that share sequences, in one machine under every layout
     if not call.name.startswith(BETWEEN_RANKS) or GROUP_SIZE not in keywords:
         return call
     ranks: tuple[int, ...] = tuple(keywords.get(RANKS, range(keywords[GROUP_SIZE])))

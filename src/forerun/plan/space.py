@@ -102,7 +102,8 @@ def strategies(settings: Settings) -> list[str]:
     parallel = settings.parallel
     if parallel.data_ranks == 1:
         return [parallel.kind]
-    return ["ddp", "fsdp"] if parallel.tensor == parallel.replicate == 1 else ["fsdp"]
+    is_plain = parallel.tensor == parallel.replicate == parallel.context == parallel.expert == parallel.pipeline == 1
+    return ["ddp", "fsdp"] if is_plain else ["fsdp"]
 
 
 def can_run(settings: Settings, device: Device) -> bool:

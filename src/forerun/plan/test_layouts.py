@@ -49,6 +49,21 @@ def test_the_space_has_copies_shards_copies_of_shards_and_split_layers():
         assert word in words
 
 
+def test_long_sequences_of_one_length_are_split_inside_a_machine():
+    long = {"batch": {"sequence_length": 32768, "gradient_accumulation_steps": 8}}
+    settings = settings_from(RUN | long | {"model": {"name": "llama-3.1-8b"}})
+    split = [layout for layout in layouts_of(settings, 64) if layout.context > 1]
+    assert {layout.context for layout in split} == {2, 4, 8}
+    assert "shard 8 × context 8" in [layout.description for layout in split]
+    assert "shard 2 × replicate 16 × context 4" not in [layout.description for layout in split]
+    for layout in split:
+        spread = with_layout(settings, layout).parallel
+        assert (spread.world_size, spread.data_ranks, spread.shard_ranks) == (64, layout.data_ranks, layout.shard)
+    assert all(layout.context == 1 for layout in layouts_of(settings_from(RUN), 64))
+    packed = settings.model_copy(update={"batch": settings.batch.model_copy(update={"padding": "packed"})})
+    assert all(layout.context == 1 for layout in layouts_of(packed, 64))
+
+
 def test_numbers_of_gpus_as_the_command_line_names_them():
     assert counts_of("8..1024") == [8, 16, 32, 64, 128, 256, 512, 1024]
     assert counts_of("8..20") == [8, 16, 20]

@@ -2,7 +2,10 @@
 
 import tomllib
 
-from forerun.plan.other_tools import torchtitan_settings
+import pytest
+
+from forerun.errors import InvalidSettings
+from forerun.plan.other_tools import megatron_arguments, torchtitan_settings
 from forerun.settings.load import settings_from
 
 
@@ -16,3 +19,29 @@ def test_names_with_quotes_and_unlimited_gradients_are_toml():
     assert toml["training"]["max_norm"] == 1e6
     assert "steps" not in toml["training"]
     assert toml["checkpoint"]["enable"] is True
+
+
+def spread(**parallel):
+    return settings_from({
+        "name": "a", "workload": "causal-lm", "model": {"name": "llama-3-8b"}, "precision": "bf16-mixed",
+        "batch": {"micro_batch_size": 2, "gradient_accumulation_steps": 8, "sequence_length": 8192}, "parallel": parallel,
+    })  # fmt: skip
+
+
+def test_split_sequences_shard_over_data_and_context_ranks():
+    toml = tomllib.loads(torchtitan_settings(spread(shard=4, context=2)))["parallelism"]
+    assert (toml["data_parallel_shard_degree"], toml["context_parallel_degree"]) == (4, 2)
+    assert "--context-parallel-size 2" in megatron_arguments(spread(shard=4, context=2))
+
+
+def test_pipelines_have_their_schedule_and_all_micro_batches_in_a_local_batch():
+    settings = spread(shard=2, pipeline=4, schedule="interleaved", virtual_stages=2)
+    toml = tomllib.loads(torchtitan_settings(settings))
+    assert toml["parallelism"]["pipeline_parallel_degree"] == 4
+    assert toml["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert (toml["training"]["local_batch_size"], toml["parallelism"]["pipeline_parallel_microbatch_size"]) == (16, 2)
+    arguments = megatron_arguments(settings)
+    assert "--pipeline-model-parallel-size 4" in arguments
+    assert "--num-virtual-stages-per-pipeline-rank 2" in arguments
+    with pytest.raises(InvalidSettings, match="1f1b and interleaved"):
+        megatron_arguments(spread(pipeline=4, schedule="gpipe"))

@@ -45,6 +45,8 @@ def exchanges(trace) -> Counter:
         (ClusterLayout("ddp", 8), ClusterLayout("ddp", 32)),
         (ClusterLayout("fsdp", 32, 4), ClusterLayout("fsdp", 64, 2)),
         (ClusterLayout("fsdp", 16, 2, 2, True), ClusterLayout("fsdp", 16, 4, 2, True)),
+        (ClusterLayout("fsdp", 32, 4, context=2), ClusterLayout("fsdp", 16, 2, context=2)),
+        (ClusterLayout("fsdp", 8, context=4), ClusterLayout("fsdp", 1, context=4)),
     ],
 )
 def test_groups_and_machines_are_those_of_the_other_layout(old, new):

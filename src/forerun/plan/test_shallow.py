@@ -31,6 +31,7 @@ HOST_ISSUE = 0.005
         (ClusterLayout("fsdp", 32), ClusterLayout("fsdp", 8), 0.03, 0.15),
         (ClusterLayout("ddp", 16), ClusterLayout("ddp", 8), 0.01, 0.15),
         (ClusterLayout("fsdp", 8, 1, 2, True), ClusterLayout("fsdp", 4, 1, 2, True), 0.03, 0.15),
+        (ClusterLayout("fsdp", 8, context=2), ClusterLayout("fsdp", 4, context=2), 0.03, 0.15),
     ],
 )
 def test_an_estimate_is_near_the_forecast(reference, layout, seconds_within, bytes_within):

@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import device
-from forerun.plan.space import batch_sizes, changed, differences, is_leaner, method_ladder, precisions, recomputations
+from forerun.plan.space import (
+    batch_sizes,
+    changed,
+    differences,
+    is_leaner,
+    method_ladder,
+    precisions,
+    recomputations,
+    strategies,
+)
 from forerun.settings.load import settings_from
 
 SETTINGS = settings_from({
@@ -60,3 +69,10 @@ def test_the_ladder_of_methods_is_mild_first_and_stops_at_what_is_there():
     assert [name for name, _ in method_ladder(SETTINGS, device("t4"))] == ["8-bit optimizer", "LoRA", "QLoRA"]
     packed = changed(SETTINGS, {"adapter.kind": "lora", "quantization": "nf4", "precision": "bf16-true"})
     assert method_ladder(packed, device("a100-40gb")) == []
+
+
+@pytest.mark.parametrize("parallel", [{"shard": 2, "context": 2}, {"shard": 4, "expert": 2}, {"shard": 2, "tensor": 2}])
+def test_what_shares_rows_or_experts_goes_with_shards_only(parallel):
+    words = {"name": "a", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 64}}
+    assert strategies(settings_from({**words, "parallel": parallel})) == ["fsdp"]
+    assert strategies(settings_from({**words, "parallel": {"shard": 4}})) == ["ddp", "fsdp"]

@@ -44,15 +44,22 @@ def cluster_plan_view(document: ClusterPlan) -> RenderableType:
 def _front(document: ClusterPlan) -> Table:
     table = Table(title="Time and cost by number of GPUs (● no other is faster and cheaper)", title_justify="left",
                   box=box.SIMPLE_HEAD, pad_edge=False, padding=0)  # fmt: skip
-    for name in ("", "gpus", "shard", "rep", "tp", "batch", "recompute", "GiB", "step", "waits", "run", "cost"):
+    names = ["", "gpus", "shard", "rep", "tp", "batch", "recompute", "GiB", "step", "waits", "run", "cost"]
+    has_pieces = any(row.parallel.get("context", 1) > 1 for row in document.rows)
+    if has_pieces:
+        names.insert(5, "cp")
+    for name in names:
         side = "left" if name in ("", "recompute") else "right"
         table.add_column(name, justify=side, no_wrap=True, min_width=9 if name == "recompute" else 1 if not name else 4)
     for row in document.rows:
         if not row.fits:
-            table.add_row("", f"{row.gpus:,}", *[""] * 4, Text("nothing fits", style=BAD))
+            table.add_row("", f"{row.gpus:,}", *[""] * (4 + has_pieces), Text("nothing fits", style=BAD))
             continue
         is_plan = row.gpus == document.gpus
-        table.add_row(*_cells(row, is_plan), style="bold" if is_plan else "" if row.keeps_limits else FAINT)
+        cells = _cells(row, is_plan)
+        if has_pieces:
+            cells.insert(5, str(row.parallel.get("context", 1)))
+        table.add_row(*cells, style="bold" if is_plan else "" if row.keeps_limits else FAINT)
     return table
 
 

@@ -7,12 +7,13 @@ from pydantic import model_validator
 
 from forerun.settings.section import Count, PlainSection, Ranks
 
-LAYOUT = {"data", "shard", "replicate", "tensor", "pipeline"}
+LAYOUT = {"data", "shard", "replicate", "tensor", "pipeline", "context"}
 """Words of `parallel` that multiply to a number of devices."""
 
 
 LATER_WORDS = {
     "replicate": 1, "tensor": 1, "sequence_parallel": False, "pipeline": 1, "schedule": "1f1b", "virtual_stages": 1,
+    "context": 1, "expert": 1,
 }  # fmt: skip
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
@@ -37,6 +38,10 @@ class ParallelSettings(PlainSection):
     """Order of the passes of a pipeline, as `torch.distributed.pipelining` has it; zero-bubble is its ZBV."""
     virtual_stages: Count = 1
     """Parts of the model that each stage holds, for schedules that interleave them."""
+    context: Ranks = 1
+    """Ranks over which the sequence of each row is split (context parallelism); they shard weights together."""
+    expert: Ranks = 1
+    """Ranks over which the experts of a mixture are dealt; they lie inside those that shard weights."""
     zero: Literal[0, 1, 2, 3] = 0
     """Stage of DeepSpeed's ZeRO with `kind: ddp`: 1 splits optimizer state and fp32 weights over ranks, 2 gradients."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
@@ -58,10 +63,10 @@ class ParallelSettings(PlainSection):
                 f"{value['data']} and {value['shard']}. Copies of shards are parallel.replicate."
             )
         name = "data" if value.get("data", 1) != 1 else "shard"
-        factors = [value.get(name, 1), *(rest.get(word, 1) for word in ("replicate", "tensor", "pipeline"))]
+        factors = [value.get(name, 1), *(rest.get(word, 1) for word in ("replicate", "context", "tensor", "pipeline"))]
         if not all(isinstance(factor, int) and factor >= 1 for factor in factors):
             raise ValueError(f"parallel.{name}: a number of ranks, 1 or more; found {factors[0]!r}.")
-        kind = "ddp" if name == "data" else "fsdp" if factors[:2] != [1, 1] else "none"
+        kind = "ddp" if name == "data" else "fsdp" if factors[:3] != [1, 1, 1] else "none"
         devices = math.prod(factors)
         for key, own in (("kind", kind), ("world_size", devices)):
             if rest.get(key, own) not in (own, "none", 1):
@@ -78,8 +83,13 @@ class ParallelSettings(PlainSection):
 
     @property
     def model_ranks(self) -> int:
-        """Ranks that hold one copy, or one shard, of the model among them, and train on the same rows."""
-        return self.tensor * self.pipeline
+        """Ranks that train on the same rows."""
+        return self.context * self.tensor * self.pipeline
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks that one set of weights is sharded over with `kind: fsdp`."""
+        return self.data_ranks * self.context // self.replicate
 
     @property
     def is_alone(self) -> bool:
@@ -104,8 +114,19 @@ def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
     return [
         (
             p.world_size % p.model_ranks > 0,
-            f"parallel.world_size: a multiple of parallel.tensor × parallel.pipeline; found {p.world_size} with "
-            f"tensor={p.tensor} and pipeline={p.pipeline}. Nearest: {near}.",
+            f"parallel.world_size: a multiple of parallel.tensor × parallel.pipeline × parallel.context; found "
+            f"{p.world_size} with tensor={p.tensor}, pipeline={p.pipeline} and context={p.context}. Nearest: {near}.",
+        ),
+        (
+            p.context > 1 and p.kind != "fsdp",
+            f"parallel.context: ranks that share a sequence shard the weights together; found {p.context} with "
+            f"kind={p.kind!r}. Set parallel.kind to fsdp, or parallel.context to 1.",
+        ),
+        (
+            p.expert > 1 and (p.kind != "fsdp" or p.shard_ranks % p.expert > 0),
+            f"parallel.expert: divides the ranks over which parallel.kind=fsdp shards, shard × context; found "
+            f"{p.expert} with kind={p.kind!r} and {p.shard_ranks} such ranks. Nearest: "
+            f"{math.gcd(p.expert, p.shard_ranks)}.",
         ),
         (
             p.pipeline == 1 and (p.schedule != "1f1b" or p.virtual_stages > 1),

@@ -21,6 +21,8 @@ from forerun.models.guard import cause_of, guarded, limited_parts
 from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
+from forerun.step.context_parallel import require_context_parallel
+from forerun.step.expert_parallel import require_expert_parallel
 from forerun.step.fused_kernels import take_kernels
 from forerun.step.kbit import narrow_adapters, prepare_for_kbit_training
 from forerun.step.library_versions import has_linear_experts, kbit_preparation
@@ -152,6 +154,7 @@ def bind_step(
         take_kernels(model, settings, capability)
     optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale, _wrap(settings))
     step = TrainingStep(settings, workload, model, optimizer, device)
+    step.capability = capability
     step.documents = take_offsets(model, settings, capability)
     if settings.parallel.pipeline > 1:
         step.pipeline = Pipeline(settings, model, mesh, device)
@@ -198,6 +201,8 @@ def refuse_unsupported(settings: Settings) -> None:
     require_zero(settings)
     require_tensor_parallel(settings)
     require_pipeline(settings)
+    require_context_parallel(settings)
+    require_expert_parallel(settings)
     if settings.activation_offload and (settings.compile != "none" or settings.parallel.kind == "fsdp"):
         raise NotSupported(
             f"activation_offload: hooks on saved tensors are not modelled inside compiled graphs or around gathered "
@@ -224,11 +229,6 @@ def require_trainable(settings: Settings) -> None:
         raise NotSupported(
             f"adapter.kind: {settings.adapter.kind} is forecast here, not trained: checkpoints and exports of this "
             f"version know LoRA. Set adapter.kind to lora to train."
-        )
-    if settings.parallel.pipeline > 1:
-        raise NotSupported(
-            f"parallel.pipeline: is forecast here, not trained: checkpoints of this version do not know stages; found "
-            f"{settings.parallel.pipeline}. Set it to 1 and split with parallel.shard and parallel.tensor to train."
         )
     if settings.versions:
         raise NotSupported(

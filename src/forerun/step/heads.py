@@ -17,11 +17,13 @@ from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings, NotSupported, nearest
 from forerun.settings.preference import PreferenceSettings
 from forerun.settings.schema import Settings
+from forerun.step.context_parallel import shared_sequence
 from forerun.step.documents import FIRSTS
 from forerun.step.head_workload import HeadWorkload, documents_in_row, no_tokens
 from forerun.step.label_losses import LabelLoss
 from forerun.step.media import MEDIA_WORKLOADS
 from forerun.step.pairs import Embeddings, Pairs
+from forerun.step.parallel import unwrapped
 from forerun.step.preference_loss import preference_loss
 from forerun.step.workload import Batch, LossSum
 
@@ -40,6 +42,15 @@ class CausalLM(HeadWorkload):
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids (B, T) and labels (B, T)."""
         return {"input_ids": no_tokens(size, length), "labels": no_tokens(size, length)}
+
+    def loss(self, model: nn.Module, batch: Batch) -> LossSum:
+        """Loss summed over valid labels, of this rank's pieces where sequences are split."""
+        shared = shared_sequence(unwrapped(model))
+        if shared is None:
+            return super().loss(model, batch)
+        logits = model(**shared.inputs(batch["input_ids"]), use_cache=False).logits
+        _, labels = self.align(logits, batch["labels"])
+        return LossSum(self.criterion(logits, shared.pieces(labels)))
 
     def align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Labels move one to the left; the last has none. Moving labels, not logits, copies no logits."""

@@ -41,17 +41,19 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups by decay (matrices) or none (vectors and scalars) and by learning-rate scale, in order of first use.
 
+    Experts that are dealt over ranks are groups of their own: no kernel takes tensors of two meshes.
+
     Frozen parameters are included only when they may thaw later, that is never for adapters: the caller freezes for
     good before this and for a schedule after it.
     """
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, Any], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             decay = settings.weight_decay if parameter.ndim >= 2 else 0.0
-            groups.setdefault((decay, scale(name)), []).append(parameter)
+            groups.setdefault((decay, scale(name), getattr(parameter, "device_mesh", None)), []).append(parameter)
     return [
         {"params": members, "weight_decay": decay, "lr": settings.learning_rate * factor, "scale": factor}
-        for (decay, factor), members in groups.items()
+        for (decay, factor, _), members in groups.items()
     ]
 
 

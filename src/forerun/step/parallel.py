@@ -87,8 +87,8 @@ def mesh_of_ranks(settings: Settings, device_type: str) -> Any:
     """
     parallel = settings.parallel
     sizes = {
-        PIPELINE: parallel.pipeline, REPLICATE: parallel.replicate, SHARD: parallel.data_ranks // parallel.replicate,
-        TENSOR: parallel.tensor,
+        PIPELINE: parallel.pipeline, REPLICATE: parallel.replicate,
+        SHARD: parallel.shard_ranks, TENSOR: parallel.tensor,
     }  # fmt: skip
     own = {name: size for name, size in sizes.items() if size > 1}
     if parallel.kind == "fsdp":
@@ -164,6 +164,14 @@ def unwrapped(model: Any) -> Any:
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor that may be sharded, outside autograd, of which `to_local` is part."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def by_mesh(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Parameters by the ranks that they are split over: no operator takes tensors of two meshes at once."""
+    groups: dict[Any, list[Tensor]] = {}
+    for parameter in parameters:
+        groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return list(groups.values())
 
 
 def whole(tensor: Tensor) -> Tensor:

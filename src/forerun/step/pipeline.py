@@ -6,24 +6,28 @@ micro-batches of an optimizer step go through the stages in the order of the sch
 everywhere else. With FSDP the weights of a stage stay gathered from its first use to the end of the step, as torchtitan
 has it: they would be gathered once more for each micro-batch.
 
-Not covered: tied embeddings, packed or uneven micro-batches, adapters, quantised weights, DDP, loss scaling, models
+Not covered: tied embeddings, packed micro-batches, adapters, quantised weights, DDP, loss scaling, models
 with learned positions.
 """
 
 import copy
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 
+from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.parallel import PIPELINE, refuse_together
 from forerun.step.precision import policy_of
+from forerun.step.workload import BLANK
 from forerun.trace import Phase
 
 FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")
@@ -60,7 +64,8 @@ def require_pipeline(settings: Settings) -> None:
          "it to fixed"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling does not look for infinities in other stages. "
          "Set it to bf16-mixed"),
-        ("evaluation.examples", settings.evaluation.examples > 0, "scoring over stages is not built. Set it to 0"),
+        ("evaluation.new_tokens", settings.evaluation.new_tokens > 0, "generating over stages is not built. Set it to "
+         "0"),
         ("optimizer.in_backward", settings.optimizer.in_backward, "gradients of micro-batches are summed first. Set it "
          "to false"),
         ("parallel.zero", parallel.zero > 0, "ZeRO is modelled for data parallel ranks alone. Set parallel.kind to "
@@ -273,6 +278,7 @@ class Pipeline:
                 return _Known()
 
         self._stage_class = VirtualStage if self._is_virtual else Stage
+        model.forward = self.score
 
     def run(self, workload: Any, micro_batches: Sequence[dict[str, Tensor]], count: Any, observer: Any) -> Tensor:
         """Forward and backward passes of all micro-batches; the sum of their losses over `count`, on every stage."""
@@ -285,10 +291,11 @@ class Pipeline:
         self._loss = loss
         losses: list[Tensor] = []
         if self._schedule is None:
-            self._schedule = self._make_schedule(micro_batches[0][IDS].shape, len(micro_batches))
+            batch, length = self._settings.batch, micro_batches[0][IDS].shape[1]
+            shape = torch.Size((batch.micro_batch_size, length))
+            self._schedule = self._make_schedule(shape, batch.gradient_accumulation_steps)
         with observer.phase(Phase.FORWARD):
-            ids = torch.cat([batch[IDS] for batch in micro_batches])
-            labels = torch.cat([batch[LABELS] for batch in micro_batches])
+            ids, labels = self._filled(micro_batches)
             self._schedule.step(
                 *([ids] if 0 in self._parts else []),
                 **({"target": labels} if self._has_last else {}),
@@ -301,6 +308,38 @@ class Pipeline:
             )
             dist.all_reduce(own, group=self._group)
         return own
+
+    def _filled(self, micro_batches: Sequence[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Ids and labels of as many rows as a step has at most; rows that are missing count nothing.
+
+        A schedule is made for one number of micro-batches of one size, and an epoch ends with fewer rows.
+        """
+        rows = self._settings.batch.micro_batch_size * self._settings.batch.gradient_accumulation_steps
+        ids = torch.cat([batch[IDS] for batch in micro_batches])
+        labels = torch.cat([torch.full_like(b[LABELS], IGNORED) if BLANK in b else b[LABELS] for b in micro_batches])
+        missing = rows - len(ids)
+        if missing:
+            ids = F.pad(ids, (0, 0, 0, missing))
+            labels = F.pad(labels, (0, 0, 0, missing), value=IGNORED)
+        return ids, labels
+
+    def score(self, input_ids: Tensor, **_: Any) -> Any:
+        """Logits of whole rows, on every stage: each computes its part in turn and sends it to all. For evaluation.
+
+        A collective: all stages must call it, with the same rows.
+        """
+        states, width = input_ids, self._config.hidden_size
+        holders = {place: r for r in range(self._group.size()) for place in places_on_rank(self._settings, r)}
+        for place in range(self._count):
+            is_last = place == self._count - 1
+            dtype = torch.float32 if is_last else self._hidden_dtype()
+            if place in self._parts:
+                states = self._parts[place](states).to(dtype).contiguous()
+            else:
+                shape = (*input_ids.shape, self._config.vocab_size if is_last else width)
+                states = torch.empty(shape, dtype=dtype, device=input_ids.device)
+            dist.broadcast(states, group=self._group, group_src=holders[place])
+        return SimpleNamespace(logits=states)
 
     def norm_of_all(self, norm: Tensor) -> Tensor:
         """The norm of the gradients of all stages, from that of those here."""

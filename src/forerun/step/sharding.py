@@ -1,5 +1,6 @@
 """A model over the ranks of a mesh: its blocks dealt to stages, its layers split, its parameters sharded by FSDP2."""
 
+import logging
 import warnings
 from typing import Any
 
@@ -7,6 +8,8 @@ import torch
 from torch import nn
 
 from forerun.settings.schema import Settings
+from forerun.step.context_parallel import share_sequences
+from forerun.step.expert_parallel import deal_experts
 from forerun.step.parallel import PIPELINE, REPLICATE, SHARD, TENSOR, is_self_contained, transformer_blocks
 from forerun.step.pipeline import cut
 from forerun.step.precision import policy_of
@@ -19,8 +22,10 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     On `meta` nothing is ever held whole.
 
     Raises:
-        NotSupported, InvalidSettings: the layers of the model cannot be split or dealt to stages.
+        NotSupported, InvalidSettings: the layers or sequences of the model cannot be split, or dealt to stages.
     """
+    if settings.parallel.context > 1:
+        share_sequences(model, settings, mesh.device_type)
     parts: list[tuple[nn.Module, nn.Module]] = [(model, model)]
     if settings.parallel.pipeline > 1:
         stages = cut(model, settings, mesh.get_local_rank(PIPELINE), mesh.device_type)
@@ -49,6 +54,9 @@ def _shard_part(model: nn.Module, root: nn.Module, settings: Settings, mesh: Any
     # Stages stay gathered between micro-batches, as torchtitan 0.2.2 has it (distributed/parallel_dims.py and
     # models/llama3/infra/parallelize.py: reshard_after_forward "default").
     reshard: dict[str, Any] = {"reshard_after_forward": False} if settings.parallel.pipeline > 1 else {}
+    if settings.parallel.expert > 1:
+        logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # that norms take two steps
+        deal_experts(model, settings, mesh.device_type, {"mp_policy": mixed, **reshard})
     # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
     for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], root):
         fully_shard(module, mesh=mesh[over], mp_policy=mixed, **reshard)

@@ -39,6 +39,35 @@ def network_and_optimizer(name):
     return network, build_optimizer(network, settings)
 
 
+def stepping(network, optimizer):
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    return SimpleNamespace(optimizer=optimizer, parameter_names=names, pipeline=None)
+
+
+def test_state_that_was_kept_by_places_is_read(tmp_path):
+    """Checkpoints of before 2026-11-25 have the place of a parameter in the optimizer where newer ones have its name."""
+    network, optimizer = network_and_optimizer("adamw")
+    train(network, optimizer, 2, seed=1)
+    step = stepping(network, optimizer)
+    tensors = checkpoint._optimizer_tensors(step)  # type: ignore[arg-type]
+    places = {
+        step.parameter_names[id(parameter)]: str(place)
+        for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
+    }
+    old = {}
+    for key, value in tensors.items():
+        name, _, rest = key.partition(":")
+        old[f"{places[name]}:{rest}"] = value.clone()
+    file = tmp_path / "state.safetensors"
+    save_file(old, file)
+    kept = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+    source = Parts({file: {key: [0] * value.ndim for key, value in old.items()}})
+    checkpoint._restore_optimizer(step, source)  # type: ignore[arg-type]
+    assert set(optimizer.state) == set(kept)
+    for parameter, state in kept.items():
+        assert all(torch.equal(optimizer.state[parameter][name], value) for name, value in state.items())
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_run_goes_on_bit_for_bit_from_its_saved_state(name, tmp_path):
     """Three updates, saved and loaded, three more; against six in one go. The 8-bit state has matrices of 8,192."""
@@ -49,13 +78,13 @@ def test_a_run_goes_on_bit_for_bit_from_its_saved_state(name, tmp_path):
         train(whole, optimizer, 3, seed=2)
         first, optimizer = network_and_optimizer(name)
         train(first, optimizer, 3, seed=1)
-        tensors = checkpoint._optimizer_tensors(SimpleNamespace(optimizer=optimizer))  # type: ignore[arg-type]
+        tensors = checkpoint._optimizer_tensors(stepping(first, optimizer))  # type: ignore[arg-type]
         file = tmp_path / "state.safetensors"
         save_file({key: value.clone() for key, value in tensors.items()}, file)
         second, optimizer = network_and_optimizer(name)
         second.load_state_dict(first.state_dict())
         saved = Parts({file: {key: [0] * value.ndim for key, value in tensors.items()}})
-        checkpoint._restore_optimizer(SimpleNamespace(optimizer=optimizer), saved)  # type: ignore[arg-type]
+        checkpoint._restore_optimizer(stepping(second, optimizer), saved)  # type: ignore[arg-type]
         train(second, optimizer, 3, seed=2)
     for one, other in zip(whole.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -62,7 +62,7 @@ def test_blocks_are_dealt_evenly_and_the_ends_have_fewer():
         ({"batch": {"micro_batch_size": 1, "gradient_accumulation_steps": 4, "padding": "longest"}}, "one shape"),
         ({"adapter": {"kind": "lora"}}, "adapters are not dealt"),
         ({"workload": "masked-lm", "model": {"name": "bert-base-uncased"}}, "built for causal-lm"),
-        ({"evaluation": {"examples": 8}}, "evaluation.examples"),
+        ({"evaluation": {"examples": 8, "new_tokens": 4}}, "generating over stages"),
     ],
 )
 def test_what_a_pipeline_cannot_do_is_refused_with_its_reason(changes, words):

@@ -17,16 +17,14 @@ from torch.autograd.graph import save_on_cpu
 from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.attention import DocumentKernel, kernels_of
-from forerun.step.parallel import holding_gradients, mean_over_ranks, of_all_ranks, whole
+from forerun.step.context_parallel import SHARED, SharedSequence
+from forerun.step.parallel import by_mesh, holding_gradients, mean_over_ranks, of_all_ranks, whole
 from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
 from forerun.step.tensor_parallel import split_loss
-from forerun.step.workload import Batch, SpansStep, Workload
+from forerun.step.workload import BLANK, Batch, SpansStep, Workload
 from forerun.step.zero import ZeroOptimizer
 from forerun.trace import Phase
-
-BLANK = "blank"
-"""Key of a batch whose loss counts nothing: a rank without a micro-batch runs one beside its peers."""
 
 
 class StepObserver:
@@ -70,11 +68,15 @@ class TrainingStep:
         self.called = model
         """Module that the loss calls: the model, or what wraps it on one of several ranks."""
         self.optimizer = optimizer
+        # now, as FSDP2 shows gathered weights under these names after a forward pass without a backward one
+        self.parameter_names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.device_type = device
         self.policy: PrecisionPolicy = policy_of(settings)
         self.scaler = torch.amp.GradScaler(device) if self.policy.scales_loss else None
         self.pipeline: Pipeline | None = None
         """What runs the stages of this rank; None where it has the whole model."""
+        self.capability: tuple[int, int] | None = None
+        """Compute capability of the GPU, virtual or not; None elsewhere."""
         self.documents: DocumentKernel | None = None
         """How packed documents are kept apart; None where nothing is packed."""
 
@@ -84,8 +86,10 @@ class TrainingStep:
             raise ValueError("a step needs at least one micro-batch")
         counted = self.counted(micro_batches) if counted is None else counted
         count = mean_over_ranks(counted, self.settings, self.device_type)
+        if self.settings.parallel.context > 1:
+            count = count / self.settings.parallel.context  # each of them counted whole rows, and has a part of them
         several = not self.settings.parallel.is_alone
-        with kernels_of(self.settings), split_loss(self.settings):
+        with kernels_of(self.settings), split_loss(self.settings), self._sharing_sequences():
             if self.pipeline is not None:
                 total, details = self.pipeline.run(self.workload, micro_batches, count, observer), {}
             elif (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
@@ -196,6 +200,11 @@ class TrainingStep:
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return loss.detach(), result.details
 
+    def _sharing_sequences(self) -> contextlib.AbstractContextManager[None]:
+        """Around passes whose sequences are split over ranks."""
+        shared: SharedSequence | None = getattr(self.model, SHARED, None)
+        return contextlib.nullcontext() if shared is None else shared.during_step(self.model, self.capability)
+
     def _offloading(self) -> contextlib.AbstractContextManager[object]:
         """Around a forward pass whose saved tensors may live in pinned host memory."""
         return save_on_cpu(pin_memory=True) if self.settings.activation_offload else contextlib.nullcontext()
@@ -215,6 +224,13 @@ class TrainingStep:
             norm = self.pipeline.norm_of_all(own)
             if limit is not None:
                 nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=True)
+            return norm
+        groups = by_mesh(parameters)
+        if len(groups) > 1:  # experts lie over other ranks than the rest
+            norms = [whole(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])) for group in groups]
+            norm = torch.stack(norms).norm()
+            for group in groups if limit is not None else ():
+                nn.utils.clip_grads_with_norm_(group, limit or 0.0, norm, foreach=True)
             return norm
         if limit is not None:
             return whole(nn.utils.clip_grad_norm_(parameters, limit, foreach=True))

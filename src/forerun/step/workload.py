@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from forerun.settings.schema import Settings
 
 Batch = dict[str, Tensor]
+BLANK = "blank"
+"""Key of a batch whose loss counts nothing: a rank without a micro-batch runs one beside its peers."""
 
 
 @dataclass(frozen=True)

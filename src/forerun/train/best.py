@@ -19,11 +19,14 @@ from forerun.train.checkpoint import (
     Contents,
     Progress,
     load_newest,
+    local_parts,
     model_tensors,
     own_manifest,
+    places_of,
     restore_model,
     source_of,
     write_checkpoint,
+    write_parts,
 )
 from forerun.train.checkpoint_files import FORMAT, checkpoints, remove_folder
 from forerun.train.ranks import from_first, rank
@@ -83,21 +86,33 @@ class BestCheckpoint:
         if not self._is_better(value):
             self.waited += 1
             return None
-        tensors = {name: whole(tensor).detach().to("cpu") for name, tensor in model_tensors(step).items()}
+        own = model_tensors(step)
+        if step.pipeline is not None:  # no rank has all of it
+            file, parts = local_parts(step, MODEL, own)
+            contents = {file: {name: tensor.detach().to("cpu") for name, tensor in parts.items()}}
+        else:
+            contents = {MODEL: {name: whole(tensor).detach().to("cpu") for name, tensor in own.items()}}
         manifest = {
-            "parts": None, "format": FORMAT, "settings_hash": step.settings.resumable_hash,
+            "parts": None if step.pipeline is None else places_of(step, {MODEL: own}),
+            "format": FORMAT, "settings_hash": step.settings.resumable_hash,
             "progress": {"step": number, self.by.score: value},
         }  # fmt: skip
-        failure = None
-        try:
-            if rank() == 0:
-                write_checkpoint(self.folder, Contents({MODEL: tensors}, manifest))
-        except OSError as error:
-            failure = str(error)
-        failure = from_first(failure)
+        failure = self._write(Contents(contents, manifest), step)
         if failure is None:
             self.step, self.value, self.waited = number, value, 0
         return failure
+
+    def _write(self, contents: Contents, step: TrainingStep) -> str | None:
+        """Make the model durable; returns why it could not be written, or None."""
+        if step.pipeline is not None:
+            return write_parts(self.folder, contents)
+        failure = None
+        try:
+            if rank() == 0:
+                write_checkpoint(self.folder, contents)
+        except OSError as error:
+            failure = str(error)
+        return from_first(failure)
 
     def _is_better(self, value: float) -> bool:
         if math.isnan(value):

@@ -65,7 +65,9 @@ def contents_of(step: TrainingStep, progress: Progress, *, copied: bool) -> Cont
         for name, own in _tensors(step, sharded=sharded).items()
     }
     manifest = {
-        "parts": _places(step) if sharded else None,
+        "parts": places_of(step, {MODEL: model_tensors(step), OPTIMIZER: _optimizer_tensors(step)})
+        if sharded
+        else None,
         "format": FORMAT,
         "settings_hash": step.settings.resumable_hash,
         "progress": progress,
@@ -106,7 +108,8 @@ def place_of(folder: Path, contents: Contents) -> Path:
 
 def writes_parts(step: TrainingStep) -> bool:
     """Whether every rank writes what it holds."""
-    return step.settings.checkpoints.sharded and step.settings.parallel.kind == "fsdp"
+    parallel = step.settings.parallel
+    return parallel.pipeline > 1 or (step.settings.checkpoints.sharded and parallel.kind == "fsdp")
 
 
 def write_parts(folder: Path, contents: Contents) -> str | None:
@@ -232,22 +235,28 @@ def _tensors(step: TrainingStep, *, sharded: bool) -> dict[str, dict[str, Tensor
         whole_model = {name: whole(tensor) for name, tensor in model.items()}
         whole_optimizer = {name: whole(tensor).contiguous() for name, tensor in optimizer.items()}
         return {MODEL: whole_model, OPTIMIZER: whole_optimizer, GENERATORS: generators}
-    own = {_file(MODEL, rank()): _local_parts(model), _file(OPTIMIZER, rank()): _local_parts(optimizer)}
+    own = dict([local_parts(step, MODEL, model), local_parts(step, OPTIMIZER, optimizer)])
     return own | ({GENERATORS: generators} if rank() == 0 else {})
 
 
-def _local_parts(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parts of the tensors that this rank writes."""
-    return {name: part_of(t)[0] for name, t in tensors.items() if is_first_copy(t)}
+def local_parts(step: TrainingStep, kind: str, tensors: dict[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
+    """This rank's file of a kind, and the parts of `tensors` that it writes into it."""
+    return _file(kind, rank()), {name: part_of(t)[0] for name, t in tensors.items() if _is_own(step, t)}
 
 
-def _places(step: TrainingStep) -> dict[str, dict[str, list[int]]]:
-    """File → tensor → where its part begins, over all ranks."""
-    own = {}
-    for file, tensors in ((MODEL, model_tensors(step)), (OPTIMIZER, _optimizer_tensors(step))):
-        places = {name: part_of(t)[1] for name, t in tensors.items() if is_first_copy(t)}
-        own[_file(file, rank())] = places
+def places_of(step: TrainingStep, kinds: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, list[int]]]:
+    """File → tensor → where its part begins, over all ranks. A collective: all ranks must call it."""
+    own = {
+        _file(kind, rank()): {name: part_of(t)[1] for name, t in tensors.items() if _is_own(step, t)}
+        for kind, tensors in kinds.items()
+    }  # fmt: skip
     return {file: places for each in of_all_ranks(own) for file, places in each.items()}
+
+
+def _is_own(step: TrainingStep, tensor: Tensor) -> bool:
+    """Whether this rank writes its part of `tensor`."""
+    parallel = step.settings.parallel
+    return is_first_copy(tensor, max(1, parallel.world_size // parallel.pipeline))
 
 
 def _file(kind: str, number: int) -> str:
@@ -280,8 +289,9 @@ def model_tensors(step: TrainingStep) -> dict[str, Tensor]:
 def restore_model(step: TrainingStep, source: Parts) -> None:
     """Put the weights of `source` into the model of `step`."""
     own = model_tensors(step)
-    if set(own) != source.names:
-        raise CheckpointDamaged(f"The checkpoint's model has other tensors: {sorted(set(own) ^ source.names)[:3]}.")
+    other = set(own) - source.names if step.pipeline is not None else set(own) ^ source.names
+    if other:  # a stage has a part of the tensors
+        raise CheckpointDamaged(f"The checkpoint's model has other tensors: {sorted(other)[:3]}.")
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(source.read_like(name, tensor))
@@ -296,24 +306,32 @@ def _optimizer_parameters(step: TrainingStep) -> list[torch.nn.Parameter]:
 
 
 def _optimizer_tensors(step: TrainingStep) -> dict[str, Tensor]:
-    """State by position of the parameter and name; scalars that optimizers keep as numbers become tensors."""
-    tensors = {}
-    for index, parameter in enumerate(_optimizer_parameters(step)):
+    """State by name of the parameter and its own; scalars that optimizers keep as numbers become tensors.
+
+    Names are the same under every layout; places in the optimizer are not.
+    """
+    tensors, names = {}, step.parameter_names
+    for parameter in _optimizer_parameters(step):
         for name, value in step.optimizer.state.get(parameter, {}).items():
+            key = f"{names[id(parameter)]}:{name}"
             if isinstance(value, Tensor):
-                tensors[f"{index}:{name}"] = value
+                tensors[key] = value
             elif isinstance(value, int | float):
-                tensors[f"{index}:{name}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
+                tensors[f"{key}:{NUMBER}"] = torch.tensor(value, dtype=torch.float64)
     return tensors
 
 
 def _restore_optimizer(step: TrainingStep, source: Parts) -> None:
     # not Optimizer.load_state_dict: torch/optim/optimizer.py (2.13) casts state to the parameter's dtype
-    parameters = _optimizer_parameters(step)
+    trained = _optimizer_parameters(step)
+    parameters = {step.parameter_names[id(parameter)]: parameter for parameter in trained}
+    parameters |= {str(index): p for index, p in enumerate(trained)}  # as checkpoints of before 2026-11-25 have it
     step.optimizer.state.clear()
     for key in sorted(source.names):
-        index, name, *number = key.split(":")
-        parameter = parameters[int(index)]
+        owner, name, *number = key.split(":")
+        if owner not in parameters and step.pipeline is not None:
+            continue  # another stage has it
+        parameter = parameters[owner]
         state = step.optimizer.state[parameter]
         shape = source.shape(key)
         if number:

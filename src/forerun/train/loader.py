@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from forerun.errors import UserNote
+from forerun.settings.devices import ParallelSettings
 from forerun.settings.schema import Settings
 from forerun.step.workload import Batch
 from forerun.train.data_source import TrainingData
@@ -181,14 +182,14 @@ def workers_needed(data_seconds: float, compute_seconds: float, processors: int 
 
 
 def coming_steps(
-    positions: Iterator[tuple[int, int, int]], order: Callable[[int], Order], tensor: int = 1
+    positions: Iterator[tuple[int, int, int]], order: Callable[[int], Order], parallel: ParallelSettings | None = None
 ) -> Iterator[list[Sequence[int]]]:
     """This rank's micro-batches of each step still to come.
 
-    `positions` are (step, epoch, index in the epoch); each `tensor` ranks share rows (`ranks.share`).
+    `positions` are (step, epoch, index in the epoch); ranks may share rows, as `parallel` says (`ranks.share`).
     """
     epoch_now, steps = -1, ()
     for _, epoch, index in positions:
         if epoch != epoch_now:
             epoch_now, steps = epoch, order(epoch)
-        yield share(steps[index], tensor)[0]
+        yield share(steps[index], parallel)[0]

@@ -22,8 +22,8 @@ from forerun.errors import NonFiniteLoss, UserNote
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.records import MeasuredRun, Measurement, RunEvidence, RunPhases, StepReport
 from forerun.settings.schema import Settings
-from forerun.step.training_step import BLANK, StepResult, TrainingStep
-from forerun.step.workload import Batch
+from forerun.step.training_step import StepResult, TrainingStep
+from forerun.step.workload import BLANK, Batch
 from forerun.train import measure
 from forerun.train.alive import AliveCheck, TrivialLoss
 from forerun.train.best import BEST, BestBy, BestCheckpoint
@@ -171,9 +171,7 @@ class Training:
         order = self._batches(0)
         return max(
             candidates,
-            key=lambda n: max(
-                (self.data.tokens(b)[1] for b in share(order[n], self.settings.parallel.tensor)[0]), default=0
-            ),
+            key=lambda n: max((self.data.tokens(b)[1] for b in share(order[n], self.settings.parallel)[0]), default=0),
         )
 
     def _batches(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
@@ -182,8 +180,7 @@ class Training:
         return self._order[1]
 
     def _coming(self, number: int) -> Iterator[list[Sequence[int]]]:
-        tensor = self.settings.parallel.tensor
-        return coming_steps(self.schedule.positions(number), self.data.epoch_steps, tensor)
+        return coming_steps(self.schedule.positions(number), self.data.epoch_steps, self.settings.parallel)
 
     def _set_freeze(self, number: int) -> None:
         frozen = number < self.schedule.frozen_steps
@@ -195,7 +192,7 @@ class Training:
     def _one_step(self, number: int, epoch: int, index: int, *, profile: bool) -> StepReport:
         start = self.timer.now()
         order = self._batches(epoch)[index]
-        own, blanks = share(order, self.settings.parallel.tensor)
+        own, blanks = share(order, self.settings.parallel)
         batches = [self._to_device(batch) for batch in self.loader.take(own, lambda: self._coming(number))]
         if blanks:  # every rank must take part in the exchange of gradients, or the others wait for ever
             blank = self._to_device(self.data.collate(order[0]))

@@ -40,12 +40,17 @@ class PhaseTimer(StepObserver):
     def __init__(self, device: str):
         self.device = device
         self.seconds: dict[str, float] = defaultdict(float)
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event, int]] = []
+        self._open: list[str] = []
+        """Phases under way: the passes of a pipeline are phases inside that of its schedule."""
 
     @contextlib.contextmanager
     def phase(self, phase: Phase, micro_step: int = -1) -> Iterator[None]:
-        """Time one phase."""
+        """Time one phase; what is inside a phase of its own does not count for the outer one."""
         name = f"{phase.value}_seconds"
+        outer = self._open[-1] if self._open else ""
+        signs = {} if outer == name else {name: 1, outer: -1} if outer else {name: 1}
+        self._open.append(name)
         if self.device == "cuda":
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
@@ -53,13 +58,17 @@ class PhaseTimer(StepObserver):
                 yield
             finally:
                 end.record()
-                self._events.append((name, begin, end))
+                self._open.pop()
+                self._events.extend((own, begin, end, sign) for own, sign in signs.items())
             return
         start = self.now()
         try:
             yield
         finally:
-            self.seconds[name] += self.now() - start
+            seconds = self.now() - start
+            self._open.pop()
+            for own, sign in signs.items():
+                self.seconds[own] += sign * seconds
 
     def now(self) -> float:
         """Wall clock once the device has caught up."""
@@ -75,8 +84,8 @@ class PhaseTimer(StepObserver):
         """Phases since the last call; what they leave of `total` is host time."""
         if self._events:
             torch.cuda.synchronize()
-            for name, begin, end in self._events:
-                self.seconds[name] += begin.elapsed_time(end) * MILLI
+            for name, begin, end, sign in self._events:
+                self.seconds[name] += sign * begin.elapsed_time(end) * MILLI
             self._events.clear()
         seconds = dict(self.seconds)
         self.seconds.clear()

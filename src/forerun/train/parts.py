@@ -24,10 +24,10 @@ def is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
-def is_first_copy(tensor: Any) -> bool:
-    """Whether this rank is the first of those that hold the same values of `tensor`."""
+def is_first_copy(tensor: Any, stage_ranks: int) -> bool:
+    """Whether this rank is the first of those that hold the same values of `tensor`; a stage has so many ranks."""
     if not is_sharded(tensor):
-        return rank() == 0
+        return rank() % stage_ranks == 0
     place = tensor.device_mesh.get_coordinate()
     return not any(where and layout.is_replicate() for where, layout in zip(place, tensor.placements, strict=True))
 

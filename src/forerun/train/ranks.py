@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from forerun.errors import NotSupported
+from forerun.settings.devices import ParallelSettings
 from forerun.settings.schema import Settings
 
 T = TypeVar("T")
@@ -68,13 +69,14 @@ def _init_group(backend: str) -> None:
     dist.init_process_group(backend, store=PrefixStore(f"attempt-{attempt}", store), rank=number, world_size=world)
 
 
-def share(micro_batches: Sequence[T], tensor: int = 1) -> tuple[list[T], int]:
+def share(micro_batches: Sequence[T], parallel: ParallelSettings | None = None) -> tuple[list[T], int]:
     """This rank's micro-batches of a step, and how many blanks it must run beside them.
 
-    Each `tensor` ranks that follow each other split every layer, and so train on the same rows.
+    Ranks that split layers or sequences follow each other and train on the same rows; so do the stages of a pipeline.
     """
-    data_ranks = world_size() // tensor
-    own = list(micro_batches[rank() // tensor :: data_ranks])
+    inner, stages = (1, 1) if parallel is None else (parallel.tensor * parallel.context, parallel.pipeline)
+    data_ranks = world_size() // (inner * stages)
+    own = list(micro_batches[rank() // inner % data_ranks :: data_ranks])
     most = -(-len(micro_batches) // data_ranks)
     return own, most - len(own)
 

@@ -82,7 +82,7 @@ def describe(
         bytes_read = bytes_written + sum(s.bytes for s in inputs[1:])
     return Call(
         name=str(func),
-        arguments=plain(args),
+        arguments=_named(plain(args)),
         keywords=keywords,
         inputs=inputs,
         outputs=outputs,
@@ -186,6 +186,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, torch.SymInt):
         return int(value)
     return value
+
+
+def _named(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same without objects of C++, which cannot be compared: groups, whose ranks are noted, and kinds of sums."""
+    objects = torch.ScriptObject
+    return tuple(Named("object", type(value).__name__) if isinstance(value, objects) else value for value in values)
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:

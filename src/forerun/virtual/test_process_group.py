@@ -51,6 +51,15 @@ def test_a_group_of_64_is_one_process():
     assert not dist.is_initialized()
 
 
+def test_what_is_kept_of_a_collective_is_plain_data():
+    """Groups are objects that cannot be compared: `forecast --explain` of two sharded sizes ended in an error."""
+    settings = settings_from({**BASE, "parallel": {"shard": 2}})
+    trace = trace_step(settings, generic_workload("causal-lm"), device("a100-40gb"), BatchShape(2, 64))
+    exchanged = [call for call in trace.calls if call.name.startswith("c10d.")]
+    assert exchanged
+    assert "ScriptObject" not in {type(value).__name__ for call in exchanged for value in call.arguments}
+
+
 def test_ddp_holds_its_gradients_all_the_time(alone):
     replicated = memory("ddp", 4).memory
     assert replicated.breakdown.parameter_bytes == alone.memory.breakdown.parameter_bytes

@@ -1,0 +1,115 @@
+"""Which experts are dealt, what is refused with the nearest right number, and what a rank holds and exchanges."""
+
+import pytest
+import torch
+from transformers import MixtralConfig, Qwen2MoeConfig
+
+from forerun.data.plan import BatchShape
+from forerun.errors import InvalidSettings, NotSupported
+from forerun.forecasting.collectives import count_collectives
+from forerun.hardware.catalogue import device
+from forerun.settings.load import settings_from
+from forerun.step.build import prepare_model, refuse_unsupported
+from forerun.step.expert_parallel import experts_of
+from forerun.step.heads import generic_workload
+from forerun.trace import Category
+from forerun.virtual.trace_step import trace_step
+
+EXPERTS, WIDTH, TOKENS, CHOSEN = 8, 64, 256, 2
+
+
+def settings(model="tiny-llama", **changes):
+    return settings_from({
+        "name": "t", "workload": "causal-lm", "model": {"name": str(model)}, "precision": "bf16-mixed",
+        "batch": {"micro_batch_size": 2, "sequence_length": TOKENS // 2, "padding": "fixed"}, **changes,
+    })  # fmt: skip
+
+
+@pytest.fixture
+def mixtral(tmp_path):
+    MixtralConfig(
+        hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
+        vocab_size=500, num_local_experts=EXPERTS, num_experts_per_tok=CHOSEN,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    return tmp_path
+
+
+def traced(model, **parallel):
+    asked = settings(model, parallel=parallel)
+    return trace_step(asked, generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, TOKENS // 2))
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        ({"expert": 2}, "Nearest: 1"), ({"data": 4, "expert": 2}, "kind='ddp'"), ({"shard": 6, "expert": 4}, "Nearest: 2"),
+        ({"shard": 2, "replicate": 2, "expert": 4}, "2 such ranks. Nearest: 2"),
+    ],
+)  # fmt: skip
+def test_experts_lie_inside_the_ranks_that_shard(parallel, message):
+    with pytest.raises(InvalidSettings, match=message):
+        settings(parallel=parallel)
+
+
+def test_context_ranks_count_among_them():
+    assert settings(parallel={"shard": 2, "context": 2, "expert": 4}).parallel.shard_ranks == 4
+
+
+def test_settings_without_it_keep_their_hash():
+    assert settings(parallel={"shard": 4, "expert": 1}).hash == settings(parallel={"shard": 4}).hash
+    assert settings(parallel={"shard": 4, "expert": 2}).hash != settings(parallel={"shard": 4}).hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallel": {"shard": 2, "tensor": 2, "expert": 2}}, "send the same rows"),
+        ({"adapter": {"kind": "lora"}}, "adapters"), ({"versions": {"transformers": "4.48"}}, "layers of their own"),
+        ({"workload": "masked-lm", "model": {"name": "tiny-bert"}}, "causal-lm"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_says_why(changes, message):
+    with pytest.raises(NotSupported, match=message):
+        refuse_unsupported(settings(**{"parallel": {"shard": 2, "expert": 2}, **changes}))
+
+
+def test_numbers_that_do_not_divide_experts_and_models_without_any_are_refused(mixtral):
+    with pytest.raises(InvalidSettings, match="found 3 with 8 of MixtralForCausalLM. Nearest: 2, 4"):
+        traced(mixtral, shard=3, expert=3)
+    with pytest.raises(NotSupported, match="has none that are known"):
+        traced("tiny-llama", shard=2, expert=2)
+
+
+def test_shared_experts_and_routers_are_not_dealt(tmp_path):
+    Qwen2MoeConfig(
+        hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, intermediate_size=96,
+        moe_intermediate_size=32, shared_expert_intermediate_size=32, num_experts=EXPERTS, vocab_size=500,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    with torch.device("meta"):
+        model = prepare_model(settings(tmp_path), generic_workload("causal-lm"), pretrained=False)
+    assert list(experts_of(model)) == [f"model.layers.{number}.mlp.experts" for number in (0, 1)]
+
+
+def test_rows_are_sent_to_experts_and_back(mixtral):
+    """Each way once forward and once backward, for both blocks: every row goes with all its values in bf16."""
+    trace = traced(mixtral, shard=4, expert=2)
+    counts = count_collectives(trace.part(trace.warm_from, len(trace.events)))
+    exchanges = {
+        (row.phase, row.ranks, row.bytes): row.count for row in counts if row.name == "all_to_all_single"
+    }  # fmt: skip
+    numbers, rows = 8 * EXPERTS, TOKENS * CHOSEN * WIDTH * 2
+    assert exchanges == {("forward", 2, numbers): 2, ("forward", 2, rows): 4, ("backward", 2, rows): 4}
+
+
+def test_a_rank_holds_its_experts_and_gathers_no_others(mixtral):
+    sharded, dealt = traced(mixtral, shard=4), traced(mixtral, shard=4, expert=4)
+
+    def of(trace, owner):
+        return sum(storage.bytes for storage in trace.storages if storage.owner is owner)
+
+    assert dealt.total_parameters == sharded.total_parameters
+    assert of(dealt, Category.PARAMETER) == pytest.approx(of(sharded, Category.PARAMETER), rel=0.02)
+    weights = 3 * EXPERTS * WIDTH * 96
+    gathered = {call.bytes_written for call in sharded.calls if call.name.startswith("c10d._allgather_base_")}
+    own = {call.bytes_written for call in dealt.calls if call.name.startswith("c10d._allgather_base_")}
+    assert max(gathered) > 2 * weights > 2 * max(own)
