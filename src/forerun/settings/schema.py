@@ -264,7 +264,8 @@ class Settings(PlainSection):
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     """`torch.compile` mode."""
     compile_unit: Literal["model", "blocks"] = "model"
-    """What is compiled: the whole model, or its transformer blocks, which share one graph: less to compile."""
+    """What is compiled: the whole model and its loss, or its transformer blocks, which share one graph: less to
+    compile."""
     cross_entropy: Literal["full", "chunked"] = "full"
     """`chunked` never holds the logits of all tokens: for large vocabularies."""
     parallel: ParallelSettings = ParallelSettings()

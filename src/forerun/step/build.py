@@ -9,7 +9,7 @@ import fnmatch
 import functools
 import logging
 import warnings
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from forerun.models.guard import cause_of, guarded, limited_parts
 from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
+from forerun.step.compiling import compile_step
 from forerun.step.fused_kernels import take_kernels
 from forerun.step.kbit import narrow_adapters, prepare_for_kbit_training
 from forerun.step.library_versions import has_linear_experts, kbit_preparation
@@ -46,8 +47,6 @@ PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 """peft sets these patterns itself for mixture-of-experts models, and then warns about them."""
 PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
 """peft 0.21 asks transformers 5.23 by the old name."""
-DYNAMO_GRAD_WARNING = r"The \.grad attribute of a Tensor that is not a leaf"
-"""Dynamo (2.11 to 2.13) looks at `.grad` of what enters a graph, and needs nothing of it."""
 
 
 def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
@@ -158,13 +157,7 @@ def bind_step(
     # DDP registers its hooks on the parameters, so it comes after the adapter and before `torch.compile`
     if settings.parallel.kind == "ddp" and not settings.parallel.zero:
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
-    if settings.compile != "none":
-        warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
-        mode = settings.compile if compiler == "inductor" else None  # other backends know no modes
-        if settings.compile_unit == "blocks":
-            compile_blocks(model, compiler, mode)
-        else:
-            step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
+    compile_step(step, settings, model, compiler)
     return step
 
 
@@ -173,21 +166,6 @@ def _wrap(settings: Settings) -> Wrap | None:
     if settings.parallel.zero:
         return functools.partial(ZeroOptimizer, settings=settings)
     return OffloadedOptimizer if settings.parallel.offload == "optimizer" else None
-
-
-def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
-    """Compile every transformer block in place; blocks of one class share what was compiled.
-
-    Raises:
-        NotSupported: the model has no blocks.
-    """
-    blocks = parallel.transformer_blocks(model)
-    if not blocks:
-        raise NotSupported(
-            f"compile_unit: {type(model).__name__} has no repeated blocks; found 'blocks'. Set compile_unit to model."
-        )
-    for block in blocks:
-        block.compile(backend=compiler, mode=mode)
 
 
 def refuse_unsupported(settings: Settings) -> None:
