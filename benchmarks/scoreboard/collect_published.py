@@ -89,7 +89,7 @@ def _glue(truth: list[Line]) -> Iterator[dict[str, Any]]:
 def _squad(truth: list[Line]) -> Iterator[dict[str, Any]]:
     """run_qa.py: 384 tokens, 12 samples, two epochs, then a scoring of the validation set.
 
-    The command has no --fp16, but in fp32 the products of 68 minutes would be 32 TFLOP/s on a card of 15.7: asked in
+    The command has no --fp16, but in fp32 the products of 68 minutes would be 30 TFLOP/s on a card of 15.7: asked in
     fp32 first (2026-11-24), both were 210.7 % too slow in the median, and are seen since.
     """
     for line in _of(truth, "huggingface/transformers question-answering"):
@@ -183,7 +183,7 @@ def _nano_gpt(truth: list[Line]) -> Iterator[dict[str, Any]]:
 def _llm_c(truth: list[Line]) -> Iterator[dict[str, Any]]:
     """GPT-2 in C and CUDA on eight GPUs: fused kernels, as a compiled step has.
 
-    Left out: GPT-3 125M in "150 ms", half of what GPT-2 124M takes for as many tokens: 325 TFLOP/s by its products
+    Left out: GPT-3 125M in "150 ms", half of what GPT-2 124M takes for as many tokens: 324 TFLOP/s by its products
     alone, where the card's peak is 312.
     """
     for line in _of(truth, "karpathy/llm.c"):
