@@ -258,7 +258,8 @@ class Settings(PlainSection):
     schedule: ScheduleSettings = ScheduleSettings()
     """Length and learning rate."""
     activation_checkpointing: Literal["none", "blocks", "selective"] = "none"
-    """Which activations are recomputed in the backward pass."""
+    """What is recomputed in the backward pass: `blocks` all of them, `selective` all but attention and every second
+    product, as torchtitan's "selective op" does."""
     activation_offload: bool = False
     """Keep what the backward pass needs in pinned host memory (`torch.autograd.graph.save_on_cpu`)."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"

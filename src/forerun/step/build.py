@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from forerun.errors import InvalidSettings, NotSupported, nearest
 from forerun.models.guard import cause_of, guarded, limited_parts
@@ -34,6 +33,7 @@ from forerun.step.pipeline import Pipeline, require_pipeline
 from forerun.step.precision import policy_of
 from forerun.step.prompt_adapters import KINDS, add_prompt_adapter, require_place
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
+from forerun.step.recomputation import checkpoint_blocks, recomputation
 from forerun.step.sharding import shard
 from forerun.step.tensor_parallel import require_tensor_parallel
 from forerun.step.training_step import TrainingStep
@@ -277,50 +277,3 @@ def trained_whole(model: nn.Module, settings: Settings) -> list[str]:
         )
     heads = CLASSIFICATION_HEADS if settings.workload in CLASSIFICATIONS else ()
     return sorted({*settings.adapter.modules_to_save, *(head for head in heads if head in names)})
-
-
-KEPT_OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_grouped_mm", "_scaled_dot_product_flash_attention",
-                  "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-                  "_scaled_dot_product_flash_attention_for_cpu", "_flash_attention_forward")  # fmt: skip
-"""Operators whose results selective checkpointing keeps, as they are dear to compute again: products and attention."""
-
-
-def recomputation(settings: Settings) -> dict[str, Any]:
-    """Keyword arguments of `torch.utils.checkpoint.checkpoint` for these settings.
-
-    The int8 layers of bitsandbytes (0.50) hold their input where only the reentrant kind of checkpointing forgets it.
-
-    Raises:
-        NotSupported: selective checkpointing of int8 layers, for that reason.
-    """
-    if settings.activation_checkpointing == "blocks":
-        return {"use_reentrant": settings.quantization == "int8"}
-    if settings.quantization == "int8":
-        raise NotSupported(
-            "activation_checkpointing: int8 layers keep their inputs under selective checkpointing; "
-            "found 'selective'. Set it to blocks, or quantization to nf4."
-        )
-    saved_operators = {getattr(torch.ops.aten, name).default for name in KEPT_OPERATORS}
-
-    def contexts() -> Any:
-        def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            return CheckpointPolicy.MUST_SAVE if operator in saved_operators else CheckpointPolicy.PREFER_RECOMPUTE
-
-        return create_selective_checkpoint_contexts(policy)
-
-    return {"use_reentrant": False, "context_fn": contexts}
-
-
-def checkpoint_blocks(model: nn.Module, kwargs: dict[str, Any]) -> None:
-    """Recompute every transformer block in the backward pass, as `kwargs` say."""
-    if hasattr(model, "activation_checkpointing_enable"):  # the newer name in transformers
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)  # type: ignore[operator]
-    elif hasattr(model, "gradient_checkpointing_enable"):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)  # type: ignore[operator]
-    else:
-        raise NotSupported(
-            f"activation_checkpointing: {type(model).__name__} has no blocks to recompute. Set it to none."
-        )
-    # the reentrant kind (torch/utils/checkpoint.py) gives gradients only where an input of the block requires one
-    if any(not p.requires_grad for p in model.parameters()):
-        model.enable_input_require_grads()  # type: ignore[operator]
