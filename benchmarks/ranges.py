@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.scoreboard.boards import Pair, ratios
 from benchmarks.scoreboard.collect import outside_rows
 from benchmarks.scoreboard.results import stored
-from benchmarks.scoreboard.rows import load_rows
+from benchmarks.scoreboard.rows import ADDED, load_rows
 
 import forerun.forecasting
 from forerun.forecasting.ranges import COMPILED, IMAGES, OTHER_GPU, PROGRAM, SETTINGS, SEVERAL
@@ -71,7 +71,7 @@ def fitted(pairs: list[Pair], vision: Sequence[float]) -> dict[str, dict[str, ob
 
 def main() -> None:
     """Fit, print, write."""
-    rows, forecasts = load_rows(), stored()
+    rows, forecasts = load_rows() + load_rows(ADDED / "rows"), stored()
     if "--data" in sys.argv:
         rows += outside_rows(Path(sys.argv[sys.argv.index("--data") + 1]))
     pairs = [(row, forecasts[row.id]) for row in rows if "error" not in forecasts.get(row.id, {"error": ""})]
