@@ -43,6 +43,11 @@ def refuse_unsupported(settings: Settings) -> None:
             f"compile_unit: weights of sharded blocks are gathered between compiled graphs; found 'model' with "
             f"compile={settings.compile!r} and parallel.kind='fsdp'. Set compile_unit to blocks, or compile to none."
         )
+    if settings.compile not in ("none", "default"):
+        raise NotSupported(
+            f"compile: CUDA graphs read weights at fixed addresses, and sharded ones are gathered anew for each block; "
+            f"found {settings.compile!r} with parallel.kind='fsdp'. Set compile to default."
+        )
     if settings.quantization == "int8":
         raise NotSupported(
             "parallel.kind: bitsandbytes stores weights of 4 bits in a dtype that FSDP can shard, and those of 8 bits "

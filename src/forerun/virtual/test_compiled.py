@@ -104,9 +104,15 @@ def test_checkpointing_saves_under_compile_too(checkpointing):
     assert peak(checkpointing) < peak("none")
 
 
-def test_sharded_models_are_not_compiled_whole():
-    with pytest.raises(NotSupported, match="Set compile_unit to blocks"):
-        forerun.forecast(settings_of("tiny-llama", "causal-lm", parallel={"kind": "fsdp", "world_size": 2}), gpu="t4")
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [({}, "Set compile_unit to blocks"),
+     ({"compile_unit": "blocks", "compile": "reduce-overhead"}, "Set compile to default")],
+)  # fmt: skip
+def test_sharded_models_are_compiled_block_by_block_without_graphs_of_launches(change, remedy):
+    settings = settings_of("tiny-llama", "causal-lm", parallel={"kind": "fsdp", "world_size": 2}, **change)
+    with pytest.raises(NotSupported, match=remedy):
+        forerun.forecast(settings, gpu="t4")
 
 
 @pytest.mark.medium
