@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.accuracy_page import PAGE, README, page, with_tables  # noqa: E402
-from benchmarks.ranges import conformal  # noqa: E402
+from benchmarks.ranges import conformal, ends, held, predicted  # noqa: E402
 from benchmarks.scoreboard import results  # noqa: E402
 from benchmarks.scoreboard.__main__ import BOARD, LATEST  # noqa: E402
 from benchmarks.scoreboard.boards import QUANTITIES, board, coverage, ladder, ladders, short, summary  # noqa: E402
@@ -140,6 +140,24 @@ def test_the_conformal_range_holds_for_a_new_family(rows):
         low, high = conformal(families[:19].tolist())
         inside.append(np.mean((low <= families[19]) & (families[19] <= high)))
     assert 0.78 < np.mean(inside) < 0.86
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_few_families_predict_one_more(rows):
+    """Of 13, whose conformal ends are close to the extremes: 80 % of one more family's rows, mostly in less width."""
+    random = np.random.default_rng(1)
+    inside, narrower = [], []
+    for _ in range(2000):
+        families = np.exp(random.normal(0.1, 0.15, (14, 1)) + random.normal(0, 0.05, (14, rows)))
+        low, high = predicted(families[:13].tolist())
+        inside.append(np.mean((low <= families[13]) & (families[13] <= high)))
+        widest = conformal(families[:13].tolist())
+        narrower.append(high / low < widest[1] / widest[0])
+    assert 0.78 < np.mean(inside) < 0.82
+    assert np.mean(narrower) > 0.5
+    assert ends(families.tolist()) == predicted(families.tolist())
+    assert 0 < held(families.tolist()) <= 1
+    assert held(families[:3].tolist()) is None
 
 
 def test_a_family_of_many_rows_weighs_no_more_than_another():
