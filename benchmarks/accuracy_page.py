@@ -90,10 +90,10 @@ def _added() -> str:
         _by_source(board["user"]["run"], "whole run"),
     ]
     inside = [
-        f"{figures['inside']:.0%} of {figures['rows']} whole runs ({'never looked at' if half == 'test' else 'fitted'})"
+        f"{figures['inside']:.0%} of {figures['rows']} ({'never looked at' if half == 'test' else 'fitted'})"
         for half, figures in board["runs_inside"].items()
     ]
-    return "\n".join(parts) + f"\nInside their 80 % range: {', '.join(inside)}.\n"
+    return "\n".join(parts) + f"\nWhole runs inside their 80 % range: {', '.join(inside)}.\n"
 
 
 def _made_at(board: Json) -> str:
