@@ -70,11 +70,30 @@ def page() -> str:
         parts += [f"## {title}, by source\n"]
         parts += [_by_source(board[name][quantity], NAMES[quantity]) for quantity in NAMES]
     parts += ["## Image models\n", _images(board["vision"])]
+    parts += [_added()]
     parts += ["## Does it fit?\n", _ladders(board), _conservative(board)]
     parts += ["## Time ranges\n", _coverage(board), *_cpu(board["cpu"])]
     parts += [(SCOREBOARD / "causes.md").read_text(encoding="utf-8"), "## What misses most\n"]
     parts += [_worst(board_name, quantity) for board_name in TITLES for quantity in ("allocated", "reserved", "step")]
     return "\n".join(part for part in parts if part)
+
+
+def _added() -> str:
+    """The sources that came later, scored apart, with whole runs."""
+    path = SCOREBOARD / "added" / "board.json"
+    board = json.loads(path.read_text(encoding="utf-8"))
+    parts = [
+        "## Sources added later\n",
+        f"Scored on {board['date']} at commit {board['commit']}, {board['rows']} rows of their own board (`make "
+        "scoreboard` has the others). A whole run is compared with what its source timed: training alone, or all.\n",
+        _by_source(board["user"]["step"], NAMES["step"]),
+        _by_source(board["user"]["run"], "whole run"),
+    ]
+    inside = [
+        f"{figures['inside']:.0%} of {figures['rows']} ({'never looked at' if half == 'test' else 'fitted'})"
+        for half, figures in board["runs_inside"].items()
+    ]
+    return "\n".join(parts) + f"\nWhole runs inside their 80 % range: {', '.join(inside)}.\n"
 
 
 def _made_at(board: Json) -> str:

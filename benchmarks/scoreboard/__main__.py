@@ -8,7 +8,7 @@ appear in sums only.
 `--only` makes the rows anew whose id, program or source contains TEXT (several: commas), and takes the others from the
 last run; `--resume` goes on with a run that was stopped; `--forecast-none` only sums up; `--data FOLDER` adds sources
 whose numbers may not be copied here; `--installed` leaves out rows whose run used other library versions, which pip has
-to fetch once; `--processes N` (2).
+to fetch once; `--processes N` (2); `--added` scores the sources that came later, in the folder of that name.
 The image models of `benchmarks.vision` are a source of their own: its last scoring is read from there.
 """
 
@@ -21,12 +21,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scoreboard.boards import BOARDS, QUANTITIES, Pair, baselines, board, by_gpu, coverage, ladders
+from benchmarks.scoreboard.boards import (
+    BOARDS,
+    QUANTITIES,
+    Pair,
+    baselines,
+    board,
+    by_gpu,
+    coverage,
+    ladders,
+    runs_inside,
+)
 from benchmarks.scoreboard.collect import outside_rows
 from benchmarks.scoreboard.collect_user import OUTSIDE_SOURCES
 from benchmarks.scoreboard.libraries import INSTALLED
 from benchmarks.scoreboard.results import ROOT, commit, forecast_all, stored
-from benchmarks.scoreboard.rows import Row, load_rows
+from benchmarks.scoreboard.rows import ADDED, Row, load_rows
 
 from forerun.forecasting.ranges import IMAGES
 
@@ -34,19 +44,21 @@ FOLDER = Path(__file__).parent
 LATEST, BOARD, HISTORY = FOLDER / "latest.csv", FOLDER / "board.json", FOLDER / "history.csv"
 CPU_STEPS = ROOT / "benchmarks" / "cpu_steps.json"
 VISION = ROOT / "benchmarks" / "vision" / "board.json"
+TIMES = ("step", "run")
 TITLES = {"user": "as a user asks", "exact": "exact program"}
 COLUMNS = [
     "id", "board", "source", "program", "gpu", "specified", "seen", "group", "outcome", "fits", "measured_allocated",
     "forecast_allocated", "error_allocated", "measured_reserved", "forecast_reserved", "error_reserved",
     "measured_device", "forecast_device", "conservative_device", "error_device", "measured_step", "forecast_step",
-    "error_step", "note",
+    "error_step", "measured_run", "forecast_run", "error_run", "note",
 ]  # fmt: skip
 
 
 def main() -> None:
     """Forecast, print the tables and the JSON line."""
     options = _options()
-    rows = load_rows() + (outside_rows(options.data) if options.data else [])
+    folder = ADDED if options.added else FOLDER
+    rows = load_rows(folder / "rows") + (outside_rows(options.data) if options.data else [])
     if options.installed:
         rows = [row for row in rows if row.library == INSTALLED]
     wanted = [row for row in rows if _is_wanted(row, options.only)]
@@ -57,10 +69,10 @@ def main() -> None:
     pairs = [(row, forecasts[row.id]) for row in rows if row not in missing]
     scores = summed(pairs) | {"rows": len(rows), "rows_not_forecast": [row.id for row in missing]}
     print_boards(scores)
-    write_rows(pairs)
-    BOARD.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    write_rows(pairs, folder / LATEST.name)
+    (folder / BOARD.name).write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     if not options.installed and not options.only:
-        append_history(scores, options.note)
+        append_history(scores, options.note, folder / HISTORY.name)
     print(json.dumps(scores))
 
 
@@ -70,6 +82,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--forecast-none", action="store_true", help="sum up what was forecast last")
     parser.add_argument("--resume", action="store_true", help="leave alone the rows whose forecast is up to date")
     parser.add_argument("--installed", action="store_true", help="only rows of the installed libraries")
+    parser.add_argument("--added", action="store_true", help="score the sources that came later")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--data", type=Path, help="folder of published data whose licence forbids copies here")
     parser.add_argument("--note", default="", help="what changed since the last scoring")
@@ -92,6 +105,7 @@ def summed(pairs: list[Pair]) -> dict[str, Any]:
         "ladders": ladders(pairs),
         "coverage": coverage(pairs) | _coverage_of_images(vision),
         "by_gpu": by_gpu(pairs),
+        "runs_inside": runs_inside(pairs),
         "baselines": baselines(pairs),
         **_cpu(),
     }
@@ -132,13 +146,15 @@ def print_boards(scores: dict[str, Any]) -> None:
     for group, halves in scores["coverage"].items():
         for half, figures in halves.items():
             print(f"{group:<60} {half:<5}{figures['rows']:>6}{figures['blind']:>7}{figures['inside']:>8.0%}")
+    for half, figures in scores["runs_inside"].items():
+        print(f"{'whole runs':<60} {half:<5}{figures['rows']:>6}{'':>7}{figures['inside']:>8.0%}")
 
 
 def _figures(figures: dict[str, Any]) -> str:
     return f"{figures['rows']:>5}" + "".join(f"{figures[key]:>8.1%}" for key in ("median", "p90", "bias"))
 
 
-def write_rows(pairs: list[Pair]) -> None:
+def write_rows(pairs: list[Pair], path: Path) -> None:
     """Rows that may be looked at, with their forecasts and errors, in the order of their ids."""
     lines = []
     for row, forecast in pairs:
@@ -151,27 +167,31 @@ def write_rows(pairs: list[Pair]) -> None:
             "note": row.note,
         }  # fmt: skip
         for quantity, field in QUANTITIES.items():
-            measured, predicted = getattr(row, field), forecast[quantity]
+            measured, predicted = getattr(row, field), forecast.get(quantity, "")
             cells[f"measured_{quantity}"] = measured
-            cells[f"forecast_{quantity}"] = f"{predicted:.6g}" if quantity == "step" else predicted
+            if quantity == "run" and measured is None:
+                predicted = ""  # a run's length is often made up where its step was measured
+            cells[f"forecast_{quantity}"] = f"{predicted:.6g}" if predicted and quantity in TIMES else predicted
             cells[f"error_{quantity}"] = "" if measured is None else f"{predicted / measured - 1:+.4f}"
         lines.append(cells)
-    with LATEST.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(sorted(lines, key=lambda line: line["id"]))
 
 
-def append_history(scores: dict[str, Any], note: str) -> None:
+def append_history(scores: dict[str, Any], note: str, path: Path) -> None:
     """A dated line: the user board's test half, and the exact board."""
     line: dict[str, Any] = {"date": scores["date"], "commit": scores["commit"], "rows": scores["rows"]}
     for name, half in (("user", "test"), ("user", "fit"), ("exact", "fit")):
         for quantity in QUANTITIES:
+            if quantity == "run" and path == HISTORY:  # its columns are those of before whole runs were scored
+                continue
             figures = scores[name][quantity][half]
             line |= {f"{name}_{half}_{quantity}_{key}": figures.get(key, "") for key in ("rows", "median", "p90")}
     line["note"] = note
-    is_new = not HISTORY.exists()
-    with HISTORY.open("a", encoding="utf-8", newline="") as file:
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(line), lineterminator="\n")
         if is_new:
             writer.writeheader()

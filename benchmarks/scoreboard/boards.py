@@ -15,6 +15,7 @@ Pair = tuple[Row, dict[str, Any]]
 BOARDS = ("user", "exact")
 QUANTITIES = {
     "allocated": "allocated_bytes", "reserved": "reserved_bytes", "device": "device_bytes", "step": "step_seconds",
+    "run": "run_seconds",
 }  # fmt: skip
 """Name in a forecast, and field of the row that it is compared with."""
 HALVES: dict[str, Callable[[Row], bool]] = {"fit": lambda row: not row.is_test, "test": lambda row: row.is_test}
@@ -28,8 +29,9 @@ def short(source: str) -> str:
 def errors(pairs: Iterable[Pair], quantity: str, forecast: str = "") -> np.ndarray:
     """Relative errors of the rows that have the measurement."""
     field = QUANTITIES[quantity]
-    both = [(getattr(row, field), result[forecast or quantity]) for row, result in pairs]
-    return np.array([predicted / actual - 1 for actual, predicted in both if actual is not None])
+    measured = [(getattr(row, field), result) for row, result in pairs]
+    both = [(actual, result[forecast or quantity]) for actual, result in measured if actual is not None]
+    return np.array([predicted / actual - 1 for actual, predicted in both])
 
 
 def summary(errors: np.ndarray) -> dict[str, float]:
@@ -152,6 +154,18 @@ def is_inside(row: Row, result: dict[str, Any]) -> bool:
     """Whether the measured step lies in the range of its forecast."""
     low, high = shares(result["group"])
     return low * result["step"] <= (row.step_seconds or 0.0) <= high * result["step"]
+
+
+def runs_inside(pairs: list[Pair]) -> dict[str, dict[str, float]]:
+    """By half: measured whole runs, and the share inside their 80 % range."""
+    timed = [(row, result) for row, result in pairs if row.run_seconds is not None]
+    halves: dict[str, dict[str, float]] = {}
+    for half, selects in HALVES.items():
+        mine = [(row.run_seconds or 0.0, *result["run_range"]) for row, result in timed if selects(row)]
+        if mine:
+            inside = float(np.mean([low <= seconds <= high for seconds, low, high in mine]))
+            halves[half] = {"rows": len(mine), "inside": round(inside, 4)}
+    return halves
 
 
 def judged_as(group: str) -> str:

@@ -11,11 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.scoreboard.collect_published import published_rows
 from benchmarks.scoreboard.collect_user import OUTSIDE, lines, user_rows
-from benchmarks.scoreboard.rows import FOLDER, Row, row_from
+from benchmarks.scoreboard.rows import ADDED, FOLDER, Row, row_from
 
 COLUMNS = ["id", "source", "family", "program", "library", "gpu", "card_gib", "settings", "outcome", "allocated_bytes",
            "reserved_bytes", "device_bytes", "step_seconds", "specified", "seen", "note"]  # fmt: skip
+RUN_COLUMNS = ["run_seconds", "covers"]
+"""Of the sources in `added` only."""
 MIB = 1024**2
 LIBRARIES = {"image-training": "timm"}
 """Libraries of programs that need others than those installed."""
@@ -284,8 +287,8 @@ def origin_rows() -> list[dict[str, Any]]:
 def row(
     *, id: str, source: str, gpu: str, settings: dict[str, Any], program: str = "settings", library: str = "",
     family: str = "", card_gib: float | None = None, outcome: str = "", allocated: float | None = None,
-    reserved: float | None = None, device: float | None = None, seconds: float | None = None, specified: bool = True,
-    seen: bool = False, note: str = "",
+    reserved: float | None = None, device: float | None = None, seconds: float | None = None,
+    run_seconds: float | None = None, covers: str = "", specified: bool = True, seen: bool = False, note: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """A line of a file of rows; sizes in bytes."""
 
@@ -294,9 +297,10 @@ def row(
 
     values = [id, source, family, program, library or LIBRARIES.get(program, "installed"), gpu,
               "" if card_gib is None else f"{card_gib:g}", json.dumps(settings), outcome, text(allocated),
-              text(reserved), text(device), "" if seconds is None else f"{seconds:.6g}", "yes" if specified else "no",
-              "yes" if seen else "no", note]  # fmt: skip
-    return dict(zip(COLUMNS, values, strict=True))
+              text(reserved), text(device), "" if seconds is None else f"{seconds:.6g}",
+              "yes" if specified else "no", "yes" if seen else "no", note,
+              "" if run_seconds is None else f"{run_seconds:.6g}", covers]  # fmt: skip
+    return dict(zip([*COLUMNS, *RUN_COLUMNS], values, strict=True))
 
 
 def outside_rows(data: Path) -> list[Row]:
@@ -322,11 +326,18 @@ def main() -> None:
     as_asked = user_rows(data)
     tables |= {name: [row(**fields) for fields in rows] for name, rows in as_asked.items() if name not in OUTSIDE}
     for name, rows in tables.items():
-        with (FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        print(f"{name}: {len(rows)} rows")
+        write_table(FOLDER / f"{name}.csv", COLUMNS, rows)
+    for name, asked in published_rows(lines(truth)).items():
+        write_table(ADDED / "rows" / f"{name}.csv", [*COLUMNS, *RUN_COLUMNS], [row(**fields) for fields in asked])
+
+
+def write_table(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
+    """Write a file of rows."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"{path.stem}: {len(rows)} rows")
 
 
 if __name__ == "__main__":

@@ -236,10 +236,13 @@ def litgpt_lora(*, model: str, batch: int, length: int, quantization: str = "non
     return network, step
 
 
-def image_training(*, model: str, batch: int, optimizer: str) -> Program:
-    """A plain fp32 training step of a timm model at the image size of its weights, as `forerun.forecast_step` takes it.
+def image_training(
+    *, model: str, batch: int, optimizer: str, half: bool = False, channels_last: bool = False
+) -> Program:
+    """A plain training step of a timm model at the image size of its weights, as `forerun.forecast_step` takes it.
 
-    SGD with momentum is the default of timm's training script (`train.py`, `--opt sgd`).
+    SGD with momentum is the default of timm's training script (`train.py`, `--opt sgd`); `half` is fp16 autocast with
+    scaled gradients.
     """
     timm = import_library("timm")
     network = timm.create_model(model, num_classes=1000).train()
@@ -247,13 +250,18 @@ def image_training(*, model: str, batch: int, optimizer: str) -> Program:
     parameters = network.parameters()
     update = torch.optim.SGD(parameters, lr=0.05, momentum=0.9) if optimizer == "sgd" else torch.optim.Adam(parameters)
     images, labels = torch.randn(batch, 3, size, size), torch.zeros(batch, dtype=torch.long)
+    if channels_last:
+        network, images = network.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+    scaler = torch.amp.GradScaler("cuda", enabled=half)
 
     def step() -> None:
-        outputs = network(images)
-        loss = nn.functional.cross_entropy(outputs[0] if isinstance(outputs, tuple) else outputs, labels)
+        with torch.autocast(images.device.type, dtype=torch.float16, enabled=half):
+            outputs = network(images)
+            loss = nn.functional.cross_entropy(outputs[0] if isinstance(outputs, tuple) else outputs, labels)
         update.zero_grad()
-        loss.backward()
-        update.step()
+        scaler.scale(loss).backward()
+        scaler.step(update)
+        scaler.update()
 
     return network, step
 

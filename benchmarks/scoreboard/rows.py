@@ -18,6 +18,8 @@ from benchmarks.split import in_test_half
 from forerun.units import GIB
 
 FOLDER = Path(__file__).parent / "rows"
+ADDED = Path(__file__).parent / "added"
+"""Sources that came later, scored apart, with a board and a history of their own."""
 DOORS = ("settings", "image-training")
 """Programs that are a user's door; the others are the exact program."""
 
@@ -47,6 +49,10 @@ class Row:
     reserved_bytes: float | None
     device_bytes: float | None
     step_seconds: float | None
+    run_seconds: float | None
+    """A whole run."""
+    covers: str
+    """What of a run was timed: `training`, without start-up, or `all` of the program."""
     is_specified: bool
     """Whether the source gives everything that the step depends on; other rows are scored apart and never tuned on."""
     quantized: bool
@@ -70,10 +76,10 @@ class Row:
         return in_test_half(self.family)
 
 
-def load_rows() -> list[Row]:
-    """All rows of the folder, by file name and line."""
+def load_rows(folder: Path = FOLDER) -> list[Row]:
+    """All rows of a folder, by file name and line."""
     rows = []
-    for path in sorted(FOLDER.glob("*.csv")):
+    for path in sorted(folder.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows += [row_from(line) for line in csv.DictReader(file)]
     return rows
@@ -97,6 +103,8 @@ def row_from(line: dict[str, str]) -> Row:
         reserved_bytes=_number(line["reserved_bytes"]),
         device_bytes=_number(line["device_bytes"]),
         step_seconds=_number(line["step_seconds"]),
+        run_seconds=_number(line.get("run_seconds", "")),
+        covers=line.get("covers", ""),
         is_specified=line["specified"] == "yes",
         quantized=is_quantized,
         note=line["note"],

@@ -15,7 +15,7 @@ from forerun.clock.timeline import replay_clock
 from forerun.errors import ForerunError
 from forerun.forecasting.any_step import trace_program
 from forerun.forecasting.forecast import make_forecast
-from forerun.forecasting.ranges import PROGRAM, SETTINGS, group_of
+from forerun.forecasting.ranges import PROGRAM, SETTINGS, group_of, run_range
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device, device
 from forerun.memory.card import replay_on_card
@@ -53,6 +53,10 @@ def as_asked(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
     request = request_of(settings_from(row["settings"]["settings"]), gpu, None)
     model = model_steps(request)
     answer = make_forecast(request, model)
+    group, phases = group_of(model.longest.trace, model.costs, SETTINGS), answer.run.phases
+    if row["covers"] == "training":  # the source's clock starts when everything is loaded
+        phases = phases.model_copy(update={"startup_seconds": 0.0})
+    run = run_range(phases, group, None)
     return {
         "allocated": answer.memory.peak_allocated_bytes,
         "reserved": answer.memory.peak_reserved_bytes,
@@ -60,7 +64,9 @@ def as_asked(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
         "conservative": answer.memory.device_bytes.conservative,
         "fits": answer.fits,
         "step": answer.step.seconds.expected,
-        "group": group_of(model.longest.trace, model.costs, SETTINGS),
+        "run": run.expected,
+        "run_range": [run.optimistic, run.conservative],
+        "group": group,
     }
 
 

@@ -21,6 +21,7 @@ from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.forecasting.reliability import reliability_warnings, with_reliability
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.run_warnings import checkpoint_warning, startup_warning
+from forerun.forecasting.startup import stated_startup_seconds
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.memory.overhead import outside_bytes
 from forerun.records import (
@@ -41,8 +42,6 @@ from forerun.settings.schema import Settings
 from forerun.step.library_versions import version_warnings
 from forerun.units import HOUR, format_percent, format_seconds
 
-STATED_STARTUP_SECONDS = 30.0
-"""Seconds of imports, weights and tokenising on a machine that was not measured; a choice, not a measurement."""
 HOST_SPREAD = (1.05, 1.2, 1.8)
 """Resident over modelled bytes of a CPU process's heap, beside what it had before: six steps of one length had 1.07 to
 1.39, one whose optimizer makes temporaries inside a library 1.70 (docs/log.md, 2026-11-21)."""
@@ -142,8 +141,12 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
     evaluation = evaluations * _evaluation_seconds(request, model) + _final_evaluation_seconds(request, model)
     training = frozen * model.mean_step_seconds(frozen=True) + (total - frozen) * model.mean_step_seconds()
     write_seconds = checkpoint_bytes / model.disk_bytes_per_second
+    startup = times.startup_seconds
+    if startup is None:
+        parameters = model.longest.trace.total_parameters
+        startup = stated_startup_seconds(parameters, request.device.kind, model.disk_bytes_per_second)
     modelled = {
-        "startup": STATED_STARTUP_SECONDS if times.startup_seconds is None else times.startup_seconds,
+        "startup": startup,
         "compile": model.compile_seconds,
         "evaluation": evaluation,
         "checkpoint": _checkpoint_seconds(

@@ -258,13 +258,15 @@ class Settings(PlainSection):
     schedule: ScheduleSettings = ScheduleSettings()
     """Length and learning rate."""
     activation_checkpointing: Literal["none", "blocks", "selective"] = "none"
-    """Which activations are recomputed in the backward pass."""
+    """What is recomputed in the backward pass: `blocks` all of them, `selective` all but attention and every second
+    product, as torchtitan's "selective op" does."""
     activation_offload: bool = False
     """Keep what the backward pass needs in pinned host memory (`torch.autograd.graph.save_on_cpu`)."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     """`torch.compile` mode."""
     compile_unit: Literal["model", "blocks"] = "model"
-    """What is compiled: the whole model, or its transformer blocks, which share one graph: less to compile."""
+    """What is compiled: the whole model and its loss, or its transformer blocks, which share one graph: less to
+    compile."""
     cross_entropy: Literal["full", "chunked"] = "full"
     """`chunked` never holds the logits of all tokens: for large vocabularies."""
     parallel: ParallelSettings = ParallelSettings()

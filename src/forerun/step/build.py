@@ -9,18 +9,18 @@ import fnmatch
 import functools
 import logging
 import warnings
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from forerun.errors import InvalidSettings, NotSupported, nearest
 from forerun.models.guard import cause_of, guarded, limited_parts
 from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
+from forerun.step.compiling import compile_step
 from forerun.step.context_parallel import require_context_parallel
 from forerun.step.expert_parallel import require_expert_parallel
 from forerun.step.fused_kernels import take_kernels
@@ -35,6 +35,7 @@ from forerun.step.pipeline import Pipeline, require_pipeline
 from forerun.step.precision import policy_of
 from forerun.step.prompt_adapters import KINDS, add_prompt_adapter, require_place
 from forerun.step.quantization import QuantizedLinear, lora_layers, quantize
+from forerun.step.recomputation import checkpoint_blocks, recomputation
 from forerun.step.sharding import shard
 from forerun.step.tensor_parallel import require_tensor_parallel
 from forerun.step.training_step import TrainingStep
@@ -48,8 +49,6 @@ PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 """peft sets these patterns itself for mixture-of-experts models, and then warns about them."""
 PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
 """peft 0.21 asks transformers 5.23 by the old name."""
-DYNAMO_GRAD_WARNING = r"The \.grad attribute of a Tensor that is not a leaf"
-"""Dynamo (2.11 to 2.13) looks at `.grad` of what enters a graph, and needs nothing of it."""
 
 
 def build_step(settings: Settings, workload: Workload, device: str, *, pretrained: bool) -> TrainingStep:
@@ -161,13 +160,7 @@ def bind_step(
     # DDP registers its hooks on the parameters, so it comes after the adapter and before `torch.compile`
     if settings.parallel.kind == "ddp" and not settings.parallel.zero:
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
-    if settings.compile != "none":
-        warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
-        mode = settings.compile if compiler == "inductor" else None  # other backends know no modes
-        if settings.compile_unit == "blocks":
-            compile_blocks(model, compiler, mode)
-        else:
-            step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
+    compile_step(step, settings, model, compiler)
     return step
 
 
@@ -176,21 +169,6 @@ def _wrap(settings: Settings) -> Wrap | None:
     if settings.parallel.zero:
         return functools.partial(ZeroOptimizer, settings=settings)
     return OffloadedOptimizer if settings.parallel.offload == "optimizer" else None
-
-
-def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
-    """Compile every transformer block in place; blocks of one class share what was compiled.
-
-    Raises:
-        NotSupported: the model has no blocks.
-    """
-    blocks = parallel.transformer_blocks(model)
-    if not blocks:
-        raise NotSupported(
-            f"compile_unit: {type(model).__name__} has no repeated blocks; found 'blocks'. Set compile_unit to model."
-        )
-    for block in blocks:
-        block.compile(backend=compiler, mode=mode)
 
 
 def refuse_unsupported(settings: Settings) -> None:
@@ -299,50 +277,3 @@ def trained_whole(model: nn.Module, settings: Settings) -> list[str]:
         )
     heads = CLASSIFICATION_HEADS if settings.workload in CLASSIFICATIONS else ()
     return sorted({*settings.adapter.modules_to_save, *(head for head in heads if head in names)})
-
-
-KEPT_OPERATORS = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_grouped_mm", "_scaled_dot_product_flash_attention",
-                  "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-                  "_scaled_dot_product_flash_attention_for_cpu", "_flash_attention_forward")  # fmt: skip
-"""Operators whose results selective checkpointing keeps, as they are dear to compute again: products and attention."""
-
-
-def recomputation(settings: Settings) -> dict[str, Any]:
-    """Keyword arguments of `torch.utils.checkpoint.checkpoint` for these settings.
-
-    The int8 layers of bitsandbytes (0.50) hold their input where only the reentrant kind of checkpointing forgets it.
-
-    Raises:
-        NotSupported: selective checkpointing of int8 layers, for that reason.
-    """
-    if settings.activation_checkpointing == "blocks":
-        return {"use_reentrant": settings.quantization == "int8"}
-    if settings.quantization == "int8":
-        raise NotSupported(
-            "activation_checkpointing: int8 layers keep their inputs under selective checkpointing; "
-            "found 'selective'. Set it to blocks, or quantization to nf4."
-        )
-    saved_operators = {getattr(torch.ops.aten, name).default for name in KEPT_OPERATORS}
-
-    def contexts() -> Any:
-        def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            return CheckpointPolicy.MUST_SAVE if operator in saved_operators else CheckpointPolicy.PREFER_RECOMPUTE
-
-        return create_selective_checkpoint_contexts(policy)
-
-    return {"use_reentrant": False, "context_fn": contexts}
-
-
-def checkpoint_blocks(model: nn.Module, kwargs: dict[str, Any]) -> None:
-    """Recompute every transformer block in the backward pass, as `kwargs` say."""
-    if hasattr(model, "activation_checkpointing_enable"):  # the newer name in transformers
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs)  # type: ignore[operator]
-    elif hasattr(model, "gradient_checkpointing_enable"):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)  # type: ignore[operator]
-    else:
-        raise NotSupported(
-            f"activation_checkpointing: {type(model).__name__} has no blocks to recompute. Set it to none."
-        )
-    # the reentrant kind (torch/utils/checkpoint.py) gives gradients only where an input of the block requires one
-    if any(not p.requires_grad for p in model.parameters()):
-        model.enable_input_require_grads()  # type: ignore[operator]

@@ -21,6 +21,7 @@ from forerun.models.smollm2 import is_smollm2, load_smollm2
 from forerun.settings.schema import Settings
 from forerun.step.attention import LONGEST_ARGUMENT, OFFSETS, takes_offsets
 from forerun.step.chunked_loss import chunked_cross_entropy, hidden_for_logits, require_chunkable
+from forerun.step.compiled_loss import COMPILED_CRITERION, is_compiled_whole, rows_of_one_document
 from forerun.step.documents import (
     BOUNDARIES,
     DOCUMENTS,
@@ -101,6 +102,9 @@ class HeadWorkload:
         with contextlib.ExitStack() as stack:
             if DOCUMENTS in batch:
                 self._keep_apart(bare, batch, inputs, stack)
+            elif is_compiled_whole(bare):
+                stack.enter_context(rows_of_one_document())
+            criterion = getattr(bare, COMPILED_CRITERION, self.criterion)
             fused: FusedLoss | None = getattr(bare, FUSED_LOSS, None)
             if fused is not None:
                 head, cap, _ = stack.enter_context(hidden_for_logits(bare))
@@ -117,9 +121,9 @@ class HeadWorkload:
                 wide = logits.float()
                 if not getattr(bare, KEEPS_NARROW):
                     logits = wide
-                return LossSum(self.criterion(wide[:, :-1].contiguous(), labels[:, 1:].contiguous()))
+                return LossSum(criterion(wide[:, :-1].contiguous(), labels[:, 1:].contiguous()))
             logits, labels = self.align(model(**inputs).logits, labels)
-        return LossSum(self.criterion(logits, labels))
+        return LossSum(criterion(logits, labels))
 
     def criterion(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy summed over valid labels."""

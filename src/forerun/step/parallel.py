@@ -38,10 +38,15 @@ def refuse_unsupported(settings: Settings) -> None:
             "cross_entropy: the output layer of sharded models is gathered for their forward pass only; found "
             "'chunked' with parallel.kind='fsdp'. Set cross_entropy to full, or parallel.kind to ddp."
         )
-    if settings.compile != "none":
+    if settings.compile != "none" and settings.compile_unit == "model":
         raise NotSupported(
-            f"compile: sharded blocks are not compiled by this version; found {settings.compile!r} with "
-            f"parallel.kind='fsdp'. Set compile to none, or parallel.kind to ddp."
+            f"compile_unit: weights of sharded blocks are gathered between compiled graphs; found 'model' with "
+            f"compile={settings.compile!r} and parallel.kind='fsdp'. Set compile_unit to blocks, or compile to none."
+        )
+    if settings.compile not in ("none", "default"):
+        raise NotSupported(
+            f"compile: CUDA graphs read weights at fixed addresses, and sharded ones are gathered anew for each block; "
+            f"found {settings.compile!r} with parallel.kind='fsdp'. Set compile to default."
         )
     if settings.quantization == "int8":
         raise NotSupported(

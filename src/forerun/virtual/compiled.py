@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from forerun.virtual.backend import DEVICE, Stream
 from forerun.virtual.describe import bytes_of
 from forerun.virtual.fusion import Kernel, is_random, plan_kernels, resolve, stored_base
+from forerun.virtual.process_group import imported_streams
 from forerun.virtual.recorder import Recorder
 
 GRAPH_MODES = {"reduce-overhead", "max-autotune"}
@@ -91,7 +92,7 @@ def _capturing_without_modes() -> Iterator[None]:
 
     def capture(self: Any, *frame: Any) -> Any:
         is_replicated = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module() is not None
-        with _disable_current_modes() if is_replicated else contextlib.nullcontext():
+        with _disable_current_modes() if is_replicated else contextlib.nullcontext(), imported_streams():
             return original(self, *frame)
 
     CatchErrorsWrapper.__call__ = capture  # type: ignore[method-assign]

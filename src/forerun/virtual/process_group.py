@@ -77,11 +77,34 @@ def own_streams() -> Iterator[None]:
     # torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py:777 (2.13): a group gathered for a backward pass that it
     # has no part in, such as frozen layers
     original = torch.accelerator.current_stream
-    torch.accelerator.current_stream = lambda device=None: VirtualBackend._streams[-1]  # type: ignore[assignment]
+    torch.accelerator.current_stream = _own_stream  # type: ignore[assignment]
+    _replaced.append(original)
     try:
         yield
     finally:
-        torch.accelerator.current_stream = original
+        torch.accelerator.current_stream = _replaced.pop()
+
+
+def _own_stream(device: object = None) -> Any:
+    return VirtualBackend._streams[-1]
+
+
+_replaced: list[Any] = []
+"""PyTorch's own `torch.accelerator.current_stream`, while another answers."""
+
+
+@contextlib.contextmanager
+def imported_streams() -> Iterator[None]:
+    """Answer with PyTorch's own streams, as Dynamo takes them apart."""
+    # torch/_dynamo/variables/streams.py:276 (2.13)
+    if not _replaced:
+        yield
+        return
+    torch.accelerator.current_stream = _replaced[-1]
+    try:
+        yield
+    finally:
+        torch.accelerator.current_stream = _own_stream  # type: ignore[assignment]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from forerun.hardware.catalogue import device
 from forerun.hardware.detect import detect_cpu
 from forerun.memory.replay import replay_memory
 from forerun.settings.load import settings_from
-from forerun.step.build import bind_step, build_step, compile_blocks, prepare_model
+from forerun.step.build import bind_step, build_step, prepare_model
+from forerun.step.compiling import compile_blocks
 from forerun.step.heads import generic_workload
 from forerun.step.training_step import StepObserver
 from forerun.train.measure import run_measuring_allocations
@@ -103,9 +104,55 @@ def test_checkpointing_saves_under_compile_too(checkpointing):
     assert peak(checkpointing) < peak("none")
 
 
-def test_shards_are_not_compiled():
-    with pytest.raises(NotSupported, match="sharded blocks"):
-        forerun.forecast(settings_of("tiny-llama", "causal-lm", parallel={"kind": "fsdp", "world_size": 2}), gpu="t4")
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [({}, "Set compile_unit to blocks"),
+     ({"compile_unit": "blocks", "compile": "reduce-overhead"}, "Set compile to default")],
+)  # fmt: skip
+def test_sharded_models_are_compiled_block_by_block_without_graphs_of_launches(change, remedy):
+    settings = settings_of("tiny-llama", "causal-lm", parallel={"kind": "fsdp", "world_size": 2}, **change)
+    with pytest.raises(NotSupported, match=remedy):
+        forerun.forecast(settings, gpu="t4")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("checkpointing", ["none", "blocks"])
+def test_sharded_blocks_are_compiled_between_their_gathers(checkpointing):
+    """As many products and collectives as in an eager step, fewer kernels of everything else, no more memory."""
+
+    def asked(mode):
+        return traced(
+            settings_of(
+                "tiny-llama",
+                "causal-lm",
+                precision="bf16-mixed",
+                parallel={"kind": "fsdp", "world_size": 8},
+                activation_checkpointing=checkpointing,
+                compile=mode,
+                compile_unit="blocks",
+            )
+        )
+
+    eager, compiled = asked("none"), asked("default")
+
+    def count(trace, *names):
+        return sum(any(name in trace.calls[op.call].name for name in names) for op in trace.ops)
+
+    assert count(compiled, "c10d.") == count(eager, "c10d.")
+    assert count(compiled, ".mm.") <= count(eager, ".mm.")  # the eager backward pass runs the last products again
+    assert count(compiled, ".mm.") >= 0.8 * count(eager, ".mm.")
+    assert count(compiled, "fused.") > 0
+    assert len(compiled.ops) < len(eager.ops)
+    peaks = [replay_memory(trace).peak_allocated_bytes for trace in (compiled, eager)]
+    assert peaks[0] <= peaks[1]
+
+
+def test_a_causal_model_that_is_compiled_whole_has_no_mask_and_no_wide_logits():
+    trace = traced(settings_of("tiny-llama", "causal-lm", precision="bf16-mixed"))
+    names = {call.name for call in trace.calls}
+    assert any("flash_attention" in name for name in names)
+    assert not any("efficient_attention" in name for name in names)
+    assert not any("log_softmax" in name or "nll_loss" in name for name in names)
 
 
 def graphs_of(compiled):
