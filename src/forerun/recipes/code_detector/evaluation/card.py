@@ -199,6 +199,25 @@ def card_tables(card: DetectorCard) -> list[ResultTable]:
     ]
 
 
+def unseen_human_tables(card: DetectorCard) -> list[ResultTable]:
+    """People's files of sources that it has not seen; no table where none was measured."""
+    if not card.known_human:
+        return []
+    rows: list[list[Cell]] = [
+        [r.name, r.language, r.files, r.flagged, r.flagged / r.files, r.low, r.high, r.promise(card.served.budget)]
+        for r in card.known_human
+    ]
+    return [
+        ResultTable(
+            title="People's files of sources that it has not seen",
+            note=f"The threshold promises {card.served.budget:.1%} on files like the validation files. 95 % intervals; "
+            "broken: even their lower end is above that.",
+            columns=["source", "language", "files", "flagged", "share", "low", "high", "promise"],
+            rows=rows,
+        )
+    ]
+
+
 def card_metrics(card: DetectorCard) -> dict[str, float]:
     """The card's figures by name, for a run's JSON; what could not be measured has none."""
     metrics: dict[str, float | None] = {"calibration_error": card.calibration_error}
@@ -247,7 +266,7 @@ def _markdown(card: DetectorCard) -> Iterator[str]:
         f"AUC on {card.test_files:,} held-out files {card.roc_auc:.3f} ({card.roc_auc_low:.3f} to "
         f"{card.roc_auc_high:.3f} over groups)."
     )
-    for table in card_tables(card):
+    for table in [*card_tables(card), *unseen_human_tables(card)]:
         yield ""
         yield f"## {table.title}"
         yield ""

@@ -76,5 +76,22 @@ def verdict_of(answer: Answer, card: DetectorCard, language: str, code: str) -> 
     return "worth-a-conversation", (
         f"Above the threshold that flags at most {point.budget:.1%} of people's files like the validation files "
         f"(measured on test: {point.fpr or 0:.1%}, 95 % interval {point.fpr_low or 0:.1%} to "
-        f"{point.fpr_high or 0:.1%}).{honest}"
+        f"{point.fpr_high or 0:.1%}).{_unseen(card, language)}{honest}"
+    )
+
+
+def _unseen(card: DetectorCard, language: str) -> str:
+    """What became of that promise on people's files of sources that nobody trained on, in a sentence."""
+    worst = card.worst_unseen(language)
+    if worst is None:
+        return ""
+    promise = worst.promise(card.served.budget)
+    words = {
+        "broken": "so the promise did not hold there",
+        "kept": "so it held there",
+        "open": "which is too few to tell",
+    }
+    return (
+        f" Of {worst.files:,} files of {worst.name}, which people wrote and it has not seen, it flags "
+        f"{worst.flagged / worst.files:.1%} ({worst.low:.1%} to {worst.high:.1%}), {words[promise]}."
     )
