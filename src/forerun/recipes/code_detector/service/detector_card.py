@@ -74,6 +74,8 @@ class DetectorCard(Record):
     slices: list[SliceRow]
     reference: Reference
     statement: list[str]
+    decided_by_windows: bool = False
+    """Whether thresholds and rates are of the least score of a file and its windows; false in older cards."""
     known_human: tuple[KnownHuman, ...] = ()
     """People's files of unseen sources, measured after the export by `benchmarks/detector_errors.py`."""
 

@@ -33,6 +33,12 @@ class Answer:
     """Parts of a file that is longer than the model reads at once; none for a shorter one."""
     vector: NDArray[np.float32]
     """Unit vector of the embedding head."""
+    least: float | None = None
+    """Least probability of the file and of those of its windows that have a say; null for a file without windows."""
+
+    def decisive(self, card: DetectorCard) -> float:
+        """The probability that the verdict rests on."""
+        return self.probability if self.least is None or not card.decided_by_windows else self.least
 
 
 class ScoringModel(Protocol):
@@ -64,6 +70,11 @@ def verdict_of(answer: Answer, card: DetectorCard, language: str, code: str) -> 
         )
     if point.threshold is None:
         return "no-verdict", "No threshold keeps a false-positive budget with the validation files that there were."
+    if answer.decisive(card) <= point.threshold < answer.probability:
+        return "no-finding", (
+            f"The whole file lies above the threshold, and a part of it does not ({answer.decisive(card):.3f}): a flag "
+            f"needs every part that has a say. That does not show that a person wrote it."
+        )
     if answer.probability <= point.threshold:
         return "no-finding", (
             f"Below the threshold. That does not show that a person wrote it: {1 - (point.tpr or 0):.0%} of the "

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -85,3 +87,14 @@ def test_a_flag_says_what_became_of_the_promise_on_unseen_people():
 def test_older_cards_with_one_rate_or_none_are_read(content, rows):
     document = card().model_dump() | {"known_human": content}
     assert len(DetectorCard.model_validate(document).known_human) == rows
+
+
+def test_a_flag_needs_every_part_that_has_a_say():
+    part = dataclasses.replace(answer(0.9), least=0.2)
+    verdict, reason = verdict_of(part, card(decided_by_windows=True), "python", CODE)
+    assert verdict == "no-finding"
+    assert "a part of it does not (0.200)" in reason
+    assert verdict_of(dataclasses.replace(part, least=0.31), card(decided_by_windows=True), "python", CODE)[0] == (
+        "worth-a-conversation"
+    )
+    assert verdict_of(part, card(), "python", CODE)[0] == "worth-a-conversation"  # its threshold is the whole file's
