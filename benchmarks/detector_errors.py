@@ -70,9 +70,11 @@ def of_library(detector: ServedDetector) -> KnownHuman:
 def of_sources(detector: ServedDetector, path: Path, most: int) -> list[KnownHuman]:
     """The rate on the people's rows of each source and language of a file that the detector has not seen."""
     rows = [sample for sample in from_path(path).samples if not sample.is_ai]
-    groups = sorted({(row.source, row.language) for row in rows if row.source not in detector.card.sources})
+    groups: set[tuple[str, Language]] = {
+        (row.source, row.language) for row in rows if row.source not in detector.card.sources
+    }
     rates = []
-    for source, language in groups:
+    for source, language in sorted(groups):
         texts = {row.id: row.code for row in rows if (row.source, row.language) == (source, language)}
         drawn = dict(random.Random(0).sample(sorted(texts.items()), min(most, len(texts))))
         rates.append(rate(detector, source, language, drawn))

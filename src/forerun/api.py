@@ -143,9 +143,9 @@ def forecast_on_cards(
     """The forecast of checked settings on each device: data are opened once, cards that ask alike share traces."""
     with _no_cycle_collection():
         forecasts = []
-        for request in _requests(settings, devices, price_per_hour):
-            known = request if ledger is None else with_experience(request, ledger)
-            forecasts.append(make_forecast(known, model_steps(known)))
+        for request in requests_of(settings, devices, price_per_hour):
+            question = request if ledger is None else with_experience(request, ledger)
+            forecasts.append(make_forecast(question, model_steps(question)))
         return forecasts
 
 
@@ -346,10 +346,10 @@ def describe_model(name: str, gpus: Sequence[str] = (), overrides: Sequence[str]
 
 def request_of(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
     """The question that checked settings ask of a device: workload, batch plan, and what is known of the run."""
-    return next(_requests(settings, [device], price_per_hour))
+    return next(requests_of(settings, [device], price_per_hour))
 
 
-def _requests(
+def requests_of(
     settings: Settings, devices: Sequence[Device], price_per_hour: float | None
 ) -> Iterator[ForecastRequest]:  # fmt: skip
     """The question that checked settings ask of each device; their workload and data are opened once."""

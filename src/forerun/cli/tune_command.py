@@ -79,14 +79,14 @@ def tune(
     from forerun.tune.study import close_study
 
     with open_ledger(ledger_url()) as ledger:
-        opened = _open(plan, limits, ledger, study or target.replace("/", "-"), storage)
+        study_search = _open(plan, limits, ledger, study or target.replace("/", "-"), storage)
         try:
             if dry:
-                _price_first(opened, as_json)
+                _price_first(study_search, as_json)
             else:
-                _search(opened, plan, as_json)
+                _search(study_search, plan, as_json)
         finally:
-            close_study(opened.study)
+            close_study(study_search.study)
 
 
 def _search(search: "Search", plan: "StudySettings", as_json: bool) -> None:
@@ -144,14 +144,14 @@ def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name:
             f"Recipes: {', '.join(tunable)}."
         )
     device = detect().device
-    asked = asked_dimensions(plan.search, base, device)
+    extra = asked_dimensions(plan.search, base, device)
     experiment = module.load_experiment(settings_from(base.model_dump(), module.TRIAL))
-    own = [d for d in module.search_space(experiment) if d.name not in {each.name for each in asked}]
-    space = [*asked, *without_fixed(own, plan.overrides)]
+    own = [d for d in module.search_space(experiment) if d.name not in {each.name for each in extra}]
+    space = [*extra, *without_fixed(own, plan.overrides)]
     if not space:
         raise InvalidSettings("--set: every setting that could be searched is fixed. Leave one out.")
     first = module.search_start(experiment)
-    start = {d.name: d.values[0] for d in asked} | {d.name: first[d.name] for d in space if d.name in first}
+    start = {d.name: d.values[0] for d in extra} | {d.name: first[d.name] for d in space if d.name in first}
     split = experiment.data.corpus.split_hash if hasattr(experiment.data, "corpus") else ""
     proposals = NumberedProposals(space, start, plan.sampler, base.seed)
     study = open_study(storage, name, fixed_facts(base, plan, split, device.name), proposals, plan.pruner)

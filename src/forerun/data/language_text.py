@@ -61,15 +61,17 @@ def open_text(source: str | None, validation: str | None = None, test: str | Non
     own: dict[Split, str] = {
         split: file for split, file in zip(HELD_OUT, (validation, test), strict=True) if file is not None
     }
-    text = _opened(source, own)
+    text = _text_of(source, own)
     if not own:
         return text
-    documents = text.documents | {split: _whole(file, HELD_OUT[split]) for split, file in own.items()}
+    documents: dict[Split, list[str]] = {
+        **text.documents, **{split: _whole(file, HELD_OUT[split]) for split, file in own.items()}
+    }  # fmt: skip
     name = ", ".join([text.name, *(f"{HUB_SPLITS[split]} {Path(file).name}" for split, file in own.items())])
     return LanguageText(name, documents)
 
 
-def _opened(source: str | None, own: Mapping[Split, str]) -> LanguageText:
+def _text_of(source: str | None, own: Mapping[Split, str]) -> LanguageText:
     """The text of `data.source`; parts that have a file of their `own` are not cut from it."""
     if source is None:
         return _from_rows(EMBEDDED, _rows(_EMBEDDED))

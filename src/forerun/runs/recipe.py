@@ -60,7 +60,7 @@ class Answering:
     """Column of a row that holds the question."""
     answer: "Callable[[TrainingStep, Sequence[str], int], list[dict[str, Any]]]"
     """Step with the trained model, questions, most new tokens → an answer to each, by column."""
-    written: str | None = None
+    text_column: str | None = None
     """Column of the answer that is text, which `generate` prints; None where a model writes none."""
 
 

@@ -36,7 +36,7 @@ class TrainedRecipe:
         Raises:
             InvalidSettings: it writes no text.
         """
-        column = self.answering.written
+        column = self.answering.text_column
         if column is None:
             raise InvalidSettings(
                 f"{self.step.settings.workload} writes no text. Use forerun predict for rows with a column "

@@ -105,12 +105,12 @@ def asked_table(study: optuna.Study, name: str, noise: float) -> ResultTable:
         rows.append([str(value), len(mine), means[value], max(trial.value or 0.0 for trial in mine),
                      _median_seconds(seconds)])  # fmt: skip
     gap = max(means.values()) - min(means.values()) if means else 0.0
-    told = "can be told by" if means and gap > 2 * noise else "cannot be told by"
+    verdict = "can be told by" if means and gap > 2 * noise else "cannot be told by"
     return ResultTable(
         title=f"By {name}",
         note="All are scored on the same rows by the same metric, but differ in other settings too. Means lie "
-        f"{gap:.4f} apart, and the noise of one score is {noise:.4f}: values {told} their scores. Where they cannot, "
-        "take the fastest.",
+        f"{gap:.4f} apart, and the noise of one score is {noise:.4f}: values {verdict} their scores. Where they "
+        "cannot, take the fastest.",
         columns=[name, "finished", "mean score", "best score", "median time"],
         rows=rows,
     )

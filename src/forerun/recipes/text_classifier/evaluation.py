@@ -74,8 +74,8 @@ def score_part(model: nn.Module, data: TextData, part: Part, precision: Precisio
 def answer_texts(step: TrainingStep, data: TextData, texts: Sequence[str]) -> list[dict[str, Any]]:
     """Label and probability of each text; of several labels a text all that are likelier than not."""
     rows = tuple(LabelledText(text=text, pair=None, labels=(0,), part="test") for text in texts)
-    asked = replace(data, rows={**data.rows, "test": rows}, _encoded={}, _epochs={}, _samplers={})
-    probabilities = score_part(step.model, asked, "test", step.settings.precision)
+    question_data = replace(data, rows={**data.rows, "test": rows}, _encoded={}, _epochs={}, _samplers={})
+    probabilities = score_part(step.model, question_data, "test", step.settings.precision)
     names = data.corpus.label_names
     if data.corpus.is_multi_label:
         return [

@@ -51,8 +51,8 @@ def make_card(scores: Mapping[Split, SplitScores], data: CodeDetectorData, setti
     calibration = fit_calibration(validation_raw)
     validation, test = (Scored(raw.labels, calibration(raw.scores), raw.groups) for raw in (validation_raw, test_raw))
     deciding, judged = (
-        Scored(raw.labels, calibration(scores[split].decisive), raw.groups)
-        for split, raw in (("val", validation_raw), ("test", test_raw))
+        Scored(raw.labels, calibration(own.decisive), raw.groups)
+        for own, raw in ((scores["val"], validation_raw), (scores["test"], test_raw))
     )
     points = [budget_point(deciding, judged, budget) for budget in BUDGETS]
     sizes = {split: np.asarray([len(ids) for ids in data.ids[split]]) for split in ("val", "test")}
