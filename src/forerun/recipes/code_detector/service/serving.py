@@ -69,12 +69,17 @@ class ServedDetector:
                     for n, (low, high) in enumerate(lines, 1)
                 ),
                 vector=vectors[first],
-                least=float(min(calibrated[[first, *decisive(range(first + 1, first + 1 + len(lines)))]]))
-                if lines
-                else None,
+                least=self._least(probabilities, first, len(lines)),
             )
             for first, tokens, lines in entries
         ]
+
+    def _least(self, probabilities: NDArray[np.float64], first: int, windows: int) -> float | None:
+        """Calibrated least score of a file and of its windows that have a say; None for a file without windows."""
+        if not windows:
+            return None
+        places = [first, *decisive(range(first + 1, first + 1 + windows))]
+        return float(self._card.calibration(probabilities[places].min()[None])[0])
 
     def scores(self, sequences: Sequence[Ids]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Uncalibrated probabilities (n,) and unit vectors (n, d); the order of the work is by length."""
