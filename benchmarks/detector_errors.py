@@ -1,10 +1,13 @@
-"""How often does a detector flag code that people are known to have written? Modules of this Python's standard library.
+"""How often does a detector flag code that people are known to have written? Sources that it has not seen.
 
     python -m benchmarks.detector_errors FOLDER [--keep]        FOLDER: what `forerun export RUN` wrote; a minute
+    python -m benchmarks.detector_errors FOLDER --data FILE     people's rows of FILE, by source and language
 
-Files that are in the corpus, or share a tenth of a file's words in a row with one of it, are left out. Those that are
-too short for a verdict do not count. `--keep` writes the rate into the export's card, so that the service's page shows
-it. Prints the files with the highest scores and one JSON line.
+Without FILE the files are the modules of this Python's standard library, but for those that are in the corpus or share
+a tenth of their words in a row with one of it. Files that are too short for a verdict do not count. FILE has the fields
+of `forerun.recipes.code_detector.data.corpus`; sources that the detector was trained on are left out. `--keep` writes
+the rates into the export's card, so that every answer and the service's page show them. Prints the files with the
+highest scores and one JSON line.
 
 **Not covered:** code of beginners; the library is the work of experienced people, much of it older than any model.
 """
@@ -13,18 +16,20 @@ import argparse
 import json
 import os
 import platform
-import sys
+import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from forerun.evaluate.proportions import wilson
-from forerun.recipes.code_detector.data.corpus import embedded
-from forerun.recipes.code_detector.service.detector_card import CARD
+from forerun.recipes.code_detector.data.corpus import Language, embedded, from_path
+from forerun.recipes.code_detector.evaluation.card import write_card
+from forerun.recipes.code_detector.service.detector_card import read_card
 from forerun.recipes.code_detector.service.known_human import KnownHuman
 from forerun.recipes.code_detector.service.messages import MOST_CHARACTERS
 from forerun.recipes.code_detector.service.scoring import DetectionQuestion, verdict_of
-from forerun.recipes.code_detector.service.serving import open_detector
+from forerun.recipes.code_detector.service.serving import ServedDetector, open_detector
 
-METHOD = 1
+METHOD, SHOWN = 2, 5
 WORDS_IN_A_ROW, MOST_SHARED = 13, 0.1
 JUDGED = ("worth-a-conversation", "no-finding")
 FOLDERS = (
@@ -51,39 +56,66 @@ def library_files() -> dict[str, str]:
     return {name: text for name, text in texts.items() if len(text) <= MOST_CHARACTERS}
 
 
-def main() -> None:
-    """Score the library and print the rate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--keep", action="store_true")
-    options = parser.parse_args()
-    detector = open_detector(options.folder)
+def of_library(detector: ServedDetector) -> KnownHuman:
+    """The rate on the standard library, without what the corpus holds."""
     own = [sample.code for sample in embedded().samples if sample.language == "python"]
     known_runs = set().union(*map(runs, own))
     files = library_files()
     shared = {name: _share(runs(text), known_runs) for name, text in files.items()}
     kept = {name: text for name, text in files.items() if shared[name] < MOST_SHARED}
+    print(f"{len(files) - len(kept)} left out as known")
+    return rate(detector, f"the standard library of Python {platform.python_version()}", "python", kept)
+
+
+def of_sources(detector: ServedDetector, path: Path, most: int) -> list[KnownHuman]:
+    """The rate on the people's rows of each source and language of a file that the detector has not seen."""
+    rows = [sample for sample in from_path(path).samples if not sample.is_ai]
+    groups: set[tuple[str, Language]] = {
+        (row.source, row.language) for row in rows if row.source not in detector.card.sources
+    }
+    rates = []
+    for source, language in sorted(groups):
+        texts = {row.id: row.code for row in rows if (row.source, row.language) == (source, language)}
+        drawn = dict(random.Random(0).sample(sorted(texts.items()), min(most, len(texts))))
+        rates.append(rate(detector, source, language, drawn))
+    return rates
+
+
+def rate(detector: ServedDetector, name: str, language: Language, files: Mapping[str, str]) -> KnownHuman:
+    """How many of the files that get a verdict are flagged; prints those with the highest scores."""
     rows = []
-    for name, text in kept.items():
-        [answer] = detector.answer([DetectionQuestion(text, "python")])
-        verdict, _ = verdict_of(answer, detector.card, "python", text)
-        rows.append((answer.probability, verdict, name))
+    for file, text in files.items():
+        [answer] = detector.answer([DetectionQuestion(text, language)])
+        verdict, _ = verdict_of(answer, detector.card, language, text)
+        rows.append((answer.probability, verdict, file))
     judged = sorted((row for row in rows if row[1] in JUDGED), reverse=True)
     flagged = sum(verdict == JUDGED[0] for _, verdict, _ in judged)
     interval = wilson(flagged, len(judged))
-    for probability, verdict, name in judged[:10]:
-        print(f"{probability:.4f}  {verdict:22} {name}")
-    rate = KnownHuman(
-        name=f"the standard library of Python {platform.python_version()}", files=len(judged), flagged=flagged,
-        low=interval.low, high=interval.high,
-    )  # fmt: skip
-    left_out, unjudged = len(files) - len(kept), len(rows) - len(judged)
-    print(f"{flagged} of {len(judged)} flagged; {left_out} left out as known, {unjudged} unjudged")
+    for probability, verdict, file in judged[:SHOWN]:
+        print(f"{probability:.4f}  {verdict:22} {file}")
+    print(f"{name}, {language}: {flagged} of {len(judged)} flagged, {len(rows) - len(judged)} without a verdict")
+    return KnownHuman(
+        name=name, files=len(judged), flagged=flagged, low=interval.low, high=interval.high, language=language
+    )
+
+
+def main() -> None:
+    """Score the library, or a file's people, and print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--most", type=int, default=1000, help="files of a source and language, drawn at random")
+    parser.add_argument("--keep", action="store_true")
+    options = parser.parse_args()
+    detector = open_detector(options.folder)
+    rates = [of_library(detector)] if options.data is None else of_sources(detector, options.data, options.most)
     if options.keep:
-        path = options.folder / CARD
-        path.write_text(json.dumps({**json.loads(path.read_text()), "known_human": rate.model_dump()}, indent=2))
-    print(json.dumps({"method": METHOD, **rate.model_dump(), "threshold": detector.card.served.threshold}))
-    sys.exit(0)
+        card = read_card(options.folder)
+        measured = {(row.name, row.language) for row in rates}
+        others = [row for row in card.known_human if (row.name, row.language) not in measured]
+        write_card(card.model_copy(update={"known_human": (*others, *rates)}), options.folder)
+    document = {"method": METHOD, "threshold": detector.card.served.threshold}
+    print(json.dumps({**document, "rates": [row.model_dump() for row in rates]}))
 
 
 if __name__ == "__main__":

@@ -6,18 +6,21 @@ Each part is a dated entry of `origins.json`, so that one that takes an hour nee
 import json
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from forerun.api import find_device, forecast_settings, resolve
+from forerun.api import find_device, forecast_on_cards, forecast_settings, requests_of, resolve
 from forerun.audit.check import audit
 from forerun.audit.claims import load_claims
 from forerun.audit.shipped_claims import shipped_documents
 from forerun.cli.options import ledger_url
-from forerun.errors import ForerunError
+from forerun.data.plan import BatchShape
+from forerun.forecasting.traces import step_trace
 from forerun.ledger.store import Ledger, open_ledger
+from forerun.memory.card import replay_on_card
+from forerun.records import Forecast
 from forerun.runs.registry import criteria_of, load_recipe
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
@@ -25,6 +28,8 @@ from forerun.verify.compare import verify
 
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "origins.json"
+RUNS = Path("runs") / "origins"
+"""Folders of the transcripts, with their ledgers, in the current folder."""
 GPUS = ("t4", "l4", "rtx-3090", "rtx-4090", "a100-40gb", "h100-80gb")
 Content = dict[str, Any]
 
@@ -46,10 +51,12 @@ def keep(part: str, name: str, content: Any) -> None:
     FILE.write_text(json.dumps(parts, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def make_audits(say: Callable[[str], None], enter: Callable[[str, str, Any], None] = keep) -> None:
+def make_audits(say: Callable[[str], None], only: str = "", enter: Callable[[str, str, Any], None] = keep) -> None:
     """Every claim of every document with its verdict, the right number and why."""
     paths = shipped_documents()
     for document in documents():
+        if only not in document["name"]:
+            continue
         say(document["name"])
         report = audit(
             load_claims(paths[document["name"]]), lambda settings, gpu: forecast_settings(settings, find_device(gpu))
@@ -64,15 +71,17 @@ def make_audits(say: Callable[[str], None], enter: Callable[[str, str, Any], Non
         enter("audits", document["name"], {"source": report.source, "claims": claims})
 
 
-def make_forecasts(say: Callable[[str], None]) -> None:
-    """Each full-size run on each GPU: as written, and with the changes that make it fit."""
+def make_forecasts(say: Callable[[str], None], only: str = "") -> None:
+    """Each full-size run whose name contains `only` on each GPU: as written, and with the changes that make it fit."""
     for document in documents():
         for run in document["full"]:
+            name = f"{document['name']}: {run['name']}"
+            if only not in name:
+                continue
             settings, started = resolve(run["target"], run.get("set", [])), time.perf_counter()
-            content: Content = {"rows": [_on(settings, gpu) for gpu in GPUS]}
-            content["as_written"] = _as_written(settings, document["on"])
-            keep("forecasts", f"{document['name']}: {run['name']}", content)
-            say(f"{document['name']}: {run['name']}, {time.perf_counter() - started:.0f} s")
+            rows, as_written = _on_cards(settings, document["on"])
+            keep("forecasts", name, {"rows": rows, "as_written": as_written})
+            say(f"{name}, {time.perf_counter() - started:.0f} s")
 
 
 def ladder(settings: Settings, *, has_bf16: bool) -> Iterator[tuple[str, ...]]:
@@ -90,29 +99,56 @@ def ladder(settings: Settings, *, has_bf16: bool) -> Iterator[tuple[str, ...]]:
             yield (*formats, *at_size, *blocks)
 
 
-def _on(settings: Settings, gpu: str) -> Content:
-    """The run on a GPU with the first rung of the ladder that fits."""
-    device, forecast = find_device(gpu), None
-    changes: tuple[str, ...] = ()
-    for changes in ladder(settings, has_bf16=device.has_bf16):
-        forecast = forecast_settings(settings_from(settings.model_dump(), changes), device)
-        if forecast.fits:
-            return {
-                "gpu": gpu, "fits": True, "changes": changes, "cost": forecast.run.cost,
-                "device_bytes": forecast.memory.device_bytes.conservative,
-                "step_seconds": forecast.step.seconds.expected, "run_seconds": forecast.run.seconds.expected,
-            }  # fmt: skip
-    assert forecast is not None, "a ladder has a first rung"
-    least = forecast.memory.device_bytes.conservative
-    return {"gpu": gpu, "fits": False, "changes": changes, "device_bytes": least}
+def _on_cards(settings: Settings, written_for: str) -> tuple[list[Content], Content]:
+    """The run on each GPU with the first rung of the ladder that fits; and as written, on the document's own GPU.
+
+    Cards that stand on the same rung are forecast together, from data that are opened once.
+    """
+    ladders = {gpu: ladder(settings, has_bf16=find_device(gpu).has_bf16) for gpu in GPUS}
+    rungs, rows, as_written = {gpu: next(ladders[gpu]) for gpu in GPUS}, {}, {"gpu": written_for, "error": "not run"}
+    while rungs:
+        changes = min(rungs.values(), key=len)
+        at = settings_from(settings.model_dump(), changes)
+        standing = [gpu for gpu in rungs if rungs[gpu] == changes]
+        roomy = _with_room(at, standing)
+        last = {gpu: next(ladders[gpu], None) for gpu in standing}
+        gpus = [gpu for gpu in standing if gpu in roomy or last[gpu] is None or (gpu == written_for and not changes)]
+        for gpu, forecast in zip(gpus, forecast_on_cards(at, [find_device(gpu) for gpu in gpus]), strict=True):
+            if gpu == written_for and not changes:
+                as_written = _as_written(gpu, forecast)
+            rows[gpu] = _row(gpu, changes, forecast)
+        for gpu in standing:
+            following = None if gpu in gpus and rows[gpu]["fits"] else last[gpu]
+            if following is None:
+                del rungs[gpu]
+            else:
+                rungs[gpu] = following
+    return [rows[gpu] for gpu in GPUS], as_written
 
 
-def _as_written(settings: Any, gpu: str) -> Content:
+def _with_room(settings: Settings, gpus: Sequence[str]) -> list[str]:
+    """The GPUs on which the longest training step fits; a full forecast says whether the run does."""
+    kept = []
+    for request in requests_of(settings, [find_device(gpu) for gpu in gpus], None):
+        shape = BatchShape(request.settings.batch.micro_batch_size, request.plan.longest.length)
+        if replay_on_card(step_trace(request, shape), request.device).fits:
+            kept.append(request.device.name)
+    return kept
+
+
+def _row(gpu: str, changes: tuple[str, ...], forecast: Forecast) -> Content:
+    row = {
+        "gpu": gpu, "fits": forecast.fits, "changes": changes,
+        "device_bytes": forecast.memory.device_bytes.conservative,
+    }  # fmt: skip
+    if not forecast.fits:
+        return row
+    step, run = forecast.step.seconds.expected, forecast.run
+    return row | {"cost": run.cost, "step_seconds": step, "run_seconds": run.seconds.expected}
+
+
+def _as_written(gpu: str, forecast: Forecast) -> Content:
     """The forecast on the GPU that the document speaks of, nothing changed."""
-    try:
-        forecast = forecast_settings(settings, find_device(gpu))
-    except ForerunError as error:
-        return {"gpu": gpu, "error": str(error)}
     run = forecast.run
     return {
         "gpu": gpu, "fits": forecast.fits, "allocated_bytes": forecast.memory.peak_allocated_bytes,
@@ -123,16 +159,34 @@ def _as_written(settings: Any, gpu: str) -> Content:
     }  # fmt: skip
 
 
-def make_runs(say: Callable[[str], None]) -> None:
-    """The newest finished run of each recipe's own settings in the ledger here, with its verdict."""
-    with open_ledger(ledger_url()) as ledger:
-        for document in documents():
+def make_profiles(say: Callable[[str], None], only: str = "") -> None:
+    """The forecasts that recipes' pages show."""
+    for profile in tomllib.loads((FOLDER / "profiles.toml").read_text(encoding="utf-8"))["profile"]:
+        name = f"{profile['recipe']}: {profile['name']}"
+        if only not in name:
+            continue
+        forecast = forecast_settings(resolve(profile["target"], profile["set"]), find_device(profile["gpu"]))
+        content = _as_written(profile["gpu"], forecast) | {
+            "step_seconds": forecast.step.seconds.model_dump(), "mfu": forecast.step.mfu,
+            "breakdown": forecast.memory.breakdown.model_dump(),
+        }  # fmt: skip
+        keep("profiles", name, content)
+        say(name)
+
+
+def make_runs(say: Callable[[str], None], only: str = "") -> None:
+    """The newest finished run of each recipe's own settings: of its transcript's ledger, or else of the one here."""
+    for document in documents():
+        if only not in document["name"]:
+            continue
+        own = RUNS / document["name"] / "ledger.sqlite"
+        with open_ledger(f"sqlite:///{own}" if own.exists() else ledger_url()) as ledger:
             content = _newest(ledger, document["recipe"])
-            if content is None:
-                say(f"{document['recipe']}: no finished run of its own settings; forerun run {document['recipe']}")
-                continue
-            keep("runs", document["name"], content)
-            say(f"{document['recipe']}: run {content['run']}")
+        if content is None:
+            say(f"{document['recipe']}: no finished run of its own settings; forerun run {document['recipe']}")
+            continue
+        keep("runs", document["name"], content)
+        say(f"{document['recipe']}: run {content['run']}")
 
 
 def _newest(ledger: Ledger, recipe: str) -> Content | None:
@@ -146,7 +200,7 @@ def _newest(ledger: Ledger, recipe: str) -> Content | None:
         verdict = verify(row.id, forecast, measured, criteria_of(recipe, settings))
         figures = {each.field: each.model_dump(mode="json") for each in verdict.rows}
         return {
-            "run": row.id, "started": row.started_at[:10], "threads": measured.versions.get("threads"),
+            "run": row.id, "started": row.started_at[:10], "threads": measured.evidence.threads,
             "criteria": [result.model_dump(mode="json") for result in verdict.criteria],
             "better_baseline": verdict.better_baseline, "passed": verdict.passed,
             "rows": [figures[n] for n in ("step.seconds", "peak_allocated_bytes", "run.seconds") if n in figures],

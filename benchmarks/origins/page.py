@@ -1,4 +1,4 @@
-"""`docs/origins.md` from `origins.json` and `lines.toml`: nothing on the page is written by hand."""
+"""`docs/origins.md`, its table of lines and its transcripts, from `origins.json`: nothing there is written by hand."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +9,8 @@ from benchmarks.origins.collect import GPUS, documents, kept
 
 from forerun.units import format_bytes, format_percent, format_seconds
 
-PAGE = Path(__file__).parents[2] / "docs" / "origins.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, LINES_PAGE, TRANSCRIPTS_PAGE = (DOCS / f"origins{part}.md" for part in ("", "-lines", "-transcripts"))
 Content = dict[str, Any]
 HEAD = """# The five origins
 
@@ -17,6 +18,22 @@ Five public training projects promised times, memory and scores; this program co
 claims of each document, what the same run is forecast to need today, a small run of the same recipe on a CPU, and what
 became of every claim. Written by `python -m benchmarks.origins`; each table has its date. Times on GPUs are forecasts:
 no GPU was at hand.
+
+[Line by line](origins-lines.md): what each document wants to do, the command that does it, and whether it works.
+[Transcripts](origins-transcripts.md): a first-time user's way through each system, from `forerun recipes` to a used
+model.
+"""
+LINES_HEAD = """# The five origins, line by line
+
+What each document wants to do, and the command that does it. Each was run by `python -m benchmarks.origins lines`; exit
+codes 0, 3 (it does not fit) and 4 (a criterion failed) are answers. Seconds are of a machine with two cores that others
+used too. Claims and forecasts: [The five origins](origins.md).
+"""
+TRANSCRIPTS_HEAD = """# The five origins, from `forerun recipes` to a used model
+
+What a first-time user types and sees, each system in a new folder with an empty ledger, one thread of a machine with
+two cores that others used too. Written by `python -m benchmarks.origins transcripts`; long outputs are cut in the
+middle. Exit code 4 names the criteria that a run missed. Claims and forecasts: [The five origins](origins.md).
 """
 
 
@@ -26,11 +43,17 @@ def page() -> str:
     lines = [HEAD, *_all_gpus(parts.get("forecasts", {}))]
     for document in documents():
         lines += _document(document, parts)
-    if "lines" in parts:
-        lines += _lines(parts["lines"])
-    if "transcripts" in parts:
-        lines += _transcripts(parts["transcripts"])
     return "\n".join(lines) + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """All three pages by their files."""
+    parts = kept()
+    return {
+        PAGE: page(),
+        LINES_PAGE: "\n".join([LINES_HEAD, *_lines(parts.get("lines", {}))]) + "\n",
+        TRANSCRIPTS_PAGE: "\n".join([TRANSCRIPTS_HEAD, *_transcripts(parts.get("transcripts", {}))]) + "\n",
+    }
 
 
 def _all_gpus(forecasts: Content) -> Iterator[str]:
@@ -111,6 +134,12 @@ def _run_table(document: Content, entry: Content | None) -> Iterator[str]:
     own = entry["content"]
     load = "" if own["others"] is None else f", others used {format_percent(own['others'])} of the processors"
     yield f"### The small run here: `forerun run {document['recipe']}`, {own['started']} (run {own['run']}{load})\n"
+    yield from run_lines(own)
+    yield ""
+
+
+def run_lines(own: Content) -> Iterator[str]:
+    """Criteria of a recorded run, and forecast beside measured."""
     if own["better_baseline"]:
         yield f"**{own['better_baseline']}.**\n"
     yield "| criterion | value | rule | |"
@@ -125,7 +154,6 @@ def _run_table(document: Content, entry: Content | None) -> Iterator[str]:
         show = format_bytes if row["unit"] == "bytes" else format_seconds
         error = format_percent(row["relative_error"], signed=True)
         yield f"| {row['field']} | {show(row['forecast'])} | {show(row['measured'])} | {error} |"
-    yield ""
 
 
 def _claims_table(document: Content, entry: Content) -> Iterator[str]:
@@ -143,11 +171,6 @@ def _claims_table(document: Content, entry: Content) -> Iterator[str]:
 
 
 def _lines(entries: Content) -> Iterator[str]:
-    yield "## Line by line: what each document wants to do, and the command that does it\n"
-    yield (
-        "Each command was run by `python -m benchmarks.origins lines`; exit codes 0, 3 (does not fit), 4 (a criterion "
-        "failed) are answers.\n"
-    )
     yield "| document | line | what it says | command | works | date |"
     yield "|---|--:|---|---|---|---|"
     for entry in entries.values():
@@ -158,9 +181,11 @@ def _lines(entries: Content) -> Iterator[str]:
 
 
 def _transcripts(entries: Content) -> Iterator[str]:
-    yield "## From `forerun recipes` to a used model\n"
-    for name, entry in entries.items():
-        yield f"### {name} ({entry['date']})\n"
+    for document in documents():
+        entry = entries.get(document["title"])
+        if entry is None:
+            continue
+        yield f"## {document['title']} ({entry['date']})\n"
         yield "```text"
         for step in entry["content"]:
             yield f"$ {step['command']}"

@@ -12,6 +12,7 @@ from forerun.errors import InvalidSettings, nearest
 from forerun.experience import StepObservation
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, MeasuredTimes
+from forerun.forecasting.shared_traces import SharedTraces
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device, under_cuda
 from forerun.records import Forecast
@@ -131,6 +132,21 @@ def forecast_settings(
         if ledger is not None:
             request = with_experience(request, ledger)
         return make_forecast(request, model_steps(request, timed_calls))
+
+
+def forecast_on_cards(
+    settings: Settings,
+    devices: Sequence[Device],
+    price_per_hour: float | None = None,
+    ledger: "Ledger | None" = None,
+) -> list[Forecast]:
+    """The forecast of checked settings on each device: data are opened once, cards that ask alike share traces."""
+    with _no_cycle_collection():
+        forecasts = []
+        for request in requests_of(settings, devices, price_per_hour):
+            question = request if ledger is None else with_experience(request, ledger)
+            forecasts.append(make_forecast(question, model_steps(question)))
+        return forecasts
 
 
 def explain_settings(
@@ -330,23 +346,35 @@ def describe_model(name: str, gpus: Sequence[str] = (), overrides: Sequence[str]
 
 def request_of(settings: Settings, device: Device, price_per_hour: float | None) -> ForecastRequest:
     """The question that checked settings ask of a device: workload, batch plan, and what is known of the run."""
-    device = under_cuda(device, cuda_of(settings.versions))
+    return next(requests_of(settings, [device], price_per_hour))
+
+
+def requests_of(
+    settings: Settings, devices: Sequence[Device], price_per_hour: float | None
+) -> Iterator[ForecastRequest]:  # fmt: skip
+    """The question that checked settings ask of each device; their workload and data are opened once."""
+    devices = [under_cuda(device, cuda_of(settings.versions)) for device in devices]
     if settings.workload in recipe_names() or trains_own_data(settings):
-        experiment = open_experiment(settings, lengths_only=True)
-        return ForecastRequest(
-            experiment.settings,
-            experiment.workload,
-            experiment.plan,
-            device,
-            price_per_hour,
-            experiment.known_times(device),
-        )
-    if settings.workload in GENERIC:
+        experiment, shared = open_experiment(settings, lengths_only=True), SharedTraces()
+        for device in devices:
+            yield ForecastRequest(
+                experiment.settings,
+                experiment.workload,
+                experiment.plan,
+                device,
+                price_per_hour,
+                experiment.known_times(device),
+                shared=shared,
+            )
+    elif settings.workload in GENERIC:
         if settings.recipe:
             raise InvalidSettings(
                 f"recipe: is for recipes; found workload={settings.workload!r}. Leave it out, or set workload to one "
                 f"of {', '.join(recipe_names())}."
             )
-        return ForecastRequest(settings, None, plan_from_settings(settings), device, price_per_hour, MeasuredTimes())
-    names = ", ".join([*GENERIC, *recipe_names()])
-    raise InvalidSettings(f"workload: one of {names}; found {settings.workload!r}.")
+        plan = plan_from_settings(settings)
+        for device in devices:
+            yield ForecastRequest(settings, None, plan, device, price_per_hour, MeasuredTimes())
+    else:
+        names = ", ".join([*GENERIC, *recipe_names()])
+        raise InvalidSettings(f"workload: one of {names}; found {settings.workload!r}.")

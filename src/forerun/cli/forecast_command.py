@@ -57,7 +57,7 @@ def forecast(
     use_threads(threads)
     from rich.console import Console
 
-    from forerun.api import explain_settings, find_device, forecast_settings, resolve, what_if_settings
+    from forerun.api import explain_settings, find_device, forecast_on_cards, resolve, what_if_settings
     from forerun.settings.load import settings_from
 
     devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
@@ -66,7 +66,7 @@ def forecast(
         settings = settings_from(settings.model_dump() | {"versions": versions_of(versions)})
     log = Console(stderr=True).print
     with ledger_if_any([device.name for device in devices]) as ledger:
-        forecasts = [forecast_settings(settings, device, price, ledger) for device in devices]
+        forecasts = forecast_on_cards(settings, devices, price, ledger)
         what_ifs = [
             what_if_settings(settings, device, ledger, lambda change: log(f"trying {change}"))
             for device in devices if what_if

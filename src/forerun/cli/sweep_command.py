@@ -10,6 +10,7 @@ from forerun.cli.options import (
     JsonOption,
     TargetArgument,
     ThreadsOption,
+    complete_gpus,
     ledger_url,
     print_json,
     use_threads,
@@ -43,6 +44,15 @@ def sweep(
     overrides: ListSetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on: take finished runs of these settings.")] = False,
     dry: Annotated[bool, typer.Option("--forecast-only", help="Forecast the variants and stop.")] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="NAME",
+            help="Forecast for this GPU instead of the device here, and stop.",
+            autocompletion=complete_gpus,
+        ),
+    ] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,7 +60,7 @@ def sweep(
     use_threads(threads)
     from rich.console import Console
 
-    from forerun.api import forecast_settings, resolve
+    from forerun.api import find_device, forecast_settings, resolve
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
     from forerun.runs.registry import load_recipe, recipe_names
@@ -60,7 +70,7 @@ def sweep(
     base = resolve(target)
     usual = getattr(load_recipe(base.workload), "VARIANTS", {}) if base.workload in recipe_names() else {}
     variants = make_variants(base, overrides or (), usual)
-    device = detect().device
+    device, dry = (detect().device, dry) if gpu is None else (find_device(gpu), True)
     with open_ledger(ledger_url()) as ledger:
         timed: dict[Any, float] = {}  # operators that variants share are timed once
 

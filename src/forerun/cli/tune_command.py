@@ -46,6 +46,10 @@ def add_to(app: typer.Typer) -> None:
 def tune(
     target: TargetArgument,
     overrides: SetOption = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option("--search", metavar="PATH=A,B,…", help="Search this setting too, precision for example. Repeat."),
+    ] = None,
     trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of the whole study.")] = TRIALS,
     study: Annotated[str | None, typer.Option("--study", help="Its name; default: the target's.")] = None,
     storage: Storage = STORAGE,
@@ -68,21 +72,21 @@ def tune(
 
     plan = StudySettings(
         target=target, overrides=tuple(overrides or ()), sampler=sampler, pruner=pruner, finalists=finalists,
-        starts=starts,
+        starts=starts, search=tuple(search or ()),
     )  # fmt: skip
     limits = _limits(trials, deadline, budget, price, finalists * starts)
     from forerun.ledger.store import open_ledger
     from forerun.tune.study import close_study
 
     with open_ledger(ledger_url()) as ledger:
-        search = _open(plan, limits, ledger, study or target.replace("/", "-"), storage)
+        study_search = _open(plan, limits, ledger, study or target.replace("/", "-"), storage)
         try:
             if dry:
-                _price_first(search, as_json)
+                _price_first(study_search, as_json)
             else:
-                _search(search, plan, as_json)
+                _search(study_search, plan, as_json)
         finally:
-            close_study(search.study)
+            close_study(study_search.study)
 
 
 def _search(search: "Search", plan: "StudySettings", as_json: bool) -> None:
@@ -122,6 +126,7 @@ def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name:
     from forerun.hardware.detect import detect
     from forerun.runs.registry import load_recipe, recipe_names
     from forerun.runs.run import RUNS_FOLDER
+    from forerun.runs.search_space import asked_dimensions
     from forerun.settings.load import settings_from
     from forerun.tune.pricing import Pricer
     from forerun.tune.proposals import NumberedProposals, without_fixed
@@ -139,12 +144,14 @@ def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name:
             f"Recipes: {', '.join(tunable)}."
         )
     device = detect().device
+    extra = asked_dimensions(plan.search, base, device)
     experiment = module.load_experiment(settings_from(base.model_dump(), module.TRIAL))
-    space = without_fixed(module.search_space(experiment), plan.overrides)
+    own = [d for d in module.search_space(experiment) if d.name not in {each.name for each in extra}]
+    space = [*extra, *without_fixed(own, plan.overrides)]
     if not space:
         raise InvalidSettings("--set: every setting that could be searched is fixed. Leave one out.")
     first = module.search_start(experiment)
-    start = {d.name: first[d.name] for d in space if d.name in first}
+    start = {d.name: d.values[0] for d in extra} | {d.name: first[d.name] for d in space if d.name in first}
     split = experiment.data.corpus.split_hash if hasattr(experiment.data, "corpus") else ""
     proposals = NumberedProposals(space, start, plan.sampler, base.seed)
     study = open_study(storage, name, fixed_facts(base, plan, split, device.name), proposals, plan.pruner)

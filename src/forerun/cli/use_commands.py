@@ -13,6 +13,7 @@ from forerun.errors import InvalidSettings, MissingExtra
 if TYPE_CHECKING:
     from forerun.ledger.store import RunRow
     from forerun.own.trained import TrainedModel
+    from forerun.runs.trained_recipe import TrainedRecipe
     from forerun.serving.writing import Sampling, Writer
 
 PREDICTED_SCHEMA, GENERATED_SCHEMA = "forerun.predicted/1", "forerun.generated/1"
@@ -49,14 +50,17 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Answer every row of a file with a trained model: labels, tags, numbers, vectors or text."""
-    from forerun.serving.predictions import predict_file
+    from forerun.serving.predictions import predict_file, write_predictions
 
     row = _row(run_id)
-    trained = _trained_model(row)
-    result = predict_file(
-        trained, file, to, sampling=_sampling(new_tokens, temperature, top_p, seed, None), name=row.name,
-        repair=_repairs(repair),
-    )  # fmt: skip
+    if (recipe := _trained_recipe(row, temperature)) is not None:
+        result = write_predictions(lambda: recipe.answered_rows(file, new_tokens, _repairs(repair)), to)
+    else:
+        trained = _trained_model(row)
+        result = predict_file(
+            trained, file, to, sampling=_sampling(new_tokens, temperature, top_p, seed, None), name=row.name,
+            repair=_repairs(repair),
+        )  # fmt: skip
     if as_json:
         print_json({"schema": PREDICTED_SCHEMA, "run_id": row.id, **result.model_dump(mode="json")})
     else:
@@ -77,8 +81,15 @@ def generate(
 ) -> None:
     """Continue a text, or answer one message, with a trained language model."""
     row = _row(run_id)
-    writer = _writer(row)
     text = sys.stdin.read() if prompt == "-" else prompt or ""
+    if (recipe := _trained_recipe(row, temperature)) is not None:
+        answer = recipe.text(text, new_tokens)
+        if as_json:
+            print_json({"schema": GENERATED_SCHEMA, "run_id": row.id, "prompt": text, "text": answer})
+        else:
+            typer.echo(answer)
+        return
+    writer = _writer(row)
     ids = writer.chat_ids([{"role": "user", "content": text}]) if writer.is_chat and text else writer.text_ids(text)
     writing = writer.write(ids, _sampling(new_tokens, temperature, top_p, seed, stop))
     pieces = []
@@ -190,6 +201,31 @@ def _row(run_id: str) -> "RunRow":
 
     with open_ledger(ledger_url()) as ledger:
         return ledger.run(run_id)
+
+
+def _trained_recipe(row: "RunRow", temperature: float) -> "TrainedRecipe | None":
+    """The trained model where `row` is a recipe's run; None for other runs.
+
+    Raises:
+        InvalidSettings: `temperature` is not 0: recipes' models are asked as they were judged.
+    """
+    from forerun.runs.registry import recipe_names
+
+    if row.workload not in recipe_names():
+        return None
+    if temperature:
+        raise InvalidSettings(
+            f"--temperature: models of recipes answer as they were judged, by the likeliest token; found "
+            f"{temperature:g}. Leave it out, or use the export."
+        )
+    from forerun.cli.run_commands import open_settings
+    from forerun.hardware.detect import detect
+    from forerun.runs.run import run_folder
+    from forerun.runs.trained_recipe import open_trained_recipe
+    from forerun.settings.load import settings_from
+
+    experiment = open_settings(settings_from(row.settings))
+    return open_trained_recipe(row.id, experiment, detect().device, run_folder(row))
 
 
 def _trained_model(row: "RunRow") -> "TrainedModel":

@@ -3,6 +3,7 @@
 Perplexities per token compare only under one tokenizer, so its name goes with every figure.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,17 @@ class LanguageTokens:
             stream.extend(encoding.ids)
             stream.append(separator)
         return np.asarray(stream, dtype=np.int32)
+
+    def start_of(self, text: str) -> list[int]:
+        """Ids of the beginning of a document: the separator and `text`."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return [self._tokenizer.token_to_id(SEPARATOR), *ids]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Text of ids up to where the document ends."""
+        end = self._tokenizer.token_to_id(SEPARATOR)
+        inside = list(itertools.takewhile(lambda token: token != end, ids))
+        return self._tokenizer.decode(inside, skip_special_tokens=False)
 
 
 def learned(documents: Sequence[str], vocabulary_size: int) -> LanguageTokens:

@@ -59,3 +59,27 @@ def test_the_hub_needs_its_extra(monkeypatch):
 def test_rows_of_wikitext_become_articles():
     lines = ["", " = One = \n", "", " = = Part = = \n", " text \n", " = Two = \n", " more \n"]
     assert _articles(lines) == ["= One = \n = = Part = = \n text", "= Two = \n more"]
+
+
+WIKITEXT = " \n = One = \n \n words of it \n \n = = Part = = \n \n more \n \n = Two = \n \n rest \n "
+
+
+def test_held_out_files_are_read_whole_and_training_keeps_what_they_stand_for(tmp_path):
+    (tmp_path / "notes.txt").write_text("\n\n".join(f"paragraph {n}" for n in range(40)))
+    (tmp_path / "wiki.test.txt").write_text(WIKITEXT)
+    source, test = str(tmp_path / "notes.txt"), str(tmp_path / "wiki.test.txt")
+    text = open_text(source, test=test)
+    assert [len(text.documents[split]) for split in ("train", "val", "test")] == [36, 4, 2]
+    assert text.documents["test"][0].startswith("= One = \n \n words of it")
+    assert text.name == "notes.txt, test wiki.test.txt"
+    both = open_text(source, validation=test, test=test)
+    assert [len(both.documents[split]) for split in ("train", "val", "test")] == [40, 2, 2]
+    assert len(open_text(None, test=test).documents["train"]) == 53  # shipped rows have splits
+
+
+def test_a_held_out_file_that_is_missing_or_empty_names_its_setting(tmp_path):
+    with pytest.raises(InvalidSettings, match="data.test.*not there"):
+        open_text(None, test=str(tmp_path / "none.txt"))
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(BadData, match="data.validation.*no text"):
+        open_text(None, validation=str(tmp_path / "empty.txt"))

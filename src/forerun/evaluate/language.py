@@ -42,9 +42,14 @@ class LanguageScore:
         """Nats per token."""
         return self.total / self.targets
 
+    @property
+    def perplexity(self) -> float:
+        """Perplexity per token, e to the loss."""
+        return math.exp(min(self.loss, 700.0))
+
     def metrics(self, words: int | None = None, bytes: int | None = None) -> dict[str, float]:
         """Every usual figure; those of words and bytes where the scored text has them."""
-        figures = {"held_out_loss": self.loss, "token_perplexity": math.exp(min(self.loss, 700.0))}
+        figures = {"held_out_loss": self.loss, "token_perplexity": self.perplexity}
         figures["accuracy"] = float(self.is_right.mean())
         if words:
             figures["word_perplexity"] = math.exp(min(self.total / words, 700.0))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from forerun.data.plan import BatchPlan
 from forerun.errors import InvalidSettings
 from forerun.experience import Correction, DeviceCalibration
+from forerun.forecasting.shared_traces import SharedTraces
 from forerun.hardware.catalogue import Device
 from forerun.settings.schema import Settings
 
@@ -63,6 +64,8 @@ class ForecastRequest:
     """Measured speeds of the device; stated ones stand in for them."""
     correction: Correction | None = None
     """Corrections that past runs teach."""
+    shared: SharedTraces = field(default_factory=SharedTraces, compare=False)
+    """Traces of this workload for other cards; `dataclasses.replace` hands them on."""
 
     def __post_init__(self) -> None:
         require_precision(self.settings, self.device)

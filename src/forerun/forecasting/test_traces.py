@@ -11,7 +11,8 @@ import forerun
 from forerun.api import compare_settings, find_device, forecast_settings, request_of, resolve
 from forerun.data.plan import BatchShape
 from forerun.forecasting import traces
-from forerun.forecasting.traces import step_trace, watched_device
+from forerun.forecasting.shared_traces import watched_device
+from forerun.forecasting.traces import step_trace
 from forerun.hardware.catalogue import devices
 from forerun.virtual import repeated_blocks, trace_step
 

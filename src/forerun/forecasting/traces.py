@@ -25,6 +25,7 @@ from forerun.disk_cache import CacheEntry, cache_root, cached, entries_of, kept_
 from forerun.errors import FilesNotWritten
 from forerun.forecasting.made_with import package_digest, traced_with
 from forerun.forecasting.request import ForecastRequest
+from forerun.forecasting.shared_traces import watched_device
 from forerun.forecasting.trace_file import read_trace, trace_bytes
 from forerun.hardware.catalogue import Device
 from forerun.settings.media import WITHOUT_TOKENS
@@ -153,9 +154,12 @@ def _trace(
     make: Callable[[Device], Trace],
 ) -> Trace:  # fmt: skip
     root = traces_folder()
-    if root is None or request.own_workload is not None or request.device.kind != "cuda" or _torch_is_changed():
+    if request.device.kind != "cuda" or _torch_is_changed():
         return make(request.device)
-    key = {**_content(settings), **part, "shape": [shape.size, shape.length], "made_with": traced_with()}
+    key = {**_content(settings), **part, "shape": [shape.size, shape.length]}
+    if root is None or request.own_workload is not None:
+        return request.shared.trace(json.dumps(key, sort_keys=True), request.own_workload, request.device, make)
+    key |= {"made_with": traced_with()}
     names: list[str] = []
     while (entry := kept_entry(_of_device(key, request.device, names), root)) is not None:
         more = entry.facts["asks"]
@@ -194,21 +198,6 @@ def _write(key: Mapping[str, Any], fill: Callable[[Path], dict[str, Any]], root:
 def _of_device(key: Mapping[str, Any], device: Device, names: list[str]) -> dict[str, Any]:
     facts = device.model_dump(mode="json", include=set(names)) if names else {}
     return {**key, "device": facts}
-
-
-def watched_device(device: Device) -> tuple[Device, set[str]]:
-    """The same device, and the names of its fields that were asked for so far."""
-    questions: set[str] = set()
-
-    class Watched(Device):
-        """Notes what is asked of it."""
-
-        def __getattribute__(self, name: str) -> Any:
-            if name in Device.model_fields:
-                questions.add(name)
-            return super().__getattribute__(name)
-
-    return Watched.model_construct(**{name: getattr(device, name) for name in Device.model_fields}), questions
 
 
 def _content(settings: Settings) -> dict[str, Any]:

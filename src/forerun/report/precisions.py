@@ -1,6 +1,6 @@
 """What does `forerun doctor --benchmark` show? One row per precision and length, then what follows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
@@ -40,7 +40,7 @@ def precision_view(title: str, rows: Sequence[Row], recommendation: str) -> Rend
     for column in table.columns[1:7]:
         column.justify = "right"
     for row in rows:
-        if not row.refused:
+        if row.step_seconds is not None:
             table.add_row(*_cells(row))
     refused = dict.fromkeys(row.refused for row in rows if row.refused)
     notes = [Text(reason, style="dim") for reason in refused]
@@ -49,21 +49,21 @@ def precision_view(title: str, rows: Sequence[Row], recommendation: str) -> Rend
 
 def _cells(row: Row) -> list[str]:
     marks = ["" if row.is_sound else "not finite", "host-bound" if row.is_host_bound else ""]
+    marks.append("refused" if row.refused else "")
     return [
         row.precision,
         str(row.sequence_length),
         format_seconds(row.step_seconds or 0.0),
         f"{format_seconds(row.step_seconds_p10 or 0.0)} to {format_seconds(row.step_seconds_p90 or 0.0)}",
-        _with_error(format_seconds(row.forecast_step_seconds or 0.0), row.forecast_step_seconds, row.step_seconds),
+        _with_error(format_seconds, row.forecast_step_seconds, row.step_seconds),
         format_bytes(row.peak_allocated_bytes or 0),
-        _with_error(
-            format_bytes(row.forecast_peak_allocated_bytes or 0),
-            row.forecast_peak_allocated_bytes,
-            row.peak_allocated_bytes,
-        ),
+        _with_error(format_bytes, row.forecast_peak_allocated_bytes, row.peak_allocated_bytes),
         " ".join(mark for mark in marks if mark),
     ]
 
 
-def _with_error(text: str, forecast: float | None, measured: float | None) -> str:
-    return text if not forecast or not measured else f"{text} {format_percent(forecast / measured - 1, signed=True)}"
+def _with_error(show: Callable[[float], str], forecast: float | None, measured: float | None) -> str:
+    """A forecast and how far it is off; a dash where there is none."""
+    if not forecast or not measured:
+        return "–"
+    return f"{show(forecast)} {format_percent(forecast / measured - 1, signed=True)}"

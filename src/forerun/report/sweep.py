@@ -6,6 +6,9 @@ from forerun.records import Forecast, Measurement
 from forerun.report.tables import Cell, ResultTable
 from forerun.units import GIGA, KILO, MEGA, format_bytes, format_percent, format_seconds
 
+PARTS = ("training", "evaluation", "checkpoint")
+"""Parts of a run that a sweep's forecast shows, by their field of `RunPhases` without the unit."""
+
 
 def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, cost: float | None) -> ResultTable:
     """Forecast of each variant (name, forecast, state), and of all that is still to run."""
@@ -18,6 +21,8 @@ def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, co
             format_seconds(forecast.step.seconds.expected),
             format_bytes(forecast.memory.peak_allocated_bytes),
             format_seconds(forecast.run.seconds.expected),
+            *(format_seconds(getattr(forecast.run.phases, f"{part}_seconds")) for part in PARTS),
+            f"{forecast.step.samples_per_second:,.1f}",
         ]
         price: list[Cell] = [None if forecast.run.cost is None else f"${forecast.run.cost:.2f}"]
         rows.append([*row, *(price if priced else []), state])
@@ -30,7 +35,17 @@ def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, co
     return ResultTable(
         title="Forecast of the sweep",
         note=" ".join([left, *of_all]),
-        columns=["variant", "trainable", "step", "allocated", "run", *(["cost"] if priced else []), "state"],
+        columns=[
+            "variant",
+            "trainable",
+            "step",
+            "allocated",
+            "run",
+            *PARTS,
+            "rows/s",
+            *(["cost"] if priced else []),
+            "state",
+        ],
         rows=rows,
     )
 

@@ -53,6 +53,18 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Answering:
+    """How the trained model of a recipe is asked, for `forerun predict` and `forerun generate`."""
+
+    column: str
+    """Column of a row that holds the question."""
+    answer: "Callable[[TrainingStep, Sequence[str], int], list[dict[str, Any]]]"
+    """Step with the trained model, questions, most new tokens → an answer to each, by column."""
+    text_column: str | None = None
+    """Column of the answer that is text, which `generate` prints; None where a model writes none."""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One run of a recipe with its data loaded, ready to forecast, train and judge."""
 
@@ -90,6 +102,8 @@ class Experiment:
     """Score of `evaluate` by which the judged model is chosen; None judges the last one."""
     before: "Callable[[TrainingStep, Path], None] | None" = None
     """Called once the model is built and before any step of a process, with the run's folder."""
+    answering: Answering | None = None
+    """How the trained model is asked; None for a recipe that is used otherwise."""
     generated: Generated = Generated()
     """Number and length, in tokens, of the texts that `evaluate` and `judge` generate."""
     once_seconds: float = 0.0

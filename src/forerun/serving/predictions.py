@@ -48,16 +48,28 @@ def predict_file(
         NotSupported: the model's workload answers nothing.
         FilesNotWritten: there is no room or no permission.
     """
+    return write_predictions(lambda: _answered(trained, source, answers_of_model(trained, sampling, name), repair), to)
+
+
+def write_predictions(
+    answered: Callable[[], Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]], to: Path
+) -> PredictedFile:
+    """Write rows with their answers, which `answered` begins to make, into the new file `to`.
+
+    Raises:
+        InvalidSettings: `to` is there, or ends in none of `SUFFIXES`.
+        FilesNotWritten: there is no room or no permission.
+    """
     suffix = to.suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidSettings(f"--to: a file ending in {', '.join(SUFFIXES)}; found {to.name!r}. Rename it.")
     if to.exists():
         raise InvalidSettings(f"--to: {to} exists, and predicting would overwrite it. Name another file.")
-    answers = answers_of_model(trained, sampling, name)
+    rows = answered()
     partial = to.with_name(f"{to.name}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="") as file:
-            result = _write(file, suffix, _answered(trained, source, answers, repair), str(to))
+            result = _write(file, suffix, rows, str(to))
         partial.rename(to)
     except OSError as error:
         raise FilesNotWritten(

@@ -93,6 +93,29 @@ def price_table(study: optuna.Study) -> ResultTable:
     )
 
 
+def asked_table(study: optuna.Study, name: str, noise: float) -> ResultTable:
+    """Scores and seconds of the trials by each value of a setting that the user asked to search."""
+    trials = [trial for trial in completed(study) if name in trial.params]
+    rows: list[list[Cell]] = []
+    means = {}
+    for value in dict.fromkeys(trial.params[name] for trial in trials):
+        mine = [trial for trial in trials if trial.params[name] == value]
+        means[value] = fmean(float(trial.value or 0.0) for trial in mine)
+        seconds = [trial.user_attrs["wall_seconds"] for trial in mine if "wall_seconds" in trial.user_attrs]
+        rows.append([str(value), len(mine), means[value], max(trial.value or 0.0 for trial in mine),
+                     _median_seconds(seconds)])  # fmt: skip
+    gap = max(means.values()) - min(means.values()) if means else 0.0
+    verdict = "can be told by" if means and gap > 2 * noise else "cannot be told by"
+    return ResultTable(
+        title=f"By {name}",
+        note="All are scored on the same rows by the same metric, but differ in other settings too. Means lie "
+        f"{gap:.4f} apart, and the noise of one score is {noise:.4f}: values {verdict} their scores. Where they "
+        "cannot, take the fastest.",
+        columns=[name, "finished", "mean score", "best score", "median time"],
+        rows=rows,
+    )
+
+
 def history_curve(study: optuna.Study, noise: float, source: str, baselines: Mapping[str, float]) -> ResultCurve:
     """Best-so-far beside what the best of as many equal trials would show, and the baselines."""
     trials = completed(study)

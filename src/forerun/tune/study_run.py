@@ -32,6 +32,8 @@ class StudySettings:
     pruner: PrunerName = "median"
     finalists: int = 3
     starts: int = 3
+    search: tuple[str, ...] = ()
+    """Settings that are searched beside the recipe's, as `path=value,value`."""
 
 
 @dataclass
@@ -73,6 +75,7 @@ def fixed_facts(settings: Settings, plan: StudySettings, split: str, gpu: str) -
         "pruner": plan.pruner,
         "device": gpu,
         "set": list(plan.overrides),
+        **({"search": list(plan.search)} if plan.search else {}),
     }
 
 
@@ -99,6 +102,7 @@ def describe(
         results.progress_table(study, search.limits.trials, search.remaining().expected, noise),
         results.trials_table(study),
         results.price_table(study),
+        *(results.asked_table(study, each.name, noise) for each in search.space if each.is_asked_for),
         *([results.importance_table(ranking, len(completed(study)))] if ranking else []),
         *([results.finalists_table(finalists, test)] if finalists else []),
         *([results.test_table(test)] if test is not None else []),

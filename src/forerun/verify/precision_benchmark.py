@@ -18,7 +18,7 @@ from forerun.current_work import work
 from forerun.data.plan import plan_from_settings
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.forecasting.forecast import make_forecast
-from forerun.forecasting.request import ForecastRequest, require_precision
+from forerun.forecasting.request import BF16, FP16, ForecastRequest, require_precision
 from forerun.hardware.catalogue import Device
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.models.catalogue import architecture
@@ -46,7 +46,10 @@ WORTH_IT = 1.05
 
 
 class PrecisionRow(Record):
-    """One precision at one length; all null but `refused` where the device does not have it."""
+    """One precision at one length; all null but `refused` where the device does not have it.
+
+    A CPU computes all of them, some by conversion: those are measured too, with `refused` and without a forecast.
+    """
 
     precision: Precision
     sequence_length: int
@@ -104,9 +107,11 @@ def benchmark_precisions(
             try:
                 require_precision(settings, device)
             except InvalidSettings as error:
-                rows.append(PrecisionRow(precision=precision, sequence_length=length, refused=str(error)))
+                row = PrecisionRow(precision=precision, sequence_length=length, refused=str(error))
+                is_computed = device.kind == "cpu" and precision in (*FP16, *BF16)
+                rows.append(_row(settings, device, None, row) if is_computed else row)
                 continue
-            rows.append(_row(settings, device, ledger))
+            rows.append(_row(settings, device, _forecast(settings, device, ledger)))
     return PrecisionBenchmark(
         model=model,
         gpu=device.name,
@@ -117,12 +122,13 @@ def benchmark_precisions(
 
 
 def recommendation(rows: Sequence[PrecisionRow]) -> str:
-    """The fastest sound precision, unless a wider one is about as fast; summed over the lengths."""
-    totals = {}
+    """The fastest sound precision that runs here, unless a wider one is about as fast; summed over the lengths."""
+    totals, converted = {}, {}
     for precision in BENCHMARKED:  # from wide to narrow
         mine = [row for row in rows if row.precision == precision]
         if mine and all(row.is_sound for row in mine):
-            totals[precision] = sum(row.step_seconds or 0.0 for row in mine)
+            of_it = converted if mine[0].refused else totals
+            of_it[precision] = sum(row.step_seconds or 0.0 for row in mine)
     if not totals:
         return "None: no precision gave a finite loss and finite gradients."
     best = next(iter(totals))
@@ -131,6 +137,10 @@ def recommendation(rows: Sequence[PrecisionRow]) -> str:
             best = precision
     others = [f"{name} takes {seconds / totals[best]:.2f} times as long" for name, seconds in totals.items()]
     del others[list(totals).index(best)]
+    others += [
+        f"{name}, which a run here refuses, takes {seconds / totals[best]:.2f} times as long"
+        for name, seconds in converted.items()
+    ]
     return f"{best}: {', '.join(others)}." if others else f"{best}: the only one."
 
 
@@ -169,10 +179,18 @@ class _Watch(measure.PhaseTimer):
             yield
 
 
-def _row(settings: Settings, device: Device, ledger: "Ledger | None") -> PrecisionRow:
+def _forecast(settings: Settings, device: Device, ledger: "Ledger | None") -> Forecast:
+    request = ForecastRequest(
+        settings, generic_workload(settings.workload), plan_from_settings(settings), device
+    )  # fmt: skip
+    return make_forecast(request if ledger is None else with_experience(request, ledger))
+
+
+def _row(
+    settings: Settings, device: Device, forecast: Forecast | None, refused: PrecisionRow | None = None
+) -> PrecisionRow:  # fmt: skip
+    """Measured steps beside their forecast; of a precision that a run here refuses, with the refusal."""
     workload = generic_workload(settings.workload)
-    request = ForecastRequest(settings, workload, plan_from_settings(settings), device)
-    forecast = make_forecast(request if ledger is None else with_experience(request, ledger))
     torch.manual_seed(0)
     step = build_step(settings, workload, device.kind, pretrained=False)
     shape = settings.batch
@@ -180,10 +198,11 @@ def _row(settings: Settings, device: Device, ledger: "Ledger | None") -> Precisi
     batch = {name: tensor.to(device.kind) for name, tensor in batch.items()}
     memory_guard = freed_memory_held() if device.kind == "cpu" else contextlib.nullcontext()
     with memory_guard, work(f"training {settings.model.name} in {settings.precision}, {shape.sequence_length} tokens"):
-        return _measure(settings, step, batch, forecast)
+        measured = _measure(settings, step, batch, forecast)
+    return measured if refused is None else measured.model_copy(update={"refused": refused.refused})
 
 
-def _measure(settings: Settings, step: TrainingStep, batch: Batch, forecast: Forecast) -> PrecisionRow:
+def _measure(settings: Settings, step: TrainingStep, batch: Batch, forecast: Forecast | None) -> PrecisionRow:
     watch = _Watch(step.device_type, step.model)
     scale = step.scaler.get_scale() if step.scaler is not None else 1.0
     for _ in range(WARM_UP_STEPS):
@@ -206,7 +225,8 @@ def _measure(settings: Settings, step: TrainingStep, batch: Batch, forecast: For
     phases = {name: statistics.median(getattr(part, name) for part in parts) for name in StepPhases.model_fields}
     memory = measure.measured_memory(step.device_type, allocated)
     deciles = statistics.quantiles(durations, n=10)
-    step_seconds = forecast.step.seconds.expected
+    step_seconds = None if forecast is None else forecast.step.seconds.expected
+    host_seconds = 0.0 if forecast is None else forecast.step.phases.host_seconds
     return PrecisionRow(
         precision=settings.precision,
         sequence_length=settings.batch.sequence_length,
@@ -219,8 +239,8 @@ def _measure(settings: Settings, step: TrainingStep, batch: Batch, forecast: For
         peak_allocated_bytes=memory.peak_allocated_bytes,
         peak_reserved_bytes=memory.peak_reserved_bytes,
         forecast_step_seconds=step_seconds,
-        forecast_peak_allocated_bytes=forecast.memory.peak_allocated_bytes,
-        is_host_bound=step.device_type == "cuda" and forecast.step.phases.host_seconds > HOST_BOUND * step_seconds,
+        forecast_peak_allocated_bytes=None if forecast is None else forecast.memory.peak_allocated_bytes,
+        is_host_bound=step.device_type == "cuda" and host_seconds > HOST_BOUND * (step_seconds or 0.0),
         loss_is_finite=math.isfinite(loss),
         gradients_are_finite=bool(watch.gradients_are_finite) or scaled_down,
     )

@@ -26,6 +26,7 @@ def row(precision, seconds, is_sound=True):
         ([row("fp32", 4.0), row("tf32", 2.0), row("fp16-mixed", 1.0), row("bf16-mixed", 1.01)], "fp16-mixed"),
         ([PrecisionRow(precision="tf32", sequence_length=128, refused="no"), row("fp32", 1.0)], "fp32"),
         ([row("fp32", 1.0, is_sound=False)], "None"),
+        ([row("fp32", 1.0), row("fp16-mixed", 0.5).model_copy(update={"refused": "for GPUs"})], "fp32: fp16-mixed, wh"),
     ],
 )
 def test_recommendation(rows, best):
@@ -39,9 +40,15 @@ def test_a_small_model_on_this_cpu(monkeypatch):
     benchmark = benchmark_precisions("tiny-bert", device, micro_batch_size=2, lengths=(16,))
     rows = {r.precision: r for r in benchmark.rows}
     assert list(rows) == ["fp32", "tf32", "fp16-mixed", "bf16-mixed"]
-    assert "is for GPUs" in rows["fp16-mixed"].refused
+    half = rows["fp16-mixed"]
+    assert "is for GPUs" in half.refused
+    assert half.is_sound
+    assert half.forecast_step_seconds is None
+    assert half.step_seconds_p10 <= half.step_seconds <= half.step_seconds_p90
     assert rows["tf32"].refused
+    assert rows["tf32"].step_seconds is None
     assert bool(rows["bf16-mixed"].refused) is not device.has_bf16
+    assert "fp16-mixed, which a run here refuses, takes" in benchmark.recommendation
     full = rows["fp32"]
     assert full.is_sound
     assert full.step_seconds_p10 <= full.step_seconds <= full.step_seconds_p90
@@ -50,7 +57,9 @@ def test_a_small_model_on_this_cpu(monkeypatch):
     assert full.forecast_peak_allocated_bytes == pytest.approx(full.peak_allocated_bytes, rel=0.02)
     console = Console(width=100, record=True)
     console.print(precision_view("t", benchmark.rows, benchmark.recommendation))
-    assert "Recommended: " in console.export_text()
+    text = console.export_text()
+    assert "Recommended: " in text
+    assert [line.split()[-1] for line in text.splitlines() if "fp16-mixed" in line][0] == "refused"
 
 
 def test_an_unknown_model_is_refused():

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 from forerun.data.token_data import TokenData
 from forerun.recipes.arithmetic.data.rows import open_data
-from forerun.recipes.arithmetic.evaluation.findings import collect_findings
+from forerun.recipes.arithmetic.evaluation.findings import answer_texts, collect_findings
 from forerun.recipes.arithmetic.evaluation.judgement import CRITERIA, EarlySigns, judgement_of
 from forerun.recipes.arithmetic.sweep import VARIANTS, comparison
 from forerun.recipes.arithmetic.workload import ArithmeticWorkload
-from forerun.runs.recipe import Experiment
+from forerun.runs.recipe import Answering, Experiment
 from forerun.settings.schema import Settings
 from forerun.train.alive import TrivialLoss, label_entropy
 
@@ -68,6 +68,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         judge=lambda step: collect_findings(step, data),
         baselines=lambda findings: judgement_of(findings, data, early, settings),
         criteria=CRITERIA,
+        answering=Answering("input", lambda step, texts, new_tokens: answer_texts(step, data, texts), "text"),
         trivial=TrivialLoss(label_entropy(tokens.valid_labels()), "always answering with the shares of the tokens"),
     )
 

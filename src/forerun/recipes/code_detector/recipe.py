@@ -46,6 +46,7 @@ from forerun.recipes.code_detector.evaluation.scores import (
     criteria_for,
     score_split,
     task_pair_auc,
+    with_windows,
 )
 from forerun.recipes.code_detector.evaluation.unseen import unseen_table
 from forerun.recipes.code_detector.onnx_export import write_onnx
@@ -123,7 +124,7 @@ def load_experiment(settings: Settings, corpus: CodeCorpus | None = None, *, len
         data=DetectorTrainingData(data),
         plan=plan,
         load_seconds=time.perf_counter() - start,
-        final_examples=validation + test,
+        final_examples=validation + test + sum(len(each) for files in data.windows.values() for each in files),
         evaluate=evaluate,
         judge=lambda step: judge(step, data),
         baselines=lambda scores: with_baselines(
@@ -145,7 +146,8 @@ def judge(step: TrainingStep, data: CodeDetectorData) -> Scores:
     """Scores of validation and test, the only thing that needs the model."""
     precision = step.settings.precision
     splits: tuple[Split, ...] = ("val", "test")
-    return {split: score_split(step.model, data, split, precision=precision) for split in splits}
+    scores = {split: score_split(step.model, data, split, precision=precision) for split in splits}
+    return {split: with_windows(scores[split], step.model, data, split, precision) for split in splits}
 
 
 def with_baselines(

@@ -26,11 +26,12 @@ from forerun.recipes.code_lora.evaluation.scores import (
     CRITERIA,
     WITHOUT_TESTS,
     answer_all,
+    answer_texts,
     generated_lengths,
     watch,
 )
 from forerun.recipes.code_lora.evaluation.tables import judge
-from forerun.runs.recipe import Experiment, Judgement
+from forerun.runs.recipe import Answering, Experiment, Judgement
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Settings
 from forerun.train.alive import TrivialLoss, label_entropy
@@ -109,6 +110,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         baselines=lambda scores: judge(scores, data, options),
         criteria=criteria_for(settings),
         generated=generated_lengths(settings, data, options),
+        answering=Answering("instruction", lambda step, texts, most: answer_texts(step, data, texts, most), "text"),
         trivial=TrivialLoss(
             label_entropy(data.training.valid_labels()), "always answering with the shares of the tokens"
         ),

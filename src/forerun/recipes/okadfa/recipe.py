@@ -10,16 +10,18 @@ tables of tokens and of pairs and beside a twin that trains its last block only.
 true sizes: `presets.py`. Figures with dates: `README.md` beside this file.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from forerun.recipes.okadfa.data.windows import open_data, symbols, unread_data
+from forerun.recipes.okadfa.data.windows import OkadfaData, open_data, symbols, unread_data
+from forerun.recipes.okadfa.evaluation.continuation import continued_texts
 from forerun.recipes.okadfa.evaluation.scores import CRITERIA, Watcher
 from forerun.recipes.okadfa.workload import OkadfaWorkload, config_of
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
-from forerun.runs.recipe import Experiment, SweepRun
+from forerun.runs.recipe import Answering, Experiment, SweepRun
 from forerun.settings.schema import Settings
 from forerun.train.alive import TrivialLoss, label_entropy
 from forerun.units import MIB
@@ -75,10 +77,19 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         baselines=watcher.baselines,
         criteria=CRITERIA,
         watch=watcher.look,
+        answering=_answering(data),
         trivial=None if unread else TrivialLoss(
             label_entropy(data.train[:, 1:].ravel().tolist()), "a table of single tokens", part="token_loss"
         ),
     )  # fmt: skip
+
+
+def _answering(data: OkadfaData) -> Answering | None:
+    """Texts are gone on with; a synthetic language has none."""
+    tokens = data.tokens
+    if tokens is None:
+        return None
+    return Answering("text", lambda step, texts, most: continued_texts(step, tokens, texts, most), "text")
 
 
 def comparison(runs: Sequence[SweepRun]) -> tuple[list[ResultTable], list[ResultCurve]]:
@@ -94,19 +105,20 @@ def comparison(runs: Sequence[SweepRun]) -> tuple[list[ResultTable], list[Result
         loss = metrics["held_out_loss"]
         cosines = [value for name, value in sorted(metrics.items()) if name.startswith("gradient_cosine")][:-1]
         rows.append([
-            run.name, loss, loss / best, metrics.get("bits_per_byte"), at_updates, at_seconds,
-            run.measurement.step.seconds * 1000, None if memory is None else memory / MIB,
+            run.name, loss, math.exp(min(loss, 700.0)), loss / best, metrics.get("bits_per_byte"), at_updates,
+            at_seconds, run.measurement.step.seconds * 1000, None if memory is None else memory / MIB,
             sum(cosines) / len(cosines) if cosines else None,
         ])  # fmt: skip
     first = runs[0].measurement.metrics
     note = (
-        f"Tables of tokens, pairs: {first['unigram_loss']:.3f} and {first['bigram_loss']:.3f} nats per token. Losses "
+        f"Tables of tokens, pairs: {first['unigram_loss']:.3f} and {first['bigram_loss']:.3f} nats per token "
+        f"(perplexity {math.exp(first['unigram_loss']):.1f} and {math.exp(first['bigram_loss']):.1f}). Losses "
         f"at {updates:.0f} updates and {seconds:.0f} s of training are on the validation windows. cosine: of the fed "
         f"blocks' gradients with backpropagation's after training."
     )
     columns = [
-        "run", "test loss", "over best", "bits/byte", "at equal updates", "at equal time", "step ms", "peak MiB",
-        "cosine",
+        "run", "test loss", "perplexity", "over best", "bits/byte", "at equal updates", "at equal time", "step ms",
+        "peak MiB", "cosine",
     ]  # fmt: skip
     table = ResultTable(title="Attention and learning rule", note=note, columns=columns, rows=rows)
     loss_curves = [

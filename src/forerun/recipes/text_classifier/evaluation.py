@@ -5,13 +5,15 @@ plain decisions; the test rows are scored at the end of a run, unless the run be
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from forerun.data.labelled_text import Part
+from forerun.data.labelled_text import LabelledText, Part
 from forerun.evaluate.label_metrics import (
     Decision,
     LabelPredictions,
@@ -28,6 +30,7 @@ from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
 from forerun.settings.schema import Precision
 from forerun.step.precision import POLICIES
+from forerun.step.training_step import TrainingStep
 from forerun.train.recovery import in_pieces
 from forerun.verify.compare import Criterion
 
@@ -66,6 +69,23 @@ def score_part(model: nn.Module, data: TextData, part: Part, precision: Precisio
             probabilities[rows] = chances.cpu().numpy()
     model.train(was_training)
     return probabilities
+
+
+def answer_texts(step: TrainingStep, data: TextData, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Label and probability of each text; of several labels a text all that are likelier than not."""
+    rows = tuple(LabelledText(text=text, pair=None, labels=(0,), part="test") for text in texts)
+    question_data = replace(data, rows={**data.rows, "test": rows}, _encoded={}, _epochs={}, _samplers={})
+    probabilities = score_part(step.model, question_data, "test", step.settings.precision)
+    names = data.corpus.label_names
+    if data.corpus.is_multi_label:
+        return [
+            {
+                "labels": [names[n] for n in np.flatnonzero(row > 0.5)],
+                "probabilities": [round(float(p), 4) for p in row],
+            }
+            for row in probabilities
+        ]
+    return [{"label": names[int(row.argmax())], "probability": round(float(row.max()), 4)} for row in probabilities]
 
 
 def answers(data: TextData, part: Part, probabilities: np.ndarray) -> LabelPredictions:

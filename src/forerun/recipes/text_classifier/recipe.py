@@ -16,6 +16,7 @@ from forerun.recipes.text_classifier.data import TextClassifierOptions, TextData
 from forerun.recipes.text_classifier.evaluation import (
     CRITERIA,
     Probabilities,
+    answer_texts,
     judge_selection,
     judge_test,
     score_part,
@@ -33,7 +34,7 @@ from forerun.recipes.text_classifier.search import (
     step_class,
 )
 from forerun.recipes.text_classifier.workload import TextClassifierWorkload
-from forerun.runs.recipe import Experiment
+from forerun.runs.recipe import Answering, Experiment
 from forerun.settings.load import recipe_options
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
@@ -93,6 +94,9 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         judge=judge,
         baselines=lambda scores: judged(scores, data, options),
         criteria=criteria_for(settings),
+        answering=None
+        if data.corpus.is_paired
+        else Answering(options.text_field, lambda step, texts, new_tokens: answer_texts(step, data, texts)),
         save_assets=data.save_tokens,
         trivial=_trivial(data, options),
     )

@@ -220,7 +220,7 @@ def test_the_same_settings_train_the_same(bases, tmp_path):
     assert training_digest(settings, tmp_path / "one") == training_digest(settings, tmp_path / "other")
 
 
-@pytest.mark.parametrize("name", NEVER_SEARCHED)
+@pytest.mark.parametrize("name", [*NEVER_SEARCHED, "precision"])
 def test_seed_precision_and_metric_cannot_be_searched(name):
     with pytest.raises(ValueError, match="fixed in a study"):
         Dimension(name=name, values=(0, 1))

@@ -199,6 +199,19 @@ def _clean_rows(
     return rows[: settings.data.examples]
 
 
+def question_of(text: str) -> ArithmeticQuestion:
+    """The question that a text such as `12 + 34` or `12 + 34 =` asks.
+
+    Raises:
+        BadData: it asks none.
+    """
+    match = _SOURCE_QUESTION.fullmatch(text.strip().removesuffix("=").strip())
+    if match is None or (match[2] == "/" and int(match[3]) == 0):
+        raise BadData(f"arithmetic: a question such as '12 + 34'; found {text[:80]!r}.")
+    operations: dict[str, Operation] = {symbol: operation for operation, symbol in SYMBOLS.items()}
+    return ArithmeticQuestion(operations[match[2]], int(match[1]), int(match[3]))
+
+
 def read_questions(path: Path) -> list[LabelledQuestion]:
     """Rows of a JSON list or of JSON lines with `input` (`12 + 34`) and `answer`, as Goat's data has them.
 

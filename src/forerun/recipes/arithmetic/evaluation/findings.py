@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from forerun.evaluate.generate import Decoding, generate
 from forerun.recipes.arithmetic.data.contamination import LabelledQuestion
 from forerun.recipes.arithmetic.data.questions import ArithmeticQuestion
-from forerun.recipes.arithmetic.data.rows import ArithmeticData
+from forerun.recipes.arithmetic.data.rows import ArithmeticData, question_of
 from forerun.recipes.arithmetic.data.text import final_integer, output_of
 from forerun.recipes.arithmetic.evaluation.answers import Reply
 from forerun.recipes.arithmetic.evaluation.suspect_rows import RowScores, score_rows
@@ -71,3 +71,13 @@ def ask_model(step: TrainingStep, data: ArithmeticData, questions: Sequence[Arit
     )  # fmt: skip
     integers = [final_integer(tokeniser.text(each), options.answer) for each in ids]
     return [Reply(question, each) for question, each in zip(questions, integers, strict=True)]
+
+
+def answer_texts(step: TrainingStep, data: ArithmeticData, texts: Sequence[str]) -> list[dict[str, str]]:
+    """The integer that the model replies with to each question such as `12 + 34`.
+
+    Raises:
+        BadData: a text is no such question.
+    """
+    questions = [question_of(text) for text in texts]
+    return [{"text": reply.integer or "no number"} for reply in ask_model(step, data, questions)]

@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 
 from forerun.errors import BadData
-from forerun.recipes.code_detector.data.tokens import CUT_ID, END_ID, START_ID, CodeTokeniser, cut
+from forerun.recipes.code_detector.data.tokens import (
+    CUT_ID,
+    END_ID,
+    START_ID,
+    CodeTokeniser,
+    cut,
+    decisive,
+    window,
+    window_starts,
+)
 
 CODES = [
     "def f(a, b):\n    return a + b\n",
@@ -51,3 +60,22 @@ def test_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(BadData, match=r"bad\.json"):
         CodeTokeniser.load(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize("tokens", [63, 100, 500, 20_000])
+def test_windows_overlap_and_leave_nothing_out(tokens):
+    starts = window_starts(tokens, 64)
+    assert (starts[0], starts[-1]) == (0, tokens - 62)
+    assert len(starts) <= 64
+    assert all(later > sooner for sooner, later in zip(starts, starts[1:], strict=False))
+    chosen = decisive(starts)
+    assert chosen[0] == 0
+    assert len(chosen) <= 6
+    assert set(chosen) <= set(starts)
+    part = window(range(10, 10 + tokens), starts[-1], 64)
+    assert part.tolist() == [START_ID, *range(10 + tokens - 62, 10 + tokens), END_ID]
+
+
+def test_a_file_that_is_read_at_once_has_no_windows():
+    assert window_starts(62, 64) == []
+    assert window_starts(10, 64) == []

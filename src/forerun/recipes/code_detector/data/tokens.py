@@ -7,9 +7,11 @@ Letter case is kept; every byte has an id, so no text is out of vocabulary.
 Training on 7,153 files takes about 1 s and encoding 10,115 about 1.5 s on two cores (tokenizers 0.23).
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from tokenizers import Tokenizer
 from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.errors import BadData
 
+T = TypeVar("T")
 PAD, START, END, CUT = "<pad>", "<start>", "<end>", "<cut>"
 SPECIAL = [PAD, START, END, CUT]
 PAD_ID, START_ID, END_ID, CUT_ID = range(4)
@@ -30,6 +33,9 @@ HEAD_SHARE = 0.75
 """Of a file that is too long, this share of the tokens comes from its beginning, the rest from its end."""
 
 PIECES = r"\r?\n[ \t]*|[ \t]+(?=\r?\n|$)| ?[A-Za-z]+| ?_+| ?[0-9]{1,3}| ?[^\sA-Za-z0-9_]+|[ \t]+(?! )|\s+"
+
+MOST_WINDOWS, DECISIVE_WINDOWS = 64, 6
+"""Windows that a long file is read in, and how many of them, spread over the file, have a say in its verdict."""
 
 Ids = NDArray[np.int32]
 
@@ -76,9 +82,33 @@ class CodeTokeniser:
         breaks = [place for place, letter in enumerate(code) if letter == "\n"]
         return encoding.ids, [bisect_left(breaks, max(start, end - 1)) + 1 for start, end in encoding.offsets]
 
+    def decisive_windows(self, code: str, sequence_length: int) -> list[Ids]:
+        """The windows of a file that have a say in its verdict; none for a file that is read at once."""
+        ids = self._tokenizer.encode(code).ids
+        return [window(ids, start, sequence_length) for start in decisive(window_starts(len(ids), sequence_length))]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special marks left out; exact for ids that were not cut."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def window_starts(tokens: int, sequence_length: int) -> list[int]:
+    """Where each window of a file begins, overlapping by half; none for a file that is read at once."""
+    inside = sequence_length - 2
+    if tokens <= inside:
+        return []
+    stride = max(inside // 2, math.ceil((tokens - inside) / (MOST_WINDOWS - 1)))
+    return [*range(0, tokens - inside, stride), tokens - inside]
+
+
+def decisive(windows: Sequence[T]) -> list[T]:
+    """The windows that have a say: at most `DECISIVE_WINDOWS`, spread evenly."""
+    return list(windows[:: max(1, len(windows) // DECISIVE_WINDOWS)])[:DECISIVE_WINDOWS]
+
+
+def window(ids: Sequence[int], start: int, sequence_length: int) -> Ids:
+    """One window of a file between marks."""
+    return np.asarray([START_ID, *ids[start : start + sequence_length - 2], END_ID], dtype=np.int32)
 
 
 def cut(ids: Sequence[int], sequence_length: int) -> Ids:

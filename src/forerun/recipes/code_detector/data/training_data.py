@@ -5,7 +5,7 @@ itself becomes input: language, source, generator and task never leave the sampl
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class CodeDetectorData:
     tokeniser: Any
     """`CodeTokeniser`, or the Hugging Face tokeniser of a pretrained encoder."""
     pad_id: int
+    windows: dict[Split, list[list[Ids]]] = field(default_factory=dict)
+    """Of the held-out splits: parts of each long file that have a say in its verdict; empty for tokenisers without."""
 
     def save_tokeniser(self, folder: Path) -> None:
         """Write the tokeniser into `folder`."""
@@ -135,7 +137,27 @@ def open_data(settings: Settings, corpus: CodeCorpus | None = None, *, lengths_o
         length_multiple=LENGTH_MULTIPLE if settings.compile == "none" else COMPILED_MULTIPLE,
         seed=settings.seed,
     )
-    return CodeDetectorData(samples, ids, sampler, groups, tokeniser, pad_id)
+    return CodeDetectorData(
+        samples, ids, sampler, groups, tokeniser, pad_id, _windows(settings, samples, ids, tokeniser)
+    )
+
+
+def _windows(
+    settings: Settings, samples: dict[Split, tuple[CodeSample, ...]], ids: dict[Split, list[Ids]], tokeniser: Any
+) -> dict[Split, list[list[Ids]]]:
+    """Decisive windows of the files that are judged; those of a normalised text are not those of the file."""
+    is_own = isinstance(tokeniser, CodeTokeniser) and settings.model.name == FROM_SCRATCH
+    if not is_own or options_of(settings).form != "raw":
+        return {}
+    length = settings.batch.sequence_length
+    splits: tuple[Split, ...] = ("val", "test")
+    return {
+        split: [
+            tokeniser.decisive_windows(sample.code, length) if len(tokens) == length else []
+            for sample, tokens in zip(samples[split], ids[split], strict=True)
+        ]
+        for split in splits
+    }
 
 
 def _as_many(samples: tuple[CodeSample, ...], count: int | None, *, repeat: bool) -> tuple[CodeSample, ...]:

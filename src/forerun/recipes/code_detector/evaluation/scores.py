@@ -4,7 +4,7 @@ The criteria are data: each compares one metric with a number, with another metr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 
 from forerun.evaluate.classification import ClassificationReport, Floats, report, roc_auc
 from forerun.recipes.code_detector.data.corpus import Split
-from forerun.recipes.code_detector.data.training_data import CodeDetectorData
+from forerun.recipes.code_detector.data.training_data import EVALUATION_BATCH_TOKENS, CodeDetectorData
 from forerun.recipes.code_detector.evaluation.baselines import BaselineResult, Form, scored, slices_of
 from forerun.recipes.code_detector.options import options_of
 from forerun.settings.schema import Precision, Settings
@@ -29,6 +29,13 @@ class SplitScores:
     """Probability that the file is AI-written."""
     vectors: np.ndarray
     """Unit vectors (samples, 128) of the embedding head."""
+    least: Floats | None = None
+    """Least probability of each file and its decisive windows, which verdicts rest on; None where there are none."""
+
+    @property
+    def decisive(self) -> Floats:
+        """Probabilities that verdicts rest on."""
+        return self.probabilities if self.least is None else self.least
 
 
 CRITERIA = (
@@ -89,6 +96,28 @@ def score_split(
             vectors[indices] = batch_vectors
     model.train(was_training)
     return SplitScores(probabilities, vectors if vectors is not None else np.zeros((0, 0), dtype=np.float32))
+
+
+def with_windows(
+    scores: SplitScores, model: nn.Module, data: CodeDetectorData, split: Split, precision: Precision = "fp32"
+) -> SplitScores:
+    """The scores with the least of each long file's windows beside them."""
+    rows = [(number, ids) for number, windows in enumerate(data.windows.get(split, [])) for ids in windows]
+    if not rows:
+        return scores
+    device, was_training, least = next(model.parameters()).device, model.training, scores.probabilities.copy()
+    model.eval()
+    with torch.no_grad(), POLICIES[precision].autocast(device.type):
+        size = max(1, EVALUATION_BATCH_TOKENS // len(rows[0][1]))
+        for first in range(0, len(rows), size):
+            part = rows[first : first + size]
+            ids = torch.from_numpy(np.stack([tokens for _, tokens in part]).astype(np.int64))
+            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            outputs = in_pieces(lambda b: model(b["input_ids"].to(device), b["attention_mask"].to(device)), batch)
+            logits = torch.cat([output.logits for output in outputs]).float()
+            np.minimum.at(least, [number for number, _ in part], logits.softmax(dim=1)[:, 1].cpu().numpy())
+    model.train(was_training)
+    return replace(scores, least=least)
 
 
 def evaluate_detector(

@@ -61,3 +61,22 @@ def test_baselines_read_what_the_detector_reads():
     assert e.baseline_forms(settings()) == ("raw", "normalised")
     assert e.baseline_forms(settings(recipe={"hold_out": "source:x"})) == ("raw",)
     assert e.baseline_forms(settings(recipe={"hold_out": "source:x", "form": "normalised"})) == ("normalised",)
+
+
+def test_the_least_window_decides_for_long_files_alone(model):
+    data = open_data(settings(batch={"micro_batch_size": 4, "sequence_length": 16}), corpus())
+    plain = e.score_split(model, data, "val")
+    scores = e.with_windows(plain, model, data, "val")
+    assert model.training
+    model.eval()
+    counts = [len(windows) for windows in data.windows["val"]]
+    assert min(counts) == 0 < max(counts)
+    for index, windows in enumerate(data.windows["val"]):
+        alone = [plain.probabilities[index]]
+        for ids in windows:
+            tokens = torch.from_numpy(ids.astype(np.int64))[None]
+            alone.append(float(model(tokens, torch.ones_like(tokens)).logits.detach().softmax(1)[0, 1]))
+        assert scores.decisive[index] == pytest.approx(min(alone), abs=1e-5)
+    model.train()
+    assert plain.decisive is plain.probabilities
+    assert open_data(settings(recipe={"form": "normalised"}), corpus()).windows == {}

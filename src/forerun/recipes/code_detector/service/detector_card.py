@@ -2,6 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+from pydantic import field_validator
 
 from forerun.errors import BadData
 from forerun.recipes.code_detector.evaluation.decision import BudgetPoint, CoveragePoint, ProbabilityCalibration
@@ -71,8 +74,21 @@ class DetectorCard(Record):
     slices: list[SliceRow]
     reference: Reference
     statement: list[str]
-    known_human: KnownHuman | None = None
-    """Measured after the export by `benchmarks/detector_errors.py`; null where it was not."""
+    decided_by_windows: bool = False
+    """Whether thresholds and rates are of the least score of a file and its windows; false in older cards."""
+    known_human: tuple[KnownHuman, ...] = ()
+    """People's files of unseen sources, measured after the export by `benchmarks/detector_errors.py`."""
+
+    @field_validator("known_human", mode="before")
+    @classmethod
+    def _as_rows(cls, value: Any) -> Any:
+        """Older cards have one row, or null."""
+        return () if value is None else (value,) if isinstance(value, dict | KnownHuman) else value
+
+    def worst_unseen(self, language: str) -> KnownHuman | None:
+        """The unseen source of a language of which most is flagged; None where none was measured."""
+        rows = [row for row in self.known_human if row.language in (None, language)]
+        return max(rows, key=lambda row: row.flagged / row.files, default=None)
 
     @property
     def served(self) -> BudgetPoint:

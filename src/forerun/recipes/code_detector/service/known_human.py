@@ -1,10 +1,12 @@
-"""How often a detector flags files that people are known to have written."""
+"""How often a detector flags files that people are known to have written, of sources that it has not seen."""
+
+from typing import Literal
 
 from forerun.records import Record
 
 
 class KnownHuman(Record):
-    """Files of one origin and how many are flagged, with a 95 % interval of the share."""
+    """Files of one source and how many are flagged, with a 95 % interval of the share."""
 
     name: str
     """Where the files come from."""
@@ -12,3 +14,9 @@ class KnownHuman(Record):
     flagged: int
     low: float
     high: float
+    language: str | None = None
+    """Language of all files; null where nobody said."""
+
+    def promise(self, budget: float) -> Literal["broken", "kept", "open"]:
+        """Whether the interval says that at most `budget` of such files are flagged."""
+        return "broken" if self.low > budget else "kept" if self.high <= budget else "open"

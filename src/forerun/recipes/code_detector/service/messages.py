@@ -160,8 +160,8 @@ class StatusAnswer(Message):
     embedding: str = "detector"
     """What the trained embedding of the third tier learned from; `detector` where there is none, and the cosine is that
     of the detector's own head, which was not trained to find the like."""
-    known_human: KnownHuman | None = None
-    """Files known to be people's that are flagged all the same; null where that was not measured."""
+    known_human: tuple[KnownHuman, ...] = ()
+    """People's files of sources that the model has not seen, and how many are flagged all the same."""
 
 
 class FeedbackAnswer(Message):

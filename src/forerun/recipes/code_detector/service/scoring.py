@@ -33,6 +33,12 @@ class Answer:
     """Parts of a file that is longer than the model reads at once; none for a shorter one."""
     vector: NDArray[np.float32]
     """Unit vector of the embedding head."""
+    least: float | None = None
+    """Least probability of the file and of those of its windows that have a say; null for a file without windows."""
+
+    def decisive(self, card: DetectorCard) -> float:
+        """The probability that the verdict rests on."""
+        return self.probability if self.least is None or not card.decided_by_windows else self.least
 
 
 class ScoringModel(Protocol):
@@ -64,6 +70,11 @@ def verdict_of(answer: Answer, card: DetectorCard, language: str, code: str) -> 
         )
     if point.threshold is None:
         return "no-verdict", "No threshold keeps a false-positive budget with the validation files that there were."
+    if answer.decisive(card) <= point.threshold < answer.probability:
+        return "no-finding", (
+            f"The whole file lies above the threshold, and a part of it does not ({answer.decisive(card):.3f}): a flag "
+            f"needs every part that has a say. That does not show that a person wrote it."
+        )
     if answer.probability <= point.threshold:
         return "no-finding", (
             f"Below the threshold. That does not show that a person wrote it: {1 - (point.tpr or 0):.0%} of the "
@@ -76,5 +87,22 @@ def verdict_of(answer: Answer, card: DetectorCard, language: str, code: str) -> 
     return "worth-a-conversation", (
         f"Above the threshold that flags at most {point.budget:.1%} of people's files like the validation files "
         f"(measured on test: {point.fpr or 0:.1%}, 95 % interval {point.fpr_low or 0:.1%} to "
-        f"{point.fpr_high or 0:.1%}).{honest}"
+        f"{point.fpr_high or 0:.1%}).{_unseen(card, language)}{honest}"
+    )
+
+
+def _unseen(card: DetectorCard, language: str) -> str:
+    """What became of that promise on people's files of sources that nobody trained on, in a sentence."""
+    worst = card.worst_unseen(language)
+    if worst is None:
+        return ""
+    promise = worst.promise(card.served.budget)
+    words = {
+        "broken": "so the promise did not hold there",
+        "kept": "so it held there",
+        "open": "which is too few to tell",
+    }
+    return (
+        f" Of {worst.files:,} files of {worst.name}, which people wrote and it has not seen, it flags "
+        f"{worst.flagged / worst.files:.1%} ({worst.low:.1%} to {worst.high:.1%}), {words[promise]}."
     )

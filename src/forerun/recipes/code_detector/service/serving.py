@@ -1,8 +1,8 @@
 """An exported detector, read back from its folder alone and ready to answer the service (`service.app`).
 
 Each file is scored as in evaluation: its head and tail up to the model's length. A longer file is also read in windows
-that overlap by half, to show which lines the score comes from; the verdict rests on the whole-file score alone, since
-the thresholds were measured on it.
+that overlap by half, to show which lines the score comes from. A flag needs the file and a few of its windows above the
+threshold, which was measured so; of cards that were not, the whole-file score decides alone.
 """
 
 import json
@@ -19,7 +19,7 @@ from torch import nn
 from forerun.data.sampler import LENGTH_MULTIPLE
 from forerun.errors import BadData, NotSupported
 from forerun.infer.export import DESCRIPTION, load_exported
-from forerun.recipes.code_detector.data.tokens import END_ID, PAD_ID, START_ID, CodeTokeniser, cut
+from forerun.recipes.code_detector.data.tokens import PAD_ID, CodeTokeniser, cut, decisive, window, window_starts
 from forerun.recipes.code_detector.data.training_data import (
     EVALUATION_BATCH_TOKENS,
     load_exported_tokeniser,
@@ -34,7 +34,6 @@ from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.step.precision import POLICIES
 
-MOST_WINDOWS = 64
 Ids = NDArray[np.int32]
 
 
@@ -70,9 +69,17 @@ class ServedDetector:
                     for n, (low, high) in enumerate(lines, 1)
                 ),
                 vector=vectors[first],
+                least=self._least(probabilities, first, len(lines)),
             )
             for first, tokens, lines in entries
         ]
+
+    def _least(self, probabilities: NDArray[np.float64], first: int, windows: int) -> float | None:
+        """Calibrated least score of a file and of its windows that have a say; None for a file without windows."""
+        if not windows:
+            return None
+        places = [first, *decisive(range(first + 1, first + 1 + windows))]
+        return float(self._card.calibration(probabilities[places].min()[None])[0])
 
     def scores(self, sequences: Sequence[Ids]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Uncalibrated probabilities (n,) and unit vectors (n, d); the order of the work is by length."""
@@ -111,15 +118,9 @@ class ServedDetector:
         whole = cut(ids, limit)
         if len(ids) + 2 <= limit or self._form != "raw":  # lines of a normalised text are not those of the file
             return whole, len(ids) + 2, []
-        inside = limit - 2
-        stride = max(inside // 2, math.ceil((len(ids) - inside) / (MOST_WINDOWS - 1)))
-        starts = [*range(0, len(ids) - inside, stride), len(ids) - inside]
+        last = limit - 3  # of a window's tokens, two are marks
         windows = [
-            (
-                np.asarray([START_ID, *ids[start : start + inside], END_ID], dtype=np.int32),
-                (lines[start], lines[start + inside - 1]),
-            )
-            for start in starts
+            (window(ids, start, limit), (lines[start], lines[start + last])) for start in window_starts(len(ids), limit)
         ]
         return whole, len(ids) + 2, windows
 

@@ -1,8 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from forerun.recipes.code_detector.evaluation.decision import BudgetPoint, ProbabilityCalibration
 from forerun.recipes.code_detector.service.detector_card import DetectorCard, Reference
+from forerun.recipes.code_detector.service.known_human import KnownHuman
 from forerun.recipes.code_detector.service.scoring import Answer, verdict_of
 
 
@@ -62,3 +65,36 @@ def test_the_smallest_budget_that_can_be_promised_is_served():
 
 def test_what_is_no_code_gets_no_score():
     assert verdict_of(answer(), card(), "python", "x" * 2000)[0] == "not-code"
+
+
+JAVA = KnownHuman(name="contest", language="java", files=1000, flagged=33, low=0.024, high=0.046)
+PYTHON = KnownHuman(name="library", language="python", files=300, flagged=1, low=0.001, high=0.019)
+
+
+def test_a_flag_says_what_became_of_the_promise_on_unseen_people():
+    known = card(known_human=(JAVA, PYTHON))
+    java = verdict_of(answer(), known, "java", "class A { int a(int b) { return b + 1; } }")[1]
+    assert "Of 1,000 files of contest, which people wrote and it has not seen, it flags 3.3%" in java
+    assert "the promise did not hold there" in java
+    assert "too few to tell" in verdict_of(answer(), known, "python", CODE)[1]
+    assert "has not seen" not in verdict_of(answer(), card(), "python", CODE)[1]
+    assert [row.promise(0.05) for row in (JAVA, PYTHON)] == ["kept", "kept"]
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"), [(None, 0), (PYTHON.model_dump(exclude={"language"}), 1), ([JAVA, PYTHON], 2)]
+)
+def test_older_cards_with_one_rate_or_none_are_read(content, rows):
+    document = card().model_dump() | {"known_human": content}
+    assert len(DetectorCard.model_validate(document).known_human) == rows
+
+
+def test_a_flag_needs_every_part_that_has_a_say():
+    part = dataclasses.replace(answer(0.9), least=0.2)
+    verdict, reason = verdict_of(part, card(decided_by_windows=True), "python", CODE)
+    assert verdict == "no-finding"
+    assert "a part of it does not (0.200)" in reason
+    assert verdict_of(dataclasses.replace(part, least=0.31), card(decided_by_windows=True), "python", CODE)[0] == (
+        "worth-a-conversation"
+    )
+    assert verdict_of(part, card(), "python", CODE)[0] == "worth-a-conversation"  # its threshold is the whole file's

@@ -56,10 +56,15 @@ def detector(exported):
 def test_served_scores_are_those_of_evaluation(detector, experiment, exported):
     """Scores of the test rows, calibrated as the card says."""
     rows = [sample for sample in corpus(2400).samples if sample.split == "test"][:200]
-    scores = experiment.judge(exported[1].step)["test"].probabilities[:200]
+    judged = experiment.judge(exported[1].step)["test"]
+    scores = judged.probabilities[:200]
     answers = detector.answer([DetectionQuestion(sample.code, sample.language) for sample in rows])
     expected = detector.card.calibration(scores)
     np.testing.assert_allclose([answer.probability for answer in answers], expected, atol=1e-5)
+    assert detector.card.decided_by_windows
+    assert any(answer.windows for answer in answers)
+    expected = detector.card.calibration(judged.decisive[:200])
+    np.testing.assert_allclose([answer.decisive(detector.card) for answer in answers], expected, atol=1e-5)
 
 
 @given(

@@ -52,8 +52,10 @@ def scores_table(runs: Sequence[SweepRun]) -> ResultTable:
         ])  # fmt: skip
     columns = ["variant", "tasks", what, "low", "high", "base pass@1", "parses", "BLEU", "chrF", "CodeBLEU", "loss",
                "base loss"]  # fmt: skip
+    threads = sorted({run.measurement.evidence.threads or 0 for run in runs} - {0})
+    note = f" Threads: {', '.join(map(str, threads))}; another number rounds otherwise." if threads else ""
     return ResultTable(
-        title="What each variant reaches", note=f"Wilson's 95 % interval of {what}.", columns=columns, rows=rows
+        title="What each variant reaches", note=f"Wilson's 95 % interval of {what}.{note}", columns=columns, rows=rows
     )
 
 

@@ -106,6 +106,16 @@ def ask(
     )
 
 
+def answer_texts(step: TrainingStep, data: CodeLoraData, texts: Sequence[str], most: int) -> list[dict[str, str]]:
+    """The adapted model's greedy answer to each instruction, of at most `most` tokens."""
+    settings, tokens = step.settings, data.tokens
+    decoding = Decoding(new_tokens=most, end_ids=tokens.end_ids, pad_id=tokens.pad_id)
+    size = settings.batch.micro_batch_size
+    prompts = [tokens.prompt(text) for text in texts]
+    ids = generate(step.model, prompts, decoding, batch_size=size, precision=settings.precision)
+    return [{"text": tokens.text(each)} for each in ids]
+
+
 def generated_lengths(settings: Settings, data: CodeLoraData, options: CodeLoraOptions) -> Generated:
     """Lengths for a forecast: the trained model answers as long as the training rows do, its base until it is cut."""
     size, most = settings.batch.micro_batch_size, settings.evaluation.new_tokens

@@ -36,6 +36,14 @@ def test_a_clear_difference_and_noise_are_told_apart():
     assert "2 of 3 pairs" in table.note
 
 
+def test_the_number_of_threads_stands_beside_the_scores():
+    one = run("r8", random_passes(0.5))
+    evidence = one.measurement.evidence.model_copy(update={"threads": 2})
+    measured = one.measurement.model_copy(update={"evidence": evidence})
+    (_, scores), _ = comparison([SweepRun("r8", SETTINGS, one.forecast, measured, one.results)])
+    assert "Threads: 2; another number rounds otherwise." in scores.note
+
+
 def test_noise_is_called_noise():
     _, table = pairs([run("r8", random_passes(0.5)), run("r16", random_passes(0.5))])
     assert "within noise" in table.note

@@ -45,6 +45,8 @@ class OkadfaData:
     bytes: int | None = None
     """Bytes of the test text."""
     language: SyntheticLanguage | None = None
+    tokens: LanguageTokens | None = None
+    """The tokenizer; None for a synthetic language and where nothing was read."""
 
     @property
     def vocabulary(self) -> int:
@@ -85,7 +87,10 @@ def open_data(settings: Settings) -> OkadfaData:
         return OkadfaData(
             settings, options.corpus, f"symbols ({language.symbols})", language.train, held_out, language=language
         )
-    text = open_text(settings.data.source)
+    validation, test = (
+        part if isinstance(part, str) else None for part in (settings.data.validation, settings.data.test)
+    )
+    text = open_text(settings.data.source, validation, test)
     tokens = _tokenizer(settings, options, text)
     rows = windows(tokens.encode(text.documents["train"]), length)[: settings.data.examples]
     if not len(rows):
@@ -93,7 +98,9 @@ def open_data(settings: Settings) -> OkadfaData:
     streams: dict[Split, NDArray[np.int32]] = {
         "val": tokens.encode(text.documents["val"]), "test": tokens.encode(text.documents["test"])
     }  # fmt: skip
-    return OkadfaData(settings, text.name, tokens.name, rows, streams, text.words("test"), text.bytes("test"))
+    return OkadfaData(
+        settings, text.name, tokens.name, rows, streams, text.words("test"), text.bytes("test"), tokens=tokens
+    )
 
 
 def _tokenizer(settings: Settings, options: OkadfaOptions, text: LanguageText) -> LanguageTokens:

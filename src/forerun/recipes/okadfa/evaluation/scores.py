@@ -101,7 +101,7 @@ class Watcher:
         score = score_language(step.model, self.data.batches("val", self.watched_windows), step.settings.precision)
         for name, value in (("step", float(number)), ("seconds", self.seconds), ("loss", score.loss)):
             self.curve[name].append(value)
-        return {"validation_loss": score.loss, **self.mechanism(step)}
+        return {"validation_loss": score.loss, "validation_perplexity": score.perplexity, **self.mechanism(step)}
 
     def mechanism(self, step: TrainingStep) -> dict[str, float]:
         """Figures of gradient, attention and states on held-out windows.

@@ -92,10 +92,11 @@ function heat(windows) {
   };
 }
 
-function knownHuman(rate) {
-  if (!rate) return " How often it flags code that people are known to have written was not measured.";
-  return " Of " + rate.files + " files of " + rate.name + ", which people wrote, it flags " + rate.flagged + " (" +
-    percent(rate.flagged / rate.files) + ", 95 % interval " + percent(rate.low) + " to " + percent(rate.high) + ").";
+function knownHuman(rates, budget) {
+  if (!rates.length) return " How often it flags code that people are known to have written was not measured.";
+  return rates.map((rate) => " Of " + rate.files + " files of " + rate.name + ", which people wrote, it flags " + rate.flagged + " (" +
+    percent(rate.flagged / rate.files) + ", 95 % interval " + percent(rate.low) + " to " + percent(rate.high) + ")" +
+    (rate.low > budget ? ": more than the " + percent(budget) + " that its validation files promise." : ".")).join("");
 }
 
 async function detect() {
@@ -299,7 +300,7 @@ async function start() {
   try {
     const status = await ask("/v1/status");
     find("model").textContent = "Model " + status.name + " (" + status.model + "). Files of fewer than " + status.least_tokens +
-      " tokens get no verdict. " + (status.keeps_code ? "Code that is checked here is stored." : "Code is not stored.") + knownHuman(status.known_human);
+      " tokens get no verdict. " + (status.keeps_code ? "Code that is checked here is stored." : "Code is not stored.") + knownHuman(status.known_human, status.budget);
   } catch (error) {
     find("model").textContent = error.message;
   }

@@ -1,0 +1,108 @@
+"""Figures on the recipes' pages that come from `origins.json`: what stands between two marks is written by this file.
+
+    <!-- figures: NAME, by python -m benchmarks.origins -->  …  <!-- end of figures -->
+
+`run`: the newest recorded run of the recipe's own settings. `profiles`: forecasts of `profiles.toml`, side by side.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.origins.collect import FOLDER, documents, kept
+from benchmarks.origins.page import run_lines
+
+from forerun.units import format_bytes, format_percent, format_seconds
+
+RECIPES = Path(__file__).parents[2] / "src" / "forerun" / "recipes"
+BLOCK = re.compile(
+    r"(?P<head><!-- figures: (?P<name>[a-z]+), by python -m benchmarks\.origins -->\n)(?P<body>.*?)"
+    r"(?P<end><!-- end of figures -->)",
+    re.DOTALL,
+)
+Content = dict[str, Any]
+
+
+def profiles() -> list[Content]:
+    """The forecasts that recipes' pages show, in their order."""
+    return tomllib.loads((FOLDER / "profiles.toml").read_text(encoding="utf-8"))["profile"]
+
+
+def recipe_pages() -> dict[Path, str]:
+    """Each recipe's page by its file, with every block as it is today."""
+    parts = kept()
+    texts = {}
+    for document in documents():
+        path = RECIPES / document["recipe"].replace("-", "_") / "README.md"
+        texts[path] = with_figures(path.read_text(encoding="utf-8"), document, parts)
+    return texts
+
+
+def with_figures(text: str, document: Content, parts: Content) -> str:
+    """A page with what stands between its marks replaced."""
+
+    def body(match: re.Match[str]) -> str:
+        lines = {"run": _run, "profiles": _profiles}[match["name"]](document, parts)
+        return match["head"] + "\n".join(lines) + "\n" + match["end"]
+
+    return BLOCK.sub(body, text)
+
+
+def _run(document: Content, parts: Content) -> Iterator[str]:
+    entry = parts.get("runs", {}).get(document["name"])
+    if entry is None:
+        yield "No run is recorded."
+        return
+    own = entry["content"]
+    load = "" if own["others"] is None else f", others used {format_percent(own['others'])} of the processors"
+    yield f"Run {own['run']}, {own['started']}, threads: {own['threads'] or 'not recorded'}{load}."
+    yield ""
+    yield from run_lines(own)
+
+
+def _profiles(document: Content, parts: Content) -> Iterator[str]:
+    made = [
+        (each["name"], parts["profiles"][key])
+        for each in profiles()
+        if each["recipe"] == document["recipe"] and (key := profile_key(each)) in parts.get("profiles", {})
+    ]
+    dates = sorted({entry["date"] for _, entry in made})
+    yield f"Forecasts of {' and '.join(dates)}; the commands are in `benchmarks/origins/profiles.toml`."
+    yield ""
+    yield "| | " + " | ".join(name for name, _ in made) + " |"
+    yield "|---|" + "--:|" * len(made)
+    for label, show in ROWS.items():
+        yield f"| {label} | " + " | ".join(show(entry["content"]) for _, entry in made) + " |"
+
+
+def profile_key(profile: Content) -> str:
+    """Name of a profile's entry in `origins.json`."""
+    return f"{profile['recipe']}: {profile['name']}"
+
+
+def _range(seconds: Content) -> str:
+    low, middle, high = (format_seconds(seconds[n]) for n in ("optimistic", "expected", "conservative"))
+    return f"{middle} ({low} to {high})"
+
+
+ROWS = {
+    "GPU": lambda own: own["gpu"],
+    "fits": lambda own: "yes" if own["fits"] else "**no**",
+    "peak allocated": lambda own: format_bytes(own["allocated_bytes"]),
+    "device, at most": lambda own: format_bytes(own["device_bytes"]),
+    "activations": lambda own: format_bytes(own["breakdown"]["activation_bytes"]),
+    "weights, gradients, optimizer": lambda own: ", ".join(
+        format_bytes(own["breakdown"][f"{name}_bytes"]) for name in ("parameter", "gradient", "optimizer_state")
+    ),
+    "step": lambda own: _range(own["step_seconds"]),
+    "rows a second": lambda own: f"{own['samples_per_second']:,.1f}",
+    "run": lambda own: _range(own["run_seconds"]),
+    "of it training": lambda own: format_seconds(own["phases"]["training_seconds"]),
+    "of it evaluation": lambda own: format_seconds(own["phases"]["evaluation_seconds"]),
+    "of it checkpoints": lambda own: format_seconds(own["phases"]["checkpoint_seconds"]),
+    "share of the peak": lambda own: format_percent(own["mfu"]),
+    "cost": lambda own: "no price" if own["cost"] is None else f"${own['cost']:,.2f}",
+}
+"""Rows of the table of profiles, each with how a forecast shows it."""
