@@ -9,12 +9,13 @@ from typing import Any
 
 from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError
+from forerun.forecasting.collectives import count_collectives
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.sizes import largest_that_fits
 from forerun.forecasting.traces import step_trace
 from forerun.memory.card import replay_on_card
 from forerun.memory.explain import by_module, live_at_peak, op_at_peak
-from forerun.memory.explanation import Explanation, Lever
+from forerun.memory.explanation import Exchange, Explanation, Lever
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
@@ -28,6 +29,7 @@ def explain_memory(request: ForecastRequest, on_progress: Callable[[str], None] 
     """What is alive at the peak of the longest step, and the levers, each given to `on_progress` before it is tried."""
     trace, replay = _replay(request, keep_lines=True)
     live, op = live_at_peak(trace, replay), op_at_peak(trace, replay)
+    warm = trace.part(trace.warm_from, len(trace.events))
     return Explanation(
         phase=op.phase.value if op else "",
         module=op.module if op else "",
@@ -36,6 +38,7 @@ def explain_memory(request: ForecastRequest, on_progress: Callable[[str], None] 
         modules=dict(list(by_module(live).items())[:MODULES]),
         largest_micro_batch_size=_largest(request, on_progress),
         levers=sorted(_levers(request, replay.peak_allocated_bytes, on_progress), key=lambda lever: -lever.saves_bytes),
+        exchanges=[Exchange(**row.model_dump()) for row in count_collectives(warm)],
     )
 
 

@@ -61,3 +61,17 @@ def test_a_lever_keeps_the_global_batch():
     settings = settings_from({**BASE, "batch": {"micro_batch_size": 6, "gradient_accumulation_steps": 3}})
     halved = next(change for _, change, _ in candidate_changes(settings) if change[0].startswith("batch"))
     assert settings_from(settings.model_dump(), halved).global_batch_size == settings.global_batch_size
+
+
+def test_exchanges_of_a_rank_are_listed(explanation):
+    """Two blocks with split sequences: keys and values are gathered forward and backward, their gradients go round."""
+    assert explanation.exchanges == []
+    split = {**BASE, "adapter": {}, "parallel": {"shard": 2, "context": 2}, "batch": {"sequence_length": 128}}
+    rows = explain_settings(settings_from(split), device("a100-40gb")).exchanges
+    assert rows == sorted(rows, key=lambda row: -row.bytes * row.count)
+    pieces = [row for row in rows if row.ranks == 2]
+    assert {(row.name, row.phase, row.count) for row in pieces} == {
+        ("all_gather_into_tensor", "forward", 2), ("all_gather_into_tensor", "backward", 2),
+        ("all_to_all_single", "backward", 4),
+    }  # fmt: skip
+    assert {row.ranks for row in rows if "reduce_scatter" in row.name} == {4}

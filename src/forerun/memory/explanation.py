@@ -27,6 +27,21 @@ class Lever(Record):
     """Whether it changes what is trained, not only how."""
 
 
+class Exchange(Record):
+    """Equal collectives of one rank."""
+
+    name: str
+    """Such as `allreduce_` of c10d, or `all_to_all_single` of experts over ranks."""
+    phase: str
+    ranks: int
+    machines: int
+    """Machines that the ranks are in."""
+    bytes: int
+    """Of the larger side of one: its input or its output."""
+    count: int
+    """In the micro-batches that are traced: at most the first and one that stands for the others."""
+
+
 class Explanation(Record):
     """Tensors alive at the peak, and the settings that would lower it."""
 
@@ -40,3 +55,5 @@ class Explanation(Record):
     largest_micro_batch_size: int | None = None
     """Largest micro-batch that fits the card at the longest length, 0 when none does; null on the host."""
     levers: list[Lever]
+    exchanges: list[Exchange] = []
+    """What this rank exchanges with others, most bytes first; empty in one process."""

@@ -7,7 +7,7 @@ from rich.text import Text
 from forerun.memory.explanation import Explanation
 from forerun.units import format_bytes
 
-PATH_WIDTH = 34
+PATH_WIDTH, MOST_EXCHANGES = 34, 10
 
 
 def explanation_tables(explanation: Explanation, device: str) -> RenderableType:
@@ -15,7 +15,7 @@ def explanation_tables(explanation: Explanation, device: str) -> RenderableType:
     place = " · ".join(part for part in (explanation.phase, explanation.module, explanation.operator) if part)
     return Group(
         Text(f"\nPeak on {device}: {place}", style="bold"), _tensors(explanation), _modules(explanation),
-        _levers(explanation), *_largest(explanation),
+        *_exchanges(explanation), _levers(explanation), *_largest(explanation),
     )  # fmt: skip
 
 
@@ -42,6 +42,16 @@ def _modules(explanation: Explanation) -> Table:
         listed = ", ".join(f"{kind.replace('_', ' ')} {format_bytes(size)}" for kind, size in ordered)
         table.add_row(_tail(name), format_bytes(sum(parts.values())), listed)
     return table
+
+
+def _exchanges(explanation: Explanation) -> list[Table]:
+    if not explanation.exchanges:
+        return []
+    table = Table("bytes", "times", "what", "phase", "ranks", "machines", title="Exchanges", title_justify="left")
+    for row in explanation.exchanges[:MOST_EXCHANGES]:
+        numbers = format_bytes(row.bytes), f"{row.count:,}"
+        table.add_row(*numbers, row.name.strip("_"), row.phase, f"{row.ranks:,}", f"{row.machines:,}")
+    return [table]
 
 
 def _tail(path: str) -> str:

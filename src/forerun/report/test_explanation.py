@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from forerun.memory.explanation import Explanation, Lever, LiveTensor
+from forerun.memory.explanation import Exchange, Explanation, Lever, LiveTensor
 from forerun.report.explanation import explanation_tables
 
 TENSOR = LiveTensor(
@@ -16,6 +16,7 @@ EXPLANATION = Explanation(
         Lever(change="activation_checkpointing=blocks", saves_bytes=2**30, changes_method=False),
         Lever(change="quantization=nf4-double", saves_bytes=-5, changes_method=True),
     ],
+    exchanges=[Exchange(name="_allgather_base_", phase="forward", ranks=16, machines=2, bytes=2**27, count=32)],
 )  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def test_it_says_what_where_and_what_helps():
         console.print(explanation_tables(EXPLANATION, "t4"))
     text = captured.get()
     for part in ("Peak on t4: backward · aten.mm.default", "3.00 GiB", "activation silu", "modeling_llama.py:214",
-                 "parameter 2.00 GiB", "--set activation_checkpointing=blocks", "1.00 GiB", "nothing", "other method"):  # fmt: skip
+                 "parameter 2.00 GiB", "--set activation_checkpointing=blocks", "1.00 GiB", "nothing", "other method", "128 MiB", "allgather_base"):  # fmt: skip
         assert part in text
     assert max(len(line) for line in text.splitlines()) <= 80
 
