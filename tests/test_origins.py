@@ -1,6 +1,7 @@
 """The page of the five origins is what `benchmarks.origins` makes of its parts, and its commands exist."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -8,14 +9,16 @@ sys.path.insert(0, str(ROOT))
 
 import pytest  # noqa: E402
 from benchmarks.origins.collect import GPUS, documents, kept  # noqa: E402
-from benchmarks.origins.page import PAGE, page  # noqa: E402
+from benchmarks.origins.page import pages  # noqa: E402
+from benchmarks.origins.recipe_pages import profile_key, profiles, recipe_pages  # noqa: E402
 
 from forerun.audit.shipped_claims import shipped_documents  # noqa: E402
 from forerun.runs.registry import recipe_names, target_names  # noqa: E402
 
 
 def test_the_page_is_made_of_its_parts():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m benchmarks.origins`"
+    for path, text in (pages() | recipe_pages()).items():
+        assert path.read_text(encoding="utf-8") == text, "run `python -m benchmarks.origins`"
 
 
 def test_every_document_has_claims_a_recipe_and_targets():
@@ -30,6 +33,21 @@ def test_every_forecast_has_all_six_gpus():
         assert [row["gpu"] for row in entry["content"]["rows"]] == list(GPUS), name
 
 
+def test_every_recipe_page_has_its_recorded_run_and_every_profile_its_forecast():
+    for path, text in recipe_pages().items():
+        assert "<!-- figures: run, by" in text, path
+    assert {profile_key(each) for each in profiles()} == set(kept()["profiles"])
+    assert {each["target"] for each in profiles()} <= set(target_names())
+
+
+def test_every_line_and_every_system_was_run():
+    lines = tomllib.loads((ROOT / "benchmarks/origins/lines.toml").read_text(encoding="utf-8"))["line"]
+    assert {(line["document"], line["line"], line["command"]) for line in lines} == {
+        tuple(entry["content"][key] for key in ("document", "line", "command")) for entry in kept()["lines"].values()
+    }
+    assert {document["title"] for document in documents()} == set(kept()["transcripts"])
+
+
 @pytest.mark.slow
 def test_audits_are_those_of_today():
     """The verdicts on the page, made again."""
@@ -37,6 +55,6 @@ def test_audits_are_those_of_today():
 
     before = {name: entry["content"] for name, entry in kept()["audits"].items()}
     made = {}
-    collect.make_audits(lambda what: None, lambda part, name, content: made.update({name: content}))
+    collect.make_audits(lambda what: None, enter=lambda part, name, content: made.update({name: content}))
     verdicts = [{n: [c["verdict"] for c in e["claims"]] for n, e in each.items()} for each in (before, made)]
     assert verdicts[0] == verdicts[1], "run `python -m benchmarks.origins audits`"
