@@ -6,6 +6,7 @@ from pathlib import Path
 import typer
 import yaml
 
+from benchmarks.readme_picture import figures_of, readme_forecast
 from forerun.cli.main import app
 from forerun.hardware.catalogue import devices
 from forerun.models.catalogue import architectures
@@ -46,3 +47,12 @@ def test_its_counts_are_those_of_the_catalogues():
     assert f"lists {len(devices())} GPUs" in README
     full_size = [row for row in architectures() if not row.name.startswith("tiny-")]
     assert f"{len(full_size)} architectures" in README
+
+
+def test_its_picture_shows_what_its_settings_are_forecast_as():
+    """`python -m benchmarks.readme_picture` writes both."""
+    figures = figures_of(readme_forecast())
+    assert f"fits, {figures}](docs/forecast.svg)" in README
+    picture = (ROOT / "docs" / "forecast.svg").read_text()
+    step = figures.split(", ")[1].removesuffix(" a step").replace(" ", "&#160;")
+    assert step in picture
