@@ -27,7 +27,7 @@ class Lever(Record):
     """Whether it changes what is trained, not only how."""
 
 
-class Exchange(Record):
+class RankExchange(Record):
     """Equal collectives of one rank."""
 
     name: str
@@ -55,5 +55,5 @@ class Explanation(Record):
     largest_micro_batch_size: int | None = None
     """Largest micro-batch that fits the card at the longest length, 0 when none does; null on the host."""
     levers: list[Lever]
-    exchanges: list[Exchange] = []
+    exchanges: list[RankExchange] = []
     """What this rank exchanges with others, most bytes first; empty in one process."""

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from forerun.memory.explanation import Exchange, Explanation, Lever, LiveTensor
+from forerun.memory.explanation import Explanation, Lever, LiveTensor, RankExchange
 from forerun.report.explanation import explanation_tables
 
 TENSOR = LiveTensor(
@@ -16,7 +16,7 @@ EXPLANATION = Explanation(
         Lever(change="activation_checkpointing=blocks", saves_bytes=2**30, changes_method=False),
         Lever(change="quantization=nf4-double", saves_bytes=-5, changes_method=True),
     ],
-    exchanges=[Exchange(name="_allgather_base_", phase="forward", ranks=16, machines=2, bytes=2**27, count=32)],
+    exchanges=[RankExchange(name="_allgather_base_", phase="forward", ranks=16, machines=2, bytes=2**27, count=32)],
 )  # fmt: skip
 
 
