@@ -33,9 +33,9 @@ TRANSCRIPTS_HEAD = """# The five origins, from `forerun recipes` to a used model
 
 What a first-time user types and sees, each system in a new folder with an empty ledger, one thread of a machine with
 two cores that others used too. Written by `python -m benchmarks.origins transcripts`; long outputs are cut in the
-middle. Exit code 4 names the criteria that a run missed. The runs of code-lora and okadfa are cut short by their `--set`
-options, so they learn little and miss some; whole runs are on the recipes' pages. Claims and forecasts: [The five
-origins](origins.md).
+middle. Exit code 4 names the criteria that a run missed. The runs of code-lora and okadfa are cut short by their
+`--set` options, so they learn little and miss some; whole runs are on the recipes' pages. Claims and forecasts: [The
+five origins](origins.md).
 """
 
 
