@@ -30,10 +30,10 @@ def readme_forecast() -> Forecast:
 
 def figures_of(forecast: Forecast) -> str:
     """The figures that the README states in words."""
-    run = forecast.run
+    step, run = forecast.step.seconds.expected, forecast.run
     return (
-        f"{format_bytes(forecast.memory.peak_allocated_bytes)} peak allocated, "
-        f"{format_seconds(forecast.step.seconds.expected)} a step, {format_seconds(run.seconds.expected)}, ${run.cost:.2f}"
+        f"{format_bytes(forecast.memory.peak_allocated_bytes)} peak allocated, {format_seconds(step)} a step, "
+        f"{format_seconds(run.seconds.expected)}, ${run.cost:.2f}"
     )
 
 

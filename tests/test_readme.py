@@ -5,8 +5,8 @@ from pathlib import Path
 
 import typer
 import yaml
-
 from benchmarks.readme_picture import figures_of, readme_forecast
+
 from forerun.cli.main import app
 from forerun.hardware.catalogue import devices
 from forerun.models.catalogue import architectures
