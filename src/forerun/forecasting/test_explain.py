@@ -63,6 +63,7 @@ def test_a_lever_keeps_the_global_batch():
     assert settings_from(settings.model_dump(), halved).global_batch_size == settings.global_batch_size
 
 
+@pytest.mark.medium
 def test_exchanges_of_a_rank_are_listed(explanation):
     """Two blocks with split sequences: keys and values are gathered forward and backward, their gradients go round."""
     assert explanation.exchanges == []

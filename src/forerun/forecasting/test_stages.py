@@ -85,6 +85,7 @@ def test_what_looks_at_one_rank_says_so():
         trace_step_by_blocks(settings(2), generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, 256))
 
 
+@pytest.mark.medium
 def test_stages_in_processes_of_this_machine():
     """As `forerun train --nproc 2` asks before it trains: each stage holds about half, and scoring is timed whole."""
     small = {
