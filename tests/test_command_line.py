@@ -89,7 +89,11 @@ def test_several_gpus_side_by_side(tmp_path):
         ("a100-40gb", {"data": {}}, ["data.examples", "max_steps"]),
         ("t4", {}, ["bf16-mixed", "t4", "fp16-mixed"]),
         ("v100-16gb", {"precision": "tf32"}, ["tf32"]),
-        ("a100-40gb", {"compile": "default", "parallel": {"kind": "fsdp", "world_size": 2}}, ["compile", "ddp"]),
+        (
+            "a100-40gb",
+            {"compile": "default", "parallel": {"kind": "fsdp", "world_size": 2}},
+            ["compile_unit", "blocks"],
+        ),
         ("a100-40gb", {"optimizer": {"name": "lion", "implementation": "fused"}}, ["lion", "auto"]),
         (
             "a100-40gb",
