@@ -3,28 +3,14 @@
 import math
 from collections import Counter
 
-from forerun.records import Record
+from forerun.memory.explanation import RankExchange
 from forerun.trace import AWAITED, BETWEEN_RANKS, GROUP_SIZE, MACHINES, OP, Call, Phase, Trace
 
 LITTLE = 0.1
 """Share of the gradients' bytes below which a reduction in the forward pass is a statistic."""
 
 
-class CollectiveCount(Record):
-    """Equal collectives of one step."""
-
-    name: str
-    """Such as `allreduce_` of c10d, or `all_gather_into_tensor` of tensor parallelism."""
-    phase: str
-    ranks: int
-    machines: int
-    """Machines that the ranks are in."""
-    bytes: int
-    """Of the larger side of one: its input or its output."""
-    count: int
-
-
-def count_collectives(step: Trace) -> list[CollectiveCount]:
+def count_collectives(step: Trace) -> list[RankExchange]:
     """Collectives of a step, those that move most first."""
     counts: Counter[tuple[str, str, int, int, int]] = Counter()
     for phase, call in collectives_of(step):
@@ -34,7 +20,7 @@ def count_collectives(step: Trace) -> list[CollectiveCount]:
         counts[name, phase.value, group.get(GROUP_SIZE, 1), group.get(MACHINES, 1), size] += 1
     rows = sorted(counts.items(), key=lambda row: -row[0][-1] * row[1])
     return [
-        CollectiveCount(name=name, phase=phase, ranks=ranks, machines=machines, bytes=size, count=count)
+        RankExchange(name=name, phase=phase, ranks=ranks, machines=machines, bytes=size, count=count)
         for (name, phase, ranks, machines, size), count in rows
     ]
 

@@ -15,7 +15,7 @@ from forerun.forecasting.sizes import largest_that_fits
 from forerun.forecasting.traces import step_trace
 from forerun.memory.card import replay_on_card
 from forerun.memory.explain import by_module, live_at_peak, op_at_peak
-from forerun.memory.explanation import Explanation, Lever, RankExchange
+from forerun.memory.explanation import Explanation, Lever
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
@@ -38,7 +38,7 @@ def explain_memory(request: ForecastRequest, on_progress: Callable[[str], None] 
         modules=dict(list(by_module(live).items())[:MODULES]),
         largest_micro_batch_size=_largest(request, on_progress),
         levers=sorted(_levers(request, replay.peak_allocated_bytes, on_progress), key=lambda lever: -lever.saves_bytes),
-        exchanges=[RankExchange(**row.model_dump()) for row in count_collectives(warm)],
+        exchanges=count_collectives(warm),
     )
 
 

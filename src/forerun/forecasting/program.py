@@ -18,7 +18,7 @@ from forerun.clock.timeline import StepTime, replay_clock
 from forerun.errors import MissingPeak
 from forerun.experience import DeviceCalibration
 from forerun.forecasting.card_warnings import card_warnings
-from forerun.forecasting.collectives import CollectiveCount, count_collectives, data_parallel_ranks
+from forerun.forecasting.collectives import count_collectives, data_parallel_ranks
 from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
@@ -39,6 +39,7 @@ from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
+from forerun.memory.explanation import RankExchange
 from forerun.memory.overhead import outside_bytes
 from forerun.memory.replay import category
 from forerun.records import (
@@ -111,7 +112,7 @@ class ProgramForecast(Forecast):
     script: ScriptReport
     assumed: list[AssumedValue] = []
     findings: list[ProgramFinding] = []
-    collectives: list[CollectiveCount] = []
+    collectives: list[RankExchange] = []
     """What this rank exchanges with others in the last step."""
     rank: int = 0
     """The rank that was run."""

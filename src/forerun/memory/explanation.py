@@ -28,10 +28,10 @@ class Lever(Record):
 
 
 class RankExchange(Record):
-    """Equal collectives of one rank."""
+    """Equal collectives of one step of a rank."""
 
     name: str
-    """Such as `allreduce_` of c10d, or `all_to_all_single` of experts over ranks."""
+    """Such as `allreduce_` of c10d, or `all_gather_into_tensor` of tensor parallelism."""
     phase: str
     ranks: int
     machines: int
@@ -39,7 +39,7 @@ class RankExchange(Record):
     bytes: int
     """Of the larger side of one: its input or its output."""
     count: int
-    """In the micro-batches that are traced: at most the first and one that stands for the others."""
+    """Of settings in the micro-batches that are traced: at most the first and one that stands for the others."""
 
 
 class Explanation(Record):
