@@ -306,3 +306,21 @@ def test_while_loops_with_a_counter_have_a_length(tmp_path, loop, steps):
         assert document.script.length_known_from is None
     else:
         assert document.run.total_steps == steps
+
+
+def test_gradients_are_cleared_where_the_program_does_so_behind_its_update(tmp_path):
+    """A loop that is ended inside of its update has not cleared them; the next step must not hold them."""
+    body = """
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for epoch in range({epochs}):
+        for batch in range(40):
+            model(torch.randn(16384, 2048, device="cuda")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    once, _ = forecast(tmp_path, body.format(epochs=1).replace("for epoch in range(1):", "if True:"))
+    thrice, _ = forecast(tmp_path, body.format(epochs=3))
+    assert thrice.run.total_steps == 3 * once.run.total_steps
+    assert thrice.memory.peak_allocated_bytes == once.memory.peak_allocated_bytes
+    assert thrice.memory.peak_reserved_bytes == once.memory.peak_reserved_bytes

@@ -21,6 +21,8 @@ WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 COMPREHENSION_FRAMES = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 """Frames of their own whose loops stand in the function around them (before Python 3.12 all of them)."""
+DOORS = ("/forerun/virtual/cuda/run.py", "/forerun/forecasting/", "/forerun/hf/")
+"""Where a program is started from here: loops above ask for several forecasts, and are not its own."""
 SEARCHES = {"optuna", "hyperopt", "skopt", "nevergrad", "flaml", "ray", "wandb", "sklearn"}
 """Libraries that call what trains as often as they think right."""
 READABLE = (
@@ -162,7 +164,7 @@ class _Turns:
 def _loops_above(frame: Any, turns: Mapping[str, int], counters: LoopCounters) -> Iterator[_Turns]:
     """The loops of the program's own code around the line that is running, innermost first, and of a search."""
     is_comprehended = False
-    while frame is not None:
+    while frame is not None and not any(door in frame.f_code.co_filename for door in DOORS):
         path, name = frame.f_code.co_filename, path_name(frame.f_code.co_filename)
         is_own = not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE)
         if is_own and frame.f_code.co_name in COMPREHENSION_FRAMES:

@@ -4,8 +4,11 @@ A rest begins where the innermost loop was ended (`script_loops.py`) and ends wi
 program. A long one is cut, and counts as the share of its batches that were seen.
 """
 
+import gc
 import time
 from dataclasses import dataclass, field
+
+import torch
 
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
@@ -67,3 +70,9 @@ class RestWatch:
             share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
         (begin, before), self.is_open = self._begin, False
         self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))
+
+
+def finish_scalers() -> None:
+    """Let loss scalers begin a step anew: the loop was ended inside of their `step`, and they were not updated."""
+    for scaler in [each for each in gc.get_objects() if issubclass(type(each), torch.amp.GradScaler)]:
+        scaler._per_optimizer_states.clear()  # as its `update` does (torch/amp/grad_scaler.py, 2.13)

@@ -23,7 +23,7 @@ from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import ProgramLength, find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
-from forerun.virtual.cuda.loop_rests import RestWatch
+from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
 from forerun.virtual.cuda.names import is_virtual
 from forerun.virtual.cuda.records import StepSpan, TrainingLoop
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
@@ -97,6 +97,8 @@ class StepWatcher:
     _backward_depth: int = 0
     _are_gradients_cleared: bool = False
     """By the program, since the last backward pass."""
+    _keeps_gradients: bool = True
+    """Whether there were any when the last step began its first forward pass."""
 
     def __enter__(self) -> "StepWatcher":
         self._follow()
@@ -149,10 +151,16 @@ class StepWatcher:
         """Whether the loop at a line is ended here, now that its steps repeat, and the program goes on behind it."""
         if self.most_steps is not None or not self.spans or self.awaits_loop:
             return False
-        begins = self.between.begin(line, len(self.recorder.trace.events), self.saved_bytes())
-        if begins:
-            _finish_scalers()
-        return begins
+        if not self.between.begin(line, len(self.recorder.trace.events), self.saved_bytes()):
+            return False
+        finish_scalers()
+        self._finish_gradients()
+        return True
+
+    def _finish_gradients(self) -> None:
+        """Clear gradients where the program does so after each update, as its loop was ended before that."""
+        for parameter in () if self._keeps_gradients else self.parameters.values():
+            parameter.grad = None
 
     def _end_rest(self, *, has_step: bool) -> None:
         events, fetched = len(self.recorder.trace.events), self.loaders.fetched
@@ -175,11 +183,12 @@ class StepWatcher:
         """Counts samples and tokens of the outermost calls that train: the first dimensions of what they are given."""
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN:
-                raise ProgramStopped
-            if self._depth == 0 and self.between.is_too_long:
+            is_late = self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN
+            if is_late or (self._depth == 0 and self.between.is_too_long):
                 raise ProgramStopped
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
+                if not self._calls:
+                    self._keeps_gradients = any(each.grad is not None for each in self.parameters.values())
                 self._count(
                     id(module), [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
                 )
@@ -216,8 +225,7 @@ class StepWatcher:
         return backward
 
     def _begins_gradients(self) -> bool:
-        """Whether a backward pass that begins adds to no gradient of an earlier one: a second look, as SAM takes, or
-        the loss of another network."""
+        """Whether a backward pass that begins adds to no earlier gradient: SAM's second look, or another network's."""
         is_cleared, self._are_gradients_cleared = self._are_gradients_cleared, False
         parameters = self.parameters.values()
         return is_cleared or (bool(parameters) and all(parameter.grad is None for parameter in parameters))
@@ -390,9 +398,3 @@ class StepWatcher:
             return not is_growing or len(self.spans) >= STEPS_OF_GROWTH
         passes = sum(len(span.backward_lines) for span in self.spans)
         return len(self.spans) >= MOST_STEPS or (len(last) > ALIKE and passes >= MOST_MICRO_BATCHES)
-
-
-def _finish_scalers() -> None:
-    """Let loss scalers begin a step anew: the loop was ended inside of their `step`, and they were not updated."""
-    for scaler in [each for each in gc.get_objects() if issubclass(type(each), torch.amp.GradScaler)]:
-        scaler._per_optimizer_states.clear()  # as its `update` does (torch/amp/grad_scaler.py, 2.13)
