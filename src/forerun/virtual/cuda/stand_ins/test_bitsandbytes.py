@@ -102,6 +102,7 @@ def test_weights_in_16_bits_are_quantised_in_each_forward_pass():
 def test_optimizer_state_is_that_of_the_settings(name, paged):
     import bitsandbytes as bnb
 
+    bnb.optim.GlobalOptimManager.get_instance().initialize()  # a Trainer before leaves its embeddings' 32 bits there
     with forerun.virtual_cuda("a100-80gb") as gpu:
         parameters = [torch.nn.Parameter(torch.zeros(shape, device="cuda")) for shape in ((512, 512), (16, 16))]
         for each in parameters:
