@@ -7,6 +7,7 @@ issue the same operators in the same order. A script may train more than once (`
 loops has steps of its own.
 """
 
+import functools
 import gc
 import time
 import weakref
@@ -182,6 +183,7 @@ class StepWatcher:
     def _counting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Counts samples and tokens of the outermost calls that train: the first dimensions of what they are given."""
 
+        @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             is_late = self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN
             if is_late or (self._depth == 0 and self.between.is_too_long):
@@ -204,6 +206,7 @@ class StepWatcher:
         return call
 
     def _noting_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
             if self._backward_depth == 0:  # reentrant checkpointing makes backward passes within one
                 if self._end_hand_step():
@@ -231,6 +234,7 @@ class StepWatcher:
         return is_cleared or (bool(parameters) and all(parameter.grad is None for parameter in parameters))
 
     def _noting_clearing(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
             original(owner, *args, **kwargs)
             self._are_gradients_cleared = True
@@ -238,6 +242,7 @@ class StepWatcher:
         return zero_grad
 
     def _noting_age(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
         def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self._made_after[optimizer] = len(self.spans)
