@@ -9,6 +9,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forerun.trace import Category, Phase
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
 
@@ -38,8 +39,6 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
         recorder.own((value for value in state if isinstance(value, torch.Tensor)), Category.OPTIMIZER_STATE)
 
     hooks = [register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)]
-    for name, original in originals.items():
-        setattr(torch.autograd, name, labelled(original))
     # a pipeline's schedule calls it by itself, after the last backward pass
     # (torch/distributed/pipelining/stage.py, 2.13)
     reduce_gradients = FSDPParamGroup.post_backward
@@ -53,12 +52,10 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
             recorder.raise_postponed()
         return result
 
-    FSDPParamGroup.post_backward = reduce  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        FSDPParamGroup.post_backward = reduce_gradients  # type: ignore[method-assign]
-        for name, original in originals.items():
-            setattr(torch.autograd, name, original)
+    with contextlib.ExitStack() as stack:
         for hook in hooks:
-            hook.remove()
+            stack.callback(hook.remove)
+        for name, original in originals.items():
+            stack.enter_context(replaced(torch.autograd, name, labelled(original)))
+        stack.enter_context(replaced(FSDPParamGroup, "post_backward", reduce))
+        yield

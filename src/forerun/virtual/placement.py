@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from forerun.step.parallel import local
+from forerun.virtual.lazy_layers import keep_for_later, sizing_lazy_layers
+from forerun.virtual.put_back import replaced
 
 Module = TypeVar("Module", bound=nn.Module)
 _SUCCESSOR = "_forerun_successor"
@@ -87,13 +89,12 @@ def moving_fake_modules() -> Iterator[None]:
                 moved.clear()
         return self
 
-    nn.Module._apply = apply  # type: ignore[method-assign]
-    torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
-    try:
+    with (
+        replaced(nn.Module, "_apply", apply),
+        replaced(torch.optim.Optimizer, "__init__", init),
+        sizing_lazy_layers(),
+    ):
         yield
-    finally:
-        nn.Module._apply = apply_in_place  # type: ignore[method-assign]
-        torch.optim.Optimizer.__init__ = make_optimizer  # type: ignore[method-assign]
 
 
 def _replace_parameters(optimizer: torch.optim.Optimizer, moved: dict[int, tuple[Tensor, Tensor]]) -> None:
@@ -107,6 +108,8 @@ def _replace_parameters(optimizer: torch.optim.Optimizer, moved: dict[int, tuple
 def _moved(old: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """What `function` makes of a parameter or buffer; of one that was replaced before, of its successor."""
     old = getattr(old, _SUCCESSOR, old)
+    if keep_for_later(old, function):
+        return old
     with torch.no_grad():
         new = function(old)
         gradient = None if old.grad is None else function(old.grad)

@@ -14,6 +14,7 @@ from forerun.errors import NotSupported
 from forerun.trace import Category
 from forerun.units import MIB
 from forerun.virtual.backend import VirtualBackend, current_stream
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.registration import register
 
@@ -120,11 +121,8 @@ def without_shape_questions(recorder: Recorder) -> Iterator[None]:
         with recorder.muted():
             return original(*args, **kwargs)
 
-    setattr(ShardingPropagator, name, ask)
-    try:
+    with replaced(ShardingPropagator, name, ask):
         yield
-    finally:
-        setattr(ShardingPropagator, name, original)
 
 
 @contextlib.contextmanager
@@ -140,11 +138,8 @@ def steady_buckets() -> Iterator[None]:
     def assign(tensors: Any, limits: Any, *others: Any) -> Any:
         return original(tensors, [FIRST_BUCKET_BYTES, BUCKET_BYTES], *others)
 
-    setattr(dist, name, assign)
-    try:
+    with replaced(dist, name, assign):
         yield
-    finally:
-        setattr(dist, name, original)
 
 
 @contextlib.contextmanager

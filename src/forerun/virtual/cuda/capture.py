@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.dispatch import CudaDispatch
 from forerun.virtual.cuda.names import VIRTUAL, CudaNames, below_dispatcher, this_card
-from forerun.virtual.cuda.put_back import replaced
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
 CONSTANT = (

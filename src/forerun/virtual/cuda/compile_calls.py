@@ -20,10 +20,10 @@ from forerun.virtual.backend import DEVICE
 from forerun.virtual.compiled import AT_RANDOM_STATE, CompiledGraph, compiling_afresh, virtual_backend
 from forerun.virtual.cuda.capture import Imported, keep_guards, modes_of_program, modules_as_imported
 from forerun.virtual.cuda.names import below_dispatcher
-from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.cuda.shadow import is_assumed
 from forerun.virtual.cuda.unknown import assume_numbers
 from forerun.virtual.fusion import resolve
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
 COMPILERS, RUNS_OPERATORS = {"inductor"}, {"eager", "eager_noexcept", "aot_eager"}

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import scatter_gather
 
 from forerun.units import format_bytes
-from forerun.virtual.cuda.put_back import replaced
+from forerun.virtual.put_back import replaced
 
 
 @contextlib.contextmanager

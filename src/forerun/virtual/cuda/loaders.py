@@ -13,6 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forerun.hardware.processor_time import thread_waiting_seconds
 from forerun.virtual.cuda.lines import program_line
+from forerun.virtual.put_back import replaced
 
 ALONE = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None,
          "pin_memory": False, "timeout": 0}  # fmt: skip
@@ -100,10 +101,9 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
             watch.fetched.append(watched)
         return batch
 
-    DataLoader.__init__ = make  # type: ignore[method-assign]
-    _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__ = begin, fetch  # type: ignore[method-assign]
-    try:
+    with (
+        replaced(DataLoader, "__init__", make),
+        replaced(_BaseDataLoaderIter, "__init__", begin),
+        replaced(_BaseDataLoaderIter, "__next__", fetch),
+    ):
         yield
-    finally:
-        DataLoader.__init__ = init_loader  # type: ignore[method-assign]
-        _BaseDataLoaderIter.__init__, _BaseDataLoaderIter.__next__ = init_iterator, next_batch  # type: ignore[method-assign]

@@ -31,13 +31,16 @@ def naming_modules(recorder: Recorder) -> Iterator[None]:
         for path, part in module.named_modules():
             named[id(part)] = weakref.ref(part)
             recorder.module_names[id(part)] = f"{root}.{path}" if path else root
+        if any(is_lazy(each) for each in module.parameters()):
+            del named[id(module)]  # its next call finds the weights that have got their sizes
         parameters: dict[str, torch.Tensor] = {
             f"{root}.{path}": _inside(each) for path, each in module.named_parameters() if not is_lazy(each)
         }
         recorder.name(parameters)
         recorder.own(parameters.values(), Category.PARAMETER)
         # Megatron-Core's DistributedDataParallel has a list of its own under the name `buffers`
-        recorder.own(map(_inside, nn.Module.buffers(module)), Category.OTHER)
+        buffers = (_inside(each) for each in nn.Module.buffers(module) if not is_lazy(each))
+        recorder.own(buffers, Category.OTHER)
         recorder.follow(parameters.values())
 
     handle = torch_modules.register_module_forward_pre_hook(name)

@@ -29,13 +29,13 @@ from forerun.virtual.cuda.files import TRACKERS_OFF, hub_caches, writing_to
 from forerun.virtual.cuda.later_loops import compiled, names_for
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.peers import Peers
-from forerun.virtual.cuda.put_back import put_back_everywhere
 from forerun.virtual.cuda.script_loops import ScriptLoops
 from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
 from forerun.virtual.cuda.unknown import Assumption
 from forerun.virtual.phases import recognising_phases
+from forerun.virtual.put_back import put_back_everywhere
 
 RSS_UNIT = 1024
 """Bytes of a unit of `ru_maxrss` on Linux (getrusage(2))."""

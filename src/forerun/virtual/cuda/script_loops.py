@@ -29,7 +29,7 @@ from forerun.virtual.cuda.later_loops import (
 )
 from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, name_of, path_name
 from forerun.virtual.cuda.lines import LIBRARIES
-from forerun.virtual.cuda.put_back import replaced
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import INSIDE
 
 GOES_ON_BEHIND, COUNTED, COUNTED_SPLITS = "__forerun_goes_on_behind__", "__forerun_counted__", "__forerun_splits__"

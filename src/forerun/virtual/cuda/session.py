@@ -30,7 +30,6 @@ from forerun.virtual.cuda.loaders import LoaderWatch, making_batches_here
 from forerun.virtual.cuda.module_names import naming_modules
 from forerun.virtual.cuda.names import CudaNames, answering_cuda, comparing_devices_by_name, naming_in_backward
 from forerun.virtual.cuda.peers import Peers
-from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.cuda.spawned import running_spawned_ranks
 from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
 from forerun.virtual.cuda.stand_ins.kernels import standing_in
@@ -48,6 +47,7 @@ from forerun.virtual.process_group import (
     steady_buckets,
     without_shape_questions,
 )
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.registration import register
 
@@ -209,8 +209,5 @@ def _recording_reductions(recorder: Recorder) -> Iterator[None]:
         original(model, *args, **kwargs)
         record_reductions(model, recorder)
 
-    DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
-    try:
+    with replaced(DistributedDataParallel, "__init__", init):
         yield
-    finally:
-        DistributedDataParallel.__init__ = original  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from typing import Any
 import torch.multiprocessing  # noqa: F401 (loads the module that is asked for by name below)
 
 from forerun.errors import InvalidSettings
-from forerun.virtual.cuda.put_back import replaced_everywhere
+from forerun.virtual.put_back import replaced_everywhere
 
 
 class SpawnedRanks:

@@ -7,7 +7,7 @@ issue the same operators in the same order. A script may train more than once (`
 loops has steps of its own.
 """
 
-import functools
+import contextlib
 import gc
 import time
 import weakref
@@ -29,6 +29,7 @@ from forerun.virtual.cuda.names import is_virtual
 from forerun.virtual.cuda.records import StepSpan, TrainingLoop
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
 ALIKE = 2
@@ -98,21 +99,23 @@ class StepWatcher:
     _backward_depth: int = 0
     _are_gradients_cleared: bool = False
     """By the program, since the last backward pass."""
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _keeps_gradients: bool = True
     """Whether there were any when the last step began its first forward pass."""
 
     def __enter__(self) -> "StepWatcher":
         self._follow()
-        self._call = torch.nn.Module.__call__
-        torch.nn.Module.__call__ = self._counting(self._call)  # type: ignore[method-assign]
-        self._backward = torch.autograd.backward
-        torch.autograd.backward = self._noting_line(self._backward)
-        self._clear = [(owner, owner.zero_grad) for owner in (torch.optim.Optimizer, torch.nn.Module)]
-        for owner, zero_grad in self._clear:
-            owner.zero_grad = self._noting_clearing(zero_grad)  # type: ignore[method-assign]
-        self._make_optimizer = torch.optim.Optimizer.__init__
-        torch.optim.Optimizer.__init__ = self._noting_age(self._make_optimizer)  # type: ignore[method-assign]
-        self._hooks = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
+        optimizer, module = torch.optim.Optimizer, torch.nn.Module
+        for owner, name, watching in (
+            (module, "__call__", self._counting),
+            (torch.autograd, "backward", self._noting_line),
+            (optimizer, "zero_grad", self._noting_clearing),
+            (module, "zero_grad", self._noting_clearing),
+            (optimizer, "__init__", self._noting_age),
+        ):
+            self._stack.enter_context(replaced(owner, name, watching(getattr(owner, name))))
+        for hook in (register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)):
+            self._stack.callback(hook.remove)
         return self
 
     def _follow(self) -> None:
@@ -172,18 +175,11 @@ class StepWatcher:
         self._end_rest(has_step=False)
         self._end_last_loop()
         self.recorder.on_write = None
-        torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
-        torch.autograd.backward = self._backward
-        torch.optim.Optimizer.__init__ = self._make_optimizer  # type: ignore[method-assign]
-        for owner, zero_grad in self._clear:
-            owner.zero_grad = zero_grad  # type: ignore[method-assign]
-        for hook in self._hooks:
-            hook.remove()
+        self._stack.close()
 
     def _counting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Counts samples and tokens of the outermost calls that train: the first dimensions of what they are given."""
 
-        @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             is_late = self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN
             if is_late or (self._depth == 0 and self.between.is_too_long):
@@ -206,7 +202,6 @@ class StepWatcher:
         return call
 
     def _noting_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
             if self._backward_depth == 0:  # reentrant checkpointing makes backward passes within one
                 if self._end_hand_step():
@@ -234,7 +229,6 @@ class StepWatcher:
         return is_cleared or (bool(parameters) and all(parameter.grad is None for parameter in parameters))
 
     def _noting_clearing(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
             original(owner, *args, **kwargs)
             self._are_gradients_cleared = True
@@ -242,7 +236,6 @@ class StepWatcher:
         return zero_grad
 
     def _noting_age(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
         def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self._made_after[optimizer] = len(self.spans)

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
-from forerun.virtual.cuda.put_back import replaced
 from forerun.virtual.cuda.shadow import tensors_in
+from forerun.virtual.put_back import replaced
 
 _BARE = (Tensor, torch.nn.Parameter, FakeTensor)
 _AS_SUBCLASS: Any = Tensor.as_subclass

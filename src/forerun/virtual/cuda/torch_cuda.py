@@ -23,7 +23,7 @@ from forerun.virtual.cuda.driver_answers import Note, library_answers, markers, 
 from forerun.virtual.cuda.generators import CudaGenerator
 from forerun.virtual.cuda.names import this_card, to_virtual
 from forerun.virtual.cuda.old_types import old_types
-from forerun.virtual.cuda.put_back import replaced
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Card, Recorder
 
 MILLI = 1e-3

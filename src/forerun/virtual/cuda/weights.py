@@ -21,9 +21,9 @@ import torch
 
 from forerun.errors import UnknownModel
 from forerun.models.catalogue import architecture, hub_is_reachable
-from forerun.virtual.cuda.put_back import replaced_everywhere, swap_everywhere
 from forerun.virtual.cuda.tensor_files import HeaderFile, load_tensors, tensor_file
 from forerun.virtual.cuda.unknown import Assumptions
+from forerun.virtual.put_back import replaced, replaced_everywhere, swap_everywhere
 
 WEIGHT_FILES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
 
@@ -60,8 +60,7 @@ def without_reading_weights(folder: Path, assumptions: Assumptions) -> Iterator[
         ]
         stack.enter_context(replaced_everywhere(replacements))
         _ORIGINALS["load_state_dict"] = torch.nn.Module.load_state_dict
-        torch.nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
-        stack.callback(setattr, torch.nn.Module, "load_state_dict", _ORIGINALS["load_state_dict"])
+        stack.enter_context(replaced(torch.nn.Module, "load_state_dict", load_state_dict))
         stack.callback(hub.go_online)
         stack.enter_context(_after_import("transformers.utils.hub", hub.answer_downloads))
         stack.enter_context(_after_import("transformers.modeling_utils", hub.watch_loading))

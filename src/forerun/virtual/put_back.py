@@ -6,19 +6,31 @@ and the next real run in the process would save empty files.
 """
 
 import contextlib
+import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 _MISSING = object()
 _ORIGINALS: dict[int, tuple[Any, Any]] = {}
 """The replacement, which must live as long as its id is a key, and the original."""
+_open_sessions: list[set[str]] = []
+"""Names of the modules that were there when each began."""
 
 
 @contextlib.contextmanager
 def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of a module or class is another one; it may have been missing."""
+    """An attribute of a module or class is another one; it may have been missing. A function keeps its signature.
+
+    Programs ask for it: accelerate reads whether an optimizer's `zero_grad` has `set_to_none`.
+    """
     before = target.__dict__.get(name, _MISSING)
+    if isinstance(value, FunctionType) and isinstance(before, FunctionType):
+        if id(value) in _ORIGINALS:  # one function stands for several
+            code, names, defaults = value.__code__, value.__globals__, value.__defaults__
+            value = FunctionType(code, names, value.__name__, defaults, value.__closure__)
+        value.__signature__ = inspect.signature(before)  # type: ignore[attr-defined]
     if callable(value) and before is not _MISSING:
         _ORIGINALS[id(value)] = value, before
     setattr(target, name, value)
@@ -29,6 +41,8 @@ def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
             delattr(target, name)
         else:
             setattr(target, name, before)
+        if not _open_sessions:
+            _ORIGINALS.pop(id(value), None)
 
 
 @contextlib.contextmanager
@@ -47,10 +61,14 @@ def replaced_everywhere(replacements: Sequence[tuple[Any, str, Any]]) -> Iterato
 def put_back_everywhere() -> Iterator[None]:
     """Afterwards, no module that was imported meanwhile holds a replacement."""
     loaded = set(sys.modules)
+    _open_sessions.append(loaded)
     try:
         yield
     finally:
         _swap(_ORIGINALS, sys.modules.keys() - loaded)
+        _open_sessions.pop()
+        if not _open_sessions:
+            _ORIGINALS.clear()  # replacements hold recorders
 
 
 def swap_everywhere(before: Any, after: Any) -> None:
