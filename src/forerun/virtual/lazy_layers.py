@@ -41,10 +41,10 @@ def sizing_lazy_layers() -> Iterator[None]:
             layer._apply(move, recurse=False)
 
     def make(kind: type[Any], device: Any, dtype: Any, build: Callable[..., Any]) -> Any:
-        wanted = torch.empty(0, device=device, dtype=dtype).device
+        place = torch.empty(0, device=device, dtype=dtype).device
         weight = build(device="cpu", dtype=dtype)
-        if wanted.type != "cpu":
-            keep_for_later(weight, lambda sized: sized.to(wanted))
+        if place.type != "cpu":
+            keep_for_later(weight, lambda weight: weight.to(place))
         return weight
 
     def new_parameter(kind: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
