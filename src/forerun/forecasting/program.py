@@ -236,7 +236,7 @@ def forecast_run(
     if total_steps is not None:
         stated = ProgramLength(total_steps, "--total-steps")
         length = stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source)
-    rests = rest_times(trace, watcher.between.rests, length, costs, mean_seconds(steps))
+    rests = rest_times(trace, watcher.loop, length, costs, mean_seconds(steps))
     text = " ".join(command)
     return ProgramForecast(
         settings_hash=hashlib.sha256(text.encode()).hexdigest()[:16],

@@ -19,8 +19,10 @@ from forerun.trace import Trace
 from forerun.units import format_seconds
 from forerun.virtual.cuda.length import ProgramLength
 from forerun.virtual.cuda.loop_rests import LoopRest
+from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.steps import StepWatcher
+from forerun.virtual.cuda.turn_branches import BranchRun
 
 HOUR = 3600.0
 WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
@@ -29,28 +31,43 @@ LEAST_TOLD_SECONDS = 1e-3
 
 
 class LoopRestTime(Record):
-    """What the program does after each pass of one of its loops, beside the steps: evaluation, rollouts, saving."""
+    """What the program does beside its steps, after each pass of a loop or in some turns: evaluation, saving."""
 
     line: str
-    """File and line of the loop."""
+    """File and line of the loop, or of the branch that is taken in some turns."""
     seconds: float
     """Of one rest on the device and its host."""
     times: int
     """In the whole run."""
     saved_bytes: int
     """Of checkpoints that are written in one."""
+    is_branch: bool = False
+    """It is done in some turns of a loop only, as an `if` of the program decides."""
 
 
 def rest_times(
-    trace: Trace, rests: Sequence[LoopRest], length: ProgramLength | None, costs: PriorCosts, step_seconds: float
+    trace: Trace, loop: TrainingLoop, length: ProgramLength | None, costs: PriorCosts, step_seconds: float
 ) -> list[LoopRestTime]:
-    """The rests of a training loop of a known length, whose step takes `step_seconds`."""
+    """What a training loop of a known length does beside its steps, which take `step_seconds`."""
     if length is None:
         return []
+
+    def seconds_of(part: LoopRest | BranchRun) -> float:
+        return replay_clock(trace.part(part.begin, part.end), costs).seconds
+
     passes = dict(length.loops)
-    rows = []
-    for rest in rests:
-        seconds = replay_clock(trace.part(rest.begin, rest.end), costs).seconds - rest.has_step * step_seconds
+    branches = _branches_of(loop)
+    rows = [
+        LoopRestTime(
+            line=each.line, seconds=seconds_of(each) / each.seen_share, times=times, saved_bytes=each.saved_bytes,
+            is_branch=True,
+        )
+        for each in branches
+        if (times := loop.between.branches.times(each, length.steps, _turns(each.loop, length)))
+    ]  # fmt: skip
+    for rest in loop.between.rests:
+        inside = sum(seconds_of(each) for each in branches if rest.begin <= each.begin and each.end <= rest.end)
+        seconds = seconds_of(rest) - inside - rest.has_step * step_seconds
         times = max(1, length.steps // max(1, passes.get(rest.line, length.steps)))
         rows.append(
             LoopRestTime(
@@ -58,6 +75,26 @@ def rest_times(
             )
         )
     return rows
+
+
+def _branches_of(loop: TrainingLoop) -> list[BranchRun]:
+    """The last run of each branch that no warm step has: what those have is in the mean step."""
+    runs = {run.line: run for run in loop.between.branches.runs}
+    if not loop.spans:
+        return list(runs.values())
+    begin, end = loop.spans[loop.warm_from].begin, loop.spans[-1].end
+    in_steps = {run.line for run in loop.between.branches.runs if begin <= run.begin < end}
+    return [run for line, run in runs.items() if line not in in_steps]
+
+
+def _turns(line: str, length: ProgramLength) -> int | None:
+    """Turns of the loop at a line in the whole run; None where it is none around the steps."""
+    within = 1
+    for loop, steps in length.loops:
+        if loop == line:
+            return length.steps // max(1, within)
+        within = steps
+    return None
 
 
 def _rests_seconds(rests: Sequence[LoopRestTime]) -> float:
@@ -91,7 +128,7 @@ def earlier_loops(trace: Trace, watcher: StepWatcher, costs: PriorCosts) -> list
                 steps=len(loop.spans) if loop.length is None else loop.length.steps,
                 is_length_known=loop.length is not None,
                 step_seconds=seconds,
-                rests=rest_times(trace, loop.rests, loop.length, costs, seconds),
+                rests=rest_times(trace, loop, loop.length, costs, seconds),
             )
         )
     return rows
@@ -101,8 +138,8 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
     """What the forecast is of where a program has several loops."""
     watcher = run.watcher
     texts = [
-        f"After each pass of the loop at {rest.line} ({rest.times:,} in the run) the program takes "
-        f"{format_seconds(rest.seconds)} for evaluation and the like."
+        f"{_when(rest)} ({rest.times:,} in the run) the program takes {format_seconds(rest.seconds)} for evaluation "
+        "and the like."
         for rest in rests
         if rest.times * rest.seconds > LEAST_TOLD_SECONDS
     ]
@@ -126,6 +163,12 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
             "without it. --steps runs so many steps as they are."
         )
     return texts
+
+
+def _when(rest: LoopRestTime) -> str:
+    return (
+        f"Where the branch at {rest.line} is due" if rest.is_branch else f"After each pass of the loop at {rest.line}"
+    )
 
 
 def whole_run(
@@ -200,8 +243,8 @@ def _checkpoint_bytes(trace: Trace, breakdown: MemoryBreakdown) -> int:
 def not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
     """What of the program's time no figure has."""
     listed = ["time that the GPU waits for data"]
-    length, rests = run.watcher.program_length, run.watcher.between.rests
-    if length is None or not (length.evaluation_batches or rests):
+    length, between = run.watcher.program_length, run.watcher.between
+    if length is None or not (length.evaluation_batches or between.rests or between.branches.runs):
         listed.append("evaluation and generation between steps")
     if not costs.knows_ranks:
         listed.append("time of communication between ranks: the links of such a GPU are not known")

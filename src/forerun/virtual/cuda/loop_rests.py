@@ -6,13 +6,18 @@ program. A long one is cut, and counts as the share of its batches that were see
 
 import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
+from forerun.virtual.cuda.turn_branches import IS_OVER, REMAINDER, TAKES, Moment, TurnBranches
 
+EXTRA_TURN = ""
+"""In place of a loop's line: the loop goes on."""
 MOST_SECONDS = 10.0
 """Of the processor that one rest may take here; evaluation over many rows is cut then."""
 
@@ -40,6 +45,8 @@ class RestWatch:
     rests: list[LoopRest] = field(default_factory=list)
     is_open: bool = False
     """A loop was ended, and the next step has not come."""
+    branches: TurnBranches = field(default_factory=TurnBranches)
+    """What is done in some turns of the loops only."""
     counters: LoopCounters = field(default_factory=LoopCounters)
     """Of the loops around the steps."""
     _ended: set[str] = field(default_factory=set)
@@ -47,8 +54,14 @@ class RestWatch:
     _begin: tuple[int, int] = (0, 0)
     _began: float = 0.0
 
+    def turns_again(self, event: int) -> bool:
+        """Whether the innermost loop makes one more turn, which is no step, for branches that were not taken."""
+        return self.branches.waits() and self.begin(EXTRA_TURN, event, 0)
+
     def begin(self, line: str, event: int, saved_bytes: int) -> bool:
         """A loop could be ended at an event of the trace; returns whether it is: each once, and one at a time."""
+        if self.is_open and self._line == EXTRA_TURN:
+            self.is_open = False
         if self.is_open or line in self._ended:
             return False
         self._ended.add(line)
@@ -69,7 +82,21 @@ class RestWatch:
         if self.is_too_long and not has_step and fetched and fetched[-1].batches:
             share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
         (begin, before), self.is_open = self._begin, False
-        self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))
+        if self._line != EXTRA_TURN:
+            self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))
+
+
+def branch_names(watch: Callable[[], RestWatch], now: Callable[[], Moment]) -> dict[str, Any]:
+    """What decides the branches of a marked module; `watch` gives that of the loop that is running."""
+
+    def takes(is_due: Any, line: str, loop: str) -> bool:
+        return watch().branches.takes(is_due, line, loop, now(), is_extra=watch().is_open)
+
+    return {
+        REMAINDER: lambda counter, period, line: watch().branches.remainder(line, counter, period, now().steps),
+        TAKES: takes,
+        IS_OVER: lambda line: watch().branches.is_over(line, now(), is_cut=watch().is_too_long),
+    }
 
 
 def finish_scalers() -> None:

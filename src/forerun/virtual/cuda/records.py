@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from forerun.trace import OP, Trace
 from forerun.virtual.cuda.length import ProgramLength
 from forerun.virtual.cuda.loaders import WatchedLoader
-from forerun.virtual.cuda.loop_rests import LoopRest
+from forerun.virtual.cuda.loop_rests import RestWatch
 
 SAME_WORK = 1e-3
 """Relative difference of work between steps that are alike."""
@@ -32,6 +33,12 @@ class StepSpan:
         return all(abs(a - b) <= SAME_WORK * max(a, b) for a, b in zip(self.work, other.work, strict=True))
 
 
+def work_between(trace: Trace, begin: int, end: int) -> tuple[int, int]:
+    """Arithmetic (FLOP) and bytes moved by the operators from one event of a trace to another."""
+    calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[begin:end] if kind == OP]
+    return sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
+
+
 @dataclass(frozen=True)
 class TrainingLoop:
     """A training loop of a program that is over, and after which another one came."""
@@ -41,4 +48,5 @@ class TrainingLoop:
     length: ProgramLength | None
     line: str
     """File and line that stepped its optimizer last."""
-    rests: list[LoopRest] = field(default_factory=list)
+    between: RestWatch = field(default_factory=RestWatch)
+    """What the program did between its steps."""

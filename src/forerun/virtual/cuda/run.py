@@ -28,11 +28,13 @@ from forerun.virtual.cuda.file_layer import FileLayer
 from forerun.virtual.cuda.files import TRACKERS_OFF, hub_caches, writing_to
 from forerun.virtual.cuda.later_loops import compiled, names_for
 from forerun.virtual.cuda.launchers import Program
+from forerun.virtual.cuda.loop_rests import branch_names
 from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.script_loops import ScriptLoops
 from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
+from forerun.virtual.cuda.turn_branches import Moment
 from forerun.virtual.cuda.unknown import Assumption
 from forerun.virtual.phases import recognising_phases
 from forerun.virtual.put_back import put_back_everywhere
@@ -84,7 +86,12 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
             runpy.run_path(program.target, run_name="__main__")
         return
     assert file is not None
-    loops = ScriptLoops(ProgramStopped, watcher.goes_on_behind, watcher.loop_counts)
+    loops = ScriptLoops(
+        ProgramStopped,
+        watcher.goes_on_behind,
+        branch_names(lambda: watcher.between, lambda: _moment(watcher)),
+        watcher.loop_counts,
+    )
     with io.open_code(file) as stream:
         code, following = compiled(stream.read(), file, [loops.mark])
     main, before = types.ModuleType("__main__"), sys.modules["__main__"]
@@ -99,6 +106,11 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
             exec(code, main.__dict__)
     finally:
         sys.modules["__main__"] = before
+
+
+def _moment(watcher: StepWatcher) -> Moment:
+    events, fetched = len(watcher.recorder.trace.events), tuple(watcher.loaders.fetched)
+    return Moment(events, len(watcher.spans), watcher.saved_bytes(), fetched)
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:

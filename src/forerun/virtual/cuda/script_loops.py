@@ -29,6 +29,7 @@ from forerun.virtual.cuda.later_loops import (
 )
 from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, name_of, path_name
 from forerun.virtual.cuda.lines import LIBRARIES
+from forerun.virtual.cuda.turn_branches import mark_branches
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import INSIDE
 
@@ -44,14 +45,19 @@ class ScriptLoops:
     """What ends them."""
     goes_on_behind: Callable[[str], bool]
     """Asked with the line of a loop around which there is another one: whether the program goes on behind it."""
+    branches: dict[str, Any] = field(default_factory=dict)
+    """What decides the branches of its loops (`turn_branches.py`), by its name in a marked module."""
     counts: dict[str, int] = field(default_factory=dict)
     """Turns of the loops that were counted when they began, by file and line."""
 
     def mark(self, tree: ast.Module, path: str) -> bool:
         """Make the loops of a file that train endable and counted; returns whether there are any."""
         functions, name = functions_that_train(tree), path_name(path)
+        has_branches = bool(self.branches) and mark_branches(
+            tree, name, functions, lambda node: isinstance(node, LOOPS) and _trains(node, functions)
+        )
         if not self._mark_in(tree, name, False, functions):
-            return False
+            return has_branches
         for node in ast.walk(tree):
             if isinstance(node, ast.For) and _trains(node, functions):
                 node.iter = _counted(node.iter, f"{name}:{node.lineno}")
@@ -65,7 +71,7 @@ class ScriptLoops:
         return {
             STOPPED: self.stopped, GOES_ON_BEHIND: self._goes_on,
             COUNTED: self._note, COUNTED_SPLITS: self._note_splits,
-        }  # fmt: skip
+        } | self.branches  # fmt: skip
 
     @contextlib.contextmanager
     def marking_modules(self) -> Iterator[None]:

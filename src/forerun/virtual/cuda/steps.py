@@ -19,14 +19,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forerun.step.parallel import local
-from forerun.trace import OP, Category
+from forerun.trace import Category
 from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import ProgramLength, find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
 from forerun.virtual.cuda.names import is_virtual
-from forerun.virtual.cuda.records import StepSpan, TrainingLoop
+from forerun.virtual.cuda.records import StepSpan, TrainingLoop, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
 from forerun.virtual.put_back import replaced
@@ -105,13 +105,12 @@ class StepWatcher:
 
     def __enter__(self) -> "StepWatcher":
         self._follow()
-        optimizer, module = torch.optim.Optimizer, torch.nn.Module
         for owner, name, watching in (
-            (module, "__call__", self._counting),
+            (torch.nn.Module, "__call__", self._counting),
             (torch.autograd, "backward", self._noting_line),
-            (optimizer, "zero_grad", self._noting_clearing),
-            (module, "zero_grad", self._noting_clearing),
-            (optimizer, "__init__", self._noting_age),
+            (torch.optim.Optimizer, "zero_grad", self._noting_clearing),
+            (torch.nn.Module, "zero_grad", self._noting_clearing),
+            (torch.optim.Optimizer, "__init__", self._noting_age),
         ):
             self._stack.enter_context(replaced(owner, name, watching(getattr(owner, name))))
         for hook in (register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)):
@@ -130,14 +129,18 @@ class StepWatcher:
         if self.most_steps is not None or not self.spans:
             return False
         self._end_rest(has_step=False)
-        rests, self.between = self.between.rests, RestWatch()
-        self.earlier.append(TrainingLoop(self.spans, self.warm_from, self.program_length, self.step_line, rests))
+        self.earlier.append(self.loop)
         self.spans, self.program_length, self._anchor, self._anchored = [], None, None, frozenset()
         self._made_after.clear()
         self._begin, self._calls, self._backward_lines = len(self.recorder.trace.events), {}, []
-        self._foreign_steps, self._loop_began = 0, time.process_time()
+        self._foreign_steps, self._loop_began, self.between = 0, time.process_time(), RestWatch()
         self._follow()
         return True
+
+    @property
+    def loop(self) -> TrainingLoop:
+        """The training loop that is running, as far as it has come."""
+        return TrainingLoop(self.spans, self.warm_from, self.program_length, self.step_line, self.between)
 
     @property
     def awaits_loop(self) -> bool:
@@ -148,8 +151,8 @@ class StepWatcher:
         """Where no step followed the last loop that made some, it is the program's last."""
         if self.awaits_loop:
             last = self.earlier.pop()
-            self.spans, self.program_length, self.step_line = last.spans, last.length, last.line
-            self.between = RestWatch(last.rests)
+            self.spans, self.program_length, self.between = last.spans, last.length, last.between
+            self.step_line = last.line
 
     def goes_on_behind(self, line: str) -> bool:
         """Whether the loop at a line is ended here, now that its steps repeat, and the program goes on behind it."""
@@ -356,7 +359,7 @@ class StepWatcher:
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._is_anchor(optimizer) and not self.is_announced:
             self.end_step()
-            if self._is_enough():
+            if self._is_enough() and (self.most_steps is not None or not self.between.turns_again(self._begin)):
                 raise ProgramStopped
 
     def end_step(self, progress: Progress | None = None) -> None:
@@ -370,16 +373,15 @@ class StepWatcher:
             self.loaders.take(progress.fetched)
             self._begin, self._calls, self._backward_lines = progress.events, later.calls_since(progress), []
             return
-        trace, end, self._loop_began = self.recorder.trace, progress.events, None
-        calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[self._begin : end] if kind == OP]
-        work = sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
+        end, self._loop_began = progress.events, None
         # a discriminator is called more often; of several stages of a pipeline one is given the ids
         counts = min(progress.calls.values(), key=lambda each: (each[0], -each[2]), default=(0, 0, 0))
-        _calls, samples, tokens = counts
+        samples, tokens = counts[1:]
         fetched, lines = tuple(self.loaders.take(progress.fetched)), tuple(self._backward_lines)
         if not progress.calls:  # of a program whose model is no module, or one of Keras
             samples = sum(loader.rows for loader in fetched)
-        self.spans.append(StepSpan(self._begin, end, work, progress.allocated_bytes, samples, tokens, fetched, lines))
+        work, allocated_bytes = work_between(self.recorder.trace, self._begin, end), progress.allocated_bytes
+        self.spans.append(StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines))
         self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):
             loaders = {each.line.partition(" (")[0]: each.batches for each in fetched if each.batches}

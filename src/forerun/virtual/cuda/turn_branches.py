@@ -1,0 +1,163 @@
+"""What a program does in some turns of its loops only: `if step % 1000 == 0: evaluate()`.
+
+A program is stopped after few steps, and none of those may be one of them. Remainders that decide are noted with both
+sides, so that what is counted (steps, batches, epochs) need not be known: how fast it rises shows. A branch that was
+not taken is taken once, in one more turn of the loop or in what follows its last one, and counts as often as the
+period says.
+"""
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forerun.virtual.cuda.later_loops import called_in, trains_by
+from forerun.virtual.cuda.loaders import WatchedLoader
+
+REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__forerun_is_over__"
+"""Names in the script's module: what computes a remainder, decides whether a branch is taken, and ends one."""
+LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
+UPDATES = ("step", "zero_grad", "update")
+"""Methods by which a branch belongs to the step: an update after several batches, a schedule, a moving average."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far a program has come: events of the trace, optimizer steps, bytes of checkpoints, batches made."""
+
+    events: int
+    steps: int
+    saved_bytes: int
+    fetched: Sequence[WatchedLoader] = ()
+
+
+@dataclass(frozen=True)
+class BranchRun:
+    """The events of the trace from `begin` to `end`: one run of what the branch at `line` does."""
+
+    line: str
+    loop: str
+    """File and line of the innermost loop around it that trains; empty where that is in another function."""
+    begin: int
+    end: int
+    saved_bytes: int
+    seen_share: float = 1.0
+    """How much of it was run here."""
+
+
+@dataclass
+class TurnBranches:
+    """The branches of one training loop, as they are reached."""
+
+    runs: list[BranchRun] = field(default_factory=list)
+    counts: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """Of the remainder that decides each branch, when it was computed: counter, period and optimizer steps so far."""
+    _taken: set[str] = field(default_factory=set)
+    """Branches that were taken because nothing else took them."""
+    _open: tuple[str, str, Moment] | None = None
+
+    def remainder(self, line: str, counter: Any, period: Any, steps: int) -> Any:
+        """What `counter % period` is; the branch at `line` depends on it."""
+        if type(counter) is type(period) is int and period > 1:
+            self.counts.setdefault(line, []).append((counter, period, steps))
+        return counter % period
+
+    def waits(self) -> bool:
+        """Whether a branch is left that has not been taken for its own sake."""
+        return any(line not in self._taken for line in self.counts)
+
+    def takes(self, is_due: Any, line: str, loop: str, now: Moment, *, is_extra: bool) -> bool:
+        """Whether a branch is taken: where it is due, and once where `is_extra`, in a turn that is no step."""
+        is_due = bool(is_due)
+        if self._open is not None:  # within another one, of which it is a part
+            return is_due
+        if not is_due and (not is_extra or line not in self.counts or line in self._taken):
+            return False
+        if is_extra:
+            self._taken.add(line)
+        self._open = line, loop, now
+        return True
+
+    def is_over(self, line: str, now: Moment, *, is_cut: bool) -> None:
+        """The branch at `line` has come to its end, or was left."""
+        if self._open is None or self._open[0] != line:
+            return
+        (_, loop, start), self._open = self._open, None
+        share = 1.0
+        fetched = now.fetched[len(start.fetched) :]
+        if is_cut and fetched and fetched[-1].batches:
+            share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
+        saved = now.saved_bytes - start.saved_bytes
+        self.runs.append(BranchRun(line, loop, start.events, now.events, saved, share))
+
+    def times(self, run: BranchRun, steps: int, turns: int | None) -> int:
+        """How often a branch is taken in `steps` optimizer steps and `turns` of its loop, by how its counter rises."""
+        readings = self.counts.get(run.line, [])
+        if not readings:
+            return 0
+        (first, _, before), (last, period, now) = readings[0], readings[-1]
+        if now > before:
+            return int(steps * (last - first) / (now - before)) // period
+        return 0 if turns is None else turns // period
+
+
+def mark_branches(tree: ast.AST, name: str, functions: set[str], is_loop: Callable[[ast.AST], bool]) -> bool:
+    """Make the branches of loops that train, in the file `name`, such that they are seen and can be taken.
+
+    `functions` are the file's that train. Returns whether there are any.
+    """
+    is_marked = False
+    for node, loop in list(_inside(tree, None, functions, is_loop)):
+        remainder = next(_remainders(node.test), None)
+        if remainder is None or _belongs_to_step(node, functions):
+            continue
+        line, where = f"{name}:{node.lineno}", "" if loop is None else f"{name}:{loop.lineno}"
+        _replace(node, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right], line))
+        node.test = _call(TAKES, node.test, [node.test], line, where)
+        over = ast.copy_location(ast.Expr(_call(IS_OVER, node.test, [], line)), node)
+        node.body = [ast.copy_location(ast.Try(node.body, [], [], [over]), node.body[0])]
+        is_marked = True
+    return is_marked
+
+
+def _inside(
+    node: ast.AST, loop: ast.AST | None, functions: set[str], is_loop: Callable[[ast.AST], bool], is_in: bool = False
+) -> Iterator[tuple[ast.If, Any]]:
+    """Every `if` in loops and functions that train, with the innermost such loop of its function."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _inside(child, None, functions, is_loop, child.name in functions)
+        elif is_loop(child):
+            yield from _inside(child, child, functions, is_loop, True)
+        elif not isinstance(child, ast.Lambda):
+            if is_in and isinstance(child, ast.If):
+                yield child, loop
+            yield from _inside(child, loop, functions, is_loop, is_in)
+
+
+def _remainders(test: ast.expr) -> Iterator[ast.BinOp]:
+    """Remainders in a condition, or what would be one of numbers."""
+    yield from (part for part in ast.walk(test) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod))
+
+
+def _belongs_to_step(node: ast.If, functions: set[str]) -> bool:
+    """Whether a branch trains or leaves its loop: it is no addition to a step."""
+    calls = list(called_in(node.body))
+    is_update = any(call.rpartition(".")[2] in UPDATES or trains_by(call, functions) for call in calls)
+    return is_update or not calls or any(isinstance(part, LEAVING) for each in node.body for part in ast.walk(each))
+
+
+def _replace(root: ast.AST, old: ast.expr, new: ast.expr) -> None:
+    for part in ast.walk(root):
+        for name, value in ast.iter_fields(part):
+            if value is old:
+                setattr(part, name, new)
+            elif isinstance(value, list) and old in value:
+                value[value.index(old)] = new
+
+
+def _call(name: str, place: ast.expr, values: list[ast.expr], *lines: str) -> ast.Call:
+    call = ast.Call(ast.Name(name, ast.Load()), [*values, *(ast.Constant(line) for line in lines)], [])
+    for node in (call, call.func, *call.args[len(values) :]):
+        ast.copy_location(node, place)
+    return call
