@@ -409,3 +409,22 @@ def test_a_checkpoint_every_some_steps_and_what_fails_in_a_forced_branch(tmp_pat
     document, run = forecast(tmp_path, fails)
     assert (run.exit_code, document.run.total_steps) == (0, 1000)
     assert "KeyError" in run.failed_rest
+
+
+def test_a_while_loop_over_epochs_is_known_from_its_second_turn(tmp_path):
+    """And what is saved in some of its turns is not saved in the others, too."""
+    document, run = forecast(
+        tmp_path,
+        """
+        epoch = waits = 0
+        while epoch < 12 and waits < 3:
+            for batch in range(25):
+                update()
+            if epoch % 4 == 3:
+                torch.save(model.state_dict(), "model.pt")
+            epoch += 1
+        """,
+    )
+    assert document.run.total_steps == 12 * 25
+    assert "at most" in document.script.length_known_from
+    assert document.run.checkpoints_written == 3

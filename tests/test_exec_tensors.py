@@ -62,6 +62,21 @@ def test_products_with_a_dtype_of_their_own_count():
     assert gpu.clock.hardware_flops == 2 * (2 * 64 * 32 * 16)
 
 
+def test_a_product_of_complex_numbers_is_four_real_ones():
+    """As long as a real product of matrices of twice the rows and columns, which has as many multiply-adds."""
+
+    def run(rows, columns, dtype):
+        with forerun.virtual_cuda("a100-40gb") as gpu:
+            left = torch.zeros(rows, columns, device="cuda", dtype=dtype)
+            left @ torch.zeros(columns, 512, device="cuda", dtype=dtype)
+        (product,) = [each for each in gpu.clock.operators if "mm" in each.name]
+        return gpu.clock.hardware_flops, product.seconds
+
+    flops, seconds = run(512, 1024, torch.complex64)
+    assert flops == 8 * 512 * 1024 * 512
+    assert (flops, seconds) == run(1024, 2048, torch.float32)
+
+
 @pytest.mark.parametrize("is_earlier", [False, True])
 @pytest.mark.parametrize("width", [64, 1024])
 def test_an_optimizer_made_before_the_model_moves_updates_what_moved(width, is_earlier):

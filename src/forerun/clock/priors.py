@@ -36,7 +36,7 @@ from forerun.clock.image_layers import image_layer_parts
 from forerun.clock.power import sustained_share
 from forerun.clock.products import Chip, ProductPrior, Products
 from forerun.experience import DeviceCalibration
-from forerun.hardware.catalogue import Device, devices
+from forerun.hardware.catalogue import REAL_DTYPES, Device, devices
 from forerun.network.algorithms import Kind, Layout
 from forerun.network.catalogue import Network
 from forerun.network.collective import CollectivePrice
@@ -238,16 +238,18 @@ class PriorCosts:
     def _dtype(self, call: Call) -> str:
         floating = [spec.dtype for spec in call.inputs if "float" in spec.dtype]
         dtype = floating[0] if floating else call.inputs[0].dtype if call.inputs else "float32"
+        dtype = REAL_DTYPES.get(dtype, dtype)
         return "tfloat32" if dtype == "float32" and self.tf32 else dtype
 
     def _product(self, call: Call, operator: str) -> float:
         left, right = (call.arguments[i] for i in OPERANDS[operator])
         width = left.bytes / max(1, _elements(left))
         batch = left.shape[0] if len(left.shape) == 3 else 1
-        dtype = (
-            "tfloat32" if left.dtype == "float32" and self.tf32 else left.dtype
-        )  # a sum may be wider than its factors
-        return self._products((batch, left.shape[-2], right.shape[-1], left.shape[-1]), dtype, width)
+        m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+        dtype = REAL_DTYPES.get(left.dtype, left.dtype)  # a sum may be wider than its factors
+        if dtype != left.dtype:  # as a real product of matrices whose rows hold both parts
+            m, k, width = 2 * m, 2 * k, width / 2
+        return self._products((batch, m, n, k), "tfloat32" if dtype == "float32" and self.tf32 else dtype, width)
 
     def _products(self, shape: tuple[int, ...], dtype: str, width: float | None = None) -> float:
         """Seconds of a batch of m × k by k × n; `width` is the bytes of a value where they are not those of `dtype`."""

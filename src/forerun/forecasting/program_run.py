@@ -66,12 +66,13 @@ def rest_times(
         if (times := loop.between.branches.times(each, length.steps, _turns(each.loop, length)))
     ]  # fmt: skip
     for rest in loop.between.rests:
-        inside = sum(seconds_of(each) for each in branches if rest.begin <= each.begin and each.end <= rest.end)
-        seconds = seconds_of(rest) - inside - rest.has_step * step_seconds
+        inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.end]
+        seconds = seconds_of(rest) - sum(map(seconds_of, inside)) - rest.has_step * step_seconds
+        saved_bytes = rest.saved_bytes - sum(each.saved_bytes for each in inside)
         times = max(1, length.steps // max(1, passes.get(rest.line, length.steps)))
         rows.append(
             LoopRestTime(
-                line=rest.line, seconds=max(0.0, seconds) / rest.seen_share, times=times, saved_bytes=rest.saved_bytes
+                line=rest.line, seconds=max(0.0, seconds) / rest.seen_share, times=times, saved_bytes=saved_bytes
             )
         )
     return rows

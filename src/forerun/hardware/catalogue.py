@@ -47,6 +47,8 @@ LAZY_SINCE = (11, 7)
 OLDEST_CAPABILITY: tuple[int, int] = (7, 5)
 """Of PyTorch's wheels for CUDA 12.8 and later, from 2.11 on (pytorch/pytorch#172352, #175253)."""
 AMD_ARCHITECTURES = ("cdna", "rdna")
+REAL_DTYPES = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+"""Of a part of a complex number: its products are products of real ones."""
 BF16_ISA_FLAGS = ("avx512_bf16", "amx_bf16")
 """CPU instruction sets that multiply bfloat16 natively, as /proc/cpuinfo spells them."""
 
@@ -108,13 +110,14 @@ class Device(Record):
     """Field name → where its number comes from."""
 
     def peak(self, dtype: str) -> float:
-        """Dense peak of a dtype in FLOP/s (for "int8" in integer operations per second).
+        """Dense peak of a dtype in FLOP/s (for "int8" in integer operations per second); of complex ones, in real FLOP.
 
         Raises:
             MissingPeak: the hardware has no such arithmetic, or the device is a CPU that was not yet measured.
         """
         if dtype.startswith("float8_"):  # datasheets have one rate for both of its formats
             dtype = "float8"
+        dtype = REAL_DTYPES.get(dtype, dtype)
         if dtype in self.peak_flops_per_second:
             return self.peak_flops_per_second[dtype]
         if self.kind == "cpu":

@@ -36,6 +36,8 @@ NO_KERNEL |= {aten.new_empty, aten.new_empty_strided, aten.sym_size, aten.sym_st
 
 AFTER_COLLECTIVES = {"_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"}
 """By name: they are there once torch.distributed is imported, the second from PyTorch 2.13 on."""
+REAL_PRODUCTS = 4
+"""In one product of complex numbers."""
 PRODUCTS_FORWARD, PRODUCTS_BACKWARD = 2, 5
 """Matrix products of attention; the backward pass computes the weights anew."""
 
@@ -134,7 +136,8 @@ def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
         return 0
     # torch/utils/flop_counter.py (2.13) takes the dtype of `addmm.dtype` and `mm.dtype` for the shape of the result
     shapes = [value for value in args if not isinstance(value, torch.dtype)]
-    return int(flop_registry[packet](*shapes, **kwargs, out_val=out))
+    count = int(flop_registry[packet](*shapes, **kwargs, out_val=out))
+    return count * (REAL_PRODUCTS if isinstance(out, torch.Tensor) and out.is_complex() else 1)
 
 
 def _pairs_of_tokens(query: torch.Tensor, offsets: torch.Tensor, longest: int) -> int:

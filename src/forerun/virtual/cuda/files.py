@@ -31,20 +31,22 @@ HUB_FOLDERS = (
     "HF_EVALUATE_CACHE", "HF_METRICS_CACHE",
 )  # fmt: skip
 """Environment that names folders of the hub's client outside of HF_HOME."""
+BUILDS = "TORCH_EXTENSIONS_DIR"
+"""Environment that names the folder of extensions that a program compiles (torch/utils/cpp_extension.py, 2.13)."""
 
 
 def hub_caches(layer: FileLayer) -> dict[str, str]:
-    """Environment that sends new files of the hub's client to the layer.
+    """Environment that sends new files of the hub's client, and what compilers build, to the layer.
 
-    Tokenizers, Arrow and the client's own downloader read and write below Python, so the files must really be there.
-    Default: huggingface_hub/constants.py (2.4).
+    Compilers, tokenizers, Arrow and the client's own downloader read and write below Python, so the files must really
+    be there. Default: huggingface_hub/constants.py (2.4).
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     folders = {"HF_HOME": os.environ.get("HF_HOME", str(cache / "huggingface"))}
     folders |= {name: os.environ[name] for name in HUB_FOLDERS if name in os.environ}
     for name, original in folders.items():
         _mirror(Path(original).expanduser(), layer.root / name)
-    return {name: str(layer.root / name) for name in folders}
+    return {name: str(layer.root / name) for name in folders} | {BUILDS: str(layer.root / BUILDS)}
 
 
 def _mirror(original: Path, twin: Path) -> None:

@@ -224,7 +224,9 @@ def _of_loops(
     for each in counted:
         steps *= per_epoch if each is batches and per_epoch else each.count or 0
         loops.append((each.line, steps))
-    is_left_early = any(isinstance(part, ast.Break) for each in counted if each.loop for part in ast.walk(each.loop))
+    loops_of_program = [each.loop for each in counted if each.loop]
+    is_left_early = any(isinstance(part, ast.Break) for loop in loops_of_program for part in ast.walk(loop))
+    is_left_early |= any(isinstance(getattr(loop, "test", None), ast.BoolOp) for loop in loops_of_program)
     at_most = ", at most: one of them can be left early" if is_left_early else ""
     source = f"the loops at {', '.join(each.line for each in counted)}{at_most}"
     return ProgramLength(steps, source, per_epoch, loops=tuple(loops))

@@ -14,7 +14,7 @@ import torch
 
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
-from forerun.virtual.cuda.turn_branches import IS_OVER, REMAINDER, TAKES, Moment, TurnBranches
+from forerun.virtual.cuda.turn_branches import IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
 
 EXTRA_TURN = ""
 """In place of a loop's line: the loop goes on."""
@@ -86,7 +86,7 @@ class RestWatch:
             self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))
 
 
-def branch_names(watch: Callable[[], RestWatch], now: Callable[[], Moment]) -> dict[str, Any]:
+def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]) -> dict[str, Any]:
     """What decides the branches of a marked module; `watch` gives that of the loop that is running."""
 
     def takes(is_due: Any, line: str, loop: str) -> bool:

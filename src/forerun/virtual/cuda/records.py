@@ -28,6 +28,11 @@ class StepSpan:
     backward_lines: tuple[str, ...] = ()
     """The line of the program of each of its backward passes whose gradients add up in its update."""
 
+    @property
+    def turns_of_loaders(self) -> dict[str, int]:
+        """Batches of a pass of each loader, by the line that made it."""
+        return {each.line.partition(" (")[0]: each.batches for each in self.fetched if each.batches}
+
     def is_like(self, other: "StepSpan") -> bool:
         """Whether both do the same work: a step that logs reads a number more."""
         return all(abs(a - b) <= SAME_WORK * max(a, b) for a, b in zip(self.work, other.work, strict=True))

@@ -34,7 +34,7 @@ from forerun.virtual.cuda.script_loops import ScriptLoops
 from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
-from forerun.virtual.cuda.turn_branches import Moment
+from forerun.virtual.cuda.turn_branches import BranchMoment
 from forerun.virtual.cuda.unknown import Assumption
 from forerun.virtual.phases import recognising_phases
 from forerun.virtual.put_back import put_back_everywhere
@@ -108,9 +108,9 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
         sys.modules["__main__"] = before
 
 
-def _moment(watcher: StepWatcher) -> Moment:
+def _moment(watcher: StepWatcher) -> BranchMoment:
     events, fetched = len(watcher.recorder.trace.events), tuple(watcher.loaders.fetched)
-    return Moment(events, len(watcher.spans), watcher.saved_bytes(), fetched)
+    return BranchMoment(events, len(watcher.spans), watcher.saved_bytes(), fetched)
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -8,7 +8,6 @@ loops has steps of its own.
 """
 
 import contextlib
-import gc
 import time
 import weakref
 from collections.abc import Callable
@@ -18,17 +17,16 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from forerun.step.parallel import local
 from forerun.trace import Category
 from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import ProgramLength, find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
-from forerun.virtual.cuda.names import is_virtual
 from forerun.virtual.cuda.records import StepSpan, TrainingLoop, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
+from forerun.virtual.cuda.trained_parameters import own_parameters
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
@@ -346,15 +344,7 @@ class StepWatcher:
 
     def own_parameters(self) -> None:
         """Find every parameter on the device, those that nothing updates included."""
-        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-        every = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
-        # what an earlier session left uncollected in this process is not the program's
-        placed = [each for each in every if is_virtual(local(each)) and self.recorder.knows(each)]
-        placed = [each for each in placed if self.recorder.storage_of(each) not in self._by_hand.states]
-        self.recorder.own(placed, Category.PARAMETER)
-        trace = self.recorder.trace
-        trace.total_parameters = sum(parameter.numel() for parameter in placed)
-        trace.trainable_parameters = sum(parameter.numel() for parameter in placed if parameter.requires_grad)
+        own_parameters(self.recorder, self._by_hand.states)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._is_anchor(optimizer) and not self.is_announced:
@@ -372,6 +362,8 @@ class StepWatcher:
             self._end_rest(has_step=True)
             self.loaders.take(progress.fetched)
             self._begin, self._calls, self._backward_lines = progress.events, later.calls_since(progress), []
+            if self.program_length is None:  # the counter of a `while` loop around others has risen
+                self._find_length(self.spans[-1], "")
             return
         end, self._loop_began = progress.events, None
         # a discriminator is called more often; of several stages of a pipeline one is given the ids
@@ -384,10 +376,12 @@ class StepWatcher:
         self.spans.append(StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines))
         self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):
-            loaders = {each.line.partition(" (")[0]: each.batches for each in fetched if each.batches}
-            update_line = "" if progress is later else progress.line  # an optimizer's is where the program is now
-            counts = loaders | self.loop_counts
-            self.program_length = find_length(len(fetched), lines, update_line, counts, self.between.counters)
+            # an optimizer's update is where the program is now
+            self._find_length(self.spans[-1], "" if progress is later else progress.line)
+
+    def _find_length(self, span: StepSpan, update_line: str) -> None:
+        turns, batches = span.turns_of_loaders | self.loop_counts, len(span.fetched)
+        self.program_length = find_length(batches, span.backward_lines, update_line, turns, self.between.counters)
 
     def _is_enough(self) -> bool:
         if self.most_steps is not None:

@@ -22,7 +22,7 @@ UPDATES = ("step", "zero_grad", "update")
 
 
 @dataclass(frozen=True)
-class Moment:
+class BranchMoment:
     """How far a program has come: events of the trace, optimizer steps, bytes of checkpoints, batches made."""
 
     events: int
@@ -52,9 +52,9 @@ class TurnBranches:
     runs: list[BranchRun] = field(default_factory=list)
     counts: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """Of the remainder that decides each branch, when it was computed: counter, period and optimizer steps so far."""
-    _taken: set[str] = field(default_factory=set)
+    _once: set[str] = field(default_factory=set)
     """Branches that were taken because nothing else took them."""
-    _open: tuple[str, str, Moment] | None = None
+    _open: tuple[str, str, BranchMoment] | None = None
 
     def remainder(self, line: str, counter: Any, period: Any, steps: int) -> Any:
         """What `counter % period` is; the branch at `line` depends on it."""
@@ -64,21 +64,21 @@ class TurnBranches:
 
     def waits(self) -> bool:
         """Whether a branch is left that has not been taken for its own sake."""
-        return any(line not in self._taken for line in self.counts)
+        return any(line not in self._once for line in self.counts)
 
-    def takes(self, is_due: Any, line: str, loop: str, now: Moment, *, is_extra: bool) -> bool:
+    def takes(self, is_due: Any, line: str, loop: str, now: BranchMoment, *, is_extra: bool) -> bool:
         """Whether a branch is taken: where it is due, and once where `is_extra`, in a turn that is no step."""
         is_due = bool(is_due)
         if self._open is not None:  # within another one, of which it is a part
             return is_due
-        if not is_due and (not is_extra or line not in self.counts or line in self._taken):
+        if not is_due and (not is_extra or line not in self.counts or line in self._once):
             return False
         if is_extra:
-            self._taken.add(line)
+            self._once.add(line)
         self._open = line, loop, now
         return True
 
-    def is_over(self, line: str, now: Moment, *, is_cut: bool) -> None:
+    def is_over(self, line: str, now: BranchMoment, *, is_cut: bool) -> None:
         """The branch at `line` has come to its end, or was left."""
         if self._open is None or self._open[0] != line:
             return
@@ -87,8 +87,8 @@ class TurnBranches:
         fetched = now.fetched[len(start.fetched) :]
         if is_cut and fetched and fetched[-1].batches:
             share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
-        saved = now.saved_bytes - start.saved_bytes
-        self.runs.append(BranchRun(line, loop, start.events, now.events, saved, share))
+        saved_bytes = now.saved_bytes - start.saved_bytes
+        self.runs.append(BranchRun(line, loop, start.events, now.events, saved_bytes, share))
 
     def times(self, run: BranchRun, steps: int, turns: int | None) -> int:
         """How often a branch is taken in `steps` optimizer steps and `turns` of its loop, by how its counter rises."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from forerun.trace import Trace
 from forerun.virtual.cuda.stand_ins import apex, flash_attn, flex_attention, liger_models, xformers
 from forerun.virtual.cuda.stand_ins.bitsandbytes import quantizing_without_values
+from forerun.virtual.cuda.stand_ins.extensions import virtual_extensions
 from forerun.virtual.cuda.stand_ins.packages import importable
 from forerun.virtual.cuda.stand_ins.triton_kernels import virtual_triton
 
@@ -16,7 +17,12 @@ PACKAGES = (*flash_attn.PACKAGES, *xformers.PACKAGES, *liger_models.PACKAGES, *a
 def standing_in(capability: tuple[int, int], trace: Trace) -> Iterator[None]:
     """Let a program import what its card could run, while it runs."""
     flex_attention.register()
-    with virtual_triton(capability), importable(PACKAGES, capability), quantizing_without_values(trace):
+    with (
+        virtual_triton(capability),
+        virtual_extensions(),
+        importable(PACKAGES, capability),
+        quantizing_without_values(trace),
+    ):
         try:
             yield
         finally:

@@ -1,0 +1,87 @@
+"""Branches that are taken in some turns only: which are marked, when they are taken, how often the run has them."""
+
+import ast
+
+import pytest
+
+from forerun.virtual.cuda.later_loops import LOOPS, functions_that_train
+from forerun.virtual.cuda.turn_branches import (
+    IS_OVER,
+    REMAINDER,
+    TAKES,
+    BranchMoment,
+    BranchRun,
+    TurnBranches,
+    mark_branches,
+)
+
+RUN = BranchRun("train.py:2", "train.py:1", 0, 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_marked"),
+    [
+        ("if step % 10 == 0:\n        evaluate()", True),
+        ("if main and not (step + 1) % args.every:\n        evaluate()", True),
+        ("if step > 10:\n        evaluate()", False),
+        ("if step % 4 == 0:\n        optimizer.step()", False),
+        ("if step % 10 == 0:\n        evaluate()\n        break", False),
+        ("if step % 10 == 0:\n        flag = True", False),
+    ],
+)
+def test_branches_by_a_remainder_that_neither_train_nor_leave_are_marked(body, is_marked):
+    tree = ast.parse(f"for step in range(100):\n    loss.backward()\n    {body}\n")
+    assert (
+        mark_branches(tree, "train.py", functions_that_train(tree), lambda node: isinstance(node, LOOPS)) is is_marked
+    )
+    assert (TAKES in ast.unparse(tree)) is is_marked
+
+
+def test_a_marked_branch_does_what_it_did():
+    source = "for step in range(7):\n    backward()\n    if step % 3 == 1:\n        seen.append(step)\n    else:\n        other.append(step)\n"
+    tree = ast.parse(source)
+    mark_branches(tree, "train.py", {"backward"}, lambda node: isinstance(node, LOOPS))
+    branches = TurnBranches()
+    now = BranchMoment(0, 0, 0)
+    names = {
+        "seen": [],
+        "other": [],
+        "backward": lambda: None,
+        REMAINDER: lambda counter, period, line: branches.remainder(line, counter, period, 0),
+        TAKES: lambda is_due, line, loop: branches.takes(is_due, line, loop, now, is_extra=False),
+        IS_OVER: lambda line: branches.is_over(line, now, is_cut=False),
+    }
+    exec(compile(ast.fix_missing_locations(tree), "train.py", "exec"), names)
+    assert (names["seen"], names["other"]) == ([1, 4], [0, 2, 3, 5, 6])
+    assert [(run.line, run.loop) for run in branches.runs] == [("train.py:3", "train.py:1")] * 2
+
+
+def test_a_branch_that_is_not_due_is_taken_once_in_an_extra_turn():
+    branches = TurnBranches()
+    now = BranchMoment(5, 1, 0)
+    assert not branches.takes(False, RUN.line, RUN.loop, now, is_extra=True)  # how often it is due is not known
+    branches.remainder(RUN.line, 1, 10, 1)
+    assert branches.waits()
+    assert not branches.takes(False, RUN.line, RUN.loop, now, is_extra=False)
+    assert branches.takes(False, RUN.line, RUN.loop, now, is_extra=True)
+    assert not branches.takes(False, "train.py:9", RUN.loop, now, is_extra=True)  # within it: a part of it
+    branches.is_over(RUN.line, BranchMoment(9, 1, 64), is_cut=False)
+    assert branches.runs == [BranchRun(RUN.line, RUN.loop, 5, 9, 64)]
+    assert not branches.takes(False, RUN.line, RUN.loop, now, is_extra=True)
+    assert not branches.waits()
+
+
+@pytest.mark.parametrize(
+    ("readings", "turns", "times"),
+    [
+        ([(0, 50, 0), (1, 50, 1)], None, 20),  # steps
+        ([(32, 1600, 1), (64, 1600, 2)], None, 20),  # samples
+        ([(0, 400, 0), (1, 400, 0), (8, 400, 1)], None, 20),  # eight batches a step
+        ([(0, 5, 3)], 12, 2),  # epochs, of which one was seen
+        ([(0, 5, 3)], None, 0),
+        ([(0, 2000, 0), (1, 2000, 1)], None, 0),
+        ([], 12, 0),
+    ],
+)
+def test_how_often_a_branch_is_taken_follows_from_its_counter(readings, turns, times):
+    assert TurnBranches(counts={RUN.line: readings}).times(RUN, 1000, turns) == times
