@@ -227,6 +227,23 @@ def test_ranks_that_a_script_spawns(tmp_path):
         forecast(tmp_path, "", head=SPAWNS.replace("RANKS", "4"))
 
 
+@pytest.mark.parametrize("options", ["find_unused_parameters=True", "static_graph=True"])
+def test_ddp_looks_for_unused_parameters(tmp_path, options):
+    """Its reducer pins a map of what was used on the host, copies it to the card and reduces it."""
+    script = SPAWNS.replace("RANKS", "torch.cuda.device_count()")
+    plain, _ = forecast(tmp_path, "", ranks=4, head=script)
+    document, _ = forecast(
+        tmp_path, "", ranks=4, head=script.replace("device_ids=[rank]", f"device_ids=[rank], {options}")
+    )
+    reduced, plain_reduced = (
+        sum(each.bytes for each in every.collectives if each.name == "allreduce_") for every in (document, plain)
+    )
+    assert plain_reduced == (256 * 256 + 256) * 4
+    assert 0 <= reduced - plain_reduced < 1000
+    assert document.run.total_steps == 30
+    assert document.memory.peak_allocated_bytes == pytest.approx(plain.memory.peak_allocated_bytes, rel=0.02)
+
+
 def test_a_card_that_the_machine_does_not_have(tmp_path):
     """One card: as CUDA refuses it. Two: what is on the second is counted on the first, and listed."""
     body = """

@@ -5,6 +5,7 @@ loaders work on real tensors. Large floating host tensors are fake from their bi
 parameters needs no memory before it moves to the device.
 """
 
+import contextlib
 import math
 import threading
 from typing import Any
@@ -81,17 +82,27 @@ class CudaDispatch(TorchDispatchMode):
         device = kwargs.get("device", next((each for each in args if isinstance(each, torch.device)), None))
         kind = "" if device is None else torch.device(device).type
         if kind != DEVICE and not any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
-            if kind in ("", "cpu") and _is_large(func, args, kwargs):
-                with self.fake:
-                    output = func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
-                know_filled(func, args, kwargs, output)
-                return output
-            return func(*args, **kwargs)
+            return self._on_host(func, args, kwargs, kind)
         if kwargs.get("generator") is not None:  # one of the host, which the device's operators do not take
             kwargs = {**kwargs, "generator": None}
         special = _SPECIAL.get(func._overloadpacket)
         result = NotImplemented if special is None else special(self, func, args, kwargs)
         return self.on_device(func, args, kwargs) if result is NotImplemented else result
+
+    def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any], kind: str) -> Any:
+        """Run an operator on tensors of the host; large ones are fake, too, and none is pinned in fact."""
+        if func._overloadpacket is aten.is_pinned:  # DDP's reducer insists on it (reducer.cpp:792, 2.13)
+            return getattr(args[0], _PINNED, False)
+        is_pinned = kwargs.get("pin_memory")
+        kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        is_large = kind in ("", "cpu") and _is_large(func, args, kwargs)
+        with self.fake if is_large else contextlib.nullcontext():
+            output = func(*args, **kwargs)
+        if is_large:
+            know_filled(func, args, kwargs, output)
+        if is_pinned:
+            setattr(output, _PINNED, True)
+        return output
 
     def on_device(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator on fake tensors, record it, and follow the values that are known."""
@@ -210,6 +221,8 @@ class CudaDispatch(TorchDispatchMode):
         return args[0].shape == args[1].shape
 
 
+_PINNED = "_forerun_pinned"
+"""Attribute of a tensor of the host that a card would read directly."""
 _SPECIAL: dict[Any, Any] = {
     aten._to_copy: CudaDispatch._to_copy,
     aten.copy_: CudaDispatch._copy,
