@@ -244,6 +244,66 @@ def test_ddp_looks_for_unused_parameters(tmp_path, options):
     assert document.memory.peak_allocated_bytes == pytest.approx(plain.memory.peak_allocated_bytes, rel=0.02)
 
 
+HOOK = """
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    model.register_comm_hook(None, fp16_compress_hook)
+"""
+NORM = "nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256)))"
+
+
+def test_a_communication_hook_of_the_program_reduces_in_place_of_ddp(tmp_path):
+    script = SPAWNS.replace("RANKS", "torch.cuda.device_count()")
+    plain, _ = forecast(tmp_path, "", ranks=4, head=script)
+    hooked = script.replace("    optimizer =", HOOK + "    optimizer =", 1)
+    document, _ = forecast(tmp_path, "", ranks=4, head=hooked)
+    (reduced,), (plain_reduced,) = document.collectives, plain.collectives
+    assert (reduced.name, reduced.bytes) == ("allreduce_", plain_reduced.bytes // 2)
+    with pytest.raises(AssertionError, match="can only be called once"):
+        forecast(tmp_path, "", ranks=4, head=script.replace("    optimizer =", 2 * HOOK + "    optimizer =", 1))
+
+
+def test_batch_norm_over_ranks(tmp_path):
+    """Statistics of all ranks are gathered forward and reduced backward, for each channel."""
+    script = SPAWNS.replace("RANKS", "torch.cuda.device_count()").replace("nn.Linear(256, 256)", NORM)
+    document, _ = forecast(tmp_path, "", ranks=4, head=script)
+    gathered = [each.bytes for each in document.collectives if "allgather" in each.name]
+    assert gathered in ([(2 * 256 + 1) * 4], [4 * (2 * 256 + 1) * 4])  # mean, deviation and count of each rank
+    assert document.parameters.trainable == 256 * 256 + 3 * 256
+
+
+SHARDS = """
+import torch
+from torch import distributed, nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.fsdp import fully_shard
+
+distributed.init_process_group("nccl")
+model = nn.Sequential(nn.Linear(256, 1024), nn.Linear(1024, 256)).to("cuda")
+for layer in (*model, model):
+    fully_shard(layer)
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(3):
+    for batch in range(30):
+        model(torch.randn(8, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    weights, state = get_state_dict(model, optimizer)
+    checkpoint.save({"weights": weights, "state": state}, checkpoint_id=f"checkpoint-{epoch}")
+"""
+
+
+def test_a_checkpoint_of_several_ranks_is_saved_by_one(tmp_path, monkeypatch):
+    """Its part of the weights and of both moments; nobody is there to give the other parts."""
+    monkeypatch.chdir(tmp_path)
+    document, run = forecast(tmp_path, "", ranks=4, head=SHARDS)
+    assert run.failed_rest == ""
+    assert document.run.checkpoints_written == 3
+    parameters = 2 * 256 * 1024 + 1024 + 256
+    assert document.run.checkpoint_bytes == pytest.approx(3 * parameters * 4 / 4, rel=0.01)
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
 def test_a_card_that_the_machine_does_not_have(tmp_path):
     """One card: as CUDA refuses it. Two: what is on the second is counted on the first, and listed."""
     body = """

@@ -16,6 +16,8 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
     """The result of an aten call on fake tensors, where PyTorch's own fake kernel is missing or too strict too."""
     if packet in ONLY_IN_PLACE:
         return None
+    if packet in SYNCHRONISED_NORM:
+        return SYNCHRONISED_NORM[packet](*args)
     if packet in OWN_KERNELS:
         return OWN_KERNELS[packet](func, args, kwargs)
     if packet is aten._grouped_mm:
@@ -25,6 +27,31 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
     if func is aten._ctc_loss_backward.default:
         return torch.empty_like(args[1])
     return laid_out(packet, args, func(*args, **kwargs))
+
+
+def _statistics(image: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and inverse deviation of each channel, in fp32 at least."""
+    dtype = torch.promote_types(image.dtype, torch.float32)
+    return image.new_empty(image.shape[1], dtype=dtype), image.new_empty(image.shape[1], dtype=dtype)
+
+
+def _reduced(gradient: torch.Tensor, image: torch.Tensor, *others: Any) -> tuple[torch.Tensor | None, ...]:
+    """Two sums for each channel, and the gradients of weight and bias, each where it is asked for."""
+    weight, is_wanted = others[2], others[3:6]
+    kind = image if weight is None else weight
+    rows = [*_statistics(image), *(kind.new_empty(image.shape[1]) for _ in range(2))]
+    return tuple(row if flag else None for row, flag in zip(rows, (is_wanted[0], *is_wanted), strict=True))
+
+
+SYNCHRONISED_NORM = {
+    aten.batch_norm_stats: _statistics,
+    aten.batch_norm_gather_stats: _statistics,
+    aten.batch_norm_gather_stats_with_counts: _statistics,
+    aten.batch_norm_elemt: lambda image, *_: torch.empty_like(image),
+    aten.batch_norm_backward_reduce: _reduced,
+    aten.batch_norm_backward_elemt: lambda gradient, image, *_: torch.empty_like(image),
+}
+"""Kernels of `nn.SyncBatchNorm` (aten/src/ATen/native/cuda/Normalization.cu, 2.13), which has none but CUDA's."""
 
 
 def ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:

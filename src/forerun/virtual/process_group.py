@@ -2,13 +2,15 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d
+from torch.utils._pytree import tree_leaves
 
 from forerun.errors import NotSupported
 from forerun.trace import Category
@@ -147,9 +149,10 @@ def recording_waits(recorder: Recorder) -> Iterator[None]:
     """Note where the default stream of the device is made to wait for an exchange: at `Work.wait`.
 
     The work of a batch (`batch_isend_irecv`) is that of all its exchanges. What is started on another stream waits
-    there (FSDP); those waits are not noted.
+    there (FSDP); those waits are not noted. Its future has what was exchanged, as NCCL's has.
     """
-    started: dict[int, tuple[Any, range]] = {}  # holds each Work: its id is a key
+    # holds each Work, whose id is a key, and no tensor: nobody need wait for it
+    started: dict[int, tuple[Any, range, list[weakref.ref[Tensor]]]] = {}
     trace, together = recorder.trace, [0]
 
     def beginning(original: Any) -> Any:
@@ -164,35 +167,44 @@ def recording_waits(recorder: Recorder) -> Iterator[None]:
             first = together[0] if original is ends_together else len(trace.ops)
             work = original(*args, **kwargs)
             if len(trace.ops) > first and work is not None:
-                started[id(work)] = work, range(first, len(trace.ops))
+                started[id(work)] = (
+                    work,
+                    range(first, len(trace.ops)),
+                    [weakref.ref(each) for each in tree_leaves(args[1:2]) if isinstance(each, Tensor)],
+                )
             return work
 
         return start
 
     def waiting(original: Any) -> Any:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            _, ops = started.pop(id(work), (None, range(0)))
+            _, ops, _tensors = started.pop(id(work), (None, range(0), []))
             if not recorder.is_muted and current_stream() == 0:
                 trace.waits.extend((len(trace.events), op) for op in ops)
             return original(work, *args, **kwargs)
 
         return wait
 
+    def promising(original: Any) -> Any:
+        def get_future(work: Any) -> torch.futures.Future[list[Tensor]]:
+            future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+            references = started[id(work)][2] if id(work) in started else []
+            future.set_result([tensor for tensor in (each() for each in references) if tensor is not None])
+            return future
+
+        return get_future
+
     from torch._C._distributed_c10d import FakeWork  # type: ignore[attr-defined]
 
     group = dist.ProcessGroup
     ends_together = group._end_coalescing  # type: ignore[attr-defined]
     places = [(group, name, starting) for name in (*STARTS, "_end_coalescing") if name in vars(group)]
-    places += [(group, "_start_coalescing", beginning), (FakeWork, "wait", waiting)]
-    # as the class holds them: `getattr` would lose what binds pybind11's functions to an object
-    originals = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
-    for owner, name, wrapped in places:
-        setattr(owner, name, wrapped(getattr(owner, name)))
-    try:
+    places += [(group, "_start_coalescing", beginning)]
+    places += [(FakeWork, "wait", waiting), (FakeWork, "get_future", promising)]
+    with contextlib.ExitStack() as stack:
+        for owner, name, wrapped in places:  # a class may have inherited them
+            stack.enter_context(replaced(owner, name, wrapped(getattr(owner, name))))
         yield
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
 
 
 @contextlib.contextmanager
@@ -215,19 +227,29 @@ def noting_groups(groups: list[tuple[int, ...]]) -> Iterator[None]:
         distributed_c10d._new_group_with_tag = original
 
 
-def record_reductions(model: nn.parallel.DistributedDataParallel, recorder: Recorder) -> None:
-    """Have DDP's reductions recorded; they belong to no micro-step, as they happen once for each optimizer step."""
+def record_reductions(
+    model: nn.parallel.DistributedDataParallel,
+    recorder: Recorder,
+    own_hook: Callable[[], tuple[Any, Any] | None] = lambda: None,
+) -> None:
+    """Have DDP's reductions recorded; they belong to no micro-step, as they happen once for each optimizer step.
+
+    `own_hook` gives the program's own communication hook with its state, which reduces a bucket in place of DDP.
+    """
 
     def reduce(state: Any, bucket) -> torch.futures.Future[Tensor]:
-        buffer = bucket.buffer()
+        buffer, hook = bucket.buffer(), own_hook()
         recorder.own([buffer], Category.GRADIENT)
         with recorder.phase(recorder.current_phase, -1):
+            if hook is not None:
+                return hook[1](hook[0], bucket)
             dist.all_reduce(buffer, async_op=True)  # the update waits for it, not what follows
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(buffer)
         return future
 
-    model.register_comm_hook(None, reduce)  # type: ignore[arg-type]
+    # as its `register_comm_hook` does, which takes the hooks of programs here
+    dist._register_comm_hook(model.reducer, None, reduce)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed.checkpoint import default_planner
 from torch.nn.parallel import DistributedDataParallel
 
 from forerun.hardware.catalogue import Device
@@ -125,6 +127,7 @@ class CudaSession:
         enter(recording_waits(self.recorder))
         enter(steady_buckets())
         enter(_recording_reductions(self.recorder))
+        enter(_saving_alone())
         enter(making_batches_here(self.loaders))
         folder = Path(enter(tempfile.TemporaryDirectory(prefix="forerun-weights-")))
         enter(without_reading_weights(folder, self.assumptions))
@@ -201,13 +204,42 @@ def _fake_process_groups(ranks: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _saving_alone() -> Iterator[None]:
+    """A checkpoint of several ranks has this one's part only: the others' are not there to make it whole.
+
+    torch/distributed/checkpoint/default_planner.py (2.13) refuses tensors of which parts are missing.
+    """
+    with replaced(default_planner, "_validate_global_plan", lambda global_plan, metadata: []):
+        yield
+
+
+@contextlib.contextmanager
 def _recording_reductions(recorder: Recorder) -> Iterator[None]:
-    """DDP's reducer calls its collectives below the dispatcher; a communication hook makes them seen."""
+    """DDP's reducer calls its collectives below the dispatcher; a communication hook makes them seen.
+
+    A reducer takes one hook only, so that ours asks the program's.
+    """
     original = DistributedDataParallel.__init__
+    hooks: weakref.WeakKeyDictionary[DistributedDataParallel, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
     def init(model: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         original(model, *args, **kwargs)
-        record_reductions(model, recorder)
+        reference = weakref.ref(model)
 
-    with replaced(DistributedDataParallel, "__init__", init):
+        def own_hook() -> tuple[Any, Any] | None:
+            owner = reference()
+            return None if owner is None else hooks.get(owner)
+
+        record_reductions(model, recorder, own_hook)
+
+    def take_hook(model: DistributedDataParallel, state: Any, hook: Any) -> None:
+        model._check_comm_hook(hook)
+        if model in hooks:
+            raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        hooks[model] = state, hook
+
+    with (
+        replaced(DistributedDataParallel, "__init__", init),
+        replaced(DistributedDataParallel, "register_comm_hook", take_hook),
+    ):
         yield

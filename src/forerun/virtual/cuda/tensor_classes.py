@@ -163,7 +163,10 @@ def replace_data(tensor: Tensor, new: Tensor) -> None:
         twin = torch.nn.Parameter(twin, tensor.requires_grad)
     twin.grad = tensor.grad
     is_own = kind not in _BARE
-    own = {name: value for name, value in vars(tensor).items() if is_own or not isinstance(tensor, FakeTensor)}
+    own = dict(vars(tensor))
+    if not is_own and isinstance(tensor, FakeTensor):  # those that a program gave it, as FSDP1 does its flat parameters
+        from_birth = _ALL_ATTRIBUTES.__get__(twin if isinstance(twin, FakeTensor) else tensor.detach())
+        own = {name: own[name] for name in own if name not in from_birth and not name.startswith(_PREFIX)}
     if is_own and isinstance(new, FakeTensor):
         _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(twin))
         twin.__class__ = kind if issubclass(kind, FakeTensor) else fake_class(kind)

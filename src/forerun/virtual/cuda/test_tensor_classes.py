@@ -90,3 +90,14 @@ def test_a_copied_model_is_of_the_same_session():
         average.running_mean.mul_(0.5).add_(net.running_mean, alpha=0.5)
         assert average.running_mean.fake_mode is net.running_mean.fake_mode
         assert average.running_mean.untyped_storage()._cdata != net.running_mean.untyped_storage()._cdata
+
+
+def test_attributes_stay_with_data_of_another_device():
+    """As FSDP1's flat parameters have theirs, which move to the host and back."""
+    with forerun.virtual_cuda("t4"):
+        parameter = torch.nn.Parameter(torch.zeros(1024, 1024, device="cuda"))
+        parameter.shapes = [(1024, 1024)]
+        parameter.data = parameter.to("cpu")
+        assert (parameter.device.type, parameter.shapes) == ("cpu", [(1024, 1024)])
+        parameter.data = parameter.to("cuda")
+        assert (parameter.device.type, parameter.shapes) == ("cuda", [(1024, 1024)])
