@@ -1,12 +1,13 @@
 """Before somebody asks: traces at a few sizes from which those of other batches and lengths are worked out exactly.
 
-Two boxes around the question (`size_polynomials.py`): a line of batches at its length, and the plane of batches and of
-lengths that leave the same remainder. Their corners are traced like any step, and kept; a box answers once further
-traces, at sizes that are no corner of it, are equal to what it gives in every field. Where they are not, that is kept
-as well, and every size is traced. Each trace is kept by itself: whoever ends this and starts it again loses one.
+Boxes around the question (`size_polynomials.py`): a line of batches at its length, the plane of batches and of lengths
+that leave the same remainder, and the same lengths for a batch of one sample, whose dimension broadcasts. Their
+corners are traced like any step, and kept; a box answers once further traces, at sizes that are no corner of it, are
+equal to what it gives in every field. Where they are not, that is kept as well, and every size is traced. Each trace
+is kept by itself: whoever ends this and starts it again loses one.
 
-Not covered: compiled steps, packed rows, ranks that share a model, frozen encoders, scoring, a batch of one sample
-(its dimension broadcasts), lengths below `LEAST_LENGTH`.
+Not covered: compiled steps, packed rows, ranks that share a model, frozen encoders, scoring, lengths below
+`LEAST_LENGTH`.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,12 +77,17 @@ def boxes_around(settings: Settings, own: BatchShape) -> Iterator[tuple[str, lis
     yield line_name(own.length), [Proof(SizeBox(batches, (own.length,)), tuple((b, own.length) for b in tests))]
     if settings.workload in WITHOUT_TOKENS:
         return
-    planes = [
-        Proof(SizeBox(batches, lengths), tuple(zip(tests, others, strict=True)))
-        for lengths, others in _lengths(settings, own.length)
-    ]
-    if planes:
-        yield plane_name(own.length), planes
+    lengths = list(_lengths(settings, own.length))
+    if not lengths:
+        return
+    yield (
+        plane_name(own),
+        [Proof(SizeBox(batches, three), tuple(zip(tests, others, strict=True))) for three, others in lengths],
+    )
+    yield (
+        plane_name(BatchShape(1, own.length)),
+        [Proof(SizeBox((1,), three), tuple((1, other) for other in others)) for three, others in lengths],
+    )
 
 
 def _lengths(settings: Settings, length: int) -> Iterator[tuple[tuple[int, ...], tuple[int, int]]]:

@@ -46,16 +46,16 @@ def no_tracing(monkeypatch):
 
 @pytest.mark.medium
 def test_other_batches_and_lengths_answer_as_if_they_were_traced(folder, no_tracing, monkeypatch):
-    sizes = ((9, 256), (60, 640), (256, 2048))
+    sizes = ((9, 256), (60, 640), (256, 2048), (1, 1024))
     with monkeypatch.context() as off:
         off.setenv("FORERUN_TRACES", "off")
         expected = {size: answered(question(*size)) for size in sizes}
     request = request_of(question(4, 256), find_device("a100-40gb"), None)
-    assert trace_nearby(request) == ["length 256", "remainder 0"]
+    assert trace_nearby(request) == ["length 256", "remainder 0", "remainder 0, one sample"]
     assert trace_nearby(request) == [], "once"
     no_tracing()
     assert {size: answered(question(*size)) for size in sizes} == expected
-    for batch, length in ((9, 250), (1, 256), (300, 256), (9, 2176)):
+    for batch, length in ((9, 250), (1, 250), (300, 256), (9, 2176)):
         with pytest.raises(AssertionError, match="traced"):
             answered(question(batch, length))
     with pytest.raises(AssertionError, match="traced"):
@@ -94,14 +94,18 @@ def test_boxes_lie_around_the_question_and_within_the_model():
         own = BatchShape(settings.batch.micro_batch_size, settings.batch.sequence_length)
         (_, (line,)), *planes = boxes_around(settings, own)
         assert line.box.holds(own.size, own.length)
-        for _, proofs in planes:
+        for batch, (_, proofs) in zip((own.size, 1), planes, strict=False):
             for proof in proofs:
                 assert proof.box.lengths == tuple(sorted(set(proof.box.lengths)))
-                assert proof.box.holds(own.size, own.length)
+                assert proof.box.holds(batch, own.length)
                 assert all(proof.box.holds(*size) for size in proof.tests)
                 assert not {length for _, length in proof.tests} & set(proof.box.lengths)
                 assert proof.box.lengths[-1] <= 2048
-    assert [name for name, _ in boxes_around(question(4, 5), BatchShape(4, 5))] == ["length 5", "remainder 5"]
+    assert [name for name, _ in boxes_around(question(4, 5), BatchShape(4, 5))] == [
+        "length 5",
+        "remainder 5",
+        "remainder 5, one sample",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def _worked_out(
     """The trace by polynomials that were proven for such sizes; None where none were."""
     if not is_whole_batch(settings, shape):
         return None
-    for name in (line_name(shape.length), plane_name(shape.length)):
+    for name in (line_name(shape.length), plane_name(shape)):
         entry, _ = _entry_for(polynomial_key(settings, part, name), device, root)
         if entry is None or (box := box_of(entry.facts["box"])) is None or not box.holds(shape.size, shape.length):
             continue
@@ -210,9 +210,9 @@ def line_name(length: int) -> str:
     return f"length {length}"
 
 
-def plane_name(length: int) -> str:
-    """Name of the polynomials over batches, and lengths of one remainder."""
-    return f"remainder {length % ROUNDING}"
+def plane_name(shape: BatchShape) -> str:
+    """Name of the polynomials over lengths of one remainder, and over all batches but that of one sample."""
+    return f"remainder {shape.length % ROUNDING}{', one sample' * (shape.size == 1)}"
 
 
 def polynomial_key(settings: Settings, part: Mapping[str, Any], name: str) -> dict[str, Any]:
