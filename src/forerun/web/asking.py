@@ -115,8 +115,10 @@ async def _answer_of(
 async def _reply_of(question: Mapping[str, Any], on_progress: Callable[[str], None]) -> tuple[str, str, int | None]:
     """Text, last line of progress and exit code of a worker, warm where there is one."""
     if Asker.warm is not None and Asker.warm.is_ready:
-        with contextlib.suppress(OSError):  # the process that forks them has ended
+        try:
             return await Asker.warm.ask(question, on_progress)
+        except OSError:
+            Asker.warm.restart()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "forerun.cli.ui_worker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -122,13 +122,15 @@ def test_workers_end_with_the_pages():
     in_loop(story)
 
 
-def test_where_the_process_that_forks_is_gone_a_fresh_one_answers(monkeypatch):
+def test_where_the_process_that_forks_is_gone_a_fresh_one_answers_and_it_comes_back():
     async def story(workers):
         os.kill(workers._process.pid, signal.SIGKILL)
         await workers._process.wait()
         answer = await answer_of({"kind": "forecast", "settings": {"name": 3}, "gpu": "t4"}, lambda line: None)
         assert "workload" in answer["error"], "of the settings: from a real worker"
-        assert not workers.is_ready
+        while not workers.is_ready:
+            await asyncio.sleep(0.05)
+        assert (await answer_of({"kind": "again"}, lambda line: None))["number"] == 1
 
     in_loop(story)
 

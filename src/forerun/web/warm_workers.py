@@ -1,6 +1,6 @@
 """Workers that are there before the question: forks of one process that has imported PyTorch (`ui_fork_server.py`).
 
-Until that process is ready, and where it has ended, `ask` is not to be called: `asking.py` starts a fresh process then.
+Until that process is ready, and after it has ended, `is_ready` is false and `asking.py` starts a fresh worker.
 """
 
 import asyncio
@@ -25,14 +25,17 @@ class WarmWorkers:
         self._server = server
         self._folder = tempfile.TemporaryDirectory(prefix="forerun-ui-")
         self._process: asyncio.subprocess.Process | None = None
+        self._starts = 0
+        self._starting: asyncio.Task[None] | None = None
         self.is_ready = False
 
     @property
     def _socket(self) -> str:
-        return f"{self._folder.name}/socket"
+        return f"{self._folder.name}/{self._starts}"
 
     async def start(self) -> None:
         """Start it and wait until it can be asked."""
+        self._starts += 1
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, *self._server, self._socket,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -40,17 +43,19 @@ class WarmWorkers:
         assert self._process.stdout is not None, "asked for above"
         self.is_ready = bool(await self._process.stdout.readline())
 
+    def restart(self) -> None:
+        """Start it again, after it has ended, and do not wait."""
+        self.is_ready = False
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self.start())
+
     async def ask(self, question: Mapping[str, Any], on_progress: Callable[[str], None]) -> tuple[str, str, int | None]:
         """Answer (empty where there is none), last line of progress, and code of a worker that ended without one.
 
         Raises:
             OSError: nobody listens.
         """
-        try:
-            reader, writer = await asyncio.open_unix_connection(self._socket, limit=MOST_BYTES)
-        except OSError:
-            self.is_ready = False
-            raise
+        reader, writer = await asyncio.open_unix_connection(self._socket, limit=MOST_BYTES)
         try:
             writer.write(json.dumps(question).encode() + b"\n")
             last = ""
