@@ -91,7 +91,7 @@ def boxes_around(settings: Settings, own: BatchShape) -> Iterator[tuple[str, lis
 
 
 def _lengths(settings: Settings, length: int) -> Iterator[tuple[tuple[int, ...], tuple[int, int]]]:
-    """Three lengths of a plane and two others between them; the longest may be the model's last position, or not.
+    """Three lengths of a plane and one or two others between them; the longest is the model's last position, or not.
 
     A step at the last position may leave out what shorter ones need (slices of learned positions).
     """
@@ -102,11 +102,11 @@ def _lengths(settings: Settings, length: int) -> Iterator[tuple[tuple[int, ...],
     ends = (reach,) if limit is None else (min(reach, limit), min(reach, limit - 1))
     for top in sorted({end - (end - remainder) % ROUNDING for end in ends}, reverse=True):
         between = range(low + ROUNDING, top, ROUNDING)
-        if len(between) < 3:
+        if len(between) < 2:
             continue
-        middle = length if length in between[1:-1] else between[len(between) // 2]
-        below, above = range(low + ROUNDING, middle, ROUNDING), range(middle + ROUNDING, top, ROUNDING)
-        yield (low, middle, top), (below[len(below) // 2], above[len(above) // 2])
+        middle = length if length in between else between[len(between) // 2]
+        others = [each for each in between if each != middle]
+        yield (low, middle, top), (others[len(others) // 4], others[-1 - len(others) // 4])
 
 
 def _positions(settings: Settings) -> int | None:

@@ -89,11 +89,12 @@ def test_what_is_no_polynomial_is_traced_and_not_tried_again(folder, monkeypatch
 
 
 def test_boxes_lie_around_the_question_and_within_the_model():
-    bert = {"workload": "sequence-classification", "model": {"name": "bert-base-uncased"}}
-    for settings in (question(4, 256), question(300, 100), question(2, 1000), question(4, 384, **bert)):
+    roberta = {"workload": "masked-lm", "model": {"name": "roberta-base"}}
+    for settings in (question(4, 256), question(300, 100), question(2, 1000), question(4, 384, **roberta)):
         own = BatchShape(settings.batch.micro_batch_size, settings.batch.sequence_length)
         (_, (line,)), *planes = boxes_around(settings, own)
         assert line.box.holds(own.size, own.length)
+        assert len(planes) == 2
         for batch, (_, proofs) in zip((own.size, 1), planes, strict=False):
             for proof in proofs:
                 assert proof.box.lengths == tuple(sorted(set(proof.box.lengths)))
