@@ -9,6 +9,8 @@ import pytest
 
 from forerun.web import asking
 from forerun.web.asking import Asker, answer_of
+from forerun.web.question import PageQuestion
+from forerun.web.warm_workers import SERVER as REAL
 from forerun.web.warm_workers import WarmWorkers
 
 SERVER = """
@@ -34,14 +36,14 @@ server.main()
 """The process that forks as it is, but for what it imports and answers."""
 
 
-def in_loop(story):
+def in_loop(story, server=("-c", SERVER)):
     """Run `story` with warm workers."""
 
     async def told():
-        Asker.warm = workers = WarmWorkers(("-c", SERVER))
+        Asker.warm = workers = WarmWorkers(server)
         try:
             await workers.start()
-            await asyncio.wait_for(story(workers), 30)
+            await asyncio.wait_for(story(workers), 120)
         finally:
             workers.stop()
             Asker.warm = None
@@ -164,3 +166,23 @@ def test_sizes_nearby_are_traced_while_nobody_waits():
         assert await gone(int(traced[1]))
 
     in_loop(story)
+
+
+@pytest.mark.medium
+def test_a_fork_answers_what_a_fresh_process_answers(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORERUN_TRACES", "off")
+    monkeypatch.setenv("FORERUN_LEDGER", f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    questions = [
+        {"kind": "forecast", "settings": PageQuestion(model="tiny-llama", **more).content(), "gpu": "a100-40gb"}
+        for more in ({}, {"method": "qlora"}, {"checkpointing": "blocks", "accumulation": 2, "length": 100})
+    ]
+
+    async def story(workers):
+        forked = [await answer_of(question, lambda line: None) for question in [*questions, questions[0]]]
+        Asker.nearby.stop()
+        workers.is_ready = False
+        fresh = [await answer_of(question, lambda line: None) for question in questions]
+        assert "forecast" in fresh[0]
+        assert forked == [*fresh, fresh[0]]
+
+    in_loop(story, REAL)
