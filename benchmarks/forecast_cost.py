@@ -1,15 +1,17 @@
 """Cost of a forecast itself: seconds and peak resident memory, each target in a process of its own.
 
-    python benchmarks/forecast_cost.py            prints a table and one JSON line
+    python benchmarks/forecast_cost.py [WORD]     prints a table and one JSON line; of targets with WORD in their name
 
-Goals on 2 CPU cores: BERT-base 3 s, one billion parameters 10 s (asked of 7B here), 70B 60 s, all within 2 GiB;
-no weights are downloaded (HF_HUB_OFFLINE is set). `seconds` is the first forecast of a process, imports of torch and
+Goals on 2 CPU cores: BERT-base 3 s, one billion parameters 10 s (asked of 7B here), 70B 60 s, all within 2 GiB; no
+weights are downloaded (HF_HUB_OFFLINE is set). `seconds` is the first forecast of a process, imports of torch and
 transformers included, the median of three processes; `imports` is what a bare process needs to import torch and the
-model's module of transformers, which no forecast of that model can do without; `again` is a second forecast in the same
-process, of another micro-batch size; `process` is the whole process. `cached` is `forerun forecast --json` on another
-card in a process that finds the traces of the first one (`src/forerun/forecasting/traces.py`), `comparison` is
-`forerun compare --json` over the whole catalogue where one was made before; both are whole processes of the command
-line, medians of three. Everything else is measured without kept traces. Method version 4.
+model's module of transformers, which no forecast of that model can do without; `again` is a second forecast in the
+same process, of another micro-batch size; `process` is the whole process. `cached` is `forerun forecast --json` on
+another card in a process that finds the traces of the first one (`src/forerun/forecasting/traces.py`), `interp.` is
+the same of a micro-batch three samples larger, which was never traced, once the sizes around the first were
+(`src/forerun/forecasting/nearby.py`; `nearby` is the seconds of that), and `comparison` is `forerun compare --json`
+over the whole catalogue where one was made before; these are whole processes of the command line, medians of three.
+Everything else is measured without kept traces. Method version 5.
 """
 
 import json
@@ -47,7 +49,13 @@ TARGETS = {
 }  # fmt: skip
 MEMORY_GIB = 2.0
 REPEATS = 3
-CACHED_SECONDS, COMPARED_SECONDS = 0.6, 3.0
+CACHED_SECONDS, COMPARED_SECONDS, WORKED_OUT_SECONDS = 0.6, 3.0, 2.0
+NEARBY = """
+import sys
+from forerun.api import find_device, resolve, trace_sizes_nearby
+if not trace_sizes_nearby(resolve(sys.argv[1]), find_device("a100-40gb")):
+    raise SystemExit("no sizes are worked out")
+"""
 CHILD = """
 import json, resource, sys, time
 start = time.perf_counter()
@@ -96,15 +104,26 @@ def kept(target: dict, folder: Path) -> dict:
 
     def seconds(*arguments: str) -> float:
         start = time.perf_counter()
-        command = [sys.executable, "-m", "forerun", *arguments, "--json"]
-        if subprocess.run(command, stdout=subprocess.DEVNULL, env=environment).returncode not in (0, 3):
-            raise SystemExit(f"{' '.join(command)} failed")
+        if subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, env=environment).returncode not in (
+            0,
+            3,
+        ):
+            raise SystemExit(f"{' '.join(arguments)} failed")
         return time.perf_counter() - start
 
-    seconds("forecast", str(file), "--gpu", "a100-80gb")
-    cached = sorted(seconds("forecast", str(file), "--gpu", "a100-40gb") for _ in range(REPEATS))
-    compared = sorted(seconds("compare", str(file)) for _ in range(REPEATS + 1))
-    return {"cached": cached[REPEATS // 2], "comparison": compared[REPEATS // 2], "first_comparison": compared[-1]}
+    def command(*arguments: str) -> float:
+        return seconds("-m", "forerun", *arguments, "--json")
+
+    command("forecast", str(file), "--gpu", "a100-80gb")
+    cached = sorted(command("forecast", str(file), "--gpu", "a100-40gb") for _ in range(REPEATS))
+    nearby = seconds("-c", NEARBY, str(file))
+    size = f"batch.micro_batch_size={target['batch']['micro_batch_size'] + 3}"
+    other = sorted(command("forecast", str(file), "--gpu", "a100-40gb", "--set", size) for _ in range(REPEATS))
+    compared = sorted(command("compare", str(file)) for _ in range(REPEATS + 1))
+    return {
+        "cached": cached[REPEATS // 2], "interpolated": other[REPEATS // 2], "nearby": nearby,
+        "comparison": compared[REPEATS // 2], "first_comparison": compared[-1],
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -112,9 +131,12 @@ def main() -> None:
     rows = []
     print(
         f"{'target':58} {'seconds':>8} {'goal':>5} {'imports':>8} {'again':>6} {'process':>8} {'peak GiB':>9} "
-        f"{'cached':>7} {'comparison':>10}"
+        f"{'cached':>7} {'interp.':>7} {'nearby':>7} {'comparison':>10}"
     )
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
     for name, (goal, family, target) in TARGETS.items():
+        if word not in name:
+            continue
         runs = sorted((measure(target, family) for _ in range(REPEATS)), key=lambda run: run["seconds"])
         imports = sorted(run["imports"] for run in runs)[REPEATS // 2]
         row = {"target": name, "goal_seconds": goal, **runs[REPEATS // 2], "imports": imports}
@@ -123,14 +145,16 @@ def main() -> None:
         rows.append(row)
         print(
             f"{name:58} {row['seconds']:8.2f} {goal:5.0f} {imports:8.2f} {row['again']:6.2f} {row['process']:8.2f} "
-            f"{row['peak_gib']:9.2f} {row['cached']:7.2f} {row['comparison']:10.2f}"
+            f"{row['peak_gib']:9.2f} {row['cached']:7.2f} {row['interpolated']:7.2f} {row['nearby']:7.1f} "
+            f"{row['comparison']:10.2f}"
         )
     missed = [
         r["target"] for r in rows
         if r["seconds"] > r["goal_seconds"] or r["peak_gib"] > MEMORY_GIB
-        or r["cached"] > CACHED_SECONDS or r["comparison"] > COMPARED_SECONDS
+        or r["cached"] > CACHED_SECONDS or r["comparison"] > COMPARED_SECONDS or r["interpolated"] > WORKED_OUT_SECONDS
     ]  # fmt: skip
-    print(json.dumps({"benchmark": "forecast_cost", "version": 4, "rows": rows, "missed": missed}))
+    load = os.getloadavg()[0]
+    print(json.dumps({"benchmark": "forecast_cost", "version": 5, "rows": rows, "missed": missed, "load": load}))
     sys.exit(bool(missed))
 
 

@@ -191,12 +191,25 @@ def test_a_pasted_configuration_is_a_model_and_a_wrong_one_says_why(page, base):
 SIZES = ((360, 740), (1280, 900))
 
 
-@pytest.mark.parametrize("tab", ["fit", "timeline", "runs"])
-def test_axe_has_nothing_serious_to_say(page, base, tab):
+STATES = {
+    "fit": ("", ".big"), "gpus": ("tab=gpus", ".nicegui-echart canvas"),
+    "timeline": ("tab=timeline", ".nicegui-echart canvas"),
+    "runs": ("tab=runs", ":text('no runs yet'), .nicegui-echart canvas"),
+    "script": ("tab=script", "button:has-text('Run it')"), "wrong": ("batch=0", '[role="alert"]'),
+}  # fmt: skip
+"""Pages by name: what their address has more, and what is there once they are drawn. "fit" with all of it unfolded."""
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_axe_has_nothing_serious_to_say(page, base, name):
     """Light and dark, phone and desktop; axe-core's rules for WCAG 2.2 A and AA."""
     spec = importlib.util.find_spec("axe_playwright_python") or pytest.skip("no axe here")
-    page.goto(f"{base}/?tab={tab}&{ADDRESS}&gpu=t4")
-    page.wait_for_selector(".big, .nicegui-echart canvas, :text('no runs yet')")
+    more, drawn = STATES[name]
+    page.goto(f"{base}/?{ADDRESS}&gpu=t4&{more}")
+    page.wait_for_selector(drawn)
+    if name == "fit":
+        page.get_by_text("Paste a config.json").click()
+        page.get_by_text("remarks").click()
     page.add_script_tag(path=os.path.join(spec.submodule_search_locations[0], "axe.min.js"))
     findings = []
     for colours, (width, height) in product(("light", "dark"), SIZES):
@@ -242,6 +255,15 @@ SHOWN = "(document.activeElement.value || '') + document.activeElement.closest('
 def role(page):
     """What kind of control has the focus."""
     return page.evaluate("(document.activeElement.role || '') + (document.activeElement.ariaHasPopup || '')")
+
+
+def test_a_file_becomes_the_script(page, base, tmp_path):
+    (tmp_path / "train.py").write_text("import torch  # of the file")
+    page.goto(f"{base}/?tab=script&gpu=t4")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Take a file").click()
+    chooser.value.set_files(tmp_path / "train.py")
+    page.wait_for_function("() => document.querySelector('[aria-label^=Training]').value.endsWith('of the file')")
 
 
 def test_a_script_runs_shut_in(page, base):

@@ -307,6 +307,18 @@ def what_if_settings(
         return what_if(settings, device, _request_maker(ledger), on_progress)
 
 
+def trace_sizes_nearby(settings: Settings, device: Device) -> list[str]:
+    """Trace from what other batches and lengths are worked out at once; names of what is kept of that now.
+
+    Raises:
+        ForerunError: as `forecast_settings`.
+    """
+    from forerun.forecasting.nearby import trace_nearby
+
+    with _no_cycle_collection():
+        return trace_nearby(request_of(settings, device, None))
+
+
 def _request_maker(ledger: "Ledger | None") -> Callable[[Settings, Device], ForecastRequest]:
     def ask(settings: Settings, device: Device) -> ForecastRequest:
         request = request_of(settings, device, None)

@@ -4,20 +4,24 @@
 
 Kinds: `forecast` (the document of `forerun forecast --json`, and the points of its timeline), `changes` (of settings,
 as `--what-if`), `comparison` (the document of `forerun compare --json`, over the cards that are rented out and the one
-that was asked about), `studies` (of `forerun tune`, from the database at `storage`), `script` (the document of `forerun
-exec --json` of a pasted program, which runs shut in). `memory_bytes` bounds the process's address space. Whoever asked
-may kill it at any time.
+that was asked about), `nearby` (traces for other sizes, which the pages ask for while nobody waits), `studies` (of
+`forerun tune`, from the database at `storage`), `script` (the document of `forerun exec --json` of a pasted program,
+which runs shut in). `memory_bytes` bounds the process's address space. Whoever asked may kill it at any time.
 """
 
 import json
+import os
 import resource
 import sys
 from typing import Any
 
-from forerun.api import compare_settings, find_device, forecast_settings, resolve, what_if_settings
+from forerun.api import compare_settings, find_device, forecast_settings, resolve, trace_sizes_nearby, what_if_settings
 from forerun.cli.options import NOT_IN_DOCUMENT, ledger_if_any
 from forerun.errors import ForerunError
 from forerun.hardware.catalogue import group_of_devices
+
+BACKGROUND = 10
+"""How nice a process is for which nobody waits."""
 
 
 def say(text: str) -> None:
@@ -43,6 +47,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         return dict(forecast_script(question["script"], find_device(question["gpu"]).name, say))
     settings = resolve(question["settings"])
     device = find_device(question["gpu"])
+    if question["kind"] == "nearby":
+        os.nice(BACKGROUND)
+        return {"nearby": trace_sizes_nearby(settings, device)}
     if question["kind"] == "comparison":
         rented = group_of_devices("rented") or []
         cards = rented if device in rented else [device, *rented]
@@ -60,13 +67,17 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Answer what is on stdin; an error of the user's is an answer too."""
+def answer_or_error(question: dict[str, Any]) -> dict[str, Any]:
+    """The answer; an error of the user's is one too."""
     try:
-        document = answer(json.loads(sys.stdin.read()))
+        return answer(question)
     except ForerunError as error:
-        document = {"error": str(error)}
-    print(json.dumps(document))
+        return {"error": str(error)}
+
+
+def main() -> None:
+    """Answer what is on stdin."""
+    print(json.dumps(answer_or_error(json.loads(sys.stdin.read()))))
 
 
 if __name__ == "__main__":

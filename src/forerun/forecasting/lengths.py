@@ -5,6 +5,7 @@ polynomial in the padded length (attention makes it quadratic at most) goes thro
 """
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from forerun.data.plan import BatchPlan, BatchShape
 
@@ -36,4 +37,13 @@ def basis(nodes: Sequence[int], node: int, length: float) -> float:
     for other in nodes:
         if other != node:
             product *= (length - other) / (node - other)
+    return product
+
+
+def exact_basis(nodes: Sequence[int], node: int, length: int) -> Fraction:
+    """The same polynomial, as a fraction."""
+    product = Fraction(1)
+    for other in nodes:
+        if other != node:
+            product *= Fraction(length - other, node - other)
     return product

@@ -7,8 +7,9 @@ at: of those the type's name is kept.
 
 import json
 import zlib
-from collections.abc import Hashable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from forerun.trace import ALLOCATE, FREE, OP, Call, Category, Named, Op, Phase, Storage, TensorSpec, Trace
@@ -17,7 +18,28 @@ EVENTS = {ALLOCATE: "a", FREE: "f", OP: "o"}
 SPEC, NAMED, TUPLE, OBJECT = "s", "n", "t", "object"
 COLUMNS = ("calls", "ops", "storages", "events", "waits", "failures", "lines")
 """Fields of a trace that are not written as they are."""
+STORAGE, OPERATOR = (attrgetter(*(field.name for field in fields(record))) for record in (Storage, Op))
+"""Their fields as a row; a step has 10,000 of them, and `dataclasses.asdict` copies every field."""
 PLAIN = {field.name for field in fields(Trace)} - set(COLUMNS)
+
+
+class Varying:
+    """A number of traces that are laid over each other: its value in each (`size_polynomials.py`)."""
+
+    KEY, KIND = "values", "kind"
+
+    def __init__(self, values: Sequence[int], kind: str | None = None) -> None:
+        self.values, self.kind = tuple(values), kind
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Varying) and (self.values, self.kind) == (other.values, other.kind)
+
+    def __hash__(self) -> int:
+        return hash((self.values, self.kind))
+
+    def document(self) -> dict[str, Any]:
+        """As it is written to a file."""
+        return {self.KEY: self.values} | ({} if self.kind is None else {self.KIND: self.kind})
 
 
 class _Table:
@@ -36,18 +58,18 @@ def trace_bytes(trace: Trace) -> bytes:
     content = {name: getattr(trace, name) for name in sorted(PLAIN)}
     content["calls"] = [_call(call, specs) for call in trace.calls]
     content["op_places"] = [ops.place(op) for op in trace.ops]
-    content["storage_places"] = [storages.place(tuple(asdict(each).values())) for each in trace.storages]
-    content["ops"] = [list(asdict(op).values()) for op in ops.places]  # type: ignore[call-overload]
+    content["storage_places"] = [storages.place(STORAGE(each)) for each in trace.storages]
+    content["ops"] = [OPERATOR(op) for op in ops.places]
     content["storages"] = list(storages.places)
     content["specs"] = [[spec.shape, spec.stride, spec.dtype, spec.bytes] for spec in specs.places]  # type: ignore[attr-defined]
     content["events"] = ["".join(EVENTS[kind] for kind, _ in trace.events), [index for _, index in trace.events]]
     content["waits"], content["failures"], content["lines"] = trace.waits, trace.failures, list(trace.lines.items())
-    return zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 1)
+    return zlib.compress(json.dumps(content, separators=(",", ":"), default=Varying.document).encode(), 1)
 
 
-def read_trace(file: bytes) -> Trace:
-    """The trace of such a file."""
-    content = json.loads(zlib.decompress(file))
+def read_trace(file: bytes, decode: Callable[[dict[str, Any]], Any] | None = None) -> Trace:
+    """The trace of such a file; `decode` gives each number that was `Varying` its value, and leaves other objects."""
+    content = json.loads(zlib.decompress(file), object_hook=decode)
     specs = [TensorSpec(tuple(shape), tuple(stride), dtype, size) for shape, stride, dtype, size in content["specs"]]
     phases, kinds = {phase.value: phase for phase in Phase}, {letter: kind for kind, letter in EVENTS.items()}
     ops = [Op(call, phases[phase], *rest) for call, phase, *rest in content["ops"]]
@@ -86,7 +108,7 @@ def _read_call(row: list[Any], specs: list[TensorSpec]) -> Call:
 
 
 def _plain(value: Any, specs: _Table) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | int | float | str | Varying):
         return value
     if isinstance(value, TensorSpec):
         return {SPEC: specs.place(value)}

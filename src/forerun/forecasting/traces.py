@@ -26,6 +26,7 @@ from forerun.errors import FilesNotWritten
 from forerun.forecasting.made_with import package_digest, traced_with
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.shared_traces import watched_device
+from forerun.forecasting.size_polynomials import ROUNDING, NotPolynomial, SizeBox, box_of, box_text, trace_at
 from forerun.forecasting.trace_file import read_trace, trace_bytes
 from forerun.hardware.catalogue import Device
 from forerun.settings.media import WITHOUT_TOKENS
@@ -37,6 +38,8 @@ from forerun.units import GIB, format_bytes
 MOST_BYTES = 1 * GIB
 VARIABLE, OFF, FILE = "FORERUN_TRACES", "off", "trace"
 CONTENT = "traces of steps are kept here, some 100 KB each"
+STEP: Mapping[str, Any] = {"part": "step", "frozen_encoder": False, "lines": False}
+SIZES = ("micro_batch_size", "sequence_length")
 LENGTH_OF_RUN = {"name", "schedule", "checkpoints", "evaluation", "data", "reliability"}
 """Sections of the settings that no step depends on, but for what `_content` takes of them."""
 
@@ -62,7 +65,7 @@ def step_trace(
                 at, request.workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines
             )  # fmt: skip
 
-    part = {"part": "step", "frozen_encoder": frozen_encoder, "lines": keep_lines}
+    part = {**STEP, "frozen_encoder": frozen_encoder, "lines": keep_lines}
     return _trace(request, at, shape, part, make)
 
 
@@ -160,43 +163,114 @@ def _trace(
     if root is None or request.own_workload is not None:
         return request.shared.trace(json.dumps(key, sort_keys=True), request.own_workload, request.device, make)
     key |= {"made_with": traced_with()}
-    names: list[str] = []
-    while (entry := kept_entry(_of_device(key, request.device, names), root)) is not None:
-        more = entry.facts["asks"]
-        if not more:
-            return read_trace((entry.folder / FILE).read_bytes())
-        names = sorted({*names, *more})
+    entry, _ = _entry_for(key, request.device, root)
+    if entry is not None:
+        return read_trace((entry.folder / FILE).read_bytes())
+    if (trace := _worked_out(settings, part, shape, request.device, root)) is not None:
+        return trace
     watched, questions = watched_device(request.device)
     trace = make(watched)
     if is_lasting(settings.model.name):
-        _keep(key, request.device, names, questions, trace, root)
+        _keep(key, request.device, questions, trace_bytes(trace), root)
     return trace
 
 
-def _keep(
-    key: Mapping[str, Any], device: Device, names: list[str], questions: set[str], trace: Trace, root: Path
+def _entry_for(key: Mapping[str, Any], device: Device, root: Path) -> tuple[CacheEntry | None, set[str]]:
+    """The entry of a key for a device, and the names of the facts of the device that it follows from."""
+    names: set[str] = set()
+    while (entry := kept_entry(_of_device(key, device, names), root)) is not None:
+        if not entry.facts["asks"]:
+            break
+        names |= set(entry.facts["asks"])
+    return entry, names
+
+
+def _worked_out(
+    settings: Settings, part: Mapping[str, Any], shape: BatchShape, device: Device, root: Path
+) -> Trace | None:
+    """The trace by polynomials that were proven for such sizes; None where none were."""
+    if not is_whole_batch(settings, shape):
+        return None
+    for name in (line_name(shape.length), plane_name(shape)):
+        entry, _ = _entry_for(polynomial_key(settings, part, name), device, root)
+        if entry is None or (box := box_of(entry.facts["box"])) is None or not box.holds(shape.size, shape.length):
+            continue
+        with contextlib.suppress(NotPolynomial):
+            return trace_at((entry.folder / FILE).read_bytes(), box, shape.size, shape.length)
+    return None
+
+
+def is_whole_batch(settings: Settings, shape: BatchShape) -> bool:
+    """Whether a shape is that of the settings themselves, and not of one batch among others."""
+    return (shape.size, shape.length) == (settings.batch.micro_batch_size, settings.batch.sequence_length)
+
+
+def line_name(length: int) -> str:
+    """Name of the polynomials over batches of one length."""
+    return f"length {length}"
+
+
+def plane_name(shape: BatchShape) -> str:
+    """Name of the polynomials over lengths of one remainder, and over all batches but that of one sample."""
+    return f"remainder {shape.length % ROUNDING}{', one sample' * (shape.size == 1)}"
+
+
+def polynomial_key(settings: Settings, part: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What polynomials follow from, but for the device: the settings without the sizes that they are over."""
+    content = _content(settings)
+    batch = {n: v for n, v in content["settings"]["batch"].items() if n not in SIZES}
+    content["settings"] = {**content["settings"], "batch": batch}
+    return {**content, **part, "polynomials": name, "made_with": traced_with()}
+
+
+def kept_step(request: ForecastRequest, settings: Settings, shape: BatchShape) -> tuple[Trace, set[str]]:
+    """A step's trace, made (and kept) where it is not there, and the names of what it asked of the device."""
+    root = traces_folder()
+    trace = step_trace(request, shape, settings=settings)
+    key = {**_content(settings), **STEP, "shape": [shape.size, shape.length], "made_with": traced_with()}
+    return trace, set() if root is None else _entry_for(key, request.device, root)[1]
+
+
+def keep_polynomials(
+    settings: Settings, device: Device, name: str, questions: set[str], box: SizeBox | None, file: bytes
 ) -> None:
-    """Keep a trace below all that it asked of the device, and before that a hint which facts to look at."""
+    """Keep an overlay of steps, or with no box that there is none."""
+    root = traces_folder()
+    if root is not None:
+        _keep(polynomial_key(settings, STEP, name), device, questions, file, root, box=box)
+
+
+def has_polynomials(settings: Settings, device: Device, name: str) -> bool:
+    """Whether the overlay of such a name is kept, or that there is none."""
+    root = traces_folder()
+    return root is None or _entry_for(polynomial_key(settings, STEP, name), device, root)[0] is not None
+
+
+def _keep(
+    key: Mapping[str, Any], device: Device, questions: set[str], file: bytes, root: Path, box: SizeBox | None = None
+) -> None:
+    """Keep a file below all that was asked of the device, and before that a hint which facts to look at."""
 
     def hint(folder: Path) -> dict[str, Any]:
         return {"asks": sorted(questions)}
 
     def fill(folder: Path) -> dict[str, Any]:
-        (folder / FILE).write_bytes(trace_bytes(trace))
-        return {"asks": []}
+        (folder / FILE).write_bytes(file)
+        return {"asks": [], "box": box_text(box)}
 
+    _, names = _entry_for(key, device, root)
     with contextlib.suppress(FilesNotWritten):  # a forecast does not need its trace to be kept
-        if not questions <= set(names):
+        if not questions <= names:
             _write(_of_device(key, device, names), hint, root)
-        _write(_of_device(key, device, sorted({*names, *questions})), fill, root)
+        _write(_of_device(key, device, names | questions), fill, root)
 
 
 def _write(key: Mapping[str, Any], fill: Callable[[Path], dict[str, Any]], root: Path) -> CacheEntry:
     return cached(key, fill, root, content=CONTENT, most_bytes=MOST_BYTES)
 
 
-def _of_device(key: Mapping[str, Any], device: Device, names: list[str]) -> dict[str, Any]:
-    facts = device.model_dump(mode="json", include=set(names)) if names else {}
+def _of_device(key: Mapping[str, Any], device: Device, names: set[str]) -> dict[str, Any]:
+    facts = device.model_dump(mode="json", include=names) if names else {}
     return {**key, "device": facts}
 
 

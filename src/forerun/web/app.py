@@ -6,9 +6,11 @@ from collections.abc import Collection
 from nicegui import app, ui
 from starlette.requests import Request
 
+from forerun.web.asking import Asker
 from forerun.web.gate import PageGate
 from forerun.web.pages import PageOptions, Pages
 from forerun.web.shared_answers import SharedAnswers
+from forerun.web.warm_workers import WarmWorkers
 
 
 def serve(
@@ -21,6 +23,10 @@ def serve(
     """
     app.add_middleware(PageGate, hosts=hosts)
     answers = SharedAnswers() if options.is_public else None
+    Asker.warm = warm = WarmWorkers()
+    app.on_startup(warm.start)
+    app.on_shutdown(Asker.nearby.stop)
+    app.on_shutdown(warm.stop)
 
     @ui.page("/", title="Forerun", response_timeout=20)
     def page(request: Request) -> None:

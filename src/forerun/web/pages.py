@@ -20,7 +20,7 @@ from forerun.report.terminal import cost_text
 from forerun.units import format_bytes, format_seconds
 from forerun.web import charts
 from forerun.web.asking import Asker
-from forerun.web.parts import draw_forecast, draw_remarks, draw_table
+from forerun.web.parts import Choice, draw_forecast, draw_remarks, draw_table
 from forerun.web.pasted import keep_config
 from forerun.web.question import CHOICES, PageQuestion, idle_fields, question_of
 from forerun.web.runs_tab import RunsTab
@@ -149,14 +149,14 @@ class Pages:
         search = {"model": ("Model", models), "gpu": ("GPU", gpus)}
         for name, (label, options) in search.items():
             hint = ("or a hub id" + ", or a folder" * (not self.options.is_public)) if name == "model" else ""
-            self.controls[name] = ui.select(
+            self.controls[name] = Choice(
                 options, label=label, value=getattr(self.question, name), with_input=True,
                 new_value_mode="add-unique" if name == "model" else None, on_change=partial(self._change, name),
             ).props(f'dense outlined hint="{hint}"').mark(name)  # fmt: skip
         for name, options in CHOICES.items():
             label = name.capitalize()
             self.controls[name] = (
-                ui.select(
+                Choice(
                     list(options),
                     label=label,
                     value=getattr(self.question, name),

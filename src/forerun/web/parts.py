@@ -11,6 +11,22 @@ from forerun.units import format_bytes, format_seconds
 from forerun.web import charts
 
 
+class Choice(ui.select):
+    """A list to choose from.
+
+    NiceGUI (3.18) watches every option of a list for changes, and makes all of them anew at each property that is set:
+    300 GPUs and models cost three quarters of a page. Rows in a tuple are taken as they are.
+    """
+
+    def _update_options(self) -> None:
+        rows = tuple({"value": place, "label": label} for place, label in enumerate(self._labels))
+        if self._props.get("options") != rows:
+            self._props["options"] = rows
+        value = self.value
+        self._props[self.VALUE_PROP] = self._value_to_model_value(value)
+        self.value = value if value in self._values else None
+
+
 def draw_table(names: list[str], rows: list[list[Any]]) -> None:
     """A table whose columns bear `names`."""
     columns = [

@@ -2,6 +2,7 @@
 
 # pyright: reportMissingImports=false, reportArgumentType=false
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from nicegui import ui
@@ -26,8 +27,14 @@ class ScriptTab:
         self.text.props("outlined input-style=height:14rem spellcheck=false")
         with ui.row().classes("items-center"):
             ui.button("Run it on a virtual GPU", on_click=self._run, color=None).props("no-caps outline")
-            ui.upload(label="or a file", on_upload=self._take, auto_upload=True, max_file_size=LARGEST_SCRIPT).props(
-                'accept=".py" flat bordered'
+            upload = ui.upload(on_upload=self._take, auto_upload=True, max_file_size=LARGEST_SCRIPT).props(
+                'accept=".py"'
+            )
+            # Quasar's own box (2.18) has a button and an input without names, and white text on light blue; and what
+            # NiceGUI hides itself takes no files (nicegui/elements/upload.py, 3.18).
+            upload.style("display: none")
+            ui.button("Take a file", on_click=partial(upload.run_method, "pickFiles"), color=None).props(
+                "no-caps outline"
             )
         self.out = ui.column().classes("w-full").props('aria-live="polite"')
 
