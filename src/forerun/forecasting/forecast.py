@@ -17,7 +17,7 @@ from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.quantization_warnings import quantization_warnings
 from forerun.forecasting.ranges import SETTINGS, group_of, run_range, shares, spread
-from forerun.forecasting.rank_warnings import rank_warnings
+from forerun.forecasting.rank_warnings import rank_warnings, repeated_update_warning
 from forerun.forecasting.reliability import reliability_warnings, with_reliability
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.run_warnings import checkpoint_warning, startup_warning
@@ -243,6 +243,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     warnings.extend(note for note in (model.longest.trace.documents, model.disk_note) if note)
     warnings.extend(kernel_warnings(model.longest.trace, model.costs))
     warnings.extend(rank_warnings(model.longest.trace, model.costs))
+    warnings.extend(repeated_update_warning(request.settings, model.longest.time.phases.optimizer_seconds))
     warnings.extend(host_warnings(model.longest.trace, model.costs))
     warnings.extend(quantization_warnings(request.settings, model.longest.trace))
     warnings.extend(expert_warnings(model.longest.trace, model.costs))
