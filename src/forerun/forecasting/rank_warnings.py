@@ -51,5 +51,5 @@ def repeated_update_warning(settings: Settings, optimizer_seconds: float) -> lis
     return [
         f"optimizer.name: each of {parallel.data_ranks} ranks updates all matrices, as PyTorch's Muon does: "
         f"{format_seconds(optimizer_seconds)} of the step. An update that is dealt over the ranks (nanochat's and "
-        f"modded-nanogpt's own Muon) takes about {share} and a gathering of the weights: run its script by `forerun exec`."
+        f"modded-nanogpt's own Muon) takes about {share} and a gathering of the weights: run its script by `exec`."
     ]
