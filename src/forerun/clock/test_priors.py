@@ -128,6 +128,20 @@ def test_causal_attention_does_half_the_work_and_backward_is_slower():
     assert costs.device_seconds(attention(2048, False, "efficient")) > full
 
 
+@pytest.mark.parametrize(("name", "place"), [("efficient_attention", 6), ("efficient_attention_backward", 11)])
+def test_memory_efficient_attention_skips_what_a_causal_mask_hides(name, place):
+    """mem_eff_attention/kernel_forward.h:289 and kernel_backward.h:2281 (PyTorch 2.13)."""
+    spec = TensorSpec((4, 16, 2048, 64), (), "float16", 2 * 4 * 16 * 2048 * 64)
+    full, causal = (
+        PriorCosts(device("t4")).device_seconds(
+            Call(f"aten._scaled_dot_product_{name}.default", (*(spec,) * 3, *(None,) * (place - 3), is_causal), (),
+                 (spec,) * 3, (spec,), 10**12, 0, 0)
+        )
+        for is_causal in (False, True)
+    )  # fmt: skip
+    assert full / causal == pytest.approx(2, rel=0.02)
+
+
 def of_heads(length, size, name="aten._scaled_dot_product_flash_attention"):
     spec = TensorSpec((16, 32, length, size), (), "bfloat16", 2 * 16 * 32 * length * size)
     flops = 2 * 2 * 16 * 32 * length**2 * size
