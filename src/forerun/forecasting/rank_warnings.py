@@ -1,13 +1,10 @@
-"""What a forecast of several ranks says of its communication: the network that was taken, how sure the times are; and
-of work that every rank repeats."""
+"""What a forecast of several ranks says of its communication: the network that was taken, how sure the times are."""
 
 from forerun.clock.between_ranks import kind_of
 from forerun.clock.costs import Costs
 from forerun.clock.priors import PriorCosts
 from forerun.forecasting.collectives import collectives_of
-from forerun.settings.schema import Settings
 from forerun.trace import Trace
-from forerun.units import format_seconds
 
 TOLD = {
     "derived": "derived from NCCL's algorithms, as no timings of it on such links are public",
@@ -40,16 +37,3 @@ def rank_warnings(step: Trace, costs: Costs) -> list[str]:
         where = "between machines" if across else "inside a machine"
         warnings.append(f"Time of {', '.join(sorted(kinds))} {where} is {TOLD[basis]}; take it as within {spread:.0%}.")
     return warnings
-
-
-def repeated_update_warning(settings: Settings, optimizer_seconds: float) -> list[str]:
-    """That each rank updates every matrix by Muon, and what others do; none where ranks hold shards or there is one."""
-    parallel = settings.parallel
-    if settings.optimizer.name != "muon" or parallel.kind != "ddp" or parallel.data_ranks == 1:
-        return []
-    share = format_seconds(optimizer_seconds / parallel.data_ranks)
-    return [
-        f"optimizer.name: each of {parallel.data_ranks} ranks updates all matrices, as PyTorch's Muon does: "
-        f"{format_seconds(optimizer_seconds)} of the step. An update that is dealt over the ranks (nanochat's and "
-        f"modded-nanogpt's own Muon) takes about {share} and a gathering of the weights: run its script by `exec`."
-    ]

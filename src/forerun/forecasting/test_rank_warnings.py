@@ -1,8 +1,7 @@
 from forerun.clock.between_ranks import job_of
 from forerun.clock.priors import PriorCosts
-from forerun.forecasting.rank_warnings import rank_warnings, repeated_update_warning
+from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import device
-from forerun.settings.load import settings_from
 from forerun.trace import GROUP_SIZE, MACHINES, OP, Call, Op, Phase, TensorSpec, Trace
 
 SPEC = TensorSpec((2**20,), (1,), "int8", 2**20)
@@ -40,18 +39,3 @@ def test_derived_curves_are_said_with_their_width():
     assert text.endswith("%.")
     (text,) = warnings("allreduce_", 2, gpu=device("t4"))
     assert "inside a machine" in text
-
-
-def test_an_update_that_every_rank_repeats_is_said():
-    run = {"name": "m", "workload": "causal-lm", "model": {"name": "tiny-gpt2"}, "data": {"examples": 8}}
-    ranks = {"parallel": {"kind": "ddp", "world_size": 8}}
-    (text,) = repeated_update_warning(settings_from(run | ranks | {"optimizer": {"name": "muon"}}), 0.08)
-    assert "each of 8 ranks updates all matrices" in text
-    assert "80.0 ms of the step" in text
-    assert "10.0 ms" in text
-    for other in (
-        ranks,
-        {"optimizer": {"name": "muon"}},
-        {"optimizer": {"name": "muon"}, "parallel": {"kind": "fsdp", "world_size": 8}},
-    ):
-        assert repeated_update_warning(settings_from(run | other), 0.08) == []
