@@ -115,7 +115,7 @@ def _goals(board: Json) -> str:
         ("step, GPU measured", gpus["known"], 0.08, 0.2),
         ("step, GPU not measured", gpus["unseen"], 0.12, None),
         ("step, image models", vision, 0.12, None),
-        ("step, compiled", {}, 0.12, None),
+        ("step, compiled (both boards)", board["compiled"], 0.12, None),
     ):
         test, seen = halves.get("test", {"rows": 0}), halves.get("fit", {"rows": 0})
         verdict = "nobody's rows"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +186,13 @@ def test_the_board_was_made_from_these_rows():
     assert measured <= published
 
 
+def test_compiled_steps_of_both_boards_are_counted_by_half():
+    for half, is_test in (("test", True), ("fit", False)):
+        mine = [row for row in ROWS if row.is_compiled and row.step_seconds is not None and row.is_test is is_test]
+        assert SCORES["compiled"][half]["rows"] == len(mine) > 0
+    assert SCORES["compiled"]["test"]["sources"] > 1
+
+
 def test_ranges_hold_on_rows_that_they_were_not_fitted_to():
     """Every group with 20 rows or more in the test half lies within the goal of 72 to 90 %, or the page says so."""
     text = PAGE.read_text(encoding="utf-8")
@@ -209,6 +217,20 @@ def test_a_stopped_run_goes_on_with_the_rows_that_are_not_up_to_date(monkeypatch
     results.forecast_all(rows, 1, resumes=True)
     results.forecast_all([replace(rows[0], gpu="l4"), *rows[1:]], 1, resumes=True)
     assert asked == [rows[0].id, rows[1].id, rows[2].id, rows[0].id]
+
+
+def test_workers_see_the_folders_that_a_caller_puts_on_the_path_behind_their_libraries(monkeypatch):
+    seen = {}
+
+    def run(command, *, env, **rest):
+        seen.update(env)
+        return subprocess.CompletedProcess(command, 0, stdout="", stderr="")
+
+    monkeypatch.setattr(results.subprocess, "run", run)
+    monkeypatch.setenv("PYTHONPATH", "a-site:b-site")
+    results.run_worker("installed", [])
+    assert seen["PYTHONPATH"].split(":")[-2:] == ["a-site", "b-site"]
+    assert seen["PYTHONPATH"].split(":")[0] == str(ROOT / "src")
 
 
 @pytest.mark.slow

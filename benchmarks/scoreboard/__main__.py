@@ -28,6 +28,7 @@ from benchmarks.scoreboard.boards import (
     baselines,
     board,
     by_gpu,
+    compiled,
     coverage,
     ladders,
     runs_inside,
@@ -68,6 +69,9 @@ def main() -> None:
         print(f"not forecast: {row.id}: {forecasts.get(row.id, {}).get('error', 'never run')}", file=sys.stderr)
     pairs = [(row, forecasts[row.id]) for row in rows if row not in missing]
     scores = summed(pairs) | {"rows": len(rows), "rows_not_forecast": [row.id for row in missing]}
+    both = load_rows() + load_rows(ADDED / "rows")  # compiled steps are few: those of both boards are one line
+    known = {row.id: forecasts[row.id] for row in both if "error" not in forecasts.get(row.id, {"error": ""})}
+    scores["compiled"] = compiled([(row, known[row.id]) for row in both if row.id in known])
     print_boards(scores)
     write_rows(pairs, folder / LATEST.name)
     (folder / BOARD.name).write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")

@@ -85,6 +85,16 @@ def by_gpu(pairs: list[Pair]) -> dict[str, dict[str, dict[str, float]]]:
     }
 
 
+def compiled(pairs: list[Pair]) -> dict[str, dict[str, Any]]:
+    """Errors of steps that were compiled, by half, with the number of their sources."""
+    mine = [p for p in pairs if p[0].is_compiled and p[0].step_seconds is not None]
+    halves: dict[str, dict[str, Any]] = {}
+    for half, selects in HALVES.items():
+        some = [p for p in mine if selects(p[0])]
+        halves[half] = summary(errors(some, "step")) | {"sources": len({row.source for row, _ in some})}
+    return halves
+
+
 def conservative(pairs: list[Pair]) -> dict[str, Any]:
     """How many runs used at most the conservative device number, and how much of the card it leaves idle."""
     with_device = [(row.device_bytes, result) for row, result in pairs if row.device_bytes is not None]

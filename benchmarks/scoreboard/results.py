@@ -74,6 +74,7 @@ def run_worker(library: str, rows: list[Row]) -> list[dict[str, Any]]:
     except RuntimeError as error:
         return [{"id": row.id, "error": str(error)} for row in rows]
     paths = [*([str(folder)] if folder else []), str(ROOT / "src"), str(ROOT)]
+    paths += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
     lines = "\n".join(json.dumps(asdict(row)) for row in rows)
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scoreboard.worker"]

@@ -66,6 +66,11 @@ class Row:
         return "user" if self.program in DOORS else "exact"
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether its settings compile the step."""
+        return self.settings.get("settings", {}).get("compile", "none") != "none"
+
+    @property
     def is_test(self) -> bool:
         """Whether the row belongs to the half that is never fitted and never looked at."""
         return not self.is_seen and self.judges_ranges

@@ -28,7 +28,7 @@ from forerun.settings.load import load_settings, settings_from
 from forerun.settings.plain import in_short
 from forerun.settings.schema import Settings
 from forerun.step.generic import GENERIC
-from forerun.step.library_versions import cuda_of
+from forerun.step.library_versions import as_of_versions, cuda_of
 from forerun.trace import Call
 from forerun.verify.recalibrate import with_experience
 
@@ -384,7 +384,7 @@ def requests_of(
                 f"recipe: is for recipes; found workload={settings.workload!r}. Leave it out, or set workload to one "
                 f"of {', '.join(recipe_names())}."
             )
-        plan = plan_from_settings(settings)
+        plan, settings = plan_from_settings(settings), as_of_versions(settings)
         for device in devices:
             yield ForecastRequest(settings, None, plan, device, price_per_hour, MeasuredTimes())
     else:

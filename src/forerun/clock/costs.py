@@ -24,11 +24,14 @@ ATTENTION = (
     ".flex_attention_forward", ".flex_attention_backward",
 )  # fmt: skip
 """Parts of the names of fused attention kernels."""
-HALF_CAUSAL = ("flash", "cudnn")
-"""Those that skip the masked half of causal attention."""
+HALF_CAUSAL = ("flash", "cudnn", "efficient")
+"""Those that skip the masked half of causal attention; the memory-efficient one by ending at the last key of a block of
+queries (mem_eff_attention/kernel_forward.h:289, PyTorch 2.13) and beginning at the first query of one of keys
+(kernel_backward.h:2281)."""
 CAUSAL_ARGUMENT = {
     "_scaled_dot_product_flash_attention": 4, "_scaled_dot_product_flash_attention_backward": 11,
     "_scaled_dot_product_flash_attention_for_cpu": 4, "_scaled_dot_product_flash_attention_for_cpu_backward": 7,
+    "_scaled_dot_product_efficient_attention": 6, "_scaled_dot_product_efficient_attention_backward": 11,
     "_scaled_dot_product_cudnn_attention": 6, "_scaled_dot_product_cudnn_attention_backward": 14,
     "_flash_attention_forward": 8, "_flash_attention_backward": 11,
     "_flash_attention_2_forward": 9, "_flash_attention_2_backward": 13,

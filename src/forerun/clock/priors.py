@@ -1,6 +1,6 @@
 """How long operators take on a GPU, from coefficients fitted to published timings of operators.
 
-Matrix products by `products.py`; attention by the share of peak that FlashAttention-2 reaches; everything else by bytes
+Matrix products by `products.py`; attention by the share of peak that FlashAttention reaches; everything else by bytes
 at the share of bandwidth that elementwise operators reach. A GPU that was measured, or whose architecture was, takes
 its own coefficients; every other takes the middle of those measured. The forecast says which.
 
@@ -49,8 +49,8 @@ BACKWARD_SHARE = 0.86
 """Backward over forward share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
 HOPPER_SHARE = 0.35 / 0.7
 """FlashAttention-2 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
-THIRD_SHARE = 0.75 / 0.7
-"""FlashAttention-3 reaches 75 % of an H100's peak (ibid.)."""
+WIDE_HEAD = 128
+"""Head size beyond which the length at which half of a kernel's share is reached stays the same (priors/fit.py)."""
 HOST_LINK_SHARE = 0.78
 """Share of the link's stated rate that copies from pinned memory reach: 5.8 and 6.5 of PCIe 2.0's 8 GB/s, bandwidthTest
 on a GTX TITAN Black (github.com/ComputationalRadiationPhysics/jungfrau-photoncounter, issue 18). Pageable: less."""
@@ -312,11 +312,12 @@ class PriorCosts:
     def _attention(self, call: Call) -> float:
         """FLOP that the kernel executes (causal ones skip half) at the share of peak that it reaches."""
         length, blocks = _length_and_blocks(call)
-        most, half_length, half_wave, start = self._coefficients("attention")
-        waves = blocks / (self.device.sm_count or 1)
-        share = most * length / (length + half_length) * waves / (waves + half_wave)
-        if (self.device.compute_capability or (0, 0))[0] == 9:
-            share *= THIRD_SHARE if "_attention_3_" in call.name else HOPPER_SHARE
+        is_third = "_attention_3_" in call.name
+        most, half_length, half_wave, start, power = self._coefficients("attention_3" if is_third else "attention")
+        waves, size = blocks / (self.device.sm_count or 1), _query_of(call).shape[-1] / WIDE_HEAD
+        share = most * length / (length + half_length / min(size, 1.0)) * waves / (waves + half_wave) * size**power
+        if (self.device.compute_capability or (0, 0))[0] == 9 and not is_third:
+            share *= HOPPER_SHARE
         if "backward" in call.name:
             share *= BACKWARD_SHARE
         if "efficient" in call.name:
@@ -334,9 +335,14 @@ def _is_causal(call: Call) -> bool:
     return not call.name.startswith(WINDOWED) or call.arguments[place + 1] < 0
 
 
+def _query_of(call: Call) -> TensorSpec:
+    """Query of an attention call: its last dimension is the size of a head."""
+    return next(a for a in call.arguments if isinstance(a, TensorSpec) and len(a.shape) in (3, 4))
+
+
 def _length_and_blocks(call: Call) -> tuple[float, float]:
     """Keys that a token of an attention call meets, and blocks of 128 rows that are computed side by side."""
-    query = next(a for a in call.arguments if isinstance(a, TensorSpec) and len(a.shape) in (3, 4))
+    query = _query_of(call)
     if len(query.shape) == 4:
         batch, heads, length, _ = query.shape
         if call.name.startswith(WINDOWED):  # FlashAttention's own package has the tokens before the heads

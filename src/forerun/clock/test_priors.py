@@ -11,6 +11,7 @@ from forerun.errors import MissingPeak
 from forerun.experience import DeviceCalibration, TimedProduct
 from forerun.hardware.catalogue import device, devices
 from forerun.trace import Call, TensorSpec
+from forerun.units import TERA
 
 A100 = device("a100-40gb")
 
@@ -125,6 +126,48 @@ def test_causal_attention_does_half_the_work_and_backward_is_slower():
     assert full / causal == pytest.approx(2, rel=0.02)
     assert costs.device_seconds(attention(2048, False, "flash_backward")) > full
     assert costs.device_seconds(attention(2048, False, "efficient")) > full
+
+
+@pytest.mark.parametrize(("name", "place"), [("efficient_attention", 6), ("efficient_attention_backward", 11)])
+def test_memory_efficient_attention_skips_what_a_causal_mask_hides(name, place):
+    """mem_eff_attention/kernel_forward.h:289 and kernel_backward.h:2281 (PyTorch 2.13)."""
+    spec = TensorSpec((4, 16, 2048, 64), (), "float16", 2 * 4 * 16 * 2048 * 64)
+    full, causal = (
+        PriorCosts(device("t4")).device_seconds(
+            Call(f"aten._scaled_dot_product_{name}.default", (*(spec,) * 3, *(None,) * (place - 3), is_causal), (),
+                 (spec,) * 3, (spec,), 10**12, 0, 0)
+        )
+        for is_causal in (False, True)
+    )  # fmt: skip
+    assert full / causal == pytest.approx(2, rel=0.02)
+
+
+def of_heads(length, size, name="aten._scaled_dot_product_flash_attention"):
+    spec = TensorSpec((16, 32, length, size), (), "bfloat16", 2 * 16 * 32 * length * size)
+    flops = 2 * 2 * 16 * 32 * length**2 * size
+    return Call(f"{name}.default", (spec, spec, spec, 0.0, True, False), (), (spec,) * 3, (spec,), flops, 0, 0)
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(
+    ("length", "measured"), [(512, 0.672), (1024, 0.723), (2048, 0.806), (4096, 0.868), (8192, 0.912)]
+)
+def test_heads_of_64_reach_less_of_the_peak_than_heads_of_128(length, measured):
+    """Median ratios of rates on an L40S, FlashAttention-2 (NVIDIA AIConfigurator data), 57 to 272 shapes of a length."""
+    costs = PriorCosts(device("l40s"))
+    narrow, wide = (call.flops / costs.device_seconds(call) for call in (of_heads(length, 64), of_heads(length, 128)))
+    assert narrow / wide == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(("length", "size", "tera"), [(1024, 128, 398), (8192, 128, 656), (8192, 64, 509)])
+def test_flash_attention_3_reaches_what_was_measured(length, size, tera):
+    """Best rates on an H100 SXM (NVIDIA AIConfigurator data); a fit of all shapes lies below the best of them."""
+    call = of_heads(length, size, "forerun._flash_attention_3_forward")
+    query = dataclasses.replace(call.inputs[0], shape=(16, length, 32, size))
+    call = dataclasses.replace(call, arguments=(query,) * 3)  # tokens before heads, and no word of causality
+    rate = call.flops / PriorCosts(device("h100-80gb")).device_seconds(call) / TERA
+    assert 0.75 * tera < rate < 1.05 * tera
 
 
 def test_long_sequences_use_the_gpu_better():

@@ -23,6 +23,7 @@ from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.run_warnings import checkpoint_warning, startup_warning
 from forerun.forecasting.startup import stated_startup_seconds
 from forerun.forecasting.step_model import StepModel, model_steps
+from forerun.forecasting.update_warnings import update_warnings
 from forerun.memory.overhead import outside_bytes
 from forerun.records import (
     Forecast,
@@ -243,6 +244,9 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     warnings.extend(note for note in (model.longest.trace.documents, model.disk_note) if note)
     warnings.extend(kernel_warnings(model.longest.trace, model.costs))
     warnings.extend(rank_warnings(model.longest.trace, model.costs))
+    if request.device.kind == "cuda":
+        phases, seconds = model.longest.time.phases, model.longest.time.seconds
+        warnings.extend(update_warnings(request.settings, phases.optimizer_seconds, seconds))
     warnings.extend(host_warnings(model.longest.trace, model.costs))
     warnings.extend(quantization_warnings(request.settings, model.longest.trace))
     warnings.extend(expert_warnings(model.longest.trace, model.costs))

@@ -1,13 +1,14 @@
 """What older libraries do differently in a step, for users who are not on today's: `versions` of the settings.
 
-Read in the released packages: transformers 4.42.4, 4.44.2, 4.45.2, 4.46.3, 4.47.1, 4.48.3, 4.49.0, 4.50.3, 4.51.3,
-4.52.4 and 4.57.1; peft 0.10.0, 0.11.1, 0.12.0 and 0.13.2; trl 0.8.6, 0.11.4, 0.13.0, 0.15.2, 0.19.1, 0.23.0, 0.24.0,
-0.25.1, 0.26.0, 0.27.0, 1.0.0 and 1.16.0. What a version is known to do is in the step, the rest is said.
+Read in the released packages: transformers 4.35.2 to 4.41.2 (only which attention a model has), 4.42.4, 4.44.2, 4.45.2,
+4.46.3, 4.47.1, 4.48.3, 4.49.0, 4.50.3, 4.51.3, 4.52.4 and 4.57.1; peft 0.10.0, 0.11.1, 0.12.0 and 0.13.2; trl 0.8.6,
+0.11.4, 0.13.0, 0.15.2, 0.19.1, 0.23.0, 0.24.0, 0.25.1, 0.26.0, 0.27.0, 1.0.0 and 1.16.0. What a version is known to do
+is in the step, the rest is said.
 
 No torch is imported here, as the forecast reads what is said.
 
-Not covered: PyTorch's own changes but for the context of its CUDA, and masks (a causal model without padding has none
-in any version read).
+Not covered: PyTorch's own changes but for the context of its CUDA, the update and attention that its first version 2
+brought, and masks (a causal model without padding has none in any version read).
 """
 
 from collections.abc import Mapping
@@ -48,6 +49,26 @@ LAZY_FROM = (1, 13)
 """First PyTorch that loads kernels when they are needed (pytorch/pytorch#86509); every build before it is for CUDA 11.6
 or older."""
 CUDA_BEFORE_LAZY = "11.6"
+LISTS_FROM = (2, 0)
+"""First PyTorch whose optimizers update lists of tensors unless they are told otherwise, and that has a fused AdamW
+(torch/optim/adamw.py: 1.13 goes tensor by tensor)."""
+IN_LISTS = ("adamw", "sgd", "adafactor")
+"""PyTorch's optimizers that have a form for lists."""
+FUSED_ATTENTION_FROM = (2, 1, 1)
+"""First PyTorch with which transformers takes `scaled_dot_product_attention` (`is_torch_sdpa_available`, 4.36.2)."""
+SDPA_FROM: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("bart", "falcon", "gpt_bigcode", "llama", "whisper"), (4, 36)),
+    **dict.fromkeys(("mistral", "mixtral"), (4, 37)),
+    **dict.fromkeys(("phi", "stablelm"), (4, 39)),
+    **dict.fromkeys(("bert", "deit", "hubert", "videomae", "vit", "vit_mae", "wav2vec2"), (4, 41)),
+    **dict.fromkeys(("gpt2", "gpt_neox"), (4, 42)),
+    **dict.fromkeys(("clip", "siglip"), (4, 43)),
+    **dict.fromkeys(("albert", "biogpt", "camembert", "dinov2", "m2m_100", "mbart", "roberta", "xlm-roberta"), (4, 45)),
+    **dict.fromkeys(("distilbert", "opt"), (4, 46)),
+    "beit": (4, 48),
+}
+"""First transformers whose modelling file has `_supports_sdpa` or an attention class of that name, of types that it had
+before without; read in 4.35.2 to 4.48.3."""
 Preparation = Literal["none", "peft", "sft-trainer", "narrow-adapters"]
 """What becomes of a quantised model before training: nothing; all that is not packed fp32; that, and embeddings and
 head bf16 again; adapters bf16."""
@@ -104,6 +125,29 @@ def cuda_of(versions: Mapping[Library, str]) -> str:
     return versions.get("cuda", CUDA_BEFORE_LAZY if is_old else "")
 
 
+def has_fused_attention(settings: Settings) -> bool:
+    """Whether the stated PyTorch and transformers have `scaled_dot_product_attention` for the model."""
+    torch, transformers = settings.versions.get("torch"), settings.versions.get("transformers")
+    if torch is not None and number_of(torch) < FUSED_ATTENTION_FROM:
+        return False
+    if transformers is None or number_of(transformers) >= max(SDPA_FROM.values()):
+        return True
+    kind = model_config(settings.model.name, settings.model.config, settings.model.attention).model_type
+    return number_of(transformers) >= SDPA_FROM.get(kind, ())
+
+
+def as_of_versions(settings: Settings) -> Settings:
+    """Settings with what `auto` meant in the stated versions: plain attention, an update tensor by tensor."""
+    torch = settings.versions.get("torch")
+    if settings.model.attention == "auto" and not has_fused_attention(settings):
+        settings = settings.model_copy(update={"model": settings.model.model_copy(update={"attention": "eager"})})
+    is_in_lists = torch is None or number_of(torch) >= LISTS_FROM
+    if settings.optimizer.implementation == "auto" and settings.optimizer.name in IN_LISTS and not is_in_lists:
+        update = {"optimizer": settings.optimizer.model_copy(update={"implementation": "for-loop"})}
+        settings = settings.model_copy(update=update)
+    return settings
+
+
 def version_warnings(settings: Settings) -> list[str]:
     """What of the stated versions is in the forecast, and what is not; none where none is stated."""
     warnings = []
@@ -111,8 +155,8 @@ def version_warnings(settings: Settings) -> list[str]:
         number = number_of(version)
         if name == "torch":
             warnings.append(
-                f"versions: kernels and allocator are those of today's PyTorch; of {version} only the size of the "
-                f"CUDA context is modelled."
+                f"versions: kernels and allocator are those of today's PyTorch; of {version} the size of the CUDA "
+                f"context is modelled, and what `auto` means for attention and the update."
             )
         elif name == "cuda":
             continue
@@ -124,6 +168,8 @@ def version_warnings(settings: Settings) -> list[str]:
             f"versions: the trainer's bf16 and fp16 are autocast; {settings.precision} has none, so trl is taken to "
             f"train without them. With bf16=True write precision: bf16-mixed."
         )
+    if not has_fused_attention(settings) and settings.model.attention in ("auto", "eager"):
+        warnings.append("versions: attention is plain operators, as the model had no other then (model.attention).")
     old = settings.versions.get("transformers")
     if old is None or number_of(old) >= FUSED_EXPERTS_FROM:
         return warnings

@@ -9,6 +9,7 @@ from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
 from forerun.step.library_versions import (
+    as_of_versions,
     copies_logits,
     cuda_of,
     has_linear_experts,
@@ -56,7 +57,8 @@ def test_which_versions_copy(version, kind, answer):
 
 @pytest.mark.parametrize("versions", [{"cuda": "11.3"}, {"torch": "1.12.1"}, {"torch": "1.12", "cuda": "11.6"}])
 def test_the_context_holds_every_kernel_before_cuda_11_7(versions):
-    old, new = (forecast(LLAMA | {"versions": v}, "a100-40gb").memory for v in (versions, {"cuda": "12.8"}))
+    same = {"model": LLAMA["model"] | {"attention": "sdpa"}, "optimizer": {"implementation": "for-loop"}}
+    old, new = (forecast(LLAMA | same | {"versions": v}, "a100-40gb").memory for v in (versions, {"cuda": "12.8"}))
     assert old.context_bytes == device("a100-40gb", "11.3").context_bytes.expected
     assert old.device_bytes.expected - new.device_bytes.expected == old.context_bytes - new.context_bytes > 900 * MIB
 
@@ -108,10 +110,38 @@ def test_experts_are_layers_before_5():
 def test_what_is_not_modelled_is_said():
     versions = {"torch": "2.4", "transformers": "4.30", "peft": "0.9"}
     warnings = version_warnings(settings_from(LLAMA | {"versions": versions}))
-    assert [w.split()[1] for w in warnings] == ["kernels", "transformers", "peft"]
+    assert [w.split()[1] for w in warnings] == ["kernels", "transformers", "peft", "attention"]
     gpt2 = LLAMA | {"model": {"name": "tiny-gpt2"}, "versions": {"transformers": "4.44"}}
     assert "was not read" in version_warnings(settings_from(gpt2))[0]
     assert number_of("2.4.1") == (2, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("versions", "attention", "implementation"),
+    [
+        ({"torch": "1.13.1"}, "eager", "for-loop"), ({"torch": "2.0.1"}, "eager", "auto"), ({"torch": "2.4"}, "auto", "auto"),
+        ({"transformers": "4.35.2"}, "eager", "auto"), ({"transformers": "4.36"}, "auto", "auto"), ({}, "auto", "auto"),
+    ],
+)  # fmt: skip
+def test_auto_is_what_it_was_in_the_stated_versions(versions, attention, implementation):
+    settings = as_of_versions(settings_from(LLAMA | {"versions": versions}))
+    assert (settings.model.attention, settings.optimizer.implementation) == (attention, implementation)
+
+
+def test_what_the_settings_state_goes_before_versions():
+    stated = {"model": LLAMA["model"] | {"attention": "sdpa"}, "optimizer": {"implementation": "fused"}}
+    settings = settings_from(LLAMA | stated | {"versions": {"torch": "1.13"}})
+    assert as_of_versions(settings) == settings
+    gpt2 = settings_from(LLAMA | {"model": {"name": "tiny-gpt2"}, "versions": {"transformers": "4.41.2"}})
+    assert as_of_versions(gpt2).model.attention == "eager", "BERT has had it since 4.41, GPT-2 since 4.42"
+
+
+def test_a_forecast_of_an_old_torch_is_that_of_plain_attention_in_a_loop():
+    plain = {"model": LLAMA["model"] | {"attention": "eager"}, "optimizer": {"implementation": "for-loop"}}
+    old, stated = (forecast(LLAMA | more, "a100-40gb") for more in ({"versions": {"torch": "1.13.1"}}, plain))
+    assert old.step.seconds.expected == stated.step.seconds.expected
+    assert old.memory.peak_allocated_bytes == stated.memory.peak_allocated_bytes
+    assert old.step.seconds.expected > forecast(LLAMA, "a100-40gb").step.seconds.expected
 
 
 @pytest.mark.parametrize("versions", [{"numpy": "1.0"}, {"torch": "new"}, {"torch": ""}])
