@@ -143,6 +143,14 @@ def test_what_megatron_holds_is_not_compared_and_its_step_is_the_nearest():
     assert not question.asks_memory
     assert "distributed optimizer" in question.differs[0]
     assert settings_question(run_with()).asks_memory
+    assert not settings_question(run_with(sharding="DDP ZeRO-0", tp="2", dp="8")).asks_memory
+
+
+def test_torchtitan_compiles_its_loss_since_2025():
+    units = [
+        settings_question(run_with(compile="True", date=d)).content["compile_unit"] for d in ("2024-11", "2025-08")
+    ]
+    assert units == ["blocks", "blocks-and-loss"]
 
 
 def test_rows_longer_than_a_model_has_positions_for_are_given_them():

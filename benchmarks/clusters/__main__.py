@@ -150,6 +150,8 @@ def main() -> None:
     questions = [question for _, question in ask_of(chosen)[0]]
     if not options.offline:
         asking = [question for question in questions if question.adapter in options.adapters.split(",")]
+        counts = Counter(question.key for question in asking)
+        asking.sort(key=lambda question: -counts[question.key])  # first what most runs wait for
         answer_all(asking, options.cache, options.packages, options.seconds)
     report = report_of(chosen, kept_answers(questions, options.cache), fitted(runs))
     print("\n".join(text_table(report.rows)))

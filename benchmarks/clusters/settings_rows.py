@@ -17,6 +17,7 @@ from benchmarks.clusters.questions import (
     gpu_of,
 )
 from benchmarks.clusters.rows import ClusterRun
+from benchmarks.clusters.titan_rows import LOSS_COMPILED
 
 MODELS = {
     "Llama-2-7B": "llama-2-7b", "Llama-2-13B": "llama-2-13b", "Llama-2-70B": "llama-2-70b", "Llama-3-8B": "llama-3-8b",
@@ -56,10 +57,16 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
         "cluster": {"gpus_per_node": run.whole("gpus_per_node", 8), "network": NETWORKS.get(run["network"], "auto")},
     }  # fmt: skip
     if settings["compile"] != "none":
-        settings["compile_unit"] = "blocks"
+        settings["compile_unit"] = "blocks" if run["date"] < LOSS_COMPILED else "blocks-and-loss"
     if run.whole("cp") > 1 or run.whole("pp") > 1:
         settings["batch"]["padding"] = "fixed"
-    return Question("settings", gpu, settings, differences(run), asks_memory=not is_megatron(run))
+    return Question(
+        "settings",
+        gpu,
+        settings,
+        differences(run),
+        asks_memory=_is_sharded(run) == ("FSDP" in run["sharding"]) and not is_megatron(run),
+    )
 
 
 def differences(run: ClusterRun) -> tuple[str, ...]:
@@ -69,9 +76,10 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         (not run["compile"] and not is_megatron(run), "compile not stated, taken as off"),
         (run["compile"] == "True" and not _is_compiled(run), "compiled blocks as eager ones"),
         ("nanotron" in run["family"], "weights under autocast instead of bf16 beside fp32 copies"),
-        ("nanotron" in run["family"] and run["sharding"].endswith("ZeRO-1"), "ZeRO-1 as FSDP"),
+        (_is_sharded(run) and run["sharding"].startswith("DDP ZeRO"), f"{run['sharding'][4:]} as FSDP"),
         (is_tied, "tied embeddings of stages as two"),
         (bool(run["fp8"]), "float8 products as bf16"),
+        ("power limited" in run["gpu"], "a card with less power than the catalogue's"),
         (is_megatron(run), "Megatron's distributed optimizer as FSDP, its fused layers as transformers' eager ones"),
         (is_megatron(run) and not run["activation_checkpointing"], "recomputation not stated, taken as none"),
         ("EP overlap on" in run["notes"], "exchanges of experts hidden by the source, not here"),
@@ -88,11 +96,15 @@ def _is_compiled(run: ClusterRun) -> bool:
     return run["compile"] == "True" and run.whole("cp") == run.whole("pp") == run.whole("tp") == 1
 
 
+def _is_sharded(run: ClusterRun) -> bool:
+    """Whether ranks are asked to share weights: as they do, or as the nearest to what settings have no word for."""
+    is_split = any(run.whole(name) > 1 for name in ("tp", "pp", "cp"))
+    return "FSDP" in run["sharding"] or run["sharding"].endswith("ZeRO-1") or is_megatron(run) or is_split
+
+
 def _layout(run: ClusterRun) -> dict[str, Any]:
     tensor, pipeline, context = run.whole("tp"), run.whole("pp"), run.whole("cp")
-    is_sharded = "FSDP" in run["sharding"] or run["sharding"].endswith("ZeRO-1") or is_megatron(run)
-    is_sharded = is_sharded or pipeline > 1 or context > 1
-    layout: dict[str, Any] = {"shard" if is_sharded else "data": run.whole("dp")}
+    layout: dict[str, Any] = {"shard" if _is_sharded(run) else "data": run.whole("dp")}
     if tensor > 1:
         layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] == "True"}
     if context > 1:
