@@ -164,6 +164,9 @@ def test_float8_is_torchaos_where_torchtitan_ran_it():
     assert options["model.converters"] == "quantize.linear.float8"
     assert options["quantize.linear.float8.recipe_name"] == "rowwise"
     assert "torchao" in question.differs[0]
+    gathered = titan_question(run_with(fp8="float8 tensorwise, fp8 all-gather, precomputed scale"))
+    assert gathered.content["options"]["quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]
+    assert not any("bf16" in text for text in gathered.differs)
     assert "mxfp8" in titan_question(run_with(fp8="mxfp8_cublas")).reason
 
 
