@@ -100,11 +100,12 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
 
 @pytest.mark.parametrize(
     ("columns", "reason"),
-    [({"pp": "8"}, "more than 4 parts"), ({"pp": "2", "vp": "4"}, "more than 4 parts"),
+    [({"pp": "8", "dp": "2"}, "more than 4 parts"), ({"pp": "2", "vp": "4", "dp": "8"}, "more than 4 parts"),
      ({"cp": "2", "pp": "2"}, "split sequences beside stages"), ({"ep": "4", "tp": "2"}, "experts beside split layers"),
      ({"family": "megatron", "framework": "Megatron-Core", "fp8": "hybrid"}, "FP8"), ({"model": "BERT"}, "packed"),
      ({"task": "LoRA"}, "adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
-     ({"pp": "2", "pp_schedule": "zbb"}, "schedule zbb"), ({"micro_batch": "", "pp": "2"}, "not stated"),
+     ({"pp": "2", "pp_schedule": "zbb", "dp": "8"}, "schedule zbb"),
+     ({"pp": "2", "dp": "16"}, "fewer micro-batches than stages"), ({"micro_batch": "", "pp": "2"}, "not stated"),
      ({"activation_checkpointing": "selective layer"}, "selective layer"), ({"notes": "async TP"}, "asynchronous")],
 )  # fmt: skip
 def test_settings_refuse_with_the_word_that_is_missing(columns, reason):
@@ -265,6 +266,7 @@ def test_single_rows_of_the_test_half_are_never_shown():
     (key,) = groups_of(rows, source_of)
     assert (key[0], key[3]) == ("test", FEW)
     assert "worst" not in summary(rows)
+    assert groups_of(rows[:2], source_of) == {}
     assert len(groups_of([compared(100, 110, family="a", group=seen), *rows], source_of)) == 2
 
 

@@ -62,6 +62,8 @@ def ask_of(runs: Sequence[ClusterRun]) -> tuple[list[tuple[ClusterRun, Question]
     for run in runs:
         refusal = refusal_of(run)
         if refusal is not None:
+            if run["confidence"] == "low":
+                continue
             reasons[refusal.reason] += len(run.values)
             continue
         asked = [adapter(run) for adapter in ADAPTERS.values()]

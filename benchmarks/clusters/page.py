@@ -14,8 +14,8 @@ HEAD = """# Published runs on clusters, beside forecasts
 
 Written by `python -m benchmarks.clusters`; do not edit. Each published value of high or medium confidence is asked of
 Forerun, or counted below with the reason why not. `fit` is the half to develop on, `test` the other one, of which
-nobody looks at single rows: groups of fewer than three are shown together. Error is (forecast − published) ÷ published;
-median and P90 are without its sign, bias is the median with it. Kinds of memory are never pooled.
+nobody looks at single rows: groups of fewer than three are shown together, or not at all. Error is (forecast −
+published) ÷ published; median and P90 are without its sign, bias is the median with it. Kinds of memory are apart.
 
 | asked by | means |
 |---|---|
@@ -25,8 +25,9 @@ median and P90 are without its sign, bias is the median with it. Kinds of memory
 | Megatron-Core | Megatron-Core 0.16.1 in a driver with a test's arguments, under `forerun exec`; memory only |
 
 *constant* is one utilisation of the peak for each GPU (the median of the fit half in bf16), *formulas* the published
-ones of calculators, memory and time by parts: `benchmarks/clusters/formulas.py`. Goals: memory 4 % median and 10 % P90;
-tokens/s 10 % and 25 % up to 512 GPUs, bias within 5 % at every scale; Kendall's tau 0.8."""
+ones of calculators, memory and time by parts: `benchmarks/clusters/formulas.py`. A GPU of which the fit half has one
+run is exact by *constant* there. Goals: memory 4 % median and 10 % P90; tokens/s 10 % and 25 % up to 512 GPUs, bias
+within 5 % at every scale; Kendall's tau 0.8."""
 COLUMNS = "rows | median | P90 | bias | constant | formulas |"
 RULE = "--:|--:|--:|--:|--:|--:|"
 
@@ -95,6 +96,6 @@ def _orders(orders: Mapping[str, Mapping[str, float]]) -> list[str]:
     lines = ["## Order of layouts", "", "Kendall's tau of tokens/s, where a source has five layouts of a model:", ""]
     lines += ["| source, model, GPU, half, asked by | layouts | tau | constant | formulas |", "|---|--:|--:|--:|--:|"]
     for name, taus in orders.items():
-        theirs = [f"{taus[other]:.2f}" if other in taus else "–" for other in ("constant", "formulas")]
-        lines.append(f"| {name} | {taus['layouts']:.0f} | {taus['forecast']:.2f} | {' | '.join(theirs)} |")
-    return [line.replace("-", "−") if line.startswith("| ") and "tau" not in line else line for line in lines]
+        said = [f"{taus[each]:.2f}" if each in taus else "–" for each in ("forecast", "constant", "formulas")]
+        lines.append(f"| {name} | {taus['layouts']:.0f} | {' | '.join(said).replace('-', '−')} |")
+    return lines

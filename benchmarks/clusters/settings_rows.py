@@ -39,8 +39,7 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
     if missing:
         return Refusal(f"settings: {missing}")
     gpu = gpu_of(run)
-    micro, data = run.whole("micro_batch"), run.whole("dp")
-    steps = max(1, run.whole("global_batch", micro * data) // (micro * data))
+    micro, data, steps = run.whole("micro_batch"), run.whole("dp"), _steps(run)
     settings: dict[str, Any] = {
         "name": "published-run",
         "workload": "causal-lm",
@@ -90,6 +89,12 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
 def is_megatron(run: ClusterRun) -> bool:
     """Whether Megatron-Core ran it, directly or below NeMo and Megatron-Bridge."""
     return "megatron" in run["family"] or run["family"].startswith(("nemo", "mlperf"))
+
+
+def _steps(run: ClusterRun) -> int:
+    """Micro-batches of a rank and step."""
+    rows = run.whole("micro_batch") * run.whole("dp")
+    return max(1, run.whole("global_batch", rows) // rows)
 
 
 def _is_compiled(run: ClusterRun) -> bool:
@@ -148,6 +153,7 @@ def missing_word(run: ClusterRun) -> str:
         (context > 1 and pipeline > 1, "split sequences beside stages"),
         (not run["micro_batch"] and not is_titan, "rows of a micro-batch not stated"),
         (not run["micro_batch"] and pipeline > 1, "rows of a micro-batch not stated"),
+        (pipeline > 1 and _steps(run) < pipeline, "fewer micro-batches than stages"),
         (pipeline * run.whole("vp") > MOST_STAGES, f"a pipeline of more than {MOST_STAGES} parts takes too long"),
         (pipeline > 1 and run["pp_schedule"] not in SCHEDULES, f"schedule {run['pp_schedule']}"),
         (checkpointing_of(run) not in CHECKPOINTING, f"recomputation '{run['activation_checkpointing']}'"),

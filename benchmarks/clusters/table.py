@@ -101,7 +101,10 @@ Groups = dict[tuple[str, ...], list[Comparison]]
 
 
 def groups_of(rows: Iterable[Comparison], name_of: Callable[[Comparison], str]) -> Groups:
-    """Rows by half, quantity, how they were asked, and a name; small groups of the test half are one."""
+    """Rows by half, quantity, how they were asked, and a name.
+
+    Small groups of the test half are one, which is left out where it is still small.
+    """
     groups: Groups = {}
     for row in rows:
         groups.setdefault((*row.head, name_of(row)), []).append(row)
@@ -109,7 +112,7 @@ def groups_of(rows: Iterable[Comparison], name_of: Callable[[Comparison], str]) 
     for key, listed in groups.items():
         is_shown = key[0] == HALVES[True] or len(listed) >= LEAST_ROWS
         shown.setdefault(key if is_shown else (*key[:3], FEW), []).extend(listed)
-    return dict(sorted(shown.items()))
+    return {key: listed for key, listed in sorted(shown.items()) if key[3] != FEW or len(listed) >= LEAST_ROWS}
 
 
 def orders(rows: Iterable[Comparison]) -> dict[str, dict[str, float]]:
