@@ -86,8 +86,6 @@ def _differences(run: ClusterRun) -> tuple[str, ...]:
         listed.append("torchao of 2026 instead of its year's")
         if GATHERED not in run["fp8"]:
             listed.append("weights gathered in bf16, where the source does not say")
-        if checkpointing_of(run) == "op":
-            listed.append("float8 products recomputed, which are no word of torchtitan 0.2.2's list")
     if "async TP" in run["notes"] or "AsyncTP" in run["notes"]:
         listed.append("asynchronous tensor parallelism as the ordinary one")
     if not run["compile"]:
