@@ -15,10 +15,20 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.clusters.answers import kept_answers  # noqa: E402
 from benchmarks.clusters.formulas import activation_bytes, flops_per_token, memory_bytes, slowdown  # noqa: E402
 from benchmarks.clusters.megatron_rows import megatron_question  # noqa: E402
+from benchmarks.clusters.page import Coverage, Report, page_of  # noqa: E402
 from benchmarks.clusters.questions import Question, Refusal, refusal_of  # noqa: E402
 from benchmarks.clusters.rows import is_seen, load_runs, memory_values, runs_of, throughput  # noqa: E402
 from benchmarks.clusters.settings_rows import settings_question  # noqa: E402
-from benchmarks.clusters.table import Comparison, groups_of, orders, summary  # noqa: E402
+from benchmarks.clusters.table import (  # noqa: E402
+    FEW,
+    Comparison,
+    groups_of,
+    kind_of,
+    orders,
+    scale_of,
+    source_of,
+    summary,
+)
 from benchmarks.clusters.titan_rows import titan_question  # noqa: E402
 
 from forerun.settings.load import settings_from  # noqa: E402
@@ -81,7 +91,7 @@ def test_a_run_counts_to_its_most_involved_parallelism(columns, kind):
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [({"confidence": "low"}, "low confidence"), ({"metric": "time_to_train_s"}, "time to train"),
-     ({"value": ""}, "no value"), ({"gpu": "GB300"}, "not in the catalogue: GB300")],
+     ({"value": ""}, "no value"), ({"gpu": "Gaudi"}, "not in the catalogue: Gaudi")],
 )  # fmt: skip
 def test_what_nobody_can_ask_has_its_reason(columns, reason):
     assert reason in refusal_of(run_with(**columns)).reason
@@ -90,8 +100,12 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
 
 @pytest.mark.parametrize(
     ("columns", "reason"),
-    [({"pp": "4"}, "no pipeline"), ({"cp": "2"}, "no context"), ({"experts": "8"}, "experts"),
-     ({"family": "megatron", "framework": "Megatron-Core", "fp8": "hybrid"}, "FP8"),
+    [({"pp": "8", "dp": "2"}, "more than 4 parts"), ({"pp": "2", "vp": "4", "dp": "8"}, "more than 4 parts"),
+     ({"cp": "2", "pp": "2"}, "split sequences beside stages"), ({"ep": "4", "tp": "2"}, "experts beside split layers"),
+     ({"family": "megatron", "framework": "Megatron-Core", "fp8": "hybrid"}, "FP8"), ({"model": "BERT"}, "packed"),
+     ({"task": "LoRA"}, "adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
+     ({"pp": "2", "pp_schedule": "zbb", "dp": "8"}, "schedule zbb"),
+     ({"pp": "2", "dp": "16"}, "fewer micro-batches than stages"), ({"micro_batch": "", "pp": "2"}, "not stated"),
      ({"activation_checkpointing": "selective layer"}, "selective layer"), ({"notes": "async TP"}, "asynchronous")],
 )  # fmt: skip
 def test_settings_refuse_with_the_word_that_is_missing(columns, reason):
@@ -106,6 +120,55 @@ def test_settings_say_the_layout():
     assert settings.batch.gradient_accumulation_steps == 4
     assert question.differs == ()
     assert settings_question(run_with(fp8="float8 tensorwise")).differs == ("float8 products as bf16",)
+
+
+@pytest.mark.parametrize(
+    ("columns", "layout"),
+    [({"cp": "4", "dp": "4"}, {"shard": 4, "context": 4}),
+     ({"pp": "2", "dp": "8", "pp_schedule": "1F1B"}, {"shard": 8, "pipeline": 2, "schedule": "1f1b"}),
+     ({"pp": "2", "vp": "2", "dp": "8", "pp_schedule": "interleaved 1F1B"},
+      {"shard": 8, "pipeline": 2, "schedule": "interleaved", "virtual_stages": 2}),
+     ({"ep": "8", "model": "Qwen3-30B-A3B"}, {"shard": 16, "expert": 8})],
+)  # fmt: skip
+def test_settings_say_sequences_stages_and_experts(columns, layout):
+    question = settings_question(run_with(**columns))
+    assert isinstance(question, Question)
+    assert question.content["parallel"] == layout
+    assert settings_from(question.content).parallel.world_size == 16
+
+
+def test_what_megatron_holds_is_not_compared_and_its_step_is_the_nearest():
+    columns = {"family": "megatron-bridge", "framework": "Megatron", "sharding": "DDP", "compile": ""}
+    question = settings_question(run_with(**columns))
+    assert question.content["parallel"] == {"shard": 16}
+    assert not question.asks_memory
+    assert "distributed optimizer" in question.differs[0]
+    assert settings_question(run_with()).asks_memory
+    assert not settings_question(run_with(sharding="DDP ZeRO-0", tp="2", dp="8")).asks_memory
+
+
+def test_torchtitan_compiles_its_loss_since_2025():
+    units = [
+        settings_question(run_with(compile="True", date=d)).content["compile_unit"] for d in ("2024-11", "2025-08")
+    ]
+    assert units == ["blocks", "blocks-and-loss"]
+
+
+def test_rows_longer_than_a_model_has_positions_for_are_given_them():
+    assert settings_question(run_with(seq_len="32768")).content["model"]["config"] == {"max_position_embeddings": 32768}
+    assert settings_question(run_with()).content["model"]["config"] == {}
+
+
+def test_float8_is_torchaos_where_torchtitan_ran_it():
+    question = titan_question(run_with(fp8="float8 rowwise", compile="True"))
+    options = question.content["options"]
+    assert options["model.converters"] == "quantize.linear.float8"
+    assert options["quantize.linear.float8.recipe_name"] == "rowwise"
+    assert "torchao" in question.differs[0]
+    gathered = titan_question(run_with(fp8="float8 tensorwise, fp8 all-gather, precomputed scale"))
+    assert gathered.content["options"]["quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]
+    assert not any("bf16" in text for text in gathered.differs)
+    assert "mxfp8" in titan_question(run_with(fp8="mxfp8_cublas")).reason
 
 
 def test_torchtitan_gets_its_own_options():
@@ -191,14 +254,49 @@ def test_errors_are_signed_and_kinds_are_never_pooled():
     assert (line["rows"], line["median"], line["bias"]) == (2, 0.15, -0.05)
     assert line["worst"] == "x -20.0%"
     assert (line["constant"]["median"], line["formulas"]["median"]) == (0.1, 0.5)
-    groups = groups_of(rows)
+    groups = groups_of(rows, source_of)
     assert all(len({row.quantity for row in listed}) == 1 for listed in groups.values())
-    assert len(groups["tokens", "titan", "exact", "all", "all"]) == 2
+    assert len(groups["fit", "tokens/s", "its program", "torchtitan benchmarks"]) == 2
+
+
+def test_single_rows_of_the_test_half_are_never_shown():
+    seen = next(name for name in "abcdef" if is_seen(name))
+    unseen = next(name for name in "abcdef" if not is_seen(name))
+    rows = [compared(100, 110, family=f"source {number}", group=unseen) for number in range(3)]
+    (key,) = groups_of(rows, source_of)
+    assert (key[0], key[3]) == ("test", FEW)
+    assert "worst" not in summary(rows)
+    assert groups_of(rows[:2], source_of) == {}
+    assert len(groups_of([compared(100, 110, family="a", group=seen), *rows], source_of)) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "scale"),
+    [({"n_gpus": "8"}, "DP or FSDP", "1 to 8 GPUs"), ({"n_gpus": "9", "tp": "2"}, "with TP", "9 to 64 GPUs"),
+     ({"n_gpus": "512", "pp": "2"}, "with PP", "65 to 512 GPUs"),
+     ({"n_gpus": "1024", "ep": "2"}, "with EP", "513 and more GPUs")],
+)  # fmt: skip
+def test_kinds_and_sizes_are_those_of_the_goals(columns, kind, scale):
+    row = compared(1, 1, **columns)
+    assert (kind_of(row), scale_of(row)) == (kind, scale)
+
+
+def test_the_page_counts_what_was_not_asked():
+    report = Report([compared(100, 110)], {("torchtitan benchmarks", "fit"): Coverage(3, 2, 1)})
+    report.reasons["FP8 | FP4"] = 7
+    text = page_of(report)
+    assert "| torchtitan benchmarks | fit | 3 | 2 | 1 |" in text
+    assert "| 7 | FP8   FP4 |" in text
+    assert (
+        "| torchtitan benchmarks | fit | tokens/s | its program | 1 | 10.0 % | 10.0 % | +10.0 % | 10.0 % | 50.0 % |"
+        in text
+    )
 
 
 def test_orders_need_five_layouts():
     rows = [compared(100 + 10 * number, 200 + number, tp=str(2**number)) for number in range(5)]
-    assert list(orders(rows).values()) == [1.0]
+    assert [each["forecast"] for each in orders(rows).values()] == [1.0]
+    assert [each["constant"] for each in orders(rows).values()] == [0.0]
     assert orders(rows[:4]) == {}
 
 

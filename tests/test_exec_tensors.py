@@ -54,6 +54,25 @@ def test_backward_passes_make_tensors_on_the_device(is_reentrant):
         assert gradient.device == x.device
 
 
+def test_operators_on_tensors_that_hold_tensors_are_those_on_what_they_hold():
+    """torchao's float8 weights are such; their shards and the state of their optimizer had no memory before."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    with forerun.virtual_cuda("a10") as gpu:
+        parts = [torch.zeros(1024, 1024, device="cuda") for _ in range(2)]
+        weight = nn.Parameter(TwoTensor(*parts))
+        before = torch.cuda.memory_allocated()
+        optimizer = torch.optim.AdamW([weight], foreach=False)
+        (weight * 2).sum().backward()
+        optimizer.step()
+        state = optimizer.state[weight]["exp_avg"]
+        assert isinstance(state, TwoTensor)
+        del optimizer
+        held = torch.cuda.memory_allocated() - before
+        assert held >= 2 * 1024 * 1024 * FLOAT_BYTES * 2  # a gradient and, of the state, one average
+        assert gpu.assumed == []
+
+
 def test_products_with_a_dtype_of_their_own_count():
     with forerun.virtual_cuda("a10") as gpu:
         a, b = torch.zeros(64, 32, device="cuda", dtype=torch.bfloat16), torch.zeros(32, 16, device="cuda").bfloat16()

@@ -1,11 +1,12 @@
 """The truth table of clusters: published runs of several GPUs beside Forerun's forecasts and two calculators.
 
-    python -m benchmarks.clusters --data DATA --cache DIR --packages DIR [--half seen|test|both] [--offline]
+    python -m benchmarks.clusters --data DATA --cache DIR --packages DIR [--half both] [--offline] [--page FILE]
 
-DATA holds `distributed.csv.gz` and its SOURCE.md. DIR of packages holds torchtitan 0.2.2, megatron-core 0.16.1 and
-triton, from `pip install --no-deps --target`; without it only settings are asked. Answers are kept in the cache, 10 s
-to some minutes each, so a table is made again in a second (`--offline` asks nothing new). Prints the table, what was
-not asked and why, Kendall's tau, and one JSON line. Method version 1.
+DATA holds `distributed.csv.gz` and its SOURCE.md. DIR of packages holds torchtitan 0.2.2, megatron-core 0.16.1,
+torchao 0.18.0 and triton, from `pip install --no-deps --target`; without it only settings are asked. Answers are kept
+in the cache, 10 s to some minutes each, so a table is made again in a second (`--offline` asks nothing new;
+`--seconds` bounds what is asked in one go). Prints the table, what was not asked and why, Kendall's tau, and one JSON
+line; `--page` writes them as Markdown. Method version 2: classes of size as the issue has them, halves apart.
 
 Develop on `seen` only; `test` is for the final table.
 """
@@ -14,7 +15,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.clusters.answers import Answer, answer_all, kept_answers
@@ -27,10 +28,21 @@ from benchmarks.clusters.formulas import (
     tokens_by_parts,
 )
 from benchmarks.clusters.megatron_rows import megatron_question
+from benchmarks.clusters.page import Coverage, Report, page_of
 from benchmarks.clusters.questions import Question, Refusal, refusal_of
 from benchmarks.clusters.rows import ClusterRun, load_runs, memory_values, throughput
 from benchmarks.clusters.settings_rows import settings_question
-from benchmarks.clusters.table import Comparison, groups_of, orders, refusals_table, summary, text_table
+from benchmarks.clusters.table import (
+    HALVES,
+    Comparison,
+    groups_of,
+    kind_of,
+    orders,
+    scale_of,
+    source_of,
+    summary,
+    text_table,
+)
 from benchmarks.clusters.titan_rows import titan_question
 
 ADAPTERS: dict[str, Callable[[ClusterRun], Question | Refusal]] = {
@@ -50,6 +62,8 @@ def ask_of(runs: Sequence[ClusterRun]) -> tuple[list[tuple[ClusterRun, Question]
     for run in runs:
         refusal = refusal_of(run)
         if refusal is not None:
+            if run["confidence"] == "low":
+                continue
             reasons[refusal.reason] += len(run.values)
             continue
         asked = [adapter(run) for adapter in ADAPTERS.values()]
@@ -67,7 +81,7 @@ def compare(run: ClusterRun, question: Question, answer: Answer, utilisation: Ut
     shaped = is_shaped(run) and not run.whole("experts", 0)
     for kind, measured in memory_values(run).items():
         name = next((name for start, name in MEMORY if kind.startswith(start)), None)
-        if name is None or name not in answer:
+        if name is None or name not in answer or not question.asks_memory:
             continue
         theirs = memory_bytes(run) if shaped and "between" not in kind else None
         comparisons.append(
@@ -83,50 +97,78 @@ def compare(run: ClusterRun, question: Question, answer: Answer, utilisation: Ut
     return comparisons
 
 
-def main() -> None:
-    """Ask, compare, print."""
+def report_of(runs: Sequence[ClusterRun], answers: Mapping[str, Answer], utilisation: Utilisation) -> Report:
+    """Everything that is shown of `runs`, whose answers are there or not."""
+    report = Report()
+    asked, report.reasons = ask_of(runs)
+    questions: dict[int, list[Question]] = {}
+    for run, question in asked:
+        questions.setdefault(id(run), []).append(question)
+    for run in runs:
+        if run["confidence"] == "low":
+            continue
+        cover = report.coverage.setdefault((run["family"], HALVES[run.is_seen]), Coverage())
+        cover.values += len(run.values)
+        own = questions.get(id(run), [])
+        cover.asked += len(run.values) if own else 0
+        found = [(each, answers.get(each.key, {"error": "not asked yet"})) for each in own]
+        good = [(each, answer) for each, answer in found if "error" not in answer]
+        cover.answered += len(run.values) if good else 0
+        for each, answer in good:
+            report.rows += compare(run, each, answer, utilisation)
+        if found and not good:
+            each, answer = found[0]
+            report.failures[f"{each.adapter}: {answer['error'][:100]}"] += len(run.values)
+    report.orders = orders(report.rows)
+    return report
+
+
+def parsed() -> argparse.Namespace:
+    """Options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with distributed.csv.gz")
     parser.add_argument("--cache", type=Path, required=True, help="folder where answers are kept")
     parser.add_argument("--packages", type=Path, help="folder with torchtitan, megatron-core and triton")
     parser.add_argument("--half", choices=("seen", "test", "both"), default="seen")
     parser.add_argument("--only", default="", help="families whose name has this word")
+    parser.add_argument("--adapters", default=",".join(ADAPTERS), help="which of settings, titan, megatron ask")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no question after so many seconds")
     parser.add_argument("--offline", action="store_true", help="take what the cache has; ask nothing")
+    parser.add_argument("--page", type=Path, help="file of the page to write")
     options = parser.parse_args()
     if not (options.data / "distributed.csv.gz").exists():
         parser.exit(
             2, f"--data: a folder with distributed.csv.gz; found none in {options.data}. See SOURCE.md there.\n"
         )
+    return options
+
+
+def main() -> None:
+    """Ask, compare, print."""
+    options = parsed()
     runs = load_runs(options.data)
-    utilisation = fitted(runs)
     wanted = {"seen": (True,), "test": (False,), "both": (True, False)}[options.half]
     chosen = [run for run in runs if run.is_seen in wanted and options.only in run["family"]]
-    questions, reasons = ask_of(chosen)
-    listed = [question for _, question in questions]
-    if options.offline:
-        answers = kept_answers(listed, options.cache)
-    else:
-        answers = answer_all(listed, options.cache, options.packages)
-    rows, failures = [], Counter()
-    for run, question in questions:
-        answer = answers.get(question.key, {"error": "not asked yet"})
-        if "error" in answer:
-            failures[f"{question.adapter}: {answer['error'][:100]}"] += len(run.values)
-        else:
-            rows += compare(run, question, answer, utilisation)
-    print("\n".join(text_table(rows)))
-    print(
-        "\nvalues not asked:",
-        *refusals_table(reasons),
-        "\nvalues asked without an answer:",
-        *refusals_table(failures),
-        sep="\n",
-    )
-    tau = orders(rows)
-    print("\nKendall tau:", json.dumps(tau))
-    tables = {", ".join(key): summary(listed) for key, listed in sorted(groups_of(rows).items())}
-    document = {"benchmark": "clusters", "version": 1, "half": options.half, "kendall_tau": tau, "table": tables}
-    print(json.dumps(document | {"not_asked": dict(reasons), "unanswered": dict(failures)}))
+    questions = [question for _, question in ask_of(chosen)[0]]
+    if not options.offline:
+        asking = [question for question in questions if question.adapter in options.adapters.split(",")]
+        counts = Counter(question.key for question in asking)
+        asking.sort(key=lambda question: -counts[question.key])  # first what most runs wait for
+        answer_all(asking, options.cache, options.packages, options.seconds)
+    report = report_of(chosen, kept_answers(questions, options.cache), fitted(runs))
+    print("\n".join(text_table(report.rows)))
+    for title, counted in (("not asked", report.reasons), ("asked without an answer", report.failures)):
+        print(f"values {title}:", *(f"{count:6} {reason}" for reason, count in counted.most_common()), "", sep="\n")
+    print("Kendall's tau:", json.dumps(report.orders))
+    tables = {
+        ", ".join(key): summary(listed)
+        for name_of in (source_of, kind_of, scale_of)
+        for key, listed in groups_of(report.rows, name_of).items()
+    }
+    document = {"benchmark": "clusters", "version": 2, "half": options.half, "kendall_tau": report.orders}
+    print(json.dumps(document | {"table": tables, "not_asked": report.reasons, "unanswered": report.failures}))
+    if options.page:
+        options.page.write_text(page_of(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

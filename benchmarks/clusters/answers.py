@@ -1,10 +1,11 @@
 """Answers of Forerun to questions, made in processes of their own and kept in `CACHE/KEY.json`.
 
 A question takes 10 s to some minutes on one core. What was answered once is read from the folder, so a table can be
-made again in seconds; a failure is kept too, with its message. `--fresh` of the command line asks again.
+made again in seconds; a failure is kept too, with its message: remove its file to ask again.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 from benchmarks.clusters.questions import Question
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_SECONDS = 3600
+LIMIT_SECONDS = 900
 """A question that takes longer is a failure."""
 TITAN_FILE = """[job]
 dump_folder = "./outputs"
@@ -39,16 +40,19 @@ Answer = dict[str, Any]
 
 
 def answer_all(
-    questions: Iterable[Question], cache: Path, packages: Path | None, fresh: bool = False
+    questions: Iterable[Question], cache: Path, packages: Path | None, seconds: float = math.inf
 ) -> dict[str, Answer]:
-    """Answers by key, asked one after the other where the folder has none."""
+    """Answers by key, asked one after the other where the folder has none, until `seconds` are over."""
+    start = time.perf_counter()
     cache.mkdir(parents=True, exist_ok=True)
     answers: dict[str, Answer] = {}
     waiting = list({question.key: question for question in questions}.values())
     for number, question in enumerate(waiting, 1):
         path = cache / f"{question.key}.json"
-        if path.exists() and not fresh:
+        if path.exists():
             answers[question.key] = json.loads(path.read_text(encoding="utf-8"))
+            continue
+        if time.perf_counter() - start > seconds:
             continue
         begin = time.perf_counter()
         answer = ask(question, cache, packages)
@@ -112,7 +116,7 @@ def _document(command: list[str], folder: Path, packages: Path | None) -> Answer
     try:
         document = json.loads(run.stdout)
     except json.JSONDecodeError:
-        lines = [line for line in run.stderr.splitlines() if line.strip()]
+        lines = [line for line in run.stderr.splitlines() if line.strip() and not line.startswith("…")]
         return {"error": " ".join(lines[-3:])[-600:] or f"exit code {run.returncode}"}
     answer = _numbers(document)
     steps = [json.loads(line.split(" ", 1)[1]) for line in run.stderr.splitlines() if line.startswith("MEMORY ")]

@@ -28,7 +28,7 @@ def megatron_question(run: ClusterRun) -> Question | Refusal:
     reason = _reason(run, given)
     if reason:
         return Refusal(f"megatron: {reason}")
-    gpu, _ = gpu_of(run)
+    gpu = gpu_of(run)
     ranks, nodes = run.whole("n_gpus"), -(-run.whole("n_gpus") // run.whole("gpus_per_node", 8))
     content = {
         "arguments": _arguments(run, given),

@@ -21,11 +21,14 @@ GPUS = {
     "NVIDIA H200-SXM5-141GB": "h200", "H200-SXM-141GB": "h200", "H200 (a3-ultragpu-8g)": "h200",
     "B200": "b200", "B200 (power limited)": "b200", "B200 (a4-highgpu-8g)": "b200",
     "NVIDIA Blackwell GPU (B200-SXM-180GB)": "b200", "NVIDIA L40S": "l40s", "NVIDIA L4": "l4",
-    "NVIDIA A100 - PCIe - 80 GB": "a100-80gb-pcie", "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA A100 - PCIe - 80 GB": "a100-80gb-pcie", "NVIDIA GeForce RTX 4090": "rtx-4090", "GB200": "gb200",
+    "NVIDIA Blackwell GPU (GB200)": "gb200", "GB300": "gb300", "NVIDIA Blackwell Ultra GPU (GB300)": "gb300",
+    "B300": "b300", "MI300X": "mi300x", "MI300X-192GB": "mi300x", "AMD Instinct MI300X 192GB HBM3": "mi300x",
+    "AMD Instinct MI325X 256GB HBM3E": "mi325x", "AMD Instinct MI325X 256GB HBM3e": "mi325x",
+    "AMD Instinct MI325X 256GB HBM3E DLC": "mi325x", "AMD Instinct MI355X": "mi355x", "MI355X": "mi355x",
+    "NVIDIA L40": "l40", "NVIDIA A30": "a30",
 }  # fmt: skip
 """Names of the sources and of our catalogue. An L40 is no L40S, a GB200 no B200."""
-MEMORY_STAND_INS = {"GB200": "b200"}
-"""Cards whose memory, not whose time, is asked of another one: what PyTorch allocates does not depend on the clock."""
 NETWORKS = {"NVLink in node; backend RDMA 400 Gb/s per GPU": "roce-400g"}
 
 
@@ -39,6 +42,7 @@ class Question:
     """Settings, or what a program is started with."""
     differs: tuple[str, ...] = field(default=())
     asks_time: bool = True
+    asks_memory: bool = True
 
     @property
     def key(self) -> str:
@@ -63,16 +67,14 @@ def refusal_of(run: ClusterRun) -> Refusal | None:
         return Refusal("time to train: how many steps converge is not forecast")
     if all(value.number is None for value in run.values):
         return Refusal("did not fit: no value")
-    gpu = run["gpu"]
-    if gpu not in GPUS and not (gpu in MEMORY_STAND_INS and "memory_gib" in metrics):
-        return Refusal(f"GPU not in the catalogue: {gpu}")
+    if run["gpu"] not in GPUS:
+        return Refusal(f"GPU not in the catalogue: {run['gpu']}")
     return None
 
 
-def gpu_of(run: ClusterRun) -> tuple[str, bool]:
-    """Catalogue name, and whether times may be asked of it."""
-    name = run["gpu"]
-    return (GPUS[name], True) if name in GPUS else (MEMORY_STAND_INS[name], False)
+def gpu_of(run: ClusterRun) -> str:
+    """Catalogue name."""
+    return GPUS[run["gpu"]]
 
 
 def checkpointing_of(run: ClusterRun) -> str | None:

@@ -22,8 +22,8 @@ from forerun.units import GIB, TERA
 SEED = "clusters-1"
 """Chosen before anything was forecast, and never changed."""
 VALUE_COLUMNS = ("id", "metric", "metric_kind", "value", "source", "already_visible")
-SCALES = (1, 8, 32, 128, 512)
-"""Least GPUs of each class of size."""
+SCALES = (1, 9, 65, 513)
+"""Least GPUs of each class of size: one machine, a few, many, and more than the goals speak of."""
 NANOTRON_PEAK = 989e12
 """Dense bfloat16 of an H100 SXM, which nanotron's printed utilisation refers to."""
 

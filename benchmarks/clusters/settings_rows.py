@@ -1,8 +1,10 @@
-"""Runs as settings files: dense causal decoders under DDP, FSDP and tensor parallelism.
+"""Runs as settings files: causal decoders under DDP, FSDP, and tensor, context, pipeline and expert parallelism.
 
-Taken where the words of `docs/words.md` say what the source did; everything else is refused with the word that
-is missing. Not covered: what settings have no word for, such as fp32 gradients beside bf16 weights (nanotron,
-Megatron-LM).
+Taken where the words of `docs/words.md` say what the source did, or the nearest thing to it: `differs` then says in
+what. What Megatron holds beside weights (fp32 gradients, a distributed optimizer) has no word: its steps are asked as
+FSDP's, whose messages of a step are the same where there is one micro-batch, its memory is not. Everything else is
+refused with the word that is missing. Not covered: pipelines of more than `MOST_STAGES`, whose stages are traced one
+by one and take minutes each.
 """
 
 from typing import Any
@@ -15,25 +17,29 @@ from benchmarks.clusters.questions import (
     gpu_of,
 )
 from benchmarks.clusters.rows import ClusterRun
+from benchmarks.clusters.titan_rows import LOSS_COMPILED
 
 MODELS = {
     "Llama-2-7B": "llama-2-7b", "Llama-2-13B": "llama-2-13b", "Llama-2-70B": "llama-2-70b", "Llama-3-8B": "llama-3-8b",
     "Llama-3.1-8B": "llama-3-8b", "Llama-3-70B": "llama-3-70b", "Llama-3.1-70B": "llama-3-70b",
+    "Llama-3.1-405B": "llama-3.1-405b", "Qwen3-30B-A3B": "qwen3-30b-a3b", "Qwen3-235B-A22B": "qwen3-235b-a22b",
 }  # fmt: skip
 """Llama 3.1 has the shape of Llama 3: its positions are scaled, which costs nothing at this accuracy."""
 CHECKPOINTING = {"none": "none", "full": "blocks", "op": "selective"}
-SHARDED = ("FSDP2 full shard", "FSDP2 over")
+SCHEDULES = {"": "1f1b", "1F1B": "1f1b", "interleaved 1F1B": "interleaved", "Interleaved 1F1B": "interleaved"}
+LEAST_POSITIONS = 8192
+"""Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 is never asked for more than its 4,096."""
+MOST_STAGES = 4
+"""Stages of a pipeline, times its parts, that one question traces."""
 
 
 def settings_question(run: ClusterRun) -> Question | Refusal:
     """The settings of a run, or the word that is missing."""
-    missing = _missing_word(run)
+    missing = missing_word(run)
     if missing:
         return Refusal(f"settings: {missing}")
-    gpu, asks_time = gpu_of(run)
-    network = NETWORKS.get(run["network"], "auto")
-    micro, data = run.whole("micro_batch"), run.whole("dp")
-    steps = max(1, run.whole("global_batch", micro * data) // (micro * data))
+    gpu = gpu_of(run)
+    micro, data, steps = run.whole("micro_batch"), run.whole("dp"), _steps(run)
     settings: dict[str, Any] = {
         "name": "published-run",
         "workload": "causal-lm",
@@ -45,25 +51,75 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
         },
         "data": {"examples": 100 * micro * steps * data},
         "activation_checkpointing": CHECKPOINTING[checkpointing_of(run) or "none"],
-        "compile": "default" if run["compile"] == "True" else "none",
+        "compile": "default" if _is_compiled(run) else "none",
         "parallel": _layout(run),
-        "cluster": {"gpus_per_node": run.whole("gpus_per_node", 8), "network": network},
+        "cluster": {"gpus_per_node": run.whole("gpus_per_node", 8), "network": NETWORKS.get(run["network"], "auto")},
     }  # fmt: skip
     if settings["compile"] != "none":
-        settings["compile_unit"] = "blocks"
-    notes = [] if run["compile"] else ["compile not stated, taken as off"]
-    if "nanotron" in run["family"]:
-        notes.append("weights under autocast instead of bf16 beside fp32 copies")
-    if run["fp8"]:
-        notes.append("float8 products as bf16")
-    return Question("settings", gpu, settings, tuple(notes), asks_time)
+        settings["compile_unit"] = "blocks" if run["date"] < LOSS_COMPILED else "blocks-and-loss"
+    if run.whole("cp") > 1 or run.whole("pp") > 1:
+        settings["batch"]["padding"] = "fixed"
+    return Question(
+        "settings",
+        gpu,
+        settings,
+        differences(run),
+        asks_memory=_is_sharded(run) == ("FSDP" in run["sharding"]) and not is_megatron(run),
+    )
+
+
+def differences(run: ClusterRun) -> tuple[str, ...]:
+    """What is asked in another way than the source did it."""
+    is_tied = bool(run.arguments.get("tie_word_embeddings")) and run.whole("pp") > 1
+    listed = [
+        (not run["compile"] and not is_megatron(run), "compile not stated, taken as off"),
+        (run["compile"] == "True" and not _is_compiled(run), "compiled blocks as eager ones"),
+        ("nanotron" in run["family"], "weights under autocast instead of bf16 beside fp32 copies"),
+        (_is_sharded(run) and run["sharding"].startswith("DDP ZeRO"), f"{run['sharding'][4:]} as FSDP"),
+        (is_tied, "tied embeddings of stages as two"),
+        (bool(run["fp8"]), "float8 products as bf16"),
+        ("power limited" in run["gpu"], "a card with less power than the catalogue's"),
+        (is_megatron(run), "Megatron's distributed optimizer as FSDP, its fused layers as transformers' eager ones"),
+        (is_megatron(run) and not run["activation_checkpointing"], "recomputation not stated, taken as none"),
+        ("EP overlap on" in run["notes"], "exchanges of experts hidden by the source, not here"),
+    ]
+    return tuple(text for is_so, text in listed if is_so)
+
+
+def is_megatron(run: ClusterRun) -> bool:
+    """Whether Megatron-Core ran it, directly or below NeMo and Megatron-Bridge."""
+    return "megatron" in run["family"] or run["family"].startswith(("nemo", "mlperf"))
+
+
+def _steps(run: ClusterRun) -> int:
+    """Micro-batches of a rank and step."""
+    rows = run.whole("micro_batch") * run.whole("dp")
+    return max(1, run.whole("global_batch", rows) // rows)
+
+
+def _is_compiled(run: ClusterRun) -> bool:
+    return run["compile"] == "True" and run.whole("cp") == run.whole("pp") == run.whole("tp") == 1
+
+
+def _is_sharded(run: ClusterRun) -> bool:
+    """Whether ranks are asked to share weights: as they do, or as the nearest to what settings have no word for."""
+    is_split = any(run.whole(name) > 1 for name in ("tp", "pp", "cp"))
+    return "FSDP" in run["sharding"] or run["sharding"].endswith("ZeRO-1") or is_megatron(run) or is_split
 
 
 def _layout(run: ClusterRun) -> dict[str, Any]:
-    tensor, data = run.whole("tp"), run.whole("dp")
-    layout: dict[str, Any] = {"shard" if "FSDP" in run["sharding"] else "data": data}
+    tensor, pipeline, context = run.whole("tp"), run.whole("pp"), run.whole("cp")
+    layout: dict[str, Any] = {"shard" if _is_sharded(run) else "data": run.whole("dp")}
     if tensor > 1:
         layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] == "True"}
+    if context > 1:
+        layout["context"] = context
+    if run.whole("ep") > 1:
+        layout["expert"] = run.whole("ep")
+    if pipeline > 1:
+        layout |= {"pipeline": pipeline, "schedule": SCHEDULES[run["pp_schedule"]]}
+        if layout["schedule"] == "interleaved":
+            layout["virtual_stages"] = run.whole("vp")
     return layout
 
 
@@ -73,31 +129,33 @@ def _model(run: ClusterRun) -> str:
 
 def _config(run: ClusterRun) -> dict[str, Any]:
     if not run["framework"].startswith("nanotron"):
-        return {}
+        return {"max_position_embeddings": run.whole("seq_len")} if run.whole("seq_len") > LEAST_POSITIONS else {}
     return {
         "hidden_size": run.whole("hidden"), "num_hidden_layers": run.whole("layers"),
         "num_attention_heads": run.whole("heads"), "num_key_value_heads": run.whole("kv_heads"),
         "intermediate_size": run.whole("ffn"), "vocab_size": run.whole("vocab"),
-        "tie_word_embeddings": bool(run.arguments.get("tie_word_embeddings")),
+        "tie_word_embeddings": bool(run.arguments.get("tie_word_embeddings")) and run.whole("pp") == 1,
         "max_position_embeddings": run.whole("seq_len"),
     }  # fmt: skip
 
 
-def _missing_word(run: ClusterRun) -> str:
+def missing_word(run: ClusterRun) -> str:
     """The first thing that settings cannot say, or an empty text."""
-    is_titan = "torchtitan" in run["family"]
-    is_nanotron = run["framework"].startswith("nanotron")
+    is_titan, is_nanotron = "torchtitan" in run["family"], run["framework"].startswith("nanotron")
+    tensor, pipeline, context, expert = (run.whole(name) for name in ("tp", "pp", "cp", "ep"))
     words = [
-        (run.whole("experts", 0) > 0 or run.whole("ep") > 1, "mixtures of experts over ranks"),
-        (run.whole("pp") > 1, "no pipeline"),
-        (run.whole("cp") > 1, "no context parallelism"),
-        (bool(run["fp8"]) and not is_titan, "no FP8 or FP4"),
-        (is_nanotron and run["sharding"].startswith("DDP ZeRO-1"), "no ZeRO-1 with fp32 gradients beside bf16 weights"),
-        (
-            not is_titan and not is_nanotron,
-            f"what {run['framework'].split()[0]} holds beside weights, gradients in fp32",
-        ),
+        (bool(run["fp8"]) and not is_titan, "FP8 or FP4 products"),
+        ("BERT" in run["model"], "packed rows whose mean length is not stated"),
         (not is_nanotron and run["model"] not in MODELS, f"model not in the catalogue: {run['model']}"),
+        (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),
+        ("LoRA" in run["task"] or "LoRA" in run["model"], "adapters over split layers"),
+        (expert > 1 and (tensor > 1 or pipeline > 1), "experts beside split layers or stages"),
+        (context > 1 and pipeline > 1, "split sequences beside stages"),
+        (not run["micro_batch"] and not is_titan, "rows of a micro-batch not stated"),
+        (not run["micro_batch"] and pipeline > 1, "rows of a micro-batch not stated"),
+        (pipeline > 1 and _steps(run) < pipeline, "fewer micro-batches than stages"),
+        (pipeline * run.whole("vp") > MOST_STAGES, f"a pipeline of more than {MOST_STAGES} parts takes too long"),
+        (pipeline > 1 and run["pp_schedule"] not in SCHEDULES, f"schedule {run['pp_schedule']}"),
         (checkpointing_of(run) not in CHECKPOINTING, f"recomputation '{run['activation_checkpointing']}'"),
         ("async TP" in run["notes"], "no asynchronous tensor parallelism"),
     ]

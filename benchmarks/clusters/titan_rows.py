@@ -2,8 +2,8 @@
 
 The configuration is the published one: a file of settings and options of its command line. Its text data and tokenizer
 are made up (a tokenizer of words), as no number here depends on which tokens they are; the vocabulary of the model is
-its own. Not covered: float8 (torchao) and asynchronous tensor parallelism, which are then taken as bf16 and as the
-ordinary one, and said so in `differs`.
+its own. Float8 is torchao 0.18.0's, unmodified. Not covered: formats with scales of blocks, and asynchronous tensor
+parallelism, which is taken as the ordinary one: `differs` says so.
 """
 
 from typing import Any
@@ -21,6 +21,9 @@ of `--experimental.pipeline_parallel_microbatches`); it looped over two stages a
 LOSS_COMPILED = "2025"
 """Before, only blocks were compiled: the loss is a function of its own since pull request 859 (2025-02-19), and pull
 request 1033 (2025-03-31) speaks of compiling it. 0.2.2 compiles both unless `compile.components` says otherwise."""
+FLOAT8 = "quantize.linear.float8"
+"""torchtitan's converter, and the head of its options. The last layer stays in bf16, as in its benchmarks."""
+GATHERED = "fp8 all-gather"
 MODES = {"none": ("none", ""), "full": ("full", ""), "op": ("selective", "op"), "layer": ("selective", "2")}
 
 
@@ -30,10 +33,12 @@ def titan_question(run: ClusterRun) -> Question | Refusal:
         return Refusal("exec: not a run of torchtitan")
     if run["model"] not in FLAVORS:
         return Refusal(f"exec: torchtitan 0.2.2 has no {run['model']}")
+    if run["fp8"].startswith(("mx", "nv")):
+        return Refusal(f"exec: {run['fp8']} products")
     mode = MODES.get(checkpointing_of(run) or "")
     if mode is None:
         return Refusal(f"exec: recomputation '{run['activation_checkpointing']}'")
-    gpu, asks_time = gpu_of(run)
+    gpu = gpu_of(run)
     per_node = run.whole("gpus_per_node", 8)
     network = NETWORKS.get(run["network"]) if run.whole("n_gpus") > per_node else None
     options: dict[str, Any] = {
@@ -48,6 +53,14 @@ def titan_question(run: ClusterRun) -> Question | Refusal:
         options["compile.enable"] = True
         if run["date"] < LOSS_COMPILED:
             options["compile.components"] = "model"
+    if run["fp8"]:
+        options |= {"model.converters": FLOAT8, f"{FLOAT8}.filter_fqns": "output"}
+        if "rowwise" in run["fp8"]:
+            options[f"{FLOAT8}.recipe_name"] = run["fp8"].split()[-1]
+        if GATHERED in run["fp8"]:
+            options[f"{FLOAT8}.enable_fsdp_float8_all_gather"] = True
+        if "precomputed scale" in run["fp8"]:
+            options[f"{FLOAT8}.precompute_float8_dynamic_scale_for_fsdp"] = True
     if run.whole("pp") > 1:
         schedule = SCHEDULES.get(run["pp_schedule"])
         if schedule is None:
@@ -59,7 +72,7 @@ def titan_question(run: ClusterRun) -> Question | Refusal:
     content = {"options": options, "nodes": -(-ranks // per_node), "ranks_per_node": min(ranks, per_node)}
     if network:
         content["network"] = network
-    return Question("titan", gpu, content, _differences(run), asks_time)
+    return Question("titan", gpu, content, _differences(run))
 
 
 def _local_batch(run: ClusterRun) -> int:
@@ -70,7 +83,9 @@ def _local_batch(run: ClusterRun) -> int:
 def _differences(run: ClusterRun) -> tuple[str, ...]:
     listed = []
     if run["fp8"]:
-        listed.append("float8 products as bf16")
+        listed.append("torchao of 2026 instead of its year's")
+        if GATHERED not in run["fp8"]:
+            listed.append("weights gathered in bf16, where the source does not say")
     if "async TP" in run["notes"] or "AsyncTP" in run["notes"]:
         listed.append("asynchronous tensor parallelism as the ordinary one")
     if not run["compile"]:

@@ -43,7 +43,7 @@ from forerun.network.collective import CollectivePrice
 from forerun.trace import BESIDE_HOST, BETWEEN_RANKS, HOST_BYTES, Call, TensorSpec
 from forerun.units import GIGA, MICRO
 
-OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1)}
+OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1), "_scaled_mm": (0, 1)}
 """Positions of the two operands among the arguments of a product."""
 BACKWARD_SHARE = 0.86
 """Backward over forward share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
@@ -300,7 +300,8 @@ class PriorCosts:
 
     def _lean(self, prior: ProductPrior, dtype: str) -> NDArray[np.float64] | None:
         timed = [p for p in self.calibration.products if p.dtype == dtype] if self.calibration is not None else []
-        like = prior.lean.get(self._like(prior.lean) or "")
+        leans = prior.float8_lean if dtype.startswith("float8") and prior.float8_lean else prior.lean
+        like = leans.get(self._like(leans) or "")
         if not timed:
             return like
         if dtype not in self._leans:

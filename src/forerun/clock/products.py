@@ -7,7 +7,7 @@ what that leaves, from quantities relative to the GPU, so that it carries over t
 measured on a GPU follows what it adds. Coefficients and errors: `priors.json`, made by `benchmarks/priors/fit.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,8 @@ class ProductPrior:
     layers: tuple[tuple[Array, Array], ...]
     lean: dict[str, Array]
     """What each GPU adds to each of `LEANINGS`, by its name."""
+    float8_lean: dict[str, Array] = field(default_factory=dict)
+    """The same for products of float8, whose peak is another one (`benchmarks/priors/float8.py`)."""
     holds_launch: bool = False
     """The start of a kernel was fitted to timings that hold its launch by the host, which has a clock of its own: 21 to
     31 microseconds. All above `KERNEL_SECONDS` of it is left out."""
@@ -146,9 +148,11 @@ class ProductPrior:
     def read(cls, table: dict[str, Any]) -> "ProductPrior":
         """The prior that an entry of the coefficient file describes."""
         layers = tuple((np.array(weight), np.array(bias)) for weight, bias in table["layers"])
-        lean = {name: np.array(values) for name, values in table["lean"].items()}
+        lean, float8 = (
+            {name: np.array(values) for name, values in table.get(key, {}).items()} for key in ("lean", "float8_lean")
+        )
         analytic, mean, scale = (np.array(table[name]) for name in ("analytic", "mean", "scale"))
-        return cls(analytic, mean, scale, layers, lean, holds_launch=table.get("holds_launch", False))
+        return cls(analytic, mean, scale, layers, lean, float8, holds_launch=table.get("holds_launch", False))
 
     def seconds(self, chip: Chip, p: Products, lean: Array | None = None) -> Array:
         """Seconds of each product; `lean` is that of the GPU that it runs on, or is like."""

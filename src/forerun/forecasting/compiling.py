@@ -25,7 +25,7 @@ def compiling_seconds(
         return 0.0
     once = (op.call for op in trace.ops if op.micro_step <= 0)
     fused = [call for call in once if trace.calls[call].name.startswith("fused.")]
-    kernels = len(set(fused)) if settings.compile_unit == "blocks" else len(fused)
+    kernels = len(set(fused)) if settings.compile_unit != "model" else len(fused)
     return seconds_of_kernels(kernels, device, calibration)
 
 

@@ -15,7 +15,7 @@ def test_nothing_is_said_of_cards_that_were_read(name: str):
         ("p100-16gb", ["compute capability 6.0", "cu126", "no tensor cores", "No published step on Pascal", "peaks"]),
         ("v100-16gb", ["compute capability 7.0", "cu126"]),
         ("gtx-1660-ti", ["no tensor cores"]),
-        ("mi300x", ["AMD GPU", "RCCL"]),
+        ("mi300x", ["AMD GPU", "RCCL", "2.6 times as long"]),
         ("rx-7900-xtx", ["AMD GPU", "plain arithmetic"]),
         ("a100-40gb-3g.20gb", ["slice of a100-40gb"]),
         ("rtx-4070-super", ["worked out by rules from its specifications, not read: memory, peaks"]),

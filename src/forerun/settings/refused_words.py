@@ -9,7 +9,8 @@ KERNELS_OF_PACKED = (
 )
 FLOAT8 = (
     "float8 products with dynamic scales (torchao, TransformerEngine) are not modelled: which layers are converted, "
-    "their casts and kept transposes decide memory and time. bf16-mixed is the nearest that is forecast"
+    "their casts and kept transposes decide memory and time. bf16-mixed is the nearest that is forecast; forerun exec "
+    "runs torchao's layers as they are"
 )
 VALUES: dict[str, dict[str, str]] = {
     "quantization": {

@@ -264,9 +264,9 @@ class Settings(PlainSection):
     """Keep what the backward pass needs in pinned host memory (`torch.autograd.graph.save_on_cpu`)."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
     """`torch.compile` mode."""
-    compile_unit: Literal["model", "blocks"] = "model"
+    compile_unit: Literal["model", "blocks", "blocks-and-loss"] = "model"
     """What is compiled: the whole model and its loss, or its transformer blocks, which share one graph: less to
-    compile."""
+    compile; with the loss beside them, no fp32 copies of logits are held (torchtitan since 2025)."""
     cross_entropy: Literal["full", "chunked"] = "full"
     """`chunked` never holds the logits of all tokens: for large vocabularies."""
     parallel: ParallelSettings = ParallelSettings()

@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 COMPILED_CRITERION = "compiled_criterion"
-"""Attribute of models that are compiled whole: the loss of logits and labels, compiled."""
+"""Attribute of models that are compiled with their loss: the loss of logits and labels, compiled."""
 
 
 def is_compiled_whole(model: nn.Module) -> bool:
-    """Whether the model was compiled together with its loss."""
+    """Whether the model, or all of its blocks, was compiled together with its loss."""
     return hasattr(model, COMPILED_CRITERION)
 
 

@@ -1,4 +1,4 @@
-"""What of a step `torch.compile` compiles: the whole model and its loss, or the transformer blocks.
+"""What of a step `torch.compile` compiles: the whole model and its loss, or the transformer blocks, with it or not.
 
 Not covered: the optimizer's update, which has kernels of its own.
 """
@@ -33,11 +33,13 @@ def compile_step(step: TrainingStep, settings: Settings, model: nn.Module, compi
         return
     warnings.filterwarnings("ignore", DYNAMO_GRAD_WARNING, UserWarning)
     mode = settings.compile if compiler == "inductor" else None  # other backends know no modes
-    if settings.compile_unit == "blocks":
+    if settings.compile_unit == "model":
+        step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
+    else:
         compile_blocks(model, compiler, mode)
-        return
-    step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
     workload: Any = step.workload
+    if settings.compile_unit == "blocks":
+        return
     if getattr(workload, "head", "") in OF_EVERY_TOKEN and settings.parallel.tensor == 1:
         setattr(unwrapped(model), COMPILED_CRITERION, torch.compile(workload.criterion, backend=compiler, mode=mode))
 
@@ -51,7 +53,7 @@ def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
     blocks = transformer_blocks(model)
     if not blocks:
         raise NotSupported(
-            f"compile_unit: {type(model).__name__} has no repeated blocks; found 'blocks'. Set compile_unit to model."
+            f"compile_unit: {type(model).__name__} has no repeated blocks to compile. Set compile_unit to model."
         )
     for block in blocks:
         if isinstance(block, FSDPModule):  # its hooks gather and free weights, so they stay outside the graph

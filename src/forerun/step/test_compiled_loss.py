@@ -14,12 +14,13 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def test_the_compiled_loss_is_the_loss():
+@pytest.mark.parametrize("unit", ["model", "blocks-and-loss"])
+def test_the_compiled_loss_is_the_loss(unit):
     """The same sum and the same gradients as in plain operators, rows with labels that do not count included."""
     workload = generic_workload("causal-lm")
     results = []
     for mode in ("none", "default"):
-        settings = settings_from({**SETTINGS, "compile": mode})
+        settings = settings_from({**SETTINGS, "compile": mode, "compile_unit": unit})
         torch._dynamo.reset()
         torch.manual_seed(0)
         step = bind_step(settings, workload, prepare_model(settings, workload, pretrained=False), "cpu", "aot_eager")
@@ -33,8 +34,10 @@ def test_the_compiled_loss_is_the_loss():
         torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("change", "whole"), [({}, True), ({"compile_unit": "blocks"}, False)])
-def test_the_loss_is_compiled_with_the_whole_model_only(change, whole):
+@pytest.mark.parametrize(
+    ("change", "whole"), [({}, True), ({"compile_unit": "blocks"}, False), ({"compile_unit": "blocks-and-loss"}, True)]
+)
+def test_the_loss_is_compiled_where_it_is_said(change, whole):
     workload = generic_workload("causal-lm")
     settings = settings_from({**SETTINGS, "compile": "default", **change})
     model = prepare_model(settings, workload, pretrained=False)

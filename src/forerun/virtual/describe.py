@@ -178,6 +178,15 @@ def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
     return ranks
 
 
+def is_wrapper(kind: type) -> bool:
+    """Whether tensors of this class hold others and turn an operator into operators on these: DTensor, torchao's.
+
+    The result of a collective that is under way (AsyncCollectiveTensor) is none: it is waited for at once.
+    """
+    flattens = hasattr(kind, "__tensor_flatten__") and kind.__name__ != "AsyncCollectiveTensor"
+    return hasattr(kind, "_local_tensor") or flattens
+
+
 def plain(value: Any) -> Any:
     """An argument as hashable plain data."""
     if isinstance(value, torch.Tensor):

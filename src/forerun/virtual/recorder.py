@@ -21,7 +21,7 @@ from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Op, Phase, Storage, Trace
 from forerun.virtual.backend import DEVICE, current_stream
-from forerun.virtual.describe import bytes_of, describe, device_type, flat, plain, spec_of
+from forerun.virtual.describe import bytes_of, describe, device_type, flat, is_wrapper, plain, spec_of
 from forerun.virtual.fake_results import run_fake
 from forerun.virtual.kernel_memory import temporary_bytes
 
@@ -184,8 +184,7 @@ class Recorder(TorchDispatchMode, StepObserver):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one aten call and record it; one on sharded tensors comes back as calls on this rank's parts."""
         kwargs = kwargs or {}
-        # A DTensor's own dispatch runs next and calls back with the local tensors.
-        if any(hasattr(kind, "_local_tensor") for kind in types):
+        if any(map(is_wrapper, types)):  # its own dispatch runs next and calls back with its parts
             return NotImplemented
         if func is torch.ops.prim.device.default:
             return func(*args)

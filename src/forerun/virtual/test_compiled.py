@@ -203,6 +203,18 @@ def test_compiled_blocks_are_one_graph_for_all_and_the_rest_stays_eager():
     assert len(whole.calls) < len(blocks.calls), "what lies between blocks is not fused"
 
 
+def test_a_loss_compiled_beside_blocks_holds_no_wide_logits():
+    """In plain operators the loss makes fp32 copies of the logits; compiled it reads them as they are."""
+
+    def wide(unit):
+        trace = traced(settings_of("tiny-llama", "causal-lm", compile_unit=unit, precision="bf16-mixed"))
+        names = {call.name for call in trace.calls}
+        return any("log_softmax" in name for name in names)
+
+    assert wide("blocks")
+    assert not wide("blocks-and-loss")
+
+
 @pytest.mark.timeout(120)
 def test_kernels_never_need_each_other():
     """Found by a plan: RoBERTa's blocks were cut into kernels of which each had to wait for the other, without end."""

@@ -37,6 +37,7 @@ from forerun.virtual.cuda.shadow import (
 )
 from forerun.virtual.cuda.tensor_classes import bare_operands
 from forerun.virtual.cuda.unknown import Assumptions, assume_values, assumed_results, results_on_host
+from forerun.virtual.describe import is_wrapper
 from forerun.virtual.recorder import Recorder
 
 aten = torch.ops.aten
@@ -63,7 +64,7 @@ class CudaDispatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One operator."""
-        if any(hasattr(kind, "_local_tensor") for kind in types):  # DTensor: its parts come back here
+        if any(map(is_wrapper, types)):  # its parts come back here
             return NotImplemented
         with self.lock, below_dispatcher():
             with bare_operands(args, kwargs or {}) as (bare_args, bare_kwargs):

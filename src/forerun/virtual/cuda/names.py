@@ -109,8 +109,14 @@ def answering_cuda(
     wrap: Any = torch._C.TensorBase._make_wrapper_subclass  # type: ignore[attr-defined]
 
     def make_wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
-        """A tensor that wraps others and says their device: to autograd one of CUDA would be nothing."""
-        return wrap(*args, **to_virtual(kwargs))
+        """A tensor that wraps others and says their device, with its number: to autograd one of CUDA would be nothing.
+
+        Gradients are refused whose device has another number than the parameter's.
+        """
+        kwargs = to_virtual(kwargs)
+        if kwargs.get("device") == VIRTUAL:
+            kwargs["device"] = FIRST
+        return wrap(*args, **kwargs)
 
     FakeTensor.device = property(device)  # type: ignore[assignment]
     torch.Tensor._make_wrapper_subclass = staticmethod(make_wrapper)  # type: ignore[attr-defined]
