@@ -1,6 +1,7 @@
 """A program's PyTorch, with a virtual GPU in the place of CUDA: everything that is active while it runs."""
 
 import contextlib
+import dataclasses
 import importlib
 import logging
 import os
@@ -209,7 +210,15 @@ def _saving_alone() -> Iterator[None]:
 
     torch/distributed/checkpoint/default_planner.py (2.13) refuses tensors of which parts are missing.
     """
-    with replaced(default_planner, "_validate_global_plan", lambda global_plan, metadata: []):
+
+    def first_has_all(all_plans: list[Any], *_: Any) -> list[Any]:
+        """Those of the others are copies of this rank's plan: what is saved twice would be dealt to all of them."""
+        return [all_plans[0], *(dataclasses.replace(each, items=[]) for each in all_plans[1:])]
+
+    with (
+        replaced(default_planner, "dedup_save_plans", first_has_all),
+        replaced(default_planner, "_validate_global_plan", lambda global_plan, metadata: []),
+    ):
         yield
 
 
