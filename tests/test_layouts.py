@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import MixtralConfig, Qwen3Config
 
+SLOW = pytest.mark.slow
 DRIVER = Path(__file__).with_name("layout_driver.py")
 STEPS = 4
 pytestmark = [pytest.mark.medium, pytest.mark.parity]
@@ -61,8 +62,9 @@ def alone_in_full_rows(tmp_path_factory):
 @pytest.mark.parametrize(
     ("world", "parallel", "recomputed"),
     [
-        (2, {"context": 2}, "none"), (4, {"context": 4}, "blocks"), (4, {"shard": 2, "context": 2}, "selective"),
-        (4, {"replicate": 2, "context": 2}, "none"), (4, {"tensor": 2, "context": 2, "sequence_parallel": True}, "none"),
+        (2, {"context": 2}, "none"), (4, {"shard": 2, "context": 2}, "selective"),
+        pytest.param(4, {"context": 4}, "blocks", marks=SLOW),
+        pytest.param(4, {"replicate": 2, "context": 2}, "none", marks=SLOW), (4, {"tensor": 2, "context": 2, "sequence_parallel": True}, "none"),
     ],
 )  # fmt: skip
 def test_split_sequences_are_whole_ones(tmp_path, alone_in_full_rows, world, parallel, recomputed):
@@ -108,7 +110,7 @@ def mixture(tmp_path_factory):
     ("world", "parallel", "recomputed"),
     [
         (2, {"shard": 2, "expert": 2}, "none"), (4, {"shard": 4, "expert": 2}, "blocks"),
-        (4, {"shard": 2, "replicate": 2, "expert": 2}, "none"), (4, {"shard": 2, "context": 2, "expert": 4}, "none"),
+        pytest.param(4, {"shard": 2, "replicate": 2, "expert": 2}, "none", marks=SLOW), (4, {"shard": 2, "context": 2, "expert": 4}, "none"),
     ],
 )  # fmt: skip
 def test_dealt_experts_are_one_mixture(tmp_path, mixture, world, parallel, recomputed):

@@ -246,7 +246,7 @@ class PriorCosts:
         width = left.bytes / max(1, _elements(left))
         batch = left.shape[0] if len(left.shape) == 3 else 1
         m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
-        dtype: str = REAL_DTYPES.get(left.dtype, left.dtype)  # a sum may be wider than its factors
+        dtype = str(REAL_DTYPES.get(left.dtype, left.dtype))  # a sum may be wider than its factors
         if dtype != left.dtype:  # as a real product of matrices whose rows hold both parts
             m, k, width = 2 * m, 2 * k, width / 2
         return self._products((batch, m, n, k), "tfloat32" if dtype == "float32" and self.tf32 else dtype, width)

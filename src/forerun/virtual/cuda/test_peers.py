@@ -13,6 +13,7 @@ from forerun.cli.exec_ranks import ranks_of
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.virtual.cuda.peers import FOLDER_VARIABLE, Peers, leave_result
 
+SLOW = pytest.mark.slow
 SCRIPT = Path(__file__).parents[4] / "tests" / "scripts" / "pipeline_stages.py"
 FLOAT_BYTES = 4
 
@@ -55,7 +56,9 @@ def test_ranks_have_names():
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize(
+    "schedule", [pytest.param("gpipe", marks=SLOW), pytest.param("1f1b", marks=SLOW), "interleaved"]
+)
 def test_each_stage_of_a_pipeline_has_its_own_memory(schedule):
     exec_ranks = [sys.executable, "-m", "forerun", "exec", "--gpu", "h100-80gb", "--json", "--rank", "first,last"]
     launch = ["torchrun", "--nproc_per_node", "2", str(SCRIPT), schedule]
@@ -79,7 +82,10 @@ def test_each_stage_of_a_pipeline_has_its_own_memory(schedule):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("schedule", "stages"), [("gpipe", [[0], [1, 2], [3]]), ("1f1b", [[0], [1], [2], [3]])])
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [("gpipe", [[0], [1, 2], [3]]), pytest.param("1f1b", [[0], [1], [2], [3]], marks=SLOW)],
+)
 def test_stages_that_do_the_same_are_one_kind(schedule, stages):
     """All of GPipe's stages hold all micro-batches; of 1F1B's each holds one less than the one before it."""
     execute = [sys.executable, "-m", "forerun", "exec", "--gpu", "h100-80gb", "--json"]
