@@ -154,7 +154,10 @@ SMALL_DETECTOR = ("schedule.max_steps=6", "data.examples=256", "batch.micro_batc
 
 @pytest.mark.parametrize(
     ("recipe", "small"),
-    [("arithmetic", SMALL_ADDITION), pytest.param("code-detector", SMALL_DETECTOR, marks=pytest.mark.slow)],
+    [
+        pytest.param("arithmetic", SMALL_ADDITION, marks=pytest.mark.medium),
+        pytest.param("code-detector", SMALL_DETECTOR, marks=pytest.mark.slow),
+    ],
 )
 def test_a_small_run_ends_in_a_verdict_and_a_page(recipe, small, tmp_path):
     """A few steps on few samples: everything but the scores is as in the full run, so the criteria on scores fail."""

@@ -1,5 +1,7 @@
 """A recipe on many cards: the same forecasts as one by one, from fewer traces and data that are opened once."""
 
+import pytest
+
 from forerun import api
 from forerun.api import find_device, forecast_on_cards, forecast_settings, resolve
 from forerun.forecasting.shared_traces import SharedTraces
@@ -9,6 +11,7 @@ CARDS = ("t4", "a100-40gb", "a100-80gb")
 TINY = ("batch.sequence_length=16", "evaluation.examples=4", "schedule.max_steps=10")
 
 
+@pytest.mark.medium
 def test_cards_share_data_and_traces_and_get_the_forecasts_of_each_alone(monkeypatch):
     settings, calls = resolve("okadfa", TINY), []
     alone = [forecast_settings(settings, find_device(gpu)) for gpu in CARDS]

@@ -33,6 +33,8 @@ RECIPES = {
         "precision": "fp16-mixed", "batch": {"sequence_length": 37},
     },
 }  # fmt: skip
+FURTHER = ("full, accumulation", "qlora, fp32")
+"""Of them, those that the gate has no time for."""
 
 
 @cache
@@ -55,7 +57,9 @@ def recipe(name):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in FURTHER else name for name in RECIPES]
+)
 @settings(max_examples=6, deadline=None, derandomize=True, database=None)
 @given(data=strategies.data())
 def test_what_is_worked_out_is_what_is_traced(name, data):
