@@ -77,7 +77,7 @@ def test_a_request_that_drips_is_not_waited_for(address):
 def test_one_address_has_so_many_connections(address):
     connections = [socket.create_connection(address) for _ in range(listener.MOST_CONNECTIONS + 5)]
     refused = 0
-    for connection in connections:
+    for connection in reversed(connections):  # the last to come, while all before them are still held
         try:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             refused += b"200" not in closes(connection)
