@@ -1,5 +1,6 @@
 """Scripts of this folder on a virtual GPU, for the tests of `forerun exec`."""
 
+import textwrap
 from pathlib import Path
 
 from forerun.forecasting.program import forecast_program
@@ -13,3 +14,29 @@ def run(script: str, *arguments: str, gpus=("t4",), **options):
     """Forecasts of a script of this folder, and its run."""
     command = ["python", str(SCRIPTS / script), *arguments]
     return forecast_program(parse_command(command), command, [device(name) for name in gpus], **options)
+
+
+HEAD = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+
+def update(rows=32):
+    loss = nn.functional.cross_entropy(model(torch.randn(rows, 64, device="cuda")), torch.arange(rows).cuda() % 8)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+
+def forecast(tmp_path, body, ranks=None, head=HEAD, **options):
+    """The forecast of a script and its run."""
+    path = tmp_path / "train.py"
+    path.write_text(head + textwrap.dedent(body))
+    command = ["python", str(path)]
+    forecasts, run = forecast_program(parse_command(command, ranks), command, [device("rtx-3090")], **options)
+    assert run.exit_code == 0, run.error
+    return forecasts[0], run

@@ -1,0 +1,107 @@
+"""What a script does in some turns of its loops only, and how often the run has it."""
+
+import pytest
+from tests.exec_runs import HEAD, forecast
+
+EVALUATES = """
+def evaluate(batches=20):
+    with torch.no_grad():
+        for batch in range(batches):
+            model(torch.randn(4096, 64, device="cuda")).sum().item()
+"""
+
+
+@pytest.fixture(scope="module")
+def evaluation_seconds(tmp_path_factory):
+    """Of one evaluation, where it follows each epoch."""
+    body = "for epoch in range(2):\n    for batch in range(9):\n        update()\n    evaluate()\n"
+    document, _ = forecast(tmp_path_factory.mktemp("epochs"), body, head=HEAD + EVALUATES)
+    return document.rests[0].seconds
+
+
+@pytest.mark.parametrize(
+    ("loop", "times"),
+    [
+        ("for step in range(1000):\n    if step % 50 == 0:\n        evaluate()\n    update()", 20),
+        ("for step in range(1000):\n    update()\n    if (step + 1) % 50 == 0 and step > 10:\n        evaluate()", 20),
+        ("for step in range(1000):\n    update()\n    if not (step + 1) % args.every:\n        evaluate()", 20),
+        (
+            "seen = 0\nfor step in range(1000):\n    update()\n    seen += 32\n    if seen % 1600 == 0:\n        evaluate()",
+            20,
+        ),
+        ("step = 0\nwhile step < 1000:\n    if step % 50 == 0:\n        evaluate()\n    update()\n    step += 1", 20),
+        (
+            "for epoch in range(12):\n    for batch in range(90):\n        update()\n    if epoch % 3 == 2:\n        evaluate()",
+            4,
+        ),
+        ("for step in range(1000):\n    update()\n    if step % 5000 == 4999:\n        evaluate()", None),
+        ("for step in range(1000):\n    update()\n    if step % 50 == 49:\n        evaluate()\n        break", None),
+    ],
+)
+def test_what_is_done_in_some_turns_is_in_the_run(tmp_path, evaluation_seconds, loop, times):
+    """Evaluation inside of the loop over steps, and after some epochs, before its first turn comes."""
+    head = HEAD + EVALUATES + "class args:\n    every = 50\n"
+    document, run = forecast(tmp_path, loop + "\n", head=head)
+    plain, _ = forecast(tmp_path, loop.replace("evaluate()", "pass") + "\n", head=head)
+    rests = [rest for rest in document.rests if rest.is_branch]
+    assert document.step.seconds.expected == pytest.approx(plain.step.seconds.expected, rel=0.02)
+    assert document.run.total_steps == plain.run.total_steps
+    if times is None:
+        assert rests == []
+    else:
+        (rest,) = rests
+        assert rest.times == times
+        assert rest.seconds == pytest.approx(evaluation_seconds, rel=0.05)
+        assert document.run.phases.evaluation_seconds == pytest.approx(times * rest.seconds, rel=0.05)
+        assert any(rest.line in text for text in document.warnings)
+
+
+def test_a_branch_that_trains_or_is_taken_in_each_step_is_a_part_of_steps(tmp_path):
+    """Accumulation, a schedule and a line of the log are no additions, whatever their remainders are."""
+    head = HEAD + EVALUATES
+    accumulated = """
+    for batch in range(400):
+        loss = model(torch.randn(32, 64, device="cuda")).square().mean() / 4
+        loss.backward()
+        if (batch + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    document, _ = forecast(tmp_path, accumulated, head=head)
+    assert document.run.total_steps == 100
+    assert document.rests == []
+    often = "for step in range(1000):\n    if step % 2 == 0:\n        evaluate(2)\n    update()\n"
+    document, _ = forecast(tmp_path, often, head=head)
+    assert [rest for rest in document.rests if rest.is_branch] == []
+    assert document.step.seconds.expected > 0
+
+
+def test_a_checkpoint_every_some_steps_and_what_fails_in_a_forced_branch(tmp_path):
+    saves = "for step in range(1000):\n    update()\n    if step % 100 == 99:\n        torch.save(model.state_dict(), f'{step}.pt')\n"
+    document, run = forecast(tmp_path, saves)
+    assert document.run.checkpoints_written == 10
+    assert document.run.checkpoint_bytes == pytest.approx((64 * 256 + 256 + 256 * 8 + 8) * 4, rel=0.5)
+    assert not list(tmp_path.glob("*.pt"))
+    fails = "late = {}\nfor step in range(1000):\n    update()\n    if step % 100 == 99:\n        print(late['loss'])\n"
+    document, run = forecast(tmp_path, fails)
+    assert (run.exit_code, document.run.total_steps) == (0, 1000)
+    assert "KeyError" in run.failed_rest
+
+
+def test_a_while_loop_over_epochs_is_known_from_its_second_turn(tmp_path):
+    """And what is saved in some of its turns is not saved in the others, too."""
+    document, run = forecast(
+        tmp_path,
+        """
+        epoch = waits = 0
+        while epoch < 12 and waits < 3:
+            for batch in range(25):
+                update()
+            if epoch % 4 == 3:
+                torch.save(model.state_dict(), "model.pt")
+            epoch += 1
+        """,
+    )
+    assert document.run.total_steps == 12 * 25
+    assert "at most" in document.script.length_known_from
+    assert document.run.checkpoints_written == 3

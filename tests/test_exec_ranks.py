@@ -1,0 +1,144 @@
+"""Scripts that several ranks or cards run: processes of their own, DDP as it is set up, checkpoints, cards by number."""
+
+import pytest
+from tests.exec_runs import forecast
+
+from forerun.errors import InvalidSettings
+
+SPAWNS = """
+import torch
+from torch import distributed, multiprocessing, nn
+
+def work(rank, ranks):
+    distributed.init_process_group("nccl", rank=rank, world_size=ranks)
+    torch.cuda.set_device(rank)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(256, 256).to(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in range(30):
+        model(torch.randn(8, 256).to(rank)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+if __name__ == "__main__":
+    multiprocessing.spawn(work, args=(RANKS,), nprocs=RANKS)
+"""
+
+
+def test_ranks_that_a_script_spawns(tmp_path):
+    """The script's own processes are ranks of the job; one of them runs here."""
+    counted = SPAWNS.replace("RANKS", "torch.cuda.device_count()")
+    document, _ = forecast(tmp_path, "", ranks=4, head=counted)
+    assert (document.world_size, document.run.total_steps) == (4, 30)
+    assert [(each.name, each.ranks) for each in document.collectives][:1] == [("allreduce_", 4)]
+    with pytest.raises(InvalidSettings, match=r"it starts 4, and the machine has 1\. .*--nproc-per-node 4"):
+        forecast(tmp_path, "", head=SPAWNS.replace("RANKS", "4"))
+
+
+@pytest.mark.parametrize("options", ["find_unused_parameters=True", "static_graph=True"])
+def test_ddp_looks_for_unused_parameters(tmp_path, options):
+    """Its reducer pins a map of what was used on the host, copies it to the card and reduces it."""
+    script = SPAWNS.replace("RANKS", "torch.cuda.device_count()")
+    plain, _ = forecast(tmp_path, "", ranks=4, head=script)
+    document, _ = forecast(
+        tmp_path, "", ranks=4, head=script.replace("device_ids=[rank]", f"device_ids=[rank], {options}")
+    )
+    reduced, plain_reduced = (
+        sum(each.bytes for each in every.collectives if each.name == "allreduce_") for every in (document, plain)
+    )
+    assert plain_reduced == (256 * 256 + 256) * 4
+    assert 0 <= reduced - plain_reduced < 1000
+    assert document.run.total_steps == 30
+    assert document.memory.peak_allocated_bytes == pytest.approx(plain.memory.peak_allocated_bytes, rel=0.02)
+
+
+HOOK = """
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    model.register_comm_hook(None, fp16_compress_hook)
+"""
+NORM = "nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256)))"
+
+
+def test_a_communication_hook_of_the_program_reduces_in_place_of_ddp(tmp_path):
+    script = SPAWNS.replace("RANKS", "torch.cuda.device_count()")
+    plain, _ = forecast(tmp_path, "", ranks=4, head=script)
+    hooked = script.replace("    optimizer =", HOOK + "    optimizer =", 1)
+    document, _ = forecast(tmp_path, "", ranks=4, head=hooked)
+    (reduced,), (plain_reduced,) = document.collectives, plain.collectives
+    assert (reduced.name, reduced.bytes) == ("allreduce_", plain_reduced.bytes // 2)
+    with pytest.raises(AssertionError, match="can only be called once"):
+        forecast(tmp_path, "", ranks=4, head=script.replace("    optimizer =", 2 * HOOK + "    optimizer =", 1))
+
+
+def test_batch_norm_over_ranks(tmp_path):
+    """Statistics of all ranks are gathered forward and reduced backward, for each channel."""
+    script = SPAWNS.replace("RANKS", "torch.cuda.device_count()").replace("nn.Linear(256, 256)", NORM)
+    document, _ = forecast(tmp_path, "", ranks=4, head=script)
+    gathered = [each.bytes for each in document.collectives if "allgather" in each.name]
+    assert gathered in ([(2 * 256 + 1) * 4], [4 * (2 * 256 + 1) * 4])  # mean, deviation and count of each rank
+    assert document.parameters.trainable == 256 * 256 + 3 * 256
+
+
+SHARDS = """
+import torch
+from torch import distributed, nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.fsdp import fully_shard
+
+distributed.init_process_group("nccl")
+model = nn.Sequential(nn.Linear(256, 1024), nn.Linear(1024, 256)).to("cuda")
+for layer in (*model, model):
+    fully_shard(layer)
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(3):
+    for batch in range(30):
+        model(torch.randn(8, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    weights, state = get_state_dict(model, optimizer)
+    checkpoint.save({"weights": weights, "state": state}, checkpoint_id=f"checkpoint-{epoch}")
+"""
+
+
+def test_a_checkpoint_of_several_ranks_is_saved_by_one(tmp_path, monkeypatch):
+    """Its part of the weights and of both moments; nobody is there to give the other parts."""
+    monkeypatch.chdir(tmp_path)
+    document, run = forecast(tmp_path, "", ranks=4, head=SHARDS)
+    assert run.failed_rest == ""
+    assert document.run.checkpoints_written == 3
+    parameters = 2 * 256 * 1024 + 1024 + 256
+    assert document.run.checkpoint_bytes == pytest.approx(3 * parameters * 4 / 4, rel=0.01)
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_a_card_that_the_machine_does_not_have(tmp_path):
+    """One card: as CUDA refuses it. Two: what is on the second is counted on the first, and listed."""
+    body = """
+    second = torch.ones(8).to("cuda:1")
+    for batch in range(9):
+        update()
+    """
+    with pytest.raises(AssertionError, match="invalid device ordinal"):
+        forecast(tmp_path, body)
+    document, _ = forecast(tmp_path, body, ranks=2)
+    assert "a tensor on cuda:1" in [each.what for each in document.assumed]
+
+
+def test_data_parallel_is_the_first_cards_share(tmp_path):
+    body = """
+    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 8)).cuda())
+    optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
+    for batch in range(9):
+        outputs = wrapped(torch.randn(4096, 64))
+        assert outputs.shape == (4096, 8)
+        outputs.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    one, _ = forecast(tmp_path, body)
+    two, _ = forecast(tmp_path, body, ranks=2)
+    hidden_bytes = 4096 * 4096 * 4
+    saved = one.memory.peak_allocated_bytes - two.memory.peak_allocated_bytes
+    assert hidden_bytes <= saved <= 2 * hidden_bytes  # of two to three matrices of hidden units each card holds a half
+    assert two.step.phases.forward_seconds < 0.7 * one.step.phases.forward_seconds
+    assert any("nn.DataParallel over 2 cards" in each.what for each in two.assumed)
