@@ -46,6 +46,9 @@ MESSAGES = ("c10d.send", "c10d.recv_")
 """Beginnings of the names of operators between two ranks."""
 HOST_BYTES = "host_bytes"
 """Keyword of an operator: bytes that it carries between host and device."""
+CARD, CARD_BYTES = "card", "card_bytes"
+"""Keywords of an operator where one process drives several cards: the number of its card, if it is not the first; and
+of a copy from another card, which both wait for, that card's number and the bytes."""
 BESIDE_HOST = ("forerun.copy_to_host", "forerun.update_on_host_")
 """Operators that move or update what lives on the host, beside the device's own work."""
 ALLOCATE, FREE, OP = "allocate", "free", "op"
@@ -116,6 +119,8 @@ class Storage:
     """Name in the model, of a parameter; empty otherwise."""
     stream: int = 0
     """Number of the stream that it was made on; the allocator keeps a pool for each."""
+    card: int = 0
+    """Number of the card that it is on, where one process drives several."""
 
 
 @dataclass(slots=True)
@@ -132,6 +137,8 @@ class Trace:
     """Bytes of trainable parameters and optimizer state, what one checkpoint holds."""
     world_size: int = 1
     """Ranks, of which the trace shows one."""
+    cards: int = 1
+    """Cards that the process drives by itself, all of which the trace shows."""
     gpus_per_machine: int = 8
     network: str | Mapping[str, Any] | None = None
     """What joins the machines, as `forerun.clock.between_ranks.job_of` takes it; None where nobody said."""
@@ -169,3 +176,8 @@ class Trace:
         """What happened in `events[begin:end]`, as a trace of its own."""
         waits = [(place - begin, op) for place, op in self.waits if begin <= place < end]
         return replace(self, events=self.events[begin:end], waits=waits, warm_from=0)
+
+    def on_card(self, number: int) -> "Trace":
+        """The same events with the memory of one card alone; storages of the others have no bytes."""
+        storages = [each if each.card == number else replace(each, bytes=0) for each in self.storages]
+        return self if self.cards == 1 else replace(self, storages=storages)

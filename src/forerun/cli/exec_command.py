@@ -56,6 +56,9 @@ def execute(
     ] = None,
     nproc_per_node: RanksOption = None,
     nnodes: Annotated[int | None, typer.Option("--nnodes", min=1, help="Machines.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=1, help="GPUs that one process drives by itself (device_map, cuda:1).")
+    ] = None,
     network: NetworkOption = None,
     rank: Annotated[
         str, typer.Option("--rank", help="Ranks to run: kinds (one of each), numbers, first, middle, last; by commas.")
@@ -82,7 +85,7 @@ def execute(
     from forerun.virtual.cuda.launchers import parse_command
 
     devices = [device(name) for name in gpu_names(gpu, default="a100-40gb")]
-    program = replace(parse_command(command, nproc_per_node, nnodes), network=_network(network))
+    program = replace(parse_command(command, nproc_per_node, nnodes, gpus), network=_network(network))
     exports = _Exports(
         _writable(snapshot, "--snapshot"), _writable(trace, "--trace"), _page_folder() if as_html else None
     )

@@ -62,6 +62,15 @@ class Job:
         return price
 
 
+def between_cards(device: Device, size_bytes: int) -> float | None:
+    """Seconds of a copy between two cards of one machine, as a message of one rank to another; None without links."""
+    links = fabric_of(device.name)
+    if links is None:
+        return None
+    cluster = Cluster(links)
+    return cluster.price("send_receive", size_bytes, cluster.layout(2, 1, 2)).seconds
+
+
 def kind_of(call: Call) -> Kind:
     """Which collective an operator is; all-reduce where its name says nothing."""
     name = call.name.split(".")[1]

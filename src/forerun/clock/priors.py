@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.clock import recurrent
-from forerun.clock.between_ranks import STREAMING_BLOCKS, Job, job_of
+from forerun.clock.between_ranks import STREAMING_BLOCKS, Job, between_cards, job_of
 from forerun.clock.convolutions import CONVOLUTIONS, DENSE, ConvolutionModel, Parts
 from forerun.clock.costs import (
     ATTENTION,
@@ -40,7 +40,7 @@ from forerun.hardware.catalogue import REAL_DTYPES, Device, devices
 from forerun.network.algorithms import Kind, Layout
 from forerun.network.catalogue import Network
 from forerun.network.collective import CollectivePrice
-from forerun.trace import BESIDE_HOST, BETWEEN_RANKS, HOST_BYTES, Call, TensorSpec
+from forerun.trace import BESIDE_HOST, BETWEEN_RANKS, CARD_BYTES, HOST_BYTES, Call, TensorSpec
 from forerun.units import GIGA, MICRO
 
 OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1), "_scaled_mm": (0, 1)}
@@ -174,6 +174,8 @@ class PriorCosts:
     def _seconds(self, call: Call) -> float:
         if call.name.startswith(BETWEEN_RANKS):
             return 0.0 if self._job is None else self._job.price(call).seconds
+        if CARD_BYTES in (keywords := dict(call.keywords)):
+            return KERNEL_SECONDS + self._between_cards(keywords[CARD_BYTES][1])
         if call.name.startswith(BESIDE_HOST) or HOST_BYTES in dict(call.keywords):
             return self._beside_host(call)
         operator = call.name.split(".")[1]
@@ -198,6 +200,12 @@ class PriorCosts:
         if dtype == "int8" and dtype not in self.device.peak_flops_per_second:  # before Turing: no such tensor cores
             dtype = "float16"
         return max(moving, KERNEL_SECONDS + call.flops / (self.device.peak(dtype) * OTHER_PRODUCT_SHARE))
+
+    def _between_cards(self, size: int) -> float:
+        """Seconds of a copy of `size` bytes between two cards of the machine; over the host where no link is known."""
+        linked = between_cards(self.device, size)
+        link = (self.device.host_link_bytes_per_second or self._bandwidth()) * HOST_LINK_SHARE
+        return 2 * size / link if linked is None else linked
 
     def _beside_host(self, call: Call) -> float:
         """Seconds of a copy over the link to the host, or of an update on the host whose result comes back over it."""

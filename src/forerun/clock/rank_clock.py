@@ -90,6 +90,9 @@ class RankClock:
     rank: int = 0
     host: float = 0.0
     device: float = 0.0
+    """When the device has ended what it was given; of several cards of one process the last of them."""
+    cards: dict[int, float] = field(default_factory=dict)
+    """Of each card of one process when it has ended; one that is not in it has ended with the device."""
     busy: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of the device by phase, of waiting for the host and of waiting for exchanges (`communication`)."""
     late_seconds: float = 0.0
@@ -134,7 +137,9 @@ class RankClock:
             exchange = self._begin(timed)
         else:
             self.host += timed.host_seconds
-            if seconds:
+            if timed.card or timed.other_card is not None or self.cards:
+                self._play_on_card(timed, name)
+            elif seconds:
                 wait = max(0.0, self.host - self.device)
                 if timed.has_flops and self.communication_share:
                     seconds = self._beside_ranks(seconds, self.device + wait)
@@ -142,11 +147,30 @@ class RankClock:
                 self.busy[name] += seconds
                 self.device += wait + seconds
             if timed.syncs:  # `.item()` and `nonzero` return when the device has caught up
-                self.host = max(self.host, self.device)
+                self.host = max(self.host, self.cards.get(timed.card, self.device))
         total = self.totals[(timed.name, name)]
         total[0] += count
         total[1] += count * seconds
         return exchange
+
+    def _play_on_card(self, timed: TimedCall, name: str) -> None:
+        """Run a kernel on one of several cards; a copy from another waits for both, and both for it.
+
+        Phases and waiting for the host are counted where the last card of all goes on (PyTorch's copies between
+        devices wait for both streams: aten/src/ATen/native/cuda/Copy.cu, `copy_device_to_device`, 2.13).
+        """
+        if not timed.device_seconds:
+            return
+        cards = [timed.card] if timed.other_card is None else [timed.card, timed.other_card]
+        for card in cards:
+            self.cards.setdefault(card, self.device if not self.cards else 0.0)
+        begin = max(self.host, *(self.cards[card] for card in cards))
+        end = begin + timed.device_seconds
+        self.cards |= dict.fromkeys(cards, end)
+        wait = min(max(0.0, begin - self.device), max(0.0, end - self.device))
+        self.busy["host"] += wait
+        self.busy[name] += max(0.0, end - self.device - wait)
+        self.device = max(self.device, end)
 
     def _begin(self, timed: TimedCall) -> Exchange:
         if timed.role is Role.BESIDE_HOST:
@@ -185,6 +209,7 @@ class RankClock:
         """Let time pass, in which what was played goes on in the same way."""
         self.host += seconds
         self.device += seconds
+        self.cards = {card: end + seconds for card, end in self.cards.items()}
         for exchange in {id(each): each for each in (*self.streams.values(), self.gathered) if each}.values():
             exchange.end = (exchange.end or 0.0) + seconds
 

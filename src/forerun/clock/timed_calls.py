@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from forerun.clock.costs import Costs
 from forerun.records import Record
-from forerun.trace import AWAITED, BESIDE_HOST, BETWEEN_RANKS, MESSAGES, PEER, RANKS, Call
+from forerun.trace import AWAITED, BESIDE_HOST, BETWEEN_RANKS, CARD, CARD_BYTES, MESSAGES, PEER, RANKS, Call
 
 
 class Role(StrEnum):
@@ -47,6 +47,10 @@ class TimedCall(Record):
     """Those that take part in an exchange, by their numbers in the job; empty where nobody noted them."""
     peer: int | None = None
     """The other rank of a message."""
+    card: int = 0
+    """Number of the card that it runs on, where one process drives several."""
+    other_card: int | None = None
+    """The card that it copies from."""
 
 
 def timed_calls(calls: Sequence[Call], costs: Costs) -> list[TimedCall]:
@@ -58,7 +62,8 @@ def timed_calls(calls: Sequence[Call], costs: Costs) -> list[TimedCall]:
             TimedCall(
                 name=call.name, role=role_of(call), device_seconds=costs.device_seconds(call),
                 host_seconds=costs.host_seconds(call), syncs=call.syncs, has_flops=bool(call.flops),
-                ranks=tuple(keywords.get(RANKS, ())), peer=keywords.get(PEER),
+                ranks=tuple(keywords.get(RANKS, ())), peer=keywords.get(PEER), card=keywords.get(CARD, 0),
+                other_card=keywords[CARD_BYTES][0] if CARD_BYTES in keywords else None,
             )
         )  # fmt: skip
     return timed

@@ -11,6 +11,7 @@ from forerun.memory.allocator import CachingAllocator, SimulatedOutOfMemory
 from forerun.memory.overhead import workspace_bytes
 from forerun.trace import Trace
 from forerun.units import format_bytes
+from forerun.virtual.backend import VirtualBackend
 
 MOST_LISTED = 10
 """Storages that are listed when a card is full."""
@@ -35,7 +36,11 @@ class CardMemory:
         for number, size in enumerate(workspace_bytes(device)):
             self._allocator.allocate(-1 - number, size)
 
-    def allocate(self, key: int, size: int, stream: int = 0) -> None:
+    def at(self, number: int) -> "CardMemory":
+        """Itself: there is one card."""
+        return self
+
+    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0) -> None:
         """Give `size` bytes to the storage `key`, from the pool of `stream`.
 
         Raises:
@@ -96,3 +101,80 @@ class CardMemory:
     def reset_peaks(self) -> None:
         """Look for peaks from now on."""
         self._allocator.reset_peaks()
+
+
+def memory_of(device: Device, cards: int = 1) -> "CardMemory | SeveralCards":
+    """The memory that a program meets whose process drives so many cards."""
+    return CardMemory(device) if cards == 1 else SeveralCards(device, cards)
+
+
+class SeveralCards:
+    """The cards that one process drives; what is asked without a card is of the present one."""
+
+    def __init__(self, device: Device, count: int, *, is_limited: bool = True):
+        self._cards = [CardMemory(device, is_limited=is_limited) for _ in range(count)]
+        self._card_of: dict[int, CardMemory] = {}
+        self.largest_at_failure: list[int] = []
+        """Keys of the largest storages that were alive on the card whose allocation failed last."""
+
+    def at(self, number: int) -> CardMemory:
+        """The card of that number."""
+        return self._cards[number]
+
+    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0) -> None:
+        """Give `size` bytes of a card to the storage `key`, from the pool of `stream`.
+
+        Raises:
+            torch.OutOfMemoryError: that card is full, even with cached memory given back.
+        """
+        one = self._cards[card]
+        try:
+            one.allocate(key, size, stream)
+        except torch.OutOfMemoryError:
+            self.largest_at_failure = one.largest_at_failure
+            raise
+        self._card_of[key] = one
+
+    def free(self, key: int) -> None:
+        """Take them back."""
+        one = self._card_of.pop(key, None)
+        if one is not None:
+            one.free(key)
+
+    @property
+    def _present(self) -> CardMemory:
+        return self._cards[VirtualBackend.present_card]
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes in use on the present card."""
+        return self._present.allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of the present card that its allocator has taken from the driver."""
+        return self._present.reserved_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most that was in use on the present card since its peaks were reset."""
+        return self._present.peak_allocated_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that was taken from the driver there."""
+        return self._present.peak_reserved_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the driver can still give of the present card."""
+        return self._present.free_bytes
+
+    def empty_cache(self) -> None:
+        """Give unused segments of all cards back to the driver."""
+        for one in self._cards:
+            one.empty_cache()
+
+    def reset_peaks(self) -> None:
+        """Look for peaks of the present card from now on."""
+        self._present.reset_peaks()

@@ -23,7 +23,7 @@ from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.kernel_warnings import kernel_warnings
-from forerun.forecasting.live_card import CardMemory, clock_of
+from forerun.forecasting.live_card import clock_of, memory_of
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_run import (
     EarlierLoop,
@@ -94,6 +94,16 @@ class OutOfMemoryPoint(Record):
     alive: list[dict[str, Any]] = []
 
 
+class CardForecast(Record):
+    """One of several cards that the program's process drives by itself."""
+
+    number: int
+    fits: bool
+    peak_allocated_bytes: int
+    device_bytes: int
+    """Expected."""
+
+
 class RankForecast(Record):
     """One of several ranks that were run."""
 
@@ -118,6 +128,8 @@ class ProgramForecast(Forecast):
     """The rank that was run."""
     ranks: list[RankForecast] = []
     """Where several were asked for: each of them; the forecast is that of the one that needs most memory."""
+    cards: list[CardForecast] = []
+    """Where one process drives several: each of them; memory is that of the one that needs most."""
     earlier_loops: list[EarlierLoop] = []
     """Training loops before the one whose step is forecast."""
     rests: list[LoopRestTime] = []
@@ -165,7 +177,7 @@ def forecast_program(
         alone = peers_of(program, command, ["--gpu", device.name], rank)
         with contextlib.nullcontext(peers) if peers is not None else alone as others:
             return run_program(
-                program, device, CardMemory(device), most_steps=most_steps, keep_files=keep_files,
+                program, device, memory_of(device, program.cards), most_steps=most_steps, keep_files=keep_files,
                 clock=clock_of(device), rank=rank, peers=others,
             )  # fmt: skip
 
@@ -225,7 +237,8 @@ def forecast_run(
     """The forecast of a program that ran, on one device; `command` is how it was started."""
     trace, watcher = run.session.recorder.trace, run.watcher
     trace.world_size = world_size
-    memory = reading.replay(trace, device)
+    by_card = [reading.replay(trace.on_card(number), device) for number in range(trace.cards)]
+    memory = max(by_card, key=lambda each: each.device_bytes.expected)
     trace.gpus_per_machine, trace.network = reading.gpus_per_machine, reading.network
     costs = PriorCosts(
         device, tf32=trace.tf32, world_size=world_size, calibration=reading.calibration,
@@ -242,7 +255,7 @@ def forecast_run(
         settings_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
         gpu=device.name,
         world_size=world_size,
-        fits=memory.fits and run.out_of_memory is None,
+        fits=all(each.fits for each in by_card) and run.out_of_memory is None,
         parameters=ParameterCounts(
             total=trace.total_parameters, trainable=trace.trainable_parameters
         ),
@@ -273,9 +286,22 @@ def forecast_run(
         findings=find_faults(trace, watcher, device, memory.memory, mean_seconds(steps)),
         collectives=count_collectives(last_step(trace, watcher)),
         earlier_loops=earlier,
+        cards=_cards(by_card),
         rests=rests,
         out_of_memory=_out_of_memory(run),
     )  # fmt: skip
+
+
+def _cards(replays: Sequence[CardReplay]) -> list[CardForecast]:
+    """A row for each card that the process drives; none where it is one."""
+    return [
+        CardForecast(
+            number=number, fits=each.fits, peak_allocated_bytes=each.memory.peak_allocated_bytes,
+            device_bytes=int(each.device_bytes.expected),
+        )
+        for number, each in enumerate(replays)
+        if len(replays) > 1
+    ]  # fmt: skip
 
 
 def _step_times(
@@ -333,7 +359,7 @@ def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace:
         phases=StepPhases(**phases),
         model_flops=model_flops,
         hardware_flops=statistics.fmean(step.hardware_flops for step in steps),
-        mfu=model_flops / (seconds * device.peak(dtype)),
+        mfu=model_flops / (seconds * device.peak(dtype) * trace.cards),
         tokens_per_second=ranks * watcher.tokens_per_step / seconds,
         samples_per_second=ranks * watcher.samples_per_step / seconds,
     )

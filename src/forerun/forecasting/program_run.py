@@ -202,7 +202,7 @@ def whole_run(
         checkpoint_bytes=checkpoint_bytes,
         seconds=spread(seconds, *shares(group_of(trace, costs, PROGRAM))),
         phases=phases,
-        cost=None if price is None else price * seconds / HOUR * trace.world_size,
+        cost=None if price is None else price * seconds / HOUR * trace.world_size * trace.cards,
     )
 
 

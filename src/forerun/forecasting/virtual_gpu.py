@@ -12,7 +12,7 @@ import torch
 
 from forerun.forecasting.virtual_card import VirtualCard
 from forerun.hardware.catalogue import device as catalogue_device
-from forerun.virtual.cuda.names import this_card
+from forerun.virtual.cuda.cards import this_card
 
 
 class VirtualGPU(VirtualCard):

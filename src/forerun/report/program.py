@@ -49,6 +49,12 @@ def program_tables(forecasts: Sequence[Any], title: str) -> list[RenderableType]
             device, step = format_bytes(each.device_bytes), format_seconds(each.step_seconds)
             table.add_row(str(each.rank), format_bytes(each.peak_allocated_bytes), device, step)
         views += [table, Text(f"The forecast is that of rank {first.rank}, which needs most memory.")]
+    if first.cards:
+        table = Table("GPU", "allocated", "device", "fits", title="GPUs of the process", title_justify="left")
+        for each in first.cards:
+            sizes = format_bytes(each.peak_allocated_bytes), format_bytes(each.device_bytes)
+            table.add_row(f"cuda:{each.number}", *sizes, "yes" if each.fits else "no")
+        views.append(table)
     if first.assumed:
         table = Table("line", "value that nobody can know", "answered with", title="Assumed", title_justify="left")
         for each in first.assumed[:MOST_LINES]:

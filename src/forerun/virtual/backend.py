@@ -16,7 +16,7 @@ DEVICE = "virtual"
 
 
 class VirtualBackend(backend_registration._DummyBackendModule):
-    """What `torch.virtual` offers; there is one device and nothing to wait for."""
+    """What `torch.virtual` offers; there is nothing to wait for."""
 
     Stream: type["Stream"]
     Event: type["Event"]
@@ -24,6 +24,10 @@ class VirtualBackend(backend_registration._DummyBackendModule):
     """Ranks of the process group; this process plays one of them."""
     ranks_per_machine: int | None = None
     """Of these, how many are in each machine; None where a launcher's environment says so."""
+    cards = 1
+    """Cards that this process drives by itself."""
+    present_card = 0
+    """Of these, the one that is meant where none is named."""
     _streams: list["Stream"]
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
@@ -46,8 +50,12 @@ class VirtualBackend(backend_registration._DummyBackendModule):
         yield
 
     def device_count(self) -> int:
-        """One, or as many as the process group has ranks."""
-        return self.ranks
+        """As many as the process group has ranks, or as the process drives."""
+        return max(self.ranks, self.cards)
+
+    def current_device(self) -> int:
+        """The card that is meant where none is named."""
+        return VirtualBackend.present_card
 
     def set_device(self, device: object) -> None:
         """There is only device 0."""

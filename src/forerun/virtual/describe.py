@@ -12,8 +12,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.utils.flop_counter import flop_registry
 
-from forerun.trace import GROUP_SIZE, HOST_BYTES, MACHINES, PEER, RANKS, STREAM, Call, Named, TensorSpec
-from forerun.virtual.backend import VirtualBackend, current_stream
+from forerun.trace import CARD, CARD_BYTES, GROUP_SIZE, HOST_BYTES, MACHINES, PEER, RANKS, STREAM, Call, Named, TensorSpec
+from forerun.virtual.backend import DEVICE, VirtualBackend, current_stream
 
 aten = torch.ops.aten
 GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
@@ -56,6 +56,29 @@ def device_type(tensor: torch.Tensor) -> str:
     return tensor.fake_device.type if isinstance(tensor, FakeTensor) else tensor.device.type
 
 
+def card_of(tensor: torch.Tensor) -> int:
+    """The number of the card that a tensor of the device is on, where the process drives several."""
+    return 0 if VirtualBackend.cards == 1 else _number(tensor) or 0
+
+
+def cards_of(outputs: Iterable[Any], args: Any, kwargs: Any) -> tuple[int, ...]:
+    """The cards of an operator where the process drives several: that of its result, then others that it reads."""
+    if VirtualBackend.cards == 1:
+        return ()
+    numbers = (_number(tensor) for tensor in flat((*outputs, *args, *kwargs.values())))
+    return tuple(dict.fromkeys(number for number in numbers if number is not None))
+
+
+def _number(tensor: torch.Tensor) -> int | None:
+    device = tensor.fake_device if isinstance(tensor, FakeTensor) else None
+    return device.index if device is not None and device.type == DEVICE else None
+
+
+def _copied_bytes(args: Any, card: int) -> int:
+    """Bytes of the tensors that an operator reads from another card."""
+    return sum(bytes_of(tensor) for tensor in flat(args) if _number(tensor) == card)
+
+
 def describe(
     func: Any, args: Any, kwargs: Any, out: Any, creates_storage: bool, device: str, issuer: str = "eager"
 ) -> Call:
@@ -78,6 +101,11 @@ def describe(
     carried = _carried_bytes(packet, args, out, device)
     if carried:
         keywords += ((HOST_BYTES, carried),)
+    cards = cards_of((out,), args, kwargs)
+    if cards and cards[0]:
+        keywords += ((CARD, cards[0]),)
+    if len(cards) > 1:
+        keywords += ((CARD_BYTES, (cards[1], _copied_bytes(args, cards[1]))),)
     bytes_written = sum(bytes_of(t) for t in mutated) or sum(s.bytes for s in outputs)
     bytes_read = sum(s.bytes for s in inputs)
     if packet in GATHERS:

@@ -21,7 +21,7 @@ from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Op, Phase, Storage, Trace
 from forerun.virtual.backend import DEVICE, current_stream
-from forerun.virtual.describe import bytes_of, describe, device_type, flat, is_wrapper, plain, spec_of
+from forerun.virtual.describe import bytes_of, card_of, cards_of, describe, device_type, flat, is_wrapper, plain, spec_of
 from forerun.virtual.fake_results import run_fake
 from forerun.virtual.kernel_memory import temporary_bytes
 
@@ -35,8 +35,8 @@ INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<", *(f"/site-packa
 class Card(Protocol):
     """Memory of a card that is played along with the program; raises `torch.OutOfMemoryError` when it is full."""
 
-    def allocate(self, key: int, size: int, stream: int = 0) -> None:
-        """Give `size` bytes to the storage `key`, from the pool of `stream`."""
+    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0) -> None:
+        """Give `size` bytes to the storage `key`, from the pool of `stream`; of the `card` of that number."""
         ...
 
     def free(self, key: int) -> None:
@@ -211,17 +211,18 @@ class Recorder(TorchDispatchMode, StepObserver):
         temporaries = temporary_bytes(packet, args) if self.device == DEVICE else ()
         if self.on_write is not None and func._schema.is_mutable:
             self.on_write([*flat(a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write)])
-        indices = [self._new_temporary(size) for size in temporaries]
-        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, self.issuer)
+        cards = cards_of(outputs, args, kwargs)
+        indices = [self._new_temporary(size, cards[0] if cards else 0) for size in temporaries]
+        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, self.issuer, cards)
         self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, self.issuer))
         for index in indices:
             self.trace.events.append((FREE, index))
             if self.card is not None:
                 self.card.free(index)
 
-    def _new_temporary(self, size: int) -> int:
+    def _new_temporary(self, size: int, card: int) -> int:
         """Note memory that a kernel takes for itself; returns the index of its storage."""
-        return self._new_storage(size, Category.TEMPORARY)
+        return self._new_storage(size, Category.TEMPORARY, card)
 
     def _track(self, tensor: torch.Tensor) -> bool:
         """Note a new storage; returns whether it was new."""
@@ -229,7 +230,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         key = storage._cdata
         if key in self._storages:
             return False
-        index = self._new_storage(storage.nbytes())
+        index = self._new_storage(storage.nbytes(), card=card_of(tensor))
         self.live_bytes += storage.nbytes()
         self._storages[key] = (index, weakref.ref(storage, lambda _, k=key: self._on_storage_freed(k)))
         return True
@@ -240,32 +241,32 @@ class Recorder(TorchDispatchMode, StepObserver):
         if key not in self._storages:
             return
         index, reference = self._storages[key]
-        owner = self.trace.storages[index].owner
+        owner, card = self.trace.storages[index].owner, self.trace.storages[index].card
         if key not in self._emptied:
             self._record_free(index)
         self._emptied.discard(key)
         if size:
-            self._storages[key] = (self._new_storage(size, owner), reference)
+            self._storages[key] = (self._new_storage(size, owner, card), reference)
             self.live_bytes += size
         else:
             self._emptied.add(key)
 
-    def _new_storage(self, size: int, owner: Category | None = None) -> int:
+    def _new_storage(self, size: int, owner: Category | None = None, card: int = 0) -> int:
         index = len(self.trace.storages)
         stream = current_stream() if self.device == DEVICE else 0
-        self._allocate(index, size, stream)
+        self._allocate(index, size, stream, card)
         if self.postponed is not None:  # the card would have stopped the program here
             size = 0
         ends = self.current_phase if owner is Category.TEMPORARY else None
-        self.trace.storages.append(Storage(size, self.current_phase, owner, ends, stream=stream))
+        self.trace.storages.append(Storage(size, self.current_phase, owner, ends, stream=stream, card=card))
         self.trace.events.append((ALLOCATE, index))
         return index
 
-    def _allocate(self, index: int, size: int, stream: int) -> None:
+    def _allocate(self, index: int, size: int, stream: int, card: int) -> None:
         if self.card is None:
             return
         try:
-            self.card.allocate(index, size, stream)
+            self.card.allocate(index, size, stream, card)
         except torch.OutOfMemoryError as error:
             if self.postponed is None:
                 self.trace.failures.append((len(self.trace.events), size))
@@ -315,7 +316,7 @@ class Recorder(TorchDispatchMode, StepObserver):
                 self.trace.ops.append(replace(self.trace.ops[index], phase=self.current_phase))
             elif kind == ALLOCATE:
                 storage = self.trace.storages[index]
-                places[index] = self._new_storage(storage.bytes, storage.owner)
+                places[index] = self._new_storage(storage.bytes, storage.owner, storage.card)
                 self.live_bytes += storage.bytes
             elif index in places:
                 self._record_free(places[index])

@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.dispatch import CudaDispatch
-from forerun.virtual.cuda.names import VIRTUAL, CudaNames, below_dispatcher, this_card
+from forerun.virtual.cuda.cards import VIRTUAL, name_of
+from forerun.virtual.cuda.names import CudaNames, below_dispatcher
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
@@ -211,6 +212,7 @@ def _telling_cuda(specialize: Callable[..., dict[str, Any]]) -> Callable[..., di
 
     def answer(value: torch.Tensor) -> dict[str, Any]:
         properties = specialize(value)
-        return properties | ({"device": this_card()} if properties["device"].type == DEVICE else {})
+        where = properties["device"]
+        return properties | ({"device": name_of(where)} if where.type == DEVICE else {})
 
     return answer

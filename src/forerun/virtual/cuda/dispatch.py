@@ -21,7 +21,8 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.virtual.backend import DEVICE
-from forerun.virtual.cuda.names import VIRTUAL, below_dispatcher, is_virtual, to_virtual
+from forerun.virtual.cuda.cards import VIRTUAL
+from forerun.virtual.cuda.names import below_dispatcher, is_virtual, to_virtual
 from forerun.virtual.cuda.peers import Peers, exchange
 from forerun.virtual.cuda.shadow import (
     KEEPS_FIRST,
@@ -164,9 +165,10 @@ class CudaDispatch(TorchDispatchMode):
 
     def _recorded(self, func: Any, args: Any, kwargs: dict[str, Any], results: Any) -> Any:
         """Tensors of the device like `results`, as made by an operator."""
+        place = next((each.fake_device for each in tensors_in((args, kwargs)) if is_virtual(each)), VIRTUAL)
         with self.fake, self.recorder.muted():
             outputs = pytree.tree_map_only(
-                torch.Tensor, lambda each: torch.empty(each.shape, dtype=each.dtype, device=VIRTUAL), results
+                torch.Tensor, lambda each: torch.empty(each.shape, dtype=each.dtype, device=place), results
             )
         self.recorder.record(func, args, kwargs, outputs)
         return outputs

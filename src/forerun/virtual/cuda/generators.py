@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from forerun.virtual.backend import DEVICE
-from forerun.virtual.cuda.names import this_card
+from forerun.virtual.cuda.cards import this_card
 
 HostGenerator = torch.Generator
 
@@ -26,7 +26,7 @@ class CudaGenerator(HostGenerator, metaclass=_AnyGenerator):
         """A generator of the host."""
         generator = super().__new__(cls, "cpu")  # type: ignore[call-arg]
         where = torch.device(device)
-        generator._made_for = this_card() if where.type in ("cuda", DEVICE) else where
+        generator._made_for = this_card() if where.type in ("cuda", DEVICE) and where.index is None else where
         return generator
 
     @property

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +34,8 @@ class Program:
     environment: dict[str, str] = field(default_factory=dict)
     unknown_ranks: str = ""
     """What leaves the number of ranks to the machine, where it was taken as one."""
+    cards: int = 1
+    """Cards that its one process drives by itself, where it is no rank of several."""
     network: str | None = None
     """What joins machines, by name or by a file of nccl-tests output; None where nobody said."""
 
@@ -55,11 +57,15 @@ class Program:
         }  # fmt: skip
 
 
-def parse_command(words: Sequence[str], ranks_per_node: int | None = None, nodes: int | None = None) -> Program:
+def parse_command(
+    words: Sequence[str], ranks_per_node: int | None = None, nodes: int | None = None, cards: int | None = None
+) -> Program:
     """The program that a command starts; `ranks_per_node` and `nodes` go before what the command says.
 
+    One process drives `cards`; where nobody says, those of CUDA_VISIBLE_DEVICES before the command.
+
     Raises:
-        InvalidSettings: no Python program, or a script that is not there.
+        InvalidSettings: no Python program, a script that is not there, or ranks that are to drive several cards each.
     """
     rest, environment = list(words), {}
     while rest and VARIABLE.match(rest[0]):  # NAME=value python train.py, as a shell takes it
@@ -87,9 +93,20 @@ def parse_command(words: Sequence[str], ranks_per_node: int | None = None, nodes
             program, ranks_per_node=ranks_per_node or program.ranks_per_node, nodes=nodes or program.nodes,
             is_distributed=True, unknown_ranks="",
         )  # fmt: skip
+    if cards is not None and cards > 1 and program.is_distributed:
+        raise InvalidSettings(
+            f"exec: --gpus {cards} is of one process that drives them all by itself, and this command starts ranks "
+            "with one GPU each. Give --nproc-per-node for those, or leave out the launcher."
+        )
+    program = replace(program, cards=cards or (1 if program.is_distributed else _visible_cards(environment)))
     if not program.is_module and not os.path.isfile(program.target):
         raise InvalidSettings(f"exec: no script {program.target!r} in {Path.cwd()}. Check the path after --.")
     return program
+
+
+def _visible_cards(environment: Mapping[str, str]) -> int:
+    """Cards that CUDA_VISIBLE_DEVICES names before the command; one where it is not there."""
+    return max(1, len([each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]))
 
 
 def _python_command(word: str) -> str:

@@ -17,23 +17,16 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_map_only
 
 from forerun.virtual.backend import DEVICE
+from forerun.virtual.cuda.cards import VIRTUAL, CardsInUse, in_use, name_of, numbered, present, seeing_cards, this_card
 from forerun.virtual.cuda.shadow import host_copy
 from forerun.virtual.cuda.tensor_classes import replace_data
 
-VIRTUAL = torch.device("privateuseone")  # the slot: its name `virtual` is there once it is registered
 FIRST = torch.device("privateuseone", 0)
-_CARD = [torch.device("cuda", 0)]
-"""The card of this rank, by the name that the program calls it."""
 _OTHERS: list[Callable[[int], None]] = []
 """What is told of cards with another number than this rank's, innermost session last."""
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
 READS_ARRAY = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__reversed__)
 _BELOW = threading.local()
-
-
-def this_card() -> torch.device:
-    """What tensors of the virtual device say that they are on."""
-    return _CARD[0]
 
 
 def is_virtual(value: Any) -> bool:
@@ -48,20 +41,27 @@ def to_virtual(value: Any) -> Any:
     other than the first, a second virtual device. The first keeps its number, which Inductor asks for.
     """
     if isinstance(value, torch.device):
-        if value.type == "cuda":
-            if value.index is not None and value.index != _CARD[0].index:
-                _tell_of_other(value.index)
-            return VIRTUAL
-        return FIRST if value.type == DEVICE and value.index else value
+        return _device_below(value)
     if isinstance(value, str):
         if value.startswith("cuda:"):
             return to_virtual(torch._C.device(value))
-        return VIRTUAL if value == "cuda" else value
+        return present() if value == "cuda" else value
     if type(value) in (tuple, list):
         return type(value)(to_virtual(each) for each in value)
     if type(value) is dict:
         return {name: to_virtual(each) for name, each in value.items()}
     return value
+
+
+def _device_below(device: torch.device) -> torch.device:
+    cards = in_use()
+    if device.type == "cuda":
+        if device.index is None:
+            return present()
+        if cards.are_driven or device.index != cards.own:
+            _tell_of_other(device.index)
+        return torch.device("privateuseone", device.index) if cards.are_driven else VIRTUAL
+    return FIRST if device.type == DEVICE and device.index and not cards.are_driven else device
 
 
 @contextlib.contextmanager
@@ -81,30 +81,30 @@ def _tell_of_other(index: int) -> None:
 
 @contextlib.contextmanager
 def answering_cuda(
-    local_rank: int = 0, ranks: int = 1, note: Callable[[str, Any], None] | None = None
+    cards: CardsInUse = CardsInUse(), note: Callable[[str, Any], None] | None = None
 ) -> Iterator[None]:
-    """Tensors of the virtual device say that they are on `cuda:0`, or on the card of another rank of the machine.
+    """Tensors of the virtual device say that they are on `cuda:0`, or on another of the machine's cards.
 
-    It has `ranks` cards. What is put on another one than this rank's is on this rank's, and `note` is told; a number
-    that no card has is an error as CUDA raises it.
+    What is put on the card of another rank is on this rank's, and `note` is told; a number that no card has is an error
+    as CUDA raises it.
     """
 
     def tell(index: int) -> None:
-        if index >= ranks:
+        if index >= cards.count:
             raise torch.AcceleratorError(
-                f"CUDA error: invalid device ordinal\ncuda:{index} was asked for, and the machine has {ranks} GPU"
-                f"{'s' if ranks > 1 else ''}: forerun exec --nproc-per-node says how many."
+                f"CUDA error: invalid device ordinal\ncuda:{index} was asked for, and the machine has {cards.count} GPU"
+                f"{'s' if cards.count > 1 else ''}: forerun exec --gpus says how many a process drives, "
+                "--nproc-per-node how many ranks there are."
             )
-        if note is not None:
-            note(f"a tensor on cuda:{index}", f"counted on cuda:{local_rank}, memory and time alike")
+        if note is not None and not cards.are_driven:
+            note(f"a tensor on cuda:{index}", f"counted on cuda:{cards.own}, memory and time alike")
 
-    before, _CARD[0] = _CARD[0], torch.device("cuda", local_rank)
     _OTHERS.append(tell)
     original: Any = FakeTensor.device
 
     def device(tensor: FakeTensor) -> torch.device:
         real = original.fget(tensor)
-        return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else _CARD[0]
+        return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else name_of(real)
 
     wrap: Any = torch._C.TensorBase._make_wrapper_subclass  # type: ignore[attr-defined]
 
@@ -114,16 +114,16 @@ def answering_cuda(
         Gradients are refused whose device has another number than the parameter's.
         """
         kwargs = to_virtual(kwargs)
-        if kwargs.get("device") == VIRTUAL:
-            kwargs["device"] = FIRST
+        if kwargs.get("device") == present():
+            kwargs["device"] = numbered()
         return wrap(*args, **kwargs)
 
     FakeTensor.device = property(device)  # type: ignore[assignment]
     torch.Tensor._make_wrapper_subclass = staticmethod(make_wrapper)  # type: ignore[attr-defined]
     try:
-        yield
+        with seeing_cards(cards):
+            yield
     finally:
-        _CARD[0] = before
         _OTHERS.pop()
         FakeTensor.device = original
         del torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
@@ -186,7 +186,8 @@ def comparing_devices_by_name() -> Iterator[None]:
 
     def describe(tensor: torch.Tensor) -> dict[str, Any]:
         properties = original(tensor)
-        return properties | {"device": _CARD[0] if properties["device"].type == DEVICE else properties["device"]}
+        where = properties["device"]
+        return properties | {"device": name_of(where) if where.type == DEVICE else where}
 
     checks["default"] = describe
     try:
@@ -211,11 +212,11 @@ def _from_python(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     if device is None or torch.device(device).type != DEVICE:
         return func(*args, **kwargs)
     if args and isinstance(args[0], torch.Tensor):
-        return args[0].to(VIRTUAL, dtype=kwargs.get("dtype"))
+        return args[0].to(device, dtype=kwargs.get("dtype"))
     options = {name: value for name, value in kwargs.items() if name not in ("device", "requires_grad", "pin_memory")}
     with torch.device("cpu"):
         tensor = func(*args, **options)
-    return tensor.to(VIRTUAL).requires_grad_(bool(kwargs.get("requires_grad", False)))
+    return tensor.to(device).requires_grad_(bool(kwargs.get("requires_grad", False)))
 
 
 def _new_tensor(func: Any, tensor: torch.Tensor, data: Any, **options: Any) -> torch.Tensor:
@@ -234,7 +235,7 @@ def _new(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Te
 def _device(func: Any, tensor: torch.Tensor) -> torch.device:
     """Device of a wrapper such as DTensor, which has no Python property of its own."""
     real = func(tensor)
-    return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else _CARD[0]
+    return real if real.type != DEVICE or getattr(_BELOW, "depth", 0) else name_of(real)
 
 
 def _is_cuda(func: Any, tensor: torch.Tensor) -> bool:
@@ -242,8 +243,8 @@ def _is_cuda(func: Any, tensor: torch.Tensor) -> bool:
 
 
 def _cuda(func: Any, tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
-    to_virtual(torch.device("cuda", device) if isinstance(device, int) else device)  # which card it names
-    return tensor.to(VIRTUAL, non_blocking=non_blocking)
+    where = to_virtual(torch.device("cuda", device) if isinstance(device, int) else device or "cuda")
+    return tensor.to(where, non_blocking=non_blocking)
 
 
 def _itself(func: Any, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -251,7 +252,7 @@ def _itself(func: Any, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor
 
 
 def _get_device(func: Any, tensor: torch.Tensor) -> int:
-    return _CARD[0].index if tensor.device.type == "cuda" else -1
+    return tensor.device.index if tensor.device.type == "cuda" else -1
 
 
 def _type(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -260,10 +261,14 @@ def _type(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return kind.replace("torch.", "torch.cuda.") if tensor.device.type == "cuda" else kind
     name = args[0] if args else kwargs.get("dtype")
     if isinstance(name, type) and getattr(name, "is_cuda", False):  # torch.cuda.FloatTensor
-        return tensor.to(VIRTUAL, name.dtype)
+        return tensor.to(_same_or_present(tensor), name.dtype)
     if isinstance(name, str) and name.startswith("torch.cuda."):
-        return tensor.to(VIRTUAL).type(name.replace("torch.cuda.", "torch."))
+        return tensor.to(_same_or_present(tensor)).type(name.replace("torch.cuda.", "torch."))
     return func(tensor, *args, **kwargs)
+
+
+def _same_or_present(tensor: torch.Tensor) -> torch.device:
+    return to_virtual(tensor.device) if tensor.device.type == "cuda" else present()
 
 
 def _format(func: Any, tensor: torch.Tensor, spec: str) -> str:
@@ -275,7 +280,7 @@ def _format(func: Any, tensor: torch.Tensor, spec: str) -> str:
 def _text(func: Any, tensor: torch.Tensor, **kwargs: Any) -> str:
     if not isinstance(tensor, FakeTensor):
         return func(tensor, **kwargs)
-    where = f", device='{_CARD[0]}'" if tensor.device.type == "cuda" else ""
+    where = f", device='{tensor.device}'" if tensor.device.type == "cuda" else ""
     return f"tensor(..., size={tuple(tensor.shape)}, dtype={tensor.dtype}{where})"
 
 

@@ -143,7 +143,9 @@ def run_program(
 ) -> ProgramRun:
     """Run `program` as one rank on `device`, whose memory is `card`; files that it writes are thrown away."""
     local_rank = rank % program.ranks_per_node
-    session = CudaSession(device, card, ranks=program.ranks_per_node, clock=clock, local_rank=local_rank, peers=peers)
+    session = CudaSession(
+        device, card, ranks=program.ranks_per_node, clock=clock, local_rank=local_rank, cards=program.cards, peers=peers
+    )
     watcher = watcher_of(session, most_steps=most_steps)
     return run_in_session(program, session, watcher, rank=rank, keep_files=keep_files, execute=execute)
 

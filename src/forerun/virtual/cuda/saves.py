@@ -14,7 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
-from forerun.virtual.cuda.names import is_virtual, this_card
+from forerun.virtual.cuda.cards import name_of
+from forerun.virtual.cuda.names import is_virtual
 from forerun.virtual.cuda.shadow import set_shadow, shadow_of
 
 MARK = b"saved while nothing is saved "
@@ -64,7 +65,7 @@ def is_mark(content: bytes) -> bool:
 def _without_memory(tensor: torch.Tensor) -> SavedTensor:
     shadow = shadow_of(tensor)
     values = None if shadow is None else shadow.value.detach().clone()
-    place = str(this_card()) if is_virtual(tensor) else str(tensor.device)
+    place = str(name_of(tensor.fake_device)) if is_virtual(tensor) else str(tensor.device)
     return SavedTensor(
         tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, place, isinstance(tensor, torch.nn.Parameter),
         tensor.requires_grad, values, shadow is not None and shadow.is_assumed,

@@ -26,6 +26,7 @@ from forerun.trace import Trace
 from forerun.virtual import session as virtual_session
 from forerun.virtual.attention import AttentionTarget, set_target
 from forerun.virtual.backend import DEVICE, VirtualBackend
+from forerun.virtual.cuda.cards import CardsInUse
 from forerun.virtual.cuda.compile_calls import CompileCalls
 from forerun.virtual.cuda.data_parallel import playing_data_parallel
 from forerun.virtual.cuda.dispatch import CudaDispatch
@@ -62,7 +63,8 @@ OPENS_GROUPS = (dist, distributed_c10d, device_mesh)
 class CudaSession:
     """What says `cuda` between entering and leaving runs on the virtual twin of `device`.
 
-    `ranks` cards are in the machine, and this is number `local_rank` of them; `peers` are the ranks beside this one.
+    `ranks` cards are in the machine, and this is number `local_rank` of them; `peers` are the ranks beside this one. Of
+    `cards` more than one the program is no rank: its process drives all of them by itself.
     `clock` gives the seconds from one event of the trace to another, for `torch.cuda.Event.elapsed_time`. `attention`
     is as `model.attention` of the settings.
     """
@@ -76,6 +78,7 @@ class CudaSession:
         clock: Callable[[Trace, int, int], float] | None = None,
         attention: str = "auto",
         local_rank: int = 0,
+        cards: int = 1,
         peers: Peers | None = None,
     ):
         register()
@@ -84,8 +87,10 @@ class CudaSession:
         self.recorder.card = card
         self.assumptions = Assumptions()
         self.loaders = LoaderWatch()
+        self.recorder.trace.cards = cards
         self.card, self._ranks, self._attention = card, ranks, attention
         self._local_rank, self._peers = local_rank, peers
+        self._cards = CardsInUse(local_rank, max(ranks, cards), cards > 1)
         self._clock = clock
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.compiling = CompileCalls(self.recorder, self._fake)
@@ -115,8 +120,8 @@ class CudaSession:
         enter(virtual_session._following_modules(self.recorder))
         enter(virtual_session._seeing_resizes(self.recorder))
         enter(without_shape_questions(self.recorder))
-        enter(answering(self.device, self.recorder, self.card, self.assumptions.note, self._ranks))
-        enter(answering_cuda(self._local_rank, self._ranks, self.assumptions.note))
+        enter(answering(self.device, self.recorder, self.card, self.assumptions.note, self._cards.count))
+        enter(answering_cuda(self._cards, self.assumptions.note))
         enter(making_subclasses())
         enter(raising_lost_errors())
         enter(naming_in_backward())

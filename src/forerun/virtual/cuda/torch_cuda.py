@@ -21,7 +21,8 @@ from forerun.virtual.backend import Stream as VirtualStream
 from forerun.virtual.cuda.cuda_graphs import graph_answers, is_capturing
 from forerun.virtual.cuda.driver_answers import Note, library_answers, markers, nothing, runtime, sensor_answers
 from forerun.virtual.cuda.generators import CudaGenerator
-from forerun.virtual.cuda.names import this_card, to_virtual
+from forerun.virtual.cuda.cards import choose, number_of, this_card
+from forerun.virtual.cuda.names import to_virtual
 from forerun.virtual.cuda.old_types import old_types
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Card, Recorder
@@ -36,6 +37,10 @@ class LiveCard(Card, Protocol):
     """Memory of a card that a program can ask about; bytes."""
 
     largest_at_failure: list[int]
+
+    def at(self, number: int) -> "LiveCard":
+        """The card of that number where a process drives several; else itself."""
+        ...
 
     @property
     def allocated_bytes(self) -> int:
@@ -122,6 +127,7 @@ class _Using:
     """`torch.cuda.stream(s)`, `torch.cuda.device(0)` and the like."""
 
     def __init__(self, stream: object = None, device: object = None):
+        self._device, self._before = stream if device is None else device, 0
         self._context = (
             VirtualBackend.stream(torch.virtual, stream)  # type: ignore[attr-defined]
             if isinstance(stream, VirtualStream)
@@ -129,10 +135,12 @@ class _Using:
         )
 
     def __enter__(self) -> None:
+        self._before = choose(self._device)
         self._context.__enter__()
 
     def __exit__(self, *exception: object) -> None:
         self._context.__exit__(*exception)  # type: ignore[arg-type]
+        choose(self._before)
 
 
 class DeviceProperties(SimpleNamespace):
@@ -238,8 +246,9 @@ class _GradInstead:
 
 
 def _set_device(index: Any) -> None:
-    """Nothing: this rank has one card. A number that no card of the machine has is an error."""
+    """The present card, where the process drives several. A number that no card of the machine has is an error."""
     to_virtual(torch.device("cuda", index) if isinstance(index, int) else index)
+    choose(index)
 
 
 def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
@@ -274,16 +283,20 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
 def _memory_answers(card: LiveCard) -> dict[str, Any]:
     total = card.free_bytes + card.reserved_bytes
 
+    def of(read: Callable[[LiveCard], Any]) -> Callable[..., Any]:
+        """What the card of a device answers; the present one's where none is named."""
+        return lambda device=None, *_, **__: read(card.at(number_of(device)))
+
     return {
-        "memory_allocated": lambda *_, **__: card.allocated_bytes,
-        "max_memory_allocated": lambda *_, **__: card.peak_allocated_bytes,
-        "memory_reserved": lambda *_, **__: card.reserved_bytes,
-        "max_memory_reserved": lambda *_, **__: card.peak_reserved_bytes,
-        "memory_cached": lambda *_, **__: card.reserved_bytes,
-        "mem_get_info": lambda *_, **__: (card.free_bytes, total),
+        "memory_allocated": of(lambda one: one.allocated_bytes),
+        "max_memory_allocated": of(lambda one: one.peak_allocated_bytes),
+        "memory_reserved": of(lambda one: one.reserved_bytes),
+        "max_memory_reserved": of(lambda one: one.peak_reserved_bytes),
+        "memory_cached": of(lambda one: one.reserved_bytes),
+        "mem_get_info": of(lambda one: (one.free_bytes, total)),
         "empty_cache": card.empty_cache,
-        "reset_peak_memory_stats": lambda *_, **__: card.reset_peaks(),
-        "reset_max_memory_allocated": lambda *_, **__: card.reset_peaks(),
+        "reset_peak_memory_stats": of(lambda one: one.reset_peaks()),
+        "reset_max_memory_allocated": of(lambda one: one.reset_peaks()),
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from forerun.virtual.cuda.names import this_card
+from forerun.virtual.cuda.cards import this_card
 from forerun.virtual.cuda.stand_ins.registry import explain_missing, registered, stand_in
 
 WARP_THREADS = 32
