@@ -6,6 +6,7 @@ drives several (`device_map`, `model.to("cuda:1")`) has a virtual device of each
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,11 @@ def name_of(device: torch.device) -> torch.device:
 def present() -> torch.device:
     """The virtual device of the present card; without a number where there is one card."""
     return numbered() if in_use().are_driven else VIRTUAL
+
+
+def by_program_names(text: str) -> str:
+    """A message of PyTorch's with the names that the program calls the virtual devices."""
+    return re.sub(rf"\b{DEVICE}:(\d+)", lambda match: str(name_of(torch.device(DEVICE, int(match[1])))), text)
 
 
 def numbered() -> torch.device:

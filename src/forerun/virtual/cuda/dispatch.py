@@ -15,13 +15,14 @@ import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorDeviceMismatchError,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.virtual.backend import DEVICE
-from forerun.virtual.cuda.cards import VIRTUAL
+from forerun.virtual.cuda.cards import VIRTUAL, by_program_names, in_use
 from forerun.virtual.cuda.names import below_dispatcher, is_virtual, to_virtual
 from forerun.virtual.cuda.peers import Peers, exchange
 from forerun.virtual.cuda.shadow import (
@@ -111,9 +112,11 @@ class CudaDispatch(TorchDispatchMode):
         values = computed_here(func, args, kwargs)
         try:
             with self.fake, self.recorder:
-                outputs = func(*args, **kwargs)
+                outputs = func(*self._without_constants(func, args), **kwargs)
         except DynamicOutputShapeException:
             return self._of_unknown_size(func, args, kwargs, values)
+        except FakeTensorDeviceMismatchError as error:
+            raise RuntimeError(by_program_names(str(error))) from None
         except (UnsupportedOperatorException, NotImplementedError):  # no fake kernel
             return self._like_the_host(func, args, kwargs)
         for tensor in tensors_in((outputs,)):
@@ -132,6 +135,15 @@ class CudaDispatch(TorchDispatchMode):
             know_filled(func, args, kwargs, outputs)
             assume_values(func, args, kwargs, outputs)
         return outputs
+
+    def _without_constants(self, func: Any, args: Any) -> Any:
+        """A single number on its way to one of several cards as a fake tensor.
+
+        Else the fake mode copies it in fact (`may_turn_const`), and there is one device in fact.
+        """
+        if not in_use().are_driven or func._overloadpacket is not aten._to_copy or isinstance(args[0], FakeTensor):
+            return args
+        return self.fake.from_tensor(args[0]), *args[1:]
 
     def _of_unknown_size(self, func: Any, args: Any, kwargs: dict[str, Any], values: tuple[Any, bool] | None) -> Any:
         """Results whose size depends on values: the right size where these are known, else as many as there can be."""

@@ -263,7 +263,8 @@ def _type(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if isinstance(name, type) and getattr(name, "is_cuda", False):  # torch.cuda.FloatTensor
         return tensor.to(_same_or_present(tensor), name.dtype)
     if isinstance(name, str) and name.startswith("torch.cuda."):
-        return tensor.to(_same_or_present(tensor)).type(name.replace("torch.cuda.", "torch."))
+        dtype = func(torch.empty(0, device="cpu"), name.replace("torch.cuda.", "torch.")).dtype
+        return tensor.to(_same_or_present(tensor), dtype)
     return func(tensor, *args, **kwargs)
 
 

@@ -177,7 +177,6 @@ def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ra
                     "_cuda_CUDAAllocator_AllocatorState": object,  # imported by torch/_inductor/cudagraph_trees.py:117
                     # inference tensors would pass by the autograd key, where attention is routed and products are split
                     "_InferenceMode": _GradInstead,
-                    "_scatter": lambda tensor, *_: [tensor.to("cuda")],  # DataParallel on one device
                 },
             ),
             (torch.Tensor, {"record_stream": nothing, "data_ptr": _address}),
