@@ -32,11 +32,13 @@ def update(rows=32):
 """
 
 
-def forecast(tmp_path, body, ranks=None, head=HEAD, **options):
+def forecast(tmp_path, body, ranks=None, head=HEAD, cards=None, **options):
     """The forecast of a script and its run."""
     path = tmp_path / "train.py"
     path.write_text(head + textwrap.dedent(body))
     command = ["python", str(path)]
-    forecasts, run = forecast_program(parse_command(command, ranks), command, [device("rtx-3090")], **options)
+    forecasts, run = forecast_program(
+        parse_command(command, ranks, cards=cards), command, [device("rtx-3090")], **options
+    )
     assert run.exit_code == 0, run.error
     return forecasts[0], run

@@ -34,6 +34,9 @@ KINDS = "kinds"
 
 
 RanksOption = Annotated[int | None, typer.Option("--nproc-per-node", min=1, help="Ranks on each machine.")]
+GpusOption = Annotated[
+    int | None, typer.Option("--gpus", min=1, help="GPUs that one process drives by itself (device_map, cuda:1).")
+]
 NetworkOption = Annotated[
     str | None, typer.Option("--network", help="What joins machines: `forerun networks`, or a file of nccl-tests.")
 ]
@@ -56,9 +59,7 @@ def execute(
     ] = None,
     nproc_per_node: RanksOption = None,
     nnodes: Annotated[int | None, typer.Option("--nnodes", min=1, help="Machines.")] = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", min=1, help="GPUs that one process drives by itself (device_map, cuda:1).")
-    ] = None,
+    gpus: GpusOption = None,
     network: NetworkOption = None,
     rank: Annotated[
         str, typer.Option("--rank", help="Ranks to run: kinds (one of each), numbers, first, middle, last; by commas.")

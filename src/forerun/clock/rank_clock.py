@@ -92,7 +92,7 @@ class RankClock:
     device: float = 0.0
     """When the device has ended what it was given; of several cards of one process the last of them."""
     cards: dict[int, float] = field(default_factory=dict)
-    """Of each card of one process when it has ended; one that is not in it has ended with the device."""
+    """Of each card of one process when it has ended; empty while there is one."""
     busy: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of the device by phase, of waiting for the host and of waiting for exchanges (`communication`)."""
     late_seconds: float = 0.0
@@ -162,8 +162,10 @@ class RankClock:
         if not timed.device_seconds:
             return
         cards = [timed.card] if timed.other_card is None else [timed.card, timed.other_card]
+        if not self.cards:  # until now all was on the first
+            self.cards[0] = self.device
         for card in cards:
-            self.cards.setdefault(card, self.device if not self.cards else 0.0)
+            self.cards.setdefault(card, 0.0)
         begin = max(self.host, *(self.cards[card] for card in cards))
         end = begin + timed.device_seconds
         self.cards |= dict.fromkeys(cards, end)

@@ -55,3 +55,36 @@ def test_a_rank_is_held_up_by_what_is_not_known():
     open_one.arrive(4.0, None)
     assert not clock.is_held_up()
     assert (clock.device, clock.busy["communication"], clock.late_seconds) == (5.0, 5.0, 4.0)
+
+
+def on_card(card, seconds=1.0, other=None, host_seconds=0.0):
+    return TimedCall(
+        name="kernel", role=Role.KERNEL, device_seconds=seconds, host_seconds=host_seconds, card=card, other_card=other
+    )
+
+
+def played(*calls):
+    clock = RankClock(calls)
+    for number in range(len(calls)):
+        clock.play(number, Phase.FORWARD)
+    clock.finish()
+    return clock
+
+
+def test_cards_of_one_process_work_at_once_but_for_copies():
+    assert played(on_card(0, 2.0), on_card(1, 3.0)).device == 3.0
+    clock = played(on_card(0, 2.0), on_card(1, 1.0), on_card(1, 0.5, other=0), on_card(0, 1.0), on_card(1, 4.0))
+    assert clock.cards == {0: 3.5, 1: 6.5}  # the copy begins at 2, when the later of both has ended
+    assert sum(clock.busy.values()) == clock.device == 6.5
+
+
+def test_a_card_that_waits_for_the_host_while_another_works_holds_nobody_up():
+    clock = played(on_card(0, 2.0), on_card(1, 1.0, host_seconds=1.0))
+    assert dict(clock.busy) == {"host": 0.0, "forward": 2.0}
+    late = played(on_card(0, 1.0), on_card(1, 1.0, host_seconds=3.0))
+    assert dict(late.busy) == {"host": 2.0, "forward": 2.0}
+
+
+def test_reading_from_one_card_waits_for_that_card_alone():
+    read = on_card(1, 0.5).model_copy(update={"syncs": True})
+    assert played(on_card(0, 5.0), read).host == 0.5

@@ -103,9 +103,11 @@ class CardMemory:
         self._allocator.reset_peaks()
 
 
-def memory_of(device: Device, cards: int = 1) -> "CardMemory | SeveralCards":
+def memory_of(device: Device, cards: int = 1, *, is_limited: bool = True) -> "CardMemory | SeveralCards":
     """The memory that a program meets whose process drives so many cards."""
-    return CardMemory(device) if cards == 1 else SeveralCards(device, cards)
+    if cards == 1:
+        return CardMemory(device, is_limited=is_limited)
+    return SeveralCards(device, cards, is_limited=is_limited)
 
 
 class SeveralCards:

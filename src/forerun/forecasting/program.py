@@ -25,6 +25,13 @@ from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.live_card import clock_of, memory_of
 from forerun.forecasting.made_with import made_with
+from forerun.forecasting.program_records import (
+    AssumedValue,
+    CardForecast,
+    OutOfMemoryPoint,
+    RankForecast,
+    ScriptReport,
+)
 from forerun.forecasting.program_run import (
     EarlierLoop,
     LoopRestTime,
@@ -47,7 +54,6 @@ from forerun.records import (
     ForecastDetail,
     MemoryForecast,
     ParameterCounts,
-    Record,
     StepForecast,
     StepPhases,
 )
@@ -61,59 +67,6 @@ from forerun.virtual.cuda.steps import StepWatcher
 
 MOST_ASSUMED = 50
 """Assumptions that are listed; the rest are counted."""
-
-
-class ScriptReport(Record):
-    """How the program ran on the virtual GPU."""
-
-    command: str
-    exit_code: int
-    steps_seen: int
-    warm_from_step: int | None
-    """Number of the first warm step, from 1; null where no step was warm."""
-    wall_seconds: float
-    host_peak_bytes: int
-    length_known_from: str | None
-    """Who says how many steps the whole run has; null where nobody does."""
-
-
-class AssumedValue(Record):
-    """A value of the device that nobody can know, and what the program was told."""
-
-    line: str
-    what: str
-    value: str
-
-
-class OutOfMemoryPoint(Record):
-    """Where the program ran out of the card's memory."""
-
-    line: str
-    tried_bytes: int
-    allocated_bytes: int
-    alive: list[dict[str, Any]] = []
-
-
-class CardForecast(Record):
-    """One of several cards that the program's process drives by itself."""
-
-    number: int
-    fits: bool
-    peak_allocated_bytes: int
-    device_bytes: int
-    """Expected."""
-
-
-class RankForecast(Record):
-    """One of several ranks that were run."""
-
-    rank: int
-    fits: bool
-    peak_allocated_bytes: int
-    device_bytes: int
-    """Expected."""
-    step_seconds: float
-    """Expected."""
 
 
 class ProgramForecast(Forecast):

@@ -12,7 +12,7 @@ from typing import Self
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
-from forerun.forecasting.live_card import CardMemory, clock_of
+from forerun.forecasting.live_card import clock_of, memory_of
 from forerun.forecasting.program import ProgramForecast, forecast_run
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
@@ -25,12 +25,12 @@ from forerun.virtual.cuda.session import CudaSession
 
 
 class VirtualCard:
-    """The virtual twin of the GPU `row`, to enter and leave once."""
+    """The virtual twin of the GPU `row`, or of `gpus` of them that one process drives; to enter and leave once."""
 
-    def __init__(self, row: Device, attention: str = "auto", *, is_limited: bool = True):
+    def __init__(self, row: Device, attention: str = "auto", *, is_limited: bool = True, gpus: int = 1):
         self.row = row
-        card = CardMemory(row, is_limited=is_limited)
-        self._session = CudaSession(row, card, clock=clock_of(row), attention=attention)
+        card = memory_of(row, gpus, is_limited=is_limited)
+        self._session = CudaSession(row, card, clock=clock_of(row), attention=attention, cards=gpus)
         self._watcher = watcher_of(self._session, most_steps=sys.maxsize)
         self._watcher.plays_repeats = False
         self._stack = contextlib.ExitStack()
@@ -67,13 +67,26 @@ class VirtualCard:
 
     @property
     def memory(self) -> MemoryReplay:
-        """Peaks, breakdown and curve of what ran so far, in bytes."""
-        return replay_memory(self.trace, workspace_bytes=workspace_bytes(self.row), passes=1)
+        """Peaks, breakdown and curve of what ran so far, in bytes; of several cards that which needs most."""
+        blocks, trace = workspace_bytes(self.row), self.trace
+        replays = [
+            replay_memory(trace.on_card(number), workspace_bytes=blocks, passes=1) for number in range(trace.cards)
+        ]
+        return max(replays, key=lambda replay: replay.peak_allocated_bytes)
 
     @property
     def card(self) -> CardReplay:
-        """What ran so far on the whole card: does it fit, and what would the driver show, in bytes."""
-        return replay_on_card(self.trace, self.row, passes=1)
+        """What ran so far on the whole card: does it fit, and what would the driver show, in bytes.
+
+        Of several cards that which needs most.
+        """
+        return max(self.cards, key=lambda card: card.device_bytes.expected)
+
+    @property
+    def cards(self) -> list[CardReplay]:
+        """The same of each card."""
+        trace = self.trace
+        return [replay_on_card(trace.on_card(number), self.row, passes=1) for number in range(trace.cards)]
 
     @property
     def clock(self) -> StepTime:

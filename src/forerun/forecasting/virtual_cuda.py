@@ -6,6 +6,7 @@ with forerun.virtual_cuda("t4") as gpu:
 print(gpu.memory.peak_allocated_bytes, gpu.clock.seconds)
 """
 
+from forerun.errors import InvalidSettings
 from forerun.forecasting.virtual_card import VirtualCard
 from forerun.hardware.catalogue import Device
 from forerun.hardware.catalogue import device as catalogue_device
@@ -20,10 +21,15 @@ class VirtualCuda(VirtualCard):
         return self.row
 
 
-def virtual_cuda(name: str) -> VirtualCuda:
+def virtual_cuda(name: str, gpus: int = 1) -> VirtualCuda:
     """CUDA on a virtual GPU of the catalogue, as a context manager; out of memory is raised where the card would.
+
+    With `gpus` more than one, the code within drives so many by itself: `cuda:0`, `cuda:1` and so on.
 
     Raises:
         UnknownDevice: no such GPU.
+        InvalidSettings: less than one GPU.
     """
-    return VirtualCuda(catalogue_device(name))
+    if gpus < 1:
+        raise InvalidSettings(f"virtual_cuda: gpus is a number from 1 on; found {gpus}. Leave it out for one GPU.")
+    return VirtualCuda(catalogue_device(name), gpus=gpus)

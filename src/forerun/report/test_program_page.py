@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from forerun.forecasting.findings import ProgramFinding
-from forerun.forecasting.program import AssumedValue, OutOfMemoryPoint, ProgramForecast, ScriptReport
+from forerun.forecasting.program import ProgramForecast
+from forerun.forecasting.program_records import AssumedValue, OutOfMemoryPoint, ScriptReport
 from forerun.records import (
     MemoryForecast,
     ParameterCounts,

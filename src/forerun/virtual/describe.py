@@ -12,7 +12,19 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.utils.flop_counter import flop_registry
 
-from forerun.trace import CARD, CARD_BYTES, GROUP_SIZE, HOST_BYTES, MACHINES, PEER, RANKS, STREAM, Call, Named, TensorSpec
+from forerun.trace import (
+    CARD,
+    CARD_BYTES,
+    GROUP_SIZE,
+    HOST_BYTES,
+    MACHINES,
+    PEER,
+    RANKS,
+    STREAM,
+    Call,
+    Named,
+    TensorSpec,
+)
 from forerun.virtual.backend import DEVICE, VirtualBackend, current_stream
 
 aten = torch.ops.aten

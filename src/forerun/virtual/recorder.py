@@ -6,11 +6,9 @@ of the real program.
 """
 
 import contextlib
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -21,15 +19,22 @@ from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Op, Phase, Storage, Trace
 from forerun.virtual.backend import DEVICE, current_stream
-from forerun.virtual.describe import bytes_of, card_of, cards_of, describe, device_type, flat, is_wrapper, plain, spec_of
+from forerun.virtual.describe import (
+    bytes_of,
+    card_of,
+    cards_of,
+    describe,
+    device_type,
+    flat,
+    is_wrapper,
+    plain,
+    spec_of,
+)
 from forerun.virtual.fake_results import run_fake
 from forerun.virtual.kernel_memory import temporary_bytes
+from forerun.virtual.program_lines import calling_line
 
 aten = torch.ops.aten
-WRAPPERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
-"""Packages that call PyTorch for a program's loop and bring no layers of their own: their caller is of interest."""
-INSIDE = ("/torch/", "/forerun/virtual/", "/contextlib.py", "<", *(f"/site-packages/{name}/" for name in WRAPPERS))
-"""Files that are no part of the program being traced."""
 
 
 class Card(Protocol):
@@ -386,14 +391,3 @@ class Recorder(TorchDispatchMode, StepObserver):
             self.trace.lines[len(self.trace.ops)] = calling_line()
         self.trace.events.append((OP, len(self.trace.ops)))
         self.trace.ops.append(Op(call, self.current_phase, self.current_micro_step, self.module_path, self.recomputing))
-
-
-def calling_line() -> str:
-    """File and line of the nearest caller outside PyTorch and the virtual GPU, such as `modeling_llama.py:214`."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not any(part in path for part in INSIDE):
-            return f"{Path(path).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""

@@ -18,8 +18,8 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from forerun.virtual.backend import DEVICE
-from forerun.virtual.cuda.dispatch import CudaDispatch
 from forerun.virtual.cuda.cards import VIRTUAL, name_of
+from forerun.virtual.cuda.dispatch import CudaDispatch
 from forerun.virtual.cuda.names import CudaNames, below_dispatcher
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder

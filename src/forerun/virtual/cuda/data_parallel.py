@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _reorder_tensors_as, _take_tensors, _unflatten_dense_tensors
 from torch.cuda import nccl
-from torch.nn.parallel import scatter_gather
+from torch.nn.parallel import _functions, scatter_gather
 
 from forerun.units import format_bytes
 from forerun.virtual.cuda.cards import in_use
@@ -45,6 +45,7 @@ def playing_data_parallel(note: Callable[[str, Any], None]) -> Iterator[None]:
         replaced(nn.DataParallel, "forward", forward),
         replaced(nn.DataParallel, "parallel_apply", _one_after_the_other),
         replaced(nccl, "is_available", lambda tensors: False),  # else a sum on one card is a call of NCCL's
+        replaced(_functions, "_streams", None),  # one of each card that there was when it was first asked for
         replaced(torch._C, "_broadcast_coalesced", _copied_to_all),
         replaced(torch._C, "_scatter", _dealt),
         replaced(torch._C, "_gather", _brought_together),

@@ -13,7 +13,7 @@ import torch
 
 from forerun.virtual.cuda.lines import LIBRARIES
 from forerun.virtual.cuda.loop_counters import LoopCounters
-from forerun.virtual.recorder import INSIDE
+from forerun.virtual.program_lines import INSIDE
 
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}

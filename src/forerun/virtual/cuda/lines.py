@@ -5,7 +5,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from forerun.virtual.recorder import INSIDE, calling_line
+from forerun.virtual.program_lines import INSIDE, calling_line
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 

@@ -8,7 +8,7 @@ device to what runs below the dispatcher, so that PyTorch's own Python code take
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -17,7 +17,7 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_map_only
 
 from forerun.virtual.backend import DEVICE
-from forerun.virtual.cuda.cards import VIRTUAL, CardsInUse, in_use, name_of, numbered, present, seeing_cards, this_card
+from forerun.virtual.cuda.cards import VIRTUAL, CardsInUse, in_use, name_of, numbered, present, seeing_cards
 from forerun.virtual.cuda.shadow import host_copy
 from forerun.virtual.cuda.tensor_classes import replace_data
 
@@ -29,7 +29,7 @@ READS_ARRAY = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, 
 _BELOW = threading.local()
 
 
-def is_virtual(value: Any) -> bool:
+def is_virtual(value: Any) -> TypeGuard[FakeTensor]:
     """Whether a value is a tensor of the virtual device."""
     return isinstance(value, FakeTensor) and value.fake_device.type == DEVICE
 
@@ -80,9 +80,7 @@ def _tell_of_other(index: int) -> None:
 
 
 @contextlib.contextmanager
-def answering_cuda(
-    cards: CardsInUse = CardsInUse(), note: Callable[[str, Any], None] | None = None
-) -> Iterator[None]:
+def answering_cuda(cards: CardsInUse, note: Callable[[str, Any], None] | None = None) -> Iterator[None]:
     """Tensors of the virtual device say that they are on `cuda:0`, or on another of the machine's cards.
 
     What is put on the card of another rank is on this rank's, and `note` is told; a number that no card has is an error

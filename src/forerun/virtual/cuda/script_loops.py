@@ -30,8 +30,8 @@ from forerun.virtual.cuda.later_loops import (
 from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, name_of, path_name
 from forerun.virtual.cuda.lines import LIBRARIES
 from forerun.virtual.cuda.turn_branches import mark_branches
+from forerun.virtual.program_lines import INSIDE
 from forerun.virtual.put_back import replaced
-from forerun.virtual.recorder import INSIDE
 
 GOES_ON_BEHIND, COUNTED, COUNTED_SPLITS = "__forerun_goes_on_behind__", "__forerun_counted__", "__forerun_splits__"
 """Names in the script's module: what decides whether a loop is ended, and what notes how often one will run."""

@@ -18,10 +18,10 @@ from forerun.hardware.catalogue import Device
 from forerun.trace import Trace
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.backend import Stream as VirtualStream
+from forerun.virtual.cuda.cards import choose, number_of, this_card
 from forerun.virtual.cuda.cuda_graphs import graph_answers, is_capturing
 from forerun.virtual.cuda.driver_answers import Note, library_answers, markers, nothing, runtime, sensor_answers
 from forerun.virtual.cuda.generators import CudaGenerator
-from forerun.virtual.cuda.cards import choose, number_of, this_card
 from forerun.virtual.cuda.names import to_virtual
 from forerun.virtual.cuda.old_types import old_types
 from forerun.virtual.put_back import replaced
