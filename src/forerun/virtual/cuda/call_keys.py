@@ -72,7 +72,7 @@ def _is_simple(parameter: nn.Parameter) -> bool:
     return is_whole and not parameter._backward_hooks and not _after_hooks(parameter)
 
 
-def _after_hooks(parameter: nn.Parameter) -> Any:
+def _after_hooks(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "_post_accumulate_grad_hooks", None)
 
 
