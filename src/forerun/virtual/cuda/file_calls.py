@@ -5,6 +5,7 @@ import importlib.machinery
 import io
 import os
 import shutil
+import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ Replacement = tuple[Any, str, Any]
 
 def file_calls(layer: FileLayer) -> list[Replacement]:
     """Every function that is redirected."""
-    return [*_openers(layer), *_readers(layer), *_listers(layer), *_changers(layer), *_removers(layer)]
+    return [*_openers(layer), *_readers(layer), *_listers(layer), *_changers(layer), *_removers(layer), *_sockets(layer)]
 
 
 def bound_elsewhere(pairs: list[tuple[Any, Any]]) -> list[Replacement]:
@@ -220,6 +221,22 @@ def _removers(layer: FileLayer) -> list[Replacement]:
     return [
         *((os, name, removing(getattr(os, name))) for name in ("remove", "unlink", "rmdir")),
         (shutil, "_use_fd_functions", False),  # else rmtree works with the real folder's descriptor
+    ]
+
+
+def _sockets(layer: FileLayer) -> list[Replacement]:
+    """Sockets that are files: `multiprocessing` hands tensors and queues to other processes by one in a new folder."""
+
+    def at(original: Callable[..., None], place: Callable[[str], Any]) -> Callable[..., None]:
+        def call(own: socket.socket, address: Any) -> None:
+            is_file = own.family == socket.AF_UNIX and isinstance(address, str) and not address.startswith("\0")
+            original(own, place(address) if is_file else address)
+
+        return call
+
+    return [
+        (socket.socket, "bind", at(socket.socket.bind, layer.for_writing)),
+        (socket.socket, "connect", at(socket.socket.connect, layer.for_reading)),
     ]
 
 

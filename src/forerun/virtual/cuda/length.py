@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from forerun.virtual.cuda.lines import LIBRARIES
+from forerun.virtual.cuda.lines import is_library, is_of_others
 from forerun.virtual.cuda.loop_counters import LoopCounters
-from forerun.virtual.program_lines import INSIDE
 
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
@@ -75,6 +74,8 @@ def find_length(
             length = _of_lightning(owner.trainer)
         elif frame.f_code.co_name == "fit" and any(home.startswith("keras.") for home in homes):
             length = _of_keras(_locals(frame))
+        elif any(home.startswith("ignite.engine") for home in homes):
+            length = _of_ignite(getattr(owner, "state", None))
         else:
             length = None
         if length is not None:
@@ -149,6 +150,14 @@ def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
     return ProgramLength((epochs - table.get("initial_epoch", 0)) * batches, "the epochs of Keras' fit", batches)
 
 
+def _of_ignite(state: Any) -> ProgramLength | None:
+    """The state of an engine that runs (ignite/engine/engine.py, 0.5.5)."""
+    epochs, batches = getattr(state, "max_epochs", None), getattr(state, "epoch_length", None)
+    if not isinstance(epochs, int) or not isinstance(batches, int):
+        return None
+    return ProgramLength(epochs * batches, "the epochs of Ignite's engine", batches)
+
+
 @dataclass(frozen=True)
 class _Turns:
     """How often one loop of the program runs."""
@@ -163,10 +172,10 @@ class _Turns:
 
 def _loops_above(frame: Any, turns: Mapping[str, int], counters: LoopCounters) -> Iterator[_Turns]:
     """The loops of the program's own code around the line that is running, innermost first, and of a search."""
-    is_comprehended = False
+    is_comprehended = has_own = False
     while frame is not None and not any(door in frame.f_code.co_filename for door in DOORS):
         path, name = frame.f_code.co_filename, path_name(frame.f_code.co_filename)
-        is_own = not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE)
+        is_own = not is_library(path)
         if is_own and frame.f_code.co_name in COMPREHENSION_FRAMES:
             is_comprehended = True
         elif is_own:
@@ -183,6 +192,7 @@ def _loops_above(frame: Any, turns: Mapping[str, int], counters: LoopCounters) -
                     count, is_over_batches = _count(loop.iter, {**frame.f_globals, **_locals(frame)})
                     if count is None:  # `for batch in DataLoader(...)`
                         count, is_over_batches = turns.get(line), True
+                has_own = True
                 yield _Turns(loop, path, line, count, is_over_batches)
         elif not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in SEARCHES:
             module, function = frame.f_globals["__name__"], frame.f_code.co_name
@@ -190,7 +200,23 @@ def _loops_above(frame: Any, turns: Mapping[str, int], counters: LoopCounters) -
                 yield _Turns(None, path, "optuna's trials", _locals(frame).get("n_trials"), False)
             elif not module.startswith("optuna."):
                 yield _Turns(None, path, module, None, False)
+        if is_of_others(path) and not has_own:  # further out it starts the program, as python-fire does
+            yield from _loops_of_library(frame, path, name)
         frame = frame.f_back
+
+
+def _loops_of_library(frame: Any, path: str, name: str) -> Iterator[_Turns]:
+    """Those of a training loop that a package brings (skorch), over a range and over a data loader.
+
+    Loops over lists are left out: packages loop over what they call. How often any other runs is not known.
+    """
+    for loop in _loops_around(path, frame.f_lineno):
+        names = {**frame.f_globals, **_locals(frame)}
+        value = _looped_over(loop.iter, names) if isinstance(loop, ast.For) else None
+        is_counted = isinstance(value, range) or hasattr(value, "batch_sampler")
+        if not isinstance(value, list | tuple | Mapping):
+            count, is_over_batches = _count(loop.iter, names) if is_counted else (None, False)
+            yield _Turns(loop, path, f"{name}:{loop.lineno}", count, is_over_batches)
 
 
 def path_name(path: str) -> str:
@@ -293,27 +319,42 @@ def _loops_of_comprehension(node: Any) -> list[ast.For]:
 
 def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
     """How often a loop over an expression runs, and whether it runs over batches."""
-    if isinstance(node, ast.Call) and node.args and name_of(node.func) in WRAPPERS:
-        if name_of(node.func) != "trange":
-            return _count(node.args[0], names)
-        node = ast.Call(ast.Name("range", ast.Load()), node.args, [])
+    node = _unwrapped(node)
     if isinstance(node, ast.List | ast.Tuple) and not any(
         isinstance(each, ast.Name | ast.Starred) for each in node.elts
     ):
         return len(node.elts), False
-    if not all(isinstance(part, READABLE) for part in ast.walk(node)):
+    value = _looped_over(node, names)
+    if isinstance(value, list | tuple) and any(isinstance(each, torch.optim.Optimizer) for each in value):
+        return 1, False  # a turn of it is a part of a step
+    try:
+        return len(value), not isinstance(value, range)
+    except (TypeError, ValueError, NotImplementedError):
         return None, False
+
+
+def _unwrapped(node: ast.expr) -> ast.expr:
+    """What a loop runs over, without calls around it that change nothing about its length."""
+    while isinstance(node, ast.Call) and node.args and name_of(node.func) in WRAPPERS:
+        if name_of(node.func) == "trange":
+            return ast.Call(ast.Name("range", ast.Load()), node.args, [])
+        node = node.args[0]
+    return node
+
+
+def _looped_over(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of an expression that a loop runs over; None where to ask for it could change something."""
+    node = _unwrapped(node)
+    if not all(isinstance(part, READABLE) for part in ast.walk(node)):
+        return None
     calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
     if any(name_of(call.func) not in COUNTED_CALLS for call in calls):
-        return None, False
+        return None
     try:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), "<loop>", "eval")
-        value = eval(code, {"__builtins__": {}, **names, **COUNTED_CALLS})
-        if isinstance(value, list | tuple) and any(isinstance(each, torch.optim.Optimizer) for each in value):
-            return 1, False  # a turn of it is a part of a step
-        return len(value), not isinstance(value, range)
+        return eval(code, {"__builtins__": {}, **names, **COUNTED_CALLS})
     except (TypeError, NameError, AttributeError, ValueError, NotImplementedError, ArithmeticError):
-        return None, False
+        return None
 
 
 def name_of(node: ast.expr) -> str:

@@ -7,7 +7,19 @@ from typing import Any
 
 from forerun.virtual.program_lines import INSIDE, calling_line
 
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
+STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+INSTALLED = (*{sysconfig.get_path(name) for name in ("purelib", "platlib")}, "/site-packages/", "/dist-packages/")
+"""Folders of packages: of this environment, and of the user's own or another on the path."""
+
+
+def is_library(path: str) -> bool:
+    """Whether a file is of an installed package, of Python, of PyTorch or of the virtual GPU."""
+    return any(part in path for part in (*INSTALLED, *INSIDE)) or path.startswith(STANDARD)
+
+
+def is_of_others(path: str) -> bool:
+    """Whether a file is of an installed package other than PyTorch and those that only call it for a program."""
+    return any(part in path for part in INSTALLED) and not any(part in path for part in INSIDE)
 
 
 def program_line() -> str:
@@ -16,7 +28,7 @@ def program_line() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE):
+        if not is_library(path):
             own = f"{Path(path).name}:{frame.f_lineno}"
             return own if own == nearest else f"{own} ({nearest})"
         frame = frame.f_back

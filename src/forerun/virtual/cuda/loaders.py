@@ -9,7 +9,11 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 from forerun.hardware.processor_time import thread_waiting_seconds
 from forerun.virtual.cuda.lines import program_line
@@ -101,7 +105,17 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
             watch.fetched.append(watched)
         return batch
 
+    def alone(kind: Any, loader: Any) -> Any:
+        """An iterator that a library makes for workers itself (fastai), without them."""
+        before = {name: vars(loader)[name] for name in ALONE if name in vars(loader)}
+        vars(loader).update({name: ALONE[name] for name in before})
+        try:
+            return _SingleProcessDataLoaderIter(loader)
+        finally:
+            vars(loader).update(before)
+
     with (
+        replaced(_MultiProcessingDataLoaderIter, "__new__", alone),
         replaced(DataLoader, "__init__", make),
         replaced(_BaseDataLoaderIter, "__init__", begin),
         replaced(_BaseDataLoaderIter, "__next__", fetch),

@@ -28,9 +28,8 @@ from forerun.virtual.cuda.later_loops import (
     within_try,
 )
 from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, name_of, path_name
-from forerun.virtual.cuda.lines import LIBRARIES
+from forerun.virtual.cuda.lines import is_library
 from forerun.virtual.cuda.turn_branches import mark_branches
-from forerun.virtual.program_lines import INSIDE
 from forerun.virtual.put_back import replaced
 
 GOES_ON_BEHIND, COUNTED, COUNTED_SPLITS = "__forerun_goes_on_behind__", "__forerun_counted__", "__forerun_splits__"
@@ -79,7 +78,7 @@ class ScriptLoops:
 
         def exec_module(loader: SourceFileLoader, module: types.ModuleType) -> None:
             path, tree = loader.get_filename(module.__name__), None
-            if not path.startswith(LIBRARIES) and not any(part in path for part in INSIDE):
+            if not is_library(path):
                 with contextlib.suppress(SyntaxError):  # the program's own error, which the import raises
                     tree = ast.parse(loader.get_data(path), path)
             if tree is None or not self.mark(tree, path):

@@ -347,6 +347,10 @@ class StepWatcher:
         own_parameters(self.recorder, self._by_hand.states)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        made_inside = [each for each in self.without_gradient if each.grad is not None]  # by a closure
+        if made_inside:
+            self.without_gradient = [each for each in self.without_gradient if each.grad is None]
+            self.recorder.own((each.grad for each in made_inside if each.grad is not None), Category.GRADIENT)
         if self._is_anchor(optimizer) and not self.is_announced:
             self.end_step()
             if self._is_enough() and (self.most_steps is not None or not self.between.turns_again(self._begin)):

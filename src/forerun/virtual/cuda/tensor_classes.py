@@ -94,6 +94,10 @@ def fake_class(kind: type) -> type:
     return both
 
 
+_WITHOUT_CLASS = type("Tensor", (FakeTensor,), {"__dict__": property(ProgramAttributes, _set_attributes)})
+"""Of a tensor of the program's class that was made a plain one, which keeps and takes the program's attributes."""
+
+
 @contextlib.contextmanager
 def bare_operands(args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Operands as an operator sees them, without the program's classes: PyTorch's kernels of shapes call methods."""
@@ -129,9 +133,11 @@ def _as_subclass(tensor: Tensor, cls: type) -> Tensor:
         return _AS_SUBCLASS(tensor, cls)
     with torch._C.DisableTorchFunctionSubclass():
         alias: Any = torch.ops.aten.alias(tensor)
-    if not issubclass(FakeTensor, cls):  # `as_subclass(Tensor)` leaves a fake tensor without the program's class
+    is_plain = issubclass(FakeTensor, cls)  # `as_subclass(Tensor)` leaves a fake tensor without the program's class
+    if not is_plain or type(tensor) not in _BARE:
         _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(alias))
-        alias.__class__ = cls if issubclass(cls, FakeTensor) else fake_class(cls)
+        own = cls if issubclass(cls, FakeTensor) else fake_class(cls) if not is_plain else _WITHOUT_CLASS
+        alias.__class__ = own
     return alias
 
 
