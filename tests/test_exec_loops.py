@@ -1,5 +1,6 @@
 """How long a script's whole run is: its own loops, what it does between them, and who calls them."""
 
+import sys
 import textwrap
 
 import pytest
@@ -233,3 +234,103 @@ def test_gradients_are_cleared_where_the_program_does_so_behind_its_update(tmp_p
     assert thrice.run.total_steps == 3 * once.run.total_steps
     assert thrice.memory.peak_allocated_bytes == once.memory.peak_allocated_bytes
     assert thrice.memory.peak_reserved_bytes == once.memory.peak_reserved_bytes
+
+
+PACKAGE = """
+from torch.utils.data import DataLoader, TensorDataset
+import torch
+
+class Net:
+    def __init__(self, update, epochs, callbacks=()):
+        self.update, self.epochs, self.callbacks = update, epochs, callbacks
+
+    def fit_loop(self, rows):
+        for _ in range(self.epochs):
+            {loop}
+                for callback in [print, len]:
+                    if callback is len:
+                        self.update()
+
+    def batches(self):
+        yield from range(9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("for batch in DataLoader(TensorDataset(rows), 32):", 7 * 4),
+        ("loader = DataLoader(TensorDataset(rows), 32)\n            for batch in loader:", 7 * 4),
+        ("for batch in self.batches():", None),  # nobody can ask a generator
+        ("while torch.rand(1) < 2:", None),
+    ],
+)
+def test_loops_of_a_package_that_trains(tmp_path, monkeypatch, loop, steps):
+    """Those over epochs and batches count, as in skorch; those over what it calls do not."""
+    folder = tmp_path / "site-packages" / "netfit"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(PACKAGE.replace("{loop}", loop))
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.delitem(sys.modules, "netfit", raising=False)
+    body = "from netfit import Net\nfor fold in range(2):\n    Net(update, 7).fit_loop(torch.randn(128, 64))"
+    document, _ = forecast(tmp_path, body)
+    if steps is None:
+        assert document.script.length_known_from is None
+    else:
+        assert document.run.total_steps == 2 * steps
+
+
+def test_a_package_that_starts_the_program_is_no_loop(tmp_path, monkeypatch):
+    """python-fire calls the program's function from a loop of its own."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "starter.py").write_text("def start(main):\n    while True:\n        return main()\n")
+    monkeypatch.syspath_prepend(str(folder))
+    body = """
+    import starter
+    def main():
+        for batch in range(30):
+            update()
+    starter.start(main)
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 30
+
+
+def test_gradients_that_a_closure_makes_are_no_missing_ones(tmp_path):
+    body = """
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.randn(32, 64, device="cuda")).square().mean()
+        loss.backward()
+        return loss
+    for batch in range(30):
+        optimizer.step(closure)
+    """
+    document, _ = forecast(tmp_path, body)
+    assert "no-gradient" not in [finding.kind for finding in document.findings]
+    assert document.memory.breakdown.gradient_bytes > 0
+
+
+def test_an_optimizer_of_ones_own_has_the_parameters_that_were_moved(tmp_path):
+    """Parameters stay the same objects when a model moves: fastai's optimizers are made before that."""
+    body = """
+    class Plain:
+        def __init__(self, parameters):
+            self.parameters = list(parameters)
+        def step(self):
+            with torch.no_grad():
+                for parameter in self.parameters:
+                    assert parameter.is_cuda and parameter.grad is not None
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+    model = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 2048), nn.Linear(2048, 1024))  # small and large
+    plain, before = Plain(model.parameters()), list(model.parameters())
+    model = model.cuda()
+    assert all(one is other for one, other in zip(before, model.parameters()))
+    for batch in range(9):
+        model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+        plain.step()
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.script.steps_seen >= 3

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from forerun.step.parallel import local
+from forerun.virtual.cuda.tensor_classes import replace_data
 from forerun.virtual.lazy_layers import keep_for_later, sizing_lazy_layers
 from forerun.virtual.put_back import replaced
 
@@ -119,6 +120,10 @@ def _moved(old: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         old.data = new  # torch/nn/modules/module.py (2.13), _apply: the parameter stays the same object
         if gradient is not None:
             old.grad = gradient
+        return old
+    with contextlib.suppress(RuntimeError):  # something else holds its implementation
+        replace_data(old, new)
+        old.grad = gradient
         return old
     if not isinstance(new, nn.Parameter):
         new = nn.Parameter(new, old.requires_grad)

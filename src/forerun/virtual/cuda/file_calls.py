@@ -13,13 +13,16 @@ from typing import Any
 
 from forerun.virtual.cuda.file_layer import LSTAT, STAT, FileLayer, is_there, path_text
 
+LONGEST_SOCKET_PATH = 107
+"""Bytes (unix(7), `sun_path`)."""
 Replacement = tuple[Any, str, Any]
 """A module, the name of its function, and what takes its place."""
 
 
 def file_calls(layer: FileLayer) -> list[Replacement]:
     """Every function that is redirected."""
-    return [*_openers(layer), *_readers(layer), *_listers(layer), *_changers(layer), *_removers(layer), *_sockets(layer)]
+    kinds = (_openers, _readers, _listers, _changers, _removers, _sockets)
+    return [replacement for kind in kinds for replacement in kind(layer)]
 
 
 def bound_elsewhere(pairs: list[tuple[Any, Any]]) -> list[Replacement]:
@@ -230,7 +233,15 @@ def _sockets(layer: FileLayer) -> list[Replacement]:
     def at(original: Callable[..., None], place: Callable[[str], Any]) -> Callable[..., None]:
         def call(own: socket.socket, address: Any) -> None:
             is_file = own.family == socket.AF_UNIX and isinstance(address, str) and not address.startswith("\0")
-            original(own, place(address) if is_file else address)
+            path = place(address) if is_file else address
+            if not is_file or len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+                original(own, path)
+                return
+            descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                original(own, f"/proc/self/fd/{descriptor}/{os.path.basename(path)}")
+            finally:
+                os.close(descriptor)
 
         return call
 

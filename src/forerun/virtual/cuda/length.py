@@ -170,9 +170,14 @@ class _Turns:
     is_over_batches: bool
 
 
-def _loops_above(frame: Any, turns: Mapping[str, int], counters: LoopCounters) -> Iterator[_Turns]:
-    """The loops of the program's own code around the line that is running, innermost first, and of a search."""
-    is_comprehended = has_own = False
+def _loops_above(
+    frame: Any, turns: Mapping[str, int], counters: LoopCounters, *, has_own: bool = False
+) -> Iterator[_Turns]:
+    """The loops of the program's own code around the line that is running, innermost first, and of a search.
+
+    Before them those of a package that trains, unless the program `has_own` ones further in.
+    """
+    is_comprehended = False
     while frame is not None and not any(door in frame.f_code.co_filename for door in DOORS):
         path, name = frame.f_code.co_filename, path_name(frame.f_code.co_filename)
         is_own = not is_library(path)
@@ -201,11 +206,11 @@ def _loops_above(frame: Any, turns: Mapping[str, int], counters: LoopCounters) -
             elif not module.startswith("optuna."):
                 yield _Turns(None, path, module, None, False)
         if is_of_others(path) and not has_own:  # further out it starts the program, as python-fire does
-            yield from _loops_of_library(frame, path, name)
+            yield from _loops_of_library(frame, path, turns)
         frame = frame.f_back
 
 
-def _loops_of_library(frame: Any, path: str, name: str) -> Iterator[_Turns]:
+def _loops_of_library(frame: Any, path: str, turns: Mapping[str, int]) -> Iterator[_Turns]:
     """Those of a training loop that a package brings (skorch), over a range and over a data loader.
 
     Loops over lists are left out: packages loop over what they call. How often any other runs is not known.
@@ -213,10 +218,11 @@ def _loops_of_library(frame: Any, path: str, name: str) -> Iterator[_Turns]:
     for loop in _loops_around(path, frame.f_lineno):
         names = {**frame.f_globals, **_locals(frame)}
         value = _looped_over(loop.iter, names) if isinstance(loop, ast.For) else None
-        is_counted = isinstance(value, range) or hasattr(value, "batch_sampler")
+        is_counted = isinstance(value, range) or hasattr(value, "dataset")
         if not isinstance(value, list | tuple | Mapping):
-            count, is_over_batches = _count(loop.iter, names) if is_counted else (None, False)
-            yield _Turns(loop, path, f"{name}:{loop.lineno}", count, is_over_batches)
+            line = f"{path_name(path)}:{loop.lineno}"
+            count, is_over_batches = _count(loop.iter, names) if is_counted else (turns.get(line), True)
+            yield _Turns(loop, path, line, count, is_over_batches)
 
 
 def path_name(path: str) -> str:
@@ -260,7 +266,7 @@ def _of_loops(
 
 def _in_loops_above(length: ProgramLength, frame: Any, turns: Mapping[str, int]) -> ProgramLength:
     """The length of a trainer that the program's own loops, over folds or seeds, start again and again."""
-    for each in _loops_above(frame, turns, LoopCounters()):
+    for each in _loops_above(frame, turns, LoopCounters(), has_own=True):
         if not each.count:
             return replace(length, source=f"{length.source}, once: how often {each.line} comes here is not known")
         length = replace(

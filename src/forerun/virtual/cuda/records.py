@@ -30,8 +30,10 @@ class StepSpan:
 
     @property
     def turns_of_loaders(self) -> dict[str, int]:
-        """Batches of a pass of each loader, by the line that made it."""
-        return {each.line.partition(" (")[0]: each.batches for each in self.fetched if each.batches}
+        """Batches of a pass of each loader, by the line that made it, and by that of a package which did."""
+        return {
+            line: each.batches for each in self.fetched if each.batches for line in each.line.rstrip(")").split(" (")
+        }
 
     def is_like(self, other: "StepSpan") -> bool:
         """Whether both do the same work: a step that logs reads a number more."""

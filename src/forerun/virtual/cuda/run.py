@@ -185,6 +185,7 @@ def run_in_session(
     """Run `program` as one rank in a session; files that it writes are thrown away."""
     card = session.card
     start, code, full = time.perf_counter(), 0, None
+    precision = torch.backends.cuda.matmul.fp32_precision
     error = unreached = failed_rest = ""
     failed_with: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
@@ -218,6 +219,7 @@ def run_in_session(
                 else:
                     code, failed_with = 1, failure
                     error = "".join(traceback.format_exception(_without_our_frames(failure)))
+    torch.backends.cuda.matmul.fp32_precision = precision  # the program's own, as all that it set, is over
     seconds, peak = time.perf_counter() - start, host_peak_bytes()
     assumptions = list(session.assumptions.by_line.values())
     return ProgramRun(

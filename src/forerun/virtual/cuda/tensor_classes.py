@@ -32,31 +32,29 @@ _PREFIX = "_forerun"
 """Of those that we give tensors."""
 
 
-class ProgramAttributes(MutableMapping[str, Any]):
-    """The attributes that a program gave a fake tensor of its own class: what `__dict__` says, and takes."""
+class ProgramAttributes(dict[str, Any]):
+    """The attributes that a program gave a fake tensor of its own class: what `__dict__` says, and takes.
+
+    A dictionary, since fastai makes it that of another tensor.
+    """
 
     def __init__(self, tensor: Tensor):
         self._all: dict[str, Any] = _ALL_ATTRIBUTES.__get__(tensor)
-
-    def __getitem__(self, name: str) -> Any:
-        if not _is_of_program(name):
-            raise KeyError(name)
-        return self._all[name]
+        super().__init__({name: value for name, value in self._all.items() if _is_of_program(name)})
 
     def __setitem__(self, name: str, value: Any) -> None:
         if _is_of_program(name):
             self._all[name] = value
+            super().__setitem__(name, value)
 
     def __delitem__(self, name: str) -> None:
-        if not _is_of_program(name):
-            raise KeyError(name)
-        del self._all[name]
+        super().__delitem__(name)
+        self._all.pop(name, None)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self._all if _is_of_program(name)])
-
-    def __len__(self) -> int:
-        return sum(map(_is_of_program, self._all))
+    clear, update, pop, popitem, setdefault = (
+        MutableMapping.clear, MutableMapping.update, MutableMapping.pop, MutableMapping.popitem,
+        MutableMapping.setdefault,
+    )  # fmt: skip
 
     def copy(self) -> dict[str, Any]:
         """As of a dictionary, for `copy.copy` and `copy.deepcopy` as well."""
@@ -76,6 +74,14 @@ def _set_attributes(tensor: Tensor, values: Mapping[str, Any]) -> None:
     own, values = ProgramAttributes(tensor), dict(values)
     own.clear()
     own.update(values)
+
+
+def _set_attribute(tensor: Tensor, name: str, value: Any) -> None:
+    """As `object` does it, but `tensor.__dict__ = …` of a fake tensor leaves what makes it one."""
+    if name == "__dict__":
+        _set_attributes(tensor, value)
+    else:
+        object.__setattr__(tensor, name, value)
 
 
 @functools.cache
@@ -130,15 +136,22 @@ def _without_class(tensor: Tensor) -> Tensor:
 def _as_subclass(tensor: Tensor, cls: type) -> Tensor:
     """`Tensor.as_subclass`, of fake tensors too."""
     if not isinstance(tensor, FakeTensor):
+        if issubclass(cls, FakeTensor) and cls is not FakeTensor:  # the type of another tensor, which is fake
+            cls = Tensor if cls is _WITHOUT_CLASS else cls.__bases__[0]
         return _AS_SUBCLASS(tensor, cls)
     with torch._C.DisableTorchFunctionSubclass():
         alias: Any = torch.ops.aten.alias(tensor)
     is_plain = issubclass(FakeTensor, cls)  # `as_subclass(Tensor)` leaves a fake tensor without the program's class
     if not is_plain or type(tensor) not in _BARE:
-        _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(alias))
-        own = cls if issubclass(cls, FakeTensor) else fake_class(cls) if not is_plain else _WITHOUT_CLASS
-        alias.__class__ = own
+        _give_class(alias, _WITHOUT_CLASS if is_plain else cls)
     return alias
+
+
+def _give_class(tensor: Any, kind: type) -> None:
+    """Let a fake tensor be of the program's `kind` as well."""
+    _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(tensor))
+    FakeTensor.__setattr__ = _set_attribute  # type: ignore[method-assign, assignment]
+    tensor.__class__ = kind if issubclass(kind, FakeTensor) else fake_class(kind)
 
 
 def _make_subclass(cls: type, data: Tensor, require_grad: bool = False, **options: Any) -> Tensor:
@@ -149,8 +162,7 @@ def _make_subclass(cls: type, data: Tensor, require_grad: bool = False, **option
         return _MAKE_SUBCLASS(cls, data, require_grad, **options)
     alias: Any = data.detach()
     alias._is_param = issubclass(cls, torch.nn.Parameter)
-    _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(alias))
-    alias.__class__ = fake_class(cls)
+    _give_class(alias, cls)
     return alias.requires_grad_() if require_grad else alias
 
 
@@ -174,8 +186,7 @@ def replace_data(tensor: Tensor, new: Tensor) -> None:
         from_birth = _ALL_ATTRIBUTES.__get__(twin if isinstance(twin, FakeTensor) else tensor.detach())
         own = {name: own[name] for name in own if name not in from_birth and not name.startswith(_PREFIX)}
     if is_own and isinstance(new, FakeTensor):
-        _NOT_OF_THE_PROGRAM.update(_ALL_ATTRIBUTES.__get__(twin))
-        twin.__class__ = kind if issubclass(kind, FakeTensor) else fake_class(kind)
+        _give_class(twin, kind)
     for name, value in own.items():
         setattr(twin, name, value)
     torch._C._swap_tensor_impl(tensor, twin)  # type: ignore[attr-defined]
@@ -189,5 +200,9 @@ def replace_data(tensor: Tensor, new: Tensor) -> None:
 def making_subclasses() -> Iterator[None]:
     """`as_subclass` and `_make_subclass` take fake tensors."""
     make = staticmethod(_make_subclass)
-    with replaced(Tensor, "as_subclass", _as_subclass), replaced(Tensor, "_make_subclass", make):
-        yield
+    try:
+        with replaced(Tensor, "as_subclass", _as_subclass), replaced(Tensor, "_make_subclass", make):
+            yield
+    finally:
+        if "__setattr__" in vars(FakeTensor):
+            del FakeTensor.__setattr__

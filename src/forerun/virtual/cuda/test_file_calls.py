@@ -4,6 +4,7 @@ import bz2
 import glob
 import os
 import shutil
+import socket
 import sys
 import tarfile
 from pathlib import Path
@@ -101,3 +102,17 @@ def test_a_module_that_the_program_wrote_can_be_imported(layer, monkeypatch):
 
         assert written_now.ANSWER == 3
     del sys.modules["written_now"]
+
+
+def test_sockets_that_are_files_are_where_the_program_made_their_folder(layer):
+    with writing_to(layer):
+        os.mkdir("data/own")
+        with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+            server.bind("data/own/s")
+            server.listen()
+            client.connect("data/own/s")
+            client.sendall(b"hello")
+            with server.accept()[0] as accepted:
+                assert accepted.recv(5) == b"hello"
+        with socket.socket() as server:  # of the network as before
+            server.bind(("127.0.0.1", 0))

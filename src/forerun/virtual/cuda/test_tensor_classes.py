@@ -101,3 +101,26 @@ def test_attributes_stay_with_data_of_another_device():
         assert (parameter.device.type, parameter.shapes) == ("cpu", [(1024, 1024)])
         parameter.data = parameter.to("cuda")
         assert (parameter.device.type, parameter.shapes) == ("cuda", [(1024, 1024)])
+
+
+def test_attributes_of_a_class_go_to_other_tensors_whole():
+    """fastai gives one tensor the `__dict__` of another, and casts to the type of another."""
+    with forerun.virtual_cuda("t4"):
+        on_card = scan(8).cuda()
+        plain = torch.ones(8, device="cuda")
+        plain.__dict__ = on_card.__dict__
+        assert (plain.spacing, (plain + 1).device.type) == (0.5, "cuda")
+        bare = on_card.as_subclass(torch.Tensor)
+        bare.__dict__ = {"spacing": 2.0}
+        assert (bare.spacing, (bare + on_card).shape) == (2.0, (8,))
+        on_host = torch.ones(8).as_subclass(type(on_card))
+        assert isinstance(on_host, Scan)
+        assert not on_host.is_cuda
+        on_host.__dict__ = on_card.__dict__
+        assert (on_host.spacing, float(on_host.sum())) == (0.5, 8.0)
+        on_card.__dict__.update(spacing=3.0)
+        assert (on_card.spacing, dict(on_card.__dict__)) == (3.0, {"spacing": 3.0})
+        on_card.__dict__.clear()
+        assert on_card.spacing is None
+        assert (on_card * 2).is_cuda
+    assert "__setattr__" not in vars(torch._subclasses.fake_tensor.FakeTensor)
