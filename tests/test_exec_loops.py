@@ -280,6 +280,30 @@ def test_loops_of_a_package_that_trains(tmp_path, monkeypatch, loop, steps):
         assert document.run.total_steps == 2 * steps
 
 
+def test_a_loop_as_long_as_there_are_batches_is_a_pass_of_its_loader(tmp_path):
+    """A prefetcher on a stream of its own, as NVIDIA's examples have it."""
+    body = """
+    from torch.utils.data import DataLoader, TensorDataset
+    loader = DataLoader(TensorDataset(torch.randn(320, 64)), 32, pin_memory=True, num_workers=2)
+    stream = torch.cuda.Stream()
+
+    def fetch(batches):
+        with torch.cuda.stream(stream):
+            (batch,) = next(batches, (None,))
+            return None if batch is None else batch.cuda(non_blocking=True)
+
+    for epoch in range(6):
+        batches = iter(loader)
+        batch = fetch(batches)
+        while batch is not None:
+            torch.cuda.current_stream().wait_stream(stream)
+            update()
+            batch = fetch(batches)
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 60
+
+
 def test_a_package_that_starts_the_program_is_no_loop(tmp_path, monkeypatch):
     """python-fire calls the program's function from a loop of its own."""
     folder = tmp_path / "site-packages"

@@ -52,13 +52,15 @@ def find_length(
     update_line: str = "",
     turns: Mapping[str, int] | None = None,
     counters: LoopCounters | None = None,
+    loaders: Mapping[str, int] | None = None,
 ) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
     `batches_per_step` is how many batches the last optimizer step took from data loaders, `backward_lines` where it
     made its backward passes, and `turns` has how often loops run whose line makes what they loop over. Of a step that
     is over before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no
-    loops over steps. `counters` are those of `while` loops, which are known from the second step on.
+    loops over steps. `counters` are those of `while` loops, which are known from the second step on. `loaders` has how
+    many batches a pass of each loader of the last step has.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -81,9 +83,8 @@ def find_length(
         if length is not None:
             return _in_loops_above(length, frame.f_back, turns or {})
         frame = frame.f_back
-    return _of_loops(
-        sys._getframe(1), batches_per_step, backward_lines, update_line, turns or {}, counters or LoopCounters()
-    )
+    above = _loops_above(sys._getframe(1), turns or {}, counters or LoopCounters())
+    return _of_loops(above, batches_per_step, backward_lines, update_line, set((loaders or {}).values()))
 
 
 def _locals(frame: Any) -> dict[str, Any]:
@@ -231,18 +232,21 @@ def path_name(path: str) -> str:
 
 
 def _of_loops(
-    frame: Any, batches_per_step: int, backward_lines: Sequence[str], update_line: str, turns: Mapping[str, int],
-    counters: LoopCounters,
+    above: Iterator[_Turns], batches_per_step: int, backward_lines: Sequence[str], update_line: str,
+    passes: set[int],
 ) -> ProgramLength | None:  # fmt: skip
-    """Multiply the `for` loops of the program's own code around the line that is running."""
+    """Multiply the loops around the line that is running; `passes` has how many batches those that it takes have."""
     counted: list[_Turns] = []
     batches: _Turns | None = None
-    for each in _loops_above(frame, turns, counters):
+    for each in above:
         if not counted and each.loop is not None and not _may_hold(each, update_line):
             continue
+        is_over_data = each.count is None and not counted and len(passes) == 1 and _ends_with_data(each.loop)
+        if is_over_data:
+            each = replace(each, count=min(passes))  # noqa: PLW2901
         if each.count is None:
             return None
-        is_over_batches = each.is_over_batches
+        is_over_batches = each.is_over_batches or is_over_data
         if not counted and not batches_per_step:
             batches_per_step = _passes_in(each, each.path, backward_lines)
             is_over_batches = is_over_batches or batches_per_step > 1
@@ -262,6 +266,13 @@ def _of_loops(
     at_most = ", at most: one of them can be left early" if is_left_early else ""
     source = f"the loops at {', '.join(each.line for each in counted)}{at_most}"
     return ProgramLength(steps, source, per_epoch, loops=tuple(loops))
+
+
+def _ends_with_data(loop: Any) -> bool:
+    """Whether a `while` loop goes on as long as it is given something: `while batch is not None` of a prefetcher."""
+    test = getattr(loop, "test", None)
+    is_compared = isinstance(test, ast.Compare) and [type(each) for each in test.ops] == [ast.IsNot]
+    return is_compared and isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
 
 
 def _in_loops_above(length: ProgramLength, frame: Any, turns: Mapping[str, int]) -> ProgramLength:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.cards import VIRTUAL, CardsInUse, in_use, name_of, numbered, present, seeing_cards
-from forerun.virtual.cuda.shadow import host_copy
+from forerun.virtual.cuda.shadow import host_copy, shadow_of
 from forerun.virtual.cuda.tensor_classes import replace_data
 
 FIRST = torch.device("privateuseone", 0)
@@ -276,6 +276,32 @@ def _format(func: Any, tensor: torch.Tensor, spec: str) -> str:
     return func(tensor, spec)
 
 
+def _ctc_loss(
+    func: Any, log_probs: torch.Tensor, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0,
+    reduction: str = "mean", zero_infinity: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """With lengths as they are on the host, and reduced here: of fake tensors PyTorch divides by lengths left there.
+
+    Source: aten/src/ATen/native/LossCTC.cpp (`ctc_loss`, 2.13).
+    """
+    most = log_probs.shape[0], targets.shape[-1] if targets.dim() > 1 else log_probs.shape[0]
+    lengths = [_lengths(*each) for each in zip((input_lengths, target_lengths), most, strict=True)]
+    losses = func(log_probs, targets, *lengths, blank, "none", zero_infinity)
+    if reduction != "mean":
+        return losses.sum() if reduction == "sum" else losses
+    divisors = torch.as_tensor(target_lengths).clamp_min(1).to(to_virtual(losses.device), losses.dtype)
+    return (losses / divisors).mean()
+
+
+def _lengths(values: Any, most: int) -> Any:
+    """Lengths as whole numbers; those of the device that nobody knows are the longest that there can be."""
+    if not isinstance(values, torch.Tensor):
+        return values
+    if isinstance(values, FakeTensor) and shadow_of(values) is None:
+        return [most] * values.numel()
+    return host_copy(values).tolist()
+
+
 def _text(func: Any, tensor: torch.Tensor, **kwargs: Any) -> str:
     if not isinstance(tensor, FakeTensor):
         return func(tensor, **kwargs)
@@ -312,6 +338,7 @@ _ANSWERS: dict[Any, Any] = {
     torch.Tensor.is_pinned: lambda func, tensor, *_: False,
     torch.Tensor.get_device: _get_device,
     torch.Tensor.type: _type,
+    torch.nn.functional.ctc_loss: _ctc_loss,
     torch.Tensor.__format__: _format,
     torch.Tensor.__repr__: _text,
 }

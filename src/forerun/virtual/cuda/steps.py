@@ -384,8 +384,9 @@ class StepWatcher:
             self._find_length(self.spans[-1], "" if progress is later else progress.line)
 
     def _find_length(self, span: StepSpan, update_line: str) -> None:
-        turns, batches = span.turns_of_loaders | self.loop_counts, len(span.fetched)
-        self.program_length = find_length(batches, span.backward_lines, update_line, turns, self.between.counters)
+        loaders, lines = span.turns_of_loaders, span.backward_lines
+        turns, counters = loaders | self.loop_counts, self.between.counters
+        self.program_length = find_length(len(span.fetched), lines, update_line, turns, counters, loaders)
 
     def _is_enough(self) -> bool:
         if self.most_steps is not None:

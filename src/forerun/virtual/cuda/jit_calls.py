@@ -1,0 +1,34 @@
+"""`torch.jit.trace`: what it returns runs the same operators, so that the module itself stands for it.
+
+PyTorch's tracer turns sizes into tensors, of which a fake tensor can make nothing (symbolic_shapes.py, 2.13). It runs
+the module once. `torch.jit.script` compiles Python, and its result runs here as it is.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from forerun.virtual.put_back import replaced
+
+DRAWS_GRAPH = "torch.utils.tensorboard._pytorch_graph"
+"""Asks for the graph alone, of a file that is thrown away."""
+
+
+@contextlib.contextmanager
+def tracing_nothing() -> Iterator[None]:
+    """While it is active, tracing runs what is traced once and returns it."""
+    original = torch.jit.trace
+
+    def trace(func: Any, example_inputs: Any = None, *_: Any, example_kwarg_inputs: Any = None, **__: Any) -> Any:
+        if sys._getframe(1).f_globals.get("__name__") == DRAWS_GRAPH:
+            return original(torch.nn.Identity(), torch.zeros(1, device="cpu"))
+        inputs = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
+        with torch.no_grad():
+            func(*(inputs if example_kwarg_inputs is None else ()), **(example_kwarg_inputs or {}))
+        return func
+
+    with replaced(torch.jit, "trace", trace):
+        yield
