@@ -271,8 +271,10 @@ def _of_loops(
 def _ends_with_data(loop: Any) -> bool:
     """Whether a `while` loop goes on as long as it is given something: `while batch is not None` of a prefetcher."""
     test = getattr(loop, "test", None)
-    is_compared = isinstance(test, ast.Compare) and [type(each) for each in test.ops] == [ast.IsNot]
-    return is_compared and isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
+    if not isinstance(test, ast.Compare) or [type(each) for each in test.ops] != [ast.IsNot]:
+        return False
+    other = test.comparators[0]
+    return isinstance(other, ast.Constant) and other.value is None
 
 
 def _in_loops_above(length: ProgramLength, frame: Any, turns: Mapping[str, int]) -> ProgramLength:
