@@ -108,7 +108,7 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
     """
     rows = parts.split(settings.evaluation.examples)
     texts = (text for row in parts.learning_rows for text in (row.text, row.pair) if text is not None)
-    tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
+    tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     facts = _facts(settings, parts, tokenizer.pad_token_id)
     workload = workload_of_facts(facts, tokenizer)
     samples = {part: _samples(own, facts, tokenizer) for part, own in rows.items()}

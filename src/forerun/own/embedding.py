@@ -87,7 +87,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     split = parts.split(settings.evaluation.examples)
     _require_no_scores(settings, split["train"])
     texts = (text for row in parts.learning_rows for text in texts_of(row))
-    tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
+    tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     has_negatives = parts.format == "triplets"
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),

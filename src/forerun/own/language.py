@@ -69,7 +69,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     split = parts.split(settings.evaluation.examples)
     is_text = parts.format == "text"
     texts = chain.from_iterable(texts_of(row) for row in parts.learning_rows)
-    tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
+    tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     encoder = TextEncoder(tokenizer, settings) if is_text else ChatEncoder(tokenizer, settings)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),

@@ -132,7 +132,10 @@ def open_masked(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> T
         InvalidSettings: the tokenizer has no mask token.
     """
     tokenizer, assumptions = tokenizer_of(
-        settings, (row.text for row in parts.learning_rows), lengths_only=lengths_only
+        settings,
+        (row.text for row in parts.learning_rows),
+        rows=parts.learning_rows.identity,
+        lengths_only=lengths_only,
     )
     if tokenizer.mask_token_id is None:
         raise InvalidSettings(

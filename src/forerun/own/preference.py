@@ -94,7 +94,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     """
     split = parts.split(settings.evaluation.examples)
     texts = (text for row in parts.learning_rows for text in texts_of(row))
-    tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
+    tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     encoder = ChatEncoder(tokenizer, settings)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),

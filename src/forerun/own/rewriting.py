@@ -51,7 +51,7 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     """
     split = parts.split(settings.evaluation.examples)
     texts = (text for row in parts.learning_rows for text in source_and_target(row))
-    tokenizer, assumptions = tokenizer_of(settings, texts, lengths_only=lengths_only)
+    tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     start = getattr(config_of(settings), "decoder_start_token_id", None)
     start = tokenizer.pad_token_id if start is None else start
     facts = TaskFacts(

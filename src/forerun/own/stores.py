@@ -10,13 +10,14 @@ import hashlib
 import json
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 import forerun
 from forerun.data.hub_rows import load_from_hub
@@ -29,7 +30,7 @@ from forerun.data.token_data import TokenSample
 from forerun.disk_cache import CacheEntry, cached, file_digest
 from forerun.settings.schema import Settings
 
-CODES = "codes.npy"
+CODES, BYTE_PAIRS = "codes.npy", "byte_pairs.json"
 NOT_OF_ROWS = {"source", "validation", "test", "examples", "mean_tokens", "workers", "contamination"}
 """Fields of `data` that do not decide about rows; the files count by their content."""
 Facts = dict[str, Any]
@@ -88,6 +89,21 @@ def stored_samples(
         name: StoredSamples(entry.folder / f"side-{number}", entry) for number, name in enumerate(entry.facts["sides"])
     }
     return sides, dict(entry.facts)
+
+
+def stored_byte_pairs(rows: Sequence[str], meaning: Mapping[str, Any], learn: Callable[[], Tokenizer]) -> Tokenizer:
+    """Byte pairs learned from the rows of that identity; `meaning` is all else that decides about them.
+
+    Raises:
+        FilesNotWritten: as `cached`.
+    """
+
+    def filled(folder: Path) -> Facts:
+        learn().save(str(folder / BYTE_PAIRS))
+        return {}
+
+    entry = cached({"what": "byte pairs", "code": code_digest(), "rows": list(rows), "meaning": dict(meaning)}, filled)
+    return Tokenizer.from_file(str(entry.folder / BYTE_PAIRS))
 
 
 def source_digest(source: str) -> list[Any]:

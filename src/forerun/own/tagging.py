@@ -44,7 +44,10 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
     """
     split = parts.split(settings.evaluation.examples)
     tokenizer, assumptions = tokenizer_of(
-        settings, (" ".join(row.words) for row in parts.learning_rows), lengths_only=lengths_only
+        settings,
+        (" ".join(row.words) for row in parts.learning_rows),
+        rows=parts.learning_rows.identity,
+        lengths_only=lengths_only,
     )
     names = tuple(sorted({tag for rows in split.values() for row in rows for tag in row.tags}))
     if len(names) < 2:

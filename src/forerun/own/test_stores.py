@@ -85,6 +85,25 @@ def test_samples_are_made_once_for_one_tokenizer_and_one_meaning(tmp_path):
     assert len(log) == 4
 
 
+def test_byte_pairs_are_learned_once_for_the_same_rows(tmp_path, cache):
+    settings = settings_of(tmp_path / "a")
+    rows = read_parts(settings).learning_rows
+
+    def unread():
+        raise AssertionError("learned again")
+        yield ""
+
+    fresh = learned_tokenizer(settings, TEXTS)
+    assert entries(cache) == 1  # the rows
+    digests = {tokenizer_digest(learned_tokenizer(settings, texts, rows.identity)) for texts in (TEXTS, unread())}
+    assert digests == {tokenizer_digest(fresh)}
+    with pytest.raises(AssertionError, match="learned again"):
+        learned_tokenizer(settings, unread(), rows[1:].identity)
+    larger = settings.model_copy(update={"model": settings.model.model_copy(update={"config": {"vocab_size": 310}})})
+    with pytest.raises(AssertionError, match="learned again"):
+        learned_tokenizer(larger, unread(), rows.identity)
+
+
 def test_how_a_tokenizer_cut_last_does_not_tell_it_apart_but_its_template_does(tmp_path):
     tokenizer = learned_tokenizer(settings_of(tmp_path / "a"), TEXTS)
     before = tokenizer_digest(tokenizer)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.data.chat_tokens import PIECES, SPARE
@@ -18,6 +19,7 @@ from forerun.models.build import config_of
 from forerun.models.first_weights import first_weights, is_from_scratch
 from forerun.models.pretrained_tokenizer import load_tokenizer
 from forerun.models.smollm2 import is_smollm2, smollm2_tokenizer
+from forerun.own.stores import stored_byte_pairs
 from forerun.settings.schema import Settings
 
 PAD, START, END, MASK = "<pad>", "<s>", "</s>", "<mask>"
@@ -41,12 +43,12 @@ Encode = Callable[[Sequence[str]], list[Ids]]
 
 
 def tokenizer_of(
-    settings: Settings, texts: Iterable[str], *, lengths_only: bool = False
+    settings: Settings, texts: Iterable[str], *, rows: Sequence[str] | None = None, lengths_only: bool = False
 ) -> tuple[Any, tuple[str, ...]]:
     """The tokenizer of the settings' model, and what a forecast must say of it.
 
-    `texts` are only read where a tokenizer is learned. With `lengths_only` byte pairs of the texts stand in for a
-    tokenizer that is not on this machine.
+    `texts` are only read where a tokenizer is learned; of the same `rows` (their identity) it is learned once and kept
+    on disk. With `lengths_only` byte pairs of the texts stand in for a tokenizer that is not on this machine.
 
     Raises:
         UnknownModel, MissingExtra: it cannot be loaded.
@@ -54,14 +56,14 @@ def tokenizer_of(
     """
     name = settings.model.name
     if is_from_scratch(settings) and not _has_files(name):
-        return learned_tokenizer(settings, texts), ()
+        return learned_tokenizer(settings, texts, rows), ()
     try:
         tokenizer = _pretrained(settings, lengths_only)
     except (UnknownModel, MissingExtra):
         if not lengths_only:
             raise
         message = f"tokens are those of byte pairs learned from the data; the tokenizer of {name} is not here."
-        return learned_tokenizer(settings, texts), (message,)
+        return learned_tokenizer(settings, texts, rows), (message,)
     if tokenizer.pad_token is None:
         spare = next((token for token in SPARE if token in tokenizer.get_vocab()), tokenizer.eos_token)
         tokenizer.pad_token = spare
@@ -74,8 +76,10 @@ def tokenizer_of(
     return tokenizer, ()
 
 
-def learned_tokenizer(settings: Settings, texts: Iterable[str]) -> Any:
+def learned_tokenizer(settings: Settings, texts: Iterable[str], rows: Sequence[str] | None = None) -> Any:
     """Byte pairs of `texts` with as many ids as the model has, as a tokenizer of transformers.
+
+    With `rows`, the identity of what `texts` are of, the pairs of an earlier process are opened.
 
     Raises:
         InvalidSettings: the model has too few ids for the bytes and the special tokens.
@@ -91,9 +95,12 @@ def learned_tokenizer(settings: Settings, texts: Iterable[str]) -> Any:
             f"model.config.vocab_size: bytes and special tokens alone take {needed_ids} ids; found "
             f"{config.vocab_size}. Set it to {needed_ids} or more."
         )
-    tokenizer = learn_byte_pairs(
-        texts, config.vocab_size, list(special), pieces=PIECES, minimum_count=MINIMUM_COUNT
-    )  # fmt: skip
+
+    def learn() -> Tokenizer:
+        return learn_byte_pairs(texts, config.vocab_size, list(special), pieces=PIECES, minimum_count=MINIMUM_COUNT)
+
+    meaning = {"workload": settings.workload, "size": config.vocab_size, "special": list(special)}
+    tokenizer = learn() if rows is None else stored_byte_pairs(rows, meaning, learn)
     if settings.workload == "seq2seq-lm":
         tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[(END, special[END])])  # type: ignore[assignment]
     elif settings.workload not in GENERATING:
