@@ -121,8 +121,8 @@ def with_layout(settings: Settings, layout: ClusterLayout, **changes: Any) -> Se
 def layouts_of(settings: Settings, gpus: int) -> Iterator[ClusterLayout]:
     """Layouts of `gpus` that are worth a look, before anything is known of the model.
 
-    Layers and sequences are split inside a machine only, not both. The stages of a pipeline hold whole layers, or layers
-    split over two ranks or a machine. Sharding goes over all data ranks, over those of one
+    Layers and sequences are split inside a machine only, not both. The stages of a pipeline hold whole layers, or
+    layers split over two ranks or a machine. Sharding goes over all data ranks, over those of one
     machine, and over the number of machines half-way between.
     """
     near = min(gpus, settings.cluster.gpus_per_node)
@@ -204,7 +204,7 @@ def model_size(request: ForecastRequest) -> ModelSize:
 
 
 def least_bytes(settings: Settings, layout: ClusterLayout, size: ModelSize) -> float:
-    """Bytes of weights, gradients and optimizer state of one rank at the least; of a pipeline, the mean of its stages."""
+    """Bytes of weights, gradients and optimizer state of one rank at the least; of a pipeline, of its mean stage."""
     width = 2.0 if settings.precision.endswith("-true") else 4.0
     stored = 0.5 if settings.quantization != "none" else width
     gradient = 0.0 if settings.optimizer.in_backward else width

@@ -4,7 +4,9 @@ A bound comes first: one GPU's seconds for a row with nothing recomputed or exch
 the schedule, (stages - 1) / (micro-batches x parts) of it (Narayanan et al., SC 2021, arXiv:2104.04473, section 2.2).
 Where no layout without a pipeline could be traced there is no floor, and the bubbles alone order them. The few with the
 least bound are traced with one block and with two in each part; seconds and bytes are continued to the blocks of the
-part that has most. What is chosen is forecast in full.
+part that has most. What is chosen is forecast in full. At 16 blocks of width 2048 over 2 stages (2026-11-25) seconds
+were those of the full forecast within 0.1 %, bytes 3.3 to 4.9 % below its conservative ones, as reserved bytes grow by
+more than the allocated ones that are continued; four candidates are forecast in full until one fits.
 
 Not covered: schedules other than 1F1B and interleaved 1F1B, copies of shards, experts, sequences over ranks.
 """
@@ -115,7 +117,9 @@ def search_pipeline(question: ClusterQuestion, layout: ClusterLayout) -> ShapeRe
 def _can_run(layout: ClusterLayout, rows: int, size: int) -> bool:
     """Whether micro-batches of `size` make whole rounds of the schedule."""
     count = rows // size
-    return rows % size == 0 and count >= layout.pipeline and (layout.virtual_stages == 1 or count % layout.pipeline == 0)
+    return (
+        rows % size == 0 and count >= layout.pipeline and (layout.virtual_stages == 1 or count % layout.pipeline == 0)
+    )
 
 
 @dataclass(frozen=True)
@@ -169,9 +173,8 @@ def _continued(first: PipelineForecast, last: PipelineForecast, more: int) -> St
     margin = last.card.device_bytes.conservative - last.card.device_bytes.expected
     growth = max(0.0, peaks[stage] - last.kinds[stage].device_bytes)
     bubble = deep(first.kinds[stage].bubble_seconds, last.kinds[stage].bubble_seconds)
-    return StepEstimate(
-        seconds, waits[stage], seconds - waits[stage], peaks[stage] + margin + growth * (FRAGMENTATION_SHARE - 1), bubble
-    )  # fmt: skip
+    needs = peaks[stage] + margin + growth * (FRAGMENTATION_SHARE - 1)
+    return StepEstimate(seconds, waits[stage], seconds - waits[stage], needs, bubble)
 
 
 def _at_depth(settings: Settings, blocks: int) -> Settings:

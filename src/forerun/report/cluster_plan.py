@@ -19,9 +19,9 @@ WIDTH = 118
 MOST_LINES = 8
 """Lost layouts of one number of GPUs that are named; JSON has all."""
 CAUSES = {
-    "memory": "memory", "batch": "too small a batch for each rank", "heads": "heads or channels not divisible, or too few blocks",
-   
-    "refused": "cannot be built", "communication": "exposed communication", "bubble": "stages wait for each other", "operators": "slower operators",
+    "memory": "memory", "batch": "too small a batch for each rank",
+    "heads": "heads or channels not divisible, or too few blocks", "refused": "cannot be built",
+    "communication": "exposed communication", "bubble": "stages wait for each other", "operators": "slower operators",
     "not-traced": "a bound showed that they cannot win",
 }  # fmt: skip
 
