@@ -162,7 +162,8 @@ def _forecast(question: ClusterQuestion, settings: Settings) -> tuple[PipelineFo
 def _continued(first: PipelineForecast, last: PipelineForecast, more: int) -> StepEstimate:
     """`last` with `more` times what it has over `first`."""
 
-    def deep(before: float, value: float) -> float:
+    def deep(before: float | None, value: float | None) -> float:
+        assert before is not None and value is not None, "a pipeline's stages have been timed"
         return value + more * (value - before)
 
     kinds = list(zip(first.kinds, last.kinds, strict=True))

@@ -45,7 +45,7 @@ def cluster_plan_view(document: ClusterPlan) -> RenderableType:
 def _front(document: ClusterPlan) -> Table:
     table = Table(title="Time and cost by number of GPUs (● no other is faster and cheaper)", title_justify="left",
                   box=box.SIMPLE_HEAD, pad_edge=False, padding=0)  # fmt: skip
-    names = ["", "gpus", "shard", "rep", "tp", "batch", "recompute", "GiB", "step", "waits", "run", "cost"]
+    names = ["", "gpus", "shard", "rep", "tp", "pp", "batch", "recompute", "GiB", "step", "waits", "run", "cost"]
     has_pieces = any(row.parallel.get("context", 1) > 1 for row in document.rows)
     if has_pieces:
         names.insert(5, "cp")
@@ -72,6 +72,7 @@ def _cells(row: ClusterRow, is_plan: bool) -> list[str | Text]:
         str(parallel.get("shard", "–")),
         str(parallel.get("data", parallel.get("replicate", 1))),
         str(parallel.get("tensor", 1)),
+        str(parallel.get("pipeline", 1)),
         f"{row.micro_batch_size}×{row.gradient_accumulation_steps}",
         row.activation_checkpointing or "",
         f"{(row.device_bytes or 0.0) / GIB:.1f}",
