@@ -95,7 +95,7 @@ def search_pipeline(question: ClusterQuestion, layout: ClusterLayout) -> ShapeRe
         for size in (n for n in range(1, rows + 1) if _can_run(layout, rows, n)):
             settings = with_batch(with_layout(question.settings, layout, **saving), size, rows // size)
             try:
-                step = PipelineStep.traced(question, settings)
+                step = PipelineStep.at(question, settings)
             except ForerunError as error:
                 result.lost.append(lost_layout(layout, "refused", str(error)))
                 return result
@@ -130,7 +130,7 @@ class PipelineStep:
     traces: int
 
     @classmethod
-    def traced(cls, question: ClusterQuestion, settings: Settings) -> "PipelineStep":
+    def at(cls, question: ClusterQuestion, settings: Settings) -> "PipelineStep":
         """From two pipelines of shallow stages.
 
         Raises:
@@ -163,7 +163,8 @@ def _continued(first: PipelineForecast, last: PipelineForecast, more: int) -> St
     """`last` with `more` times what it has over `first`."""
 
     def deep(before: float | None, value: float | None) -> float:
-        assert before is not None and value is not None, "a pipeline's stages have been timed"
+        assert before is not None  # a pipeline's stages are timed
+        assert value is not None
         return value + more * (value - before)
 
     kinds = list(zip(first.kinds, last.kinds, strict=True))

@@ -70,7 +70,7 @@ def test_a_layout_lost_by_its_bubble():
 @pytest.mark.medium
 def test_shallow_stages_continued_are_what_the_whole_pipeline_is():
     settings = with_batch(with_layout(SETTINGS, PAIR), 1, 8)
-    step, told = PipelineStep.traced(question(), settings), forerun.forecast(settings, gpu="h100-80gb")
+    step, told = PipelineStep.at(question(), settings), forerun.forecast(settings, gpu="h100-80gb")
     assert step.estimate.seconds == pytest.approx(told.step.seconds.expected, rel=0.01)
     assert step.estimate.device_bytes == pytest.approx(told.memory.device_bytes.conservative, rel=MEMORY_TOLERANCE)
     assert 0 < step.estimate.bubble_seconds < step.estimate.seconds

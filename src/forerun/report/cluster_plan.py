@@ -54,7 +54,7 @@ def _front(document: ClusterPlan) -> Table:
         table.add_column(name, justify=side, no_wrap=True, min_width=9 if name == "recompute" else 1 if not name else 4)
     for row in document.rows:
         if not row.fits:
-            table.add_row("", f"{row.gpus:,}", *[""] * (4 + has_pieces), Text("nothing fits", style=BAD))
+            table.add_row("", f"{row.gpus:,}", *[""] * (5 + has_pieces), Text("nothing fits", style=BAD))
             continue
         is_plan = row.gpus == document.gpus
         cells = _cells(row, is_plan)
