@@ -146,7 +146,7 @@ class PipelineStep:
             steps.append(step)
             traces += count
         more = (deepest - depths[-1]) if len(depths) > 1 else 0
-        return cls(_continued(steps[0], steps[-1], more), traces)
+        return cls(_deeper(steps[0], steps[-1], more), traces)
 
 
 def _forecast(question: ClusterQuestion, settings: Settings) -> tuple[PipelineForecast, int]:
@@ -159,7 +159,7 @@ def _forecast(question: ClusterQuestion, settings: Settings) -> tuple[PipelineFo
     return forecast, len(traces)
 
 
-def _continued(first: PipelineForecast, last: PipelineForecast, more: int) -> StepEstimate:
+def _deeper(first: PipelineForecast, last: PipelineForecast, more: int) -> StepEstimate:
     """`last` with `more` times what it has over `first`."""
 
     def deep(before: float | None, value: float | None) -> float:
