@@ -59,7 +59,7 @@ def worth_piping(
         best[count] = min(candidate.estimate.seconds, best.get(count, math.inf))
     floor = min((result.floor for result in others), default=math.inf)
     worth, lost = [], []
-    taken: dict[int, int] = {}
+    here_already: dict[int, int] = {}
     rows = question.settings.global_batch_size
     # Of equal bounds the fewest split layers first, as their exchanges are the dearest.
     for layout in sorted(layouts, key=lambda one: (bubble_fraction(one, rows // one.data_ranks), one.tensor)):
@@ -75,11 +75,11 @@ def worth_piping(
                 f"{format_percent(bubble)} and nothing recomputed or exchanged it were {format_seconds(least)}"
             )
             lost.append(lost_layout(layout, "bubble", text, is_untraced=True))
-        elif taken.get(gpus, 0) >= MOST_TRACED:
+        elif here_already.get(gpus, 0) >= MOST_TRACED:
             text = f"not traced: a bubble of {format_percent(bubble)}, {MOST_TRACED} pipelines come before it"
             lost.append(lost_layout(layout, "not-traced", text, is_untraced=True))
         else:
-            taken[gpus] = taken.get(gpus, 0) + 1
+            here_already[gpus] = here_already.get(gpus, 0) + 1
             worth.append(layout)
     return worth, lost
 
