@@ -31,6 +31,7 @@ from forerun.plan.cluster_search import (
 from forerun.plan.fan_out import FanOut, InThisProcess
 from forerun.plan.layouts import ClusterLayout, model_size, require_searchable
 from forerun.plan.outcome import Reason, RunPlan
+from forerun.plan.pipelines import search_pipeline, worth_piping
 from forerun.plan.space import differences
 from forerun.records import Forecast
 from forerun.settings.schema import Settings
@@ -115,10 +116,15 @@ def search_cluster(
     question = ClusterQuestion(original, device, ask, tuple(counts), model_size(ask(original, device)))
     layouts, lost = possible_layouts(question)
     looked_at = len(layouts) + len(lost)
-    results = _search(question, [layout for layout in layouts if not layout.is_split], fan, on_progress)
-    split, not_worth = worth_splitting(question, [layout for layout in layouts if layout.is_split], results)
+    whole = [layout for layout in layouts if layout.pipeline == 1]
+    results = _search(question, [one for one in whole if not one.is_split], fan, on_progress)
+    split, not_worth = worth_splitting(question, [one for one in whole if one.is_split], results)
     results += _search(question, split, fan, on_progress)
-    lost += not_worth + [one for result in results for one in result.lost]
+    pipelines, not_piped = worth_piping(question, [one for one in layouts if one.pipeline > 1], results)
+    if pipelines:
+        on_progress(f"{len(pipelines)} pipelines")
+    results += fan.map(search_pipeline, [question] * len(pipelines), pipelines)
+    lost += not_worth + not_piped + [one for result in results for one in result.lost]
     candidates = [candidate for result in results for candidate in result.candidates]
     on_progress("best layouts in full")
     by_count = [ranked(candidates, count)[:TRIES] for count in counts]

@@ -8,9 +8,12 @@ from forerun.plan.outcome import RunPlan
 from forerun.records import Record
 
 CLUSTER_PLAN_SCHEMA = "forerun.cluster-plan/1"
-Cause = Literal["memory", "batch", "heads", "refused", "communication", "operators", "not-traced"]
-"""Why a layout lost: too much memory; too small a batch for each rank; heads not divisible; cannot be built; waits for
-exchanges; slower operators; a bound showed that it cannot win."""
+Cause = Literal[
+    "memory", "batch", "heads", "refused", "communication", "bubble", "operators", "not-traced"
+]  # fmt: skip
+"""Why a layout lost: too much memory; too small a batch for each rank; heads not divisible or too few blocks; cannot be
+built; waits for exchanges; stages of a pipeline wait for each other; slower operators; a bound showed that
+it cannot win, or others come before it."""
 
 
 class LostLayout(Record):

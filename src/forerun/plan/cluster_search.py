@@ -177,7 +177,7 @@ def _grow(
             if not own:
                 continue
             settings = with_batch(with_layout(question.settings, reference, **saving), size, 1 if is_whole else 2)
-            step = ShallowStep(_request(question, settings), question.device, reference, question.size)
+            step = ShallowStep(request_for(question, settings), question.device, reference, question.size)
             result.traces += len(step.traces)
             for layout in own:
                 count = rows[layout] // size
@@ -195,7 +195,7 @@ def _alone_for_a_row(candidate: ClusterCandidate) -> float:
     return candidate.estimate.alone_seconds / (batch.micro_batch_size * batch.gradient_accumulation_steps)
 
 
-def _request(question: ClusterQuestion, settings: Settings) -> ForecastRequest:
+def request_for(question: ClusterQuestion, settings: Settings) -> ForecastRequest:
     """The request of `settings`; a batch plan's lengths are the same for all layouts of one global batch."""
     return replace(question.ask(settings, question.device), settings=settings)
 
@@ -238,6 +238,9 @@ def slower(candidate: ClusterCandidate, best: ClusterCandidate) -> LostLayout:
     cause: Cause = "communication" if exchanges - others > own.alone_seconds - its.alone_seconds else "operators"
     more, waits = own.seconds / its.seconds - 1, own.communication_seconds / own.seconds
     text = f"{format_seconds(own.seconds)} a step, {format_percent(more, signed=True)}"
+    if own.bubble_seconds > max(GAIN * own.seconds, (own.seconds - its.seconds) / 2):
+        cause = "bubble"
+        text += f": stages wait {format_seconds(own.bubble_seconds)} of it for each other"
     if exchanges > GAIN * own.seconds:
         text += f": exchanges cost {format_seconds(exchanges)} of it, {format_percent(waits)} of the step is waited for"
     if cause == "operators":

@@ -4,6 +4,7 @@ A layout is what `parallel` of the settings says: copies, shards, copies of shar
 further way to spread a step is a field here, a loop in `layouts_of` and a factor of `least_bytes`.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,10 @@ from forerun.step.tensor_parallel import ARGUMENTS
 
 LONG_SEQUENCE = 16384
 """Tokens from which on sequences are split over ranks too; a choice: shorter ones have enough rows for all ranks."""
+MOST_STAGES = 16
+"""Of a pipeline; the deepest in docs/clusters-measured.md has 16. Deeper ones are not searched."""
+PARTS = (1, 2, 4)
+"""Of the model on each stage."""
 STATES = {"adamw": 2.0, "adamw-8bit": 0.5, "lion": 1.0, "sgd": 0.0}
 """Values of state for each trained one, at the least; other rules count none."""
 
@@ -31,6 +36,8 @@ class StepShape:
     tensor: int = 1
     sequence_parallel: bool = False
     context: int = 1
+    pipeline: int = 1
+    virtual_stages: int = 1
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,14 @@ class ClusterLayout:
     tensor: int = 1
     sequence_parallel: bool = False
     context: int = 1
+    pipeline: int = 1
+    virtual_stages: int = 1
+    """Of a pipeline: 1 by 1F1B, more interleaved."""
 
     @property
     def gpus(self) -> int:
         """GPUs of the job."""
-        return self.data_ranks * self.tensor * self.context
+        return self.data_ranks * self.tensor * self.context * self.pipeline
 
     @property
     def shard(self) -> int:
@@ -63,14 +73,21 @@ class ClusterLayout:
     @property
     def shape(self) -> StepShape:
         """What layouts with the same operators share."""
-        return StepShape(self.kind, self.tensor, self.sequence_parallel, self.context)
+        return StepShape(
+            self.kind, self.tensor, self.sequence_parallel, self.context, self.pipeline, self.virtual_stages
+        )  # fmt: skip
 
     @property
     def parallel(self) -> dict[str, Any]:
         """The section `parallel` of the settings."""
-        split = {"tensor": self.tensor, "sequence_parallel": self.sequence_parallel} if self.tensor > 1 else {}
+        split: dict[str, Any] = {}
+        if self.tensor > 1:
+            split = {"tensor": self.tensor, "sequence_parallel": self.sequence_parallel}
+        if self.pipeline > 1:
+            split |= {"pipeline": self.pipeline, "virtual_stages": self.virtual_stages}
+            split["schedule"] = "interleaved" if self.virtual_stages > 1 else "1f1b"
         if self.kind == "none":
-            return {"kind": "none", "world_size": self.tensor, **split}
+            return {"kind": "none", "world_size": self.tensor * self.pipeline, **split}
         if self.kind == "ddp":
             return {"data": self.data_ranks}
         pieces = {"context": self.context} if self.context > 1 else {}
@@ -86,6 +103,9 @@ class ClusterLayout:
         words += [f"replicate {self.replicate}"] if self.replicate > 1 else []
         words += [f"tensor {self.tensor}"] if self.tensor > 1 else []
         words += [f"context {self.context}"] if self.context > 1 else []
+        if self.pipeline > 1:
+            parts = f" of {self.virtual_stages} parts" if self.virtual_stages > 1 else ""
+            words.append(f"pipeline {self.pipeline}{parts}")
         return (" × ".join(words) or "alone") + (" (sequence)" if self.sequence_parallel else "")
 
 
@@ -101,7 +121,8 @@ def with_layout(settings: Settings, layout: ClusterLayout, **changes: Any) -> Se
 def layouts_of(settings: Settings, gpus: int) -> Iterator[ClusterLayout]:
     """Layouts of `gpus` that are worth a look, before anything is known of the model.
 
-    Layers and sequences are split inside a machine only, not both. Sharding goes over all data ranks, over those of one
+    Layers and sequences are split inside a machine only, not both. The stages of a pipeline hold whole layers, or
+    layers split over two ranks or a machine. Sharding goes over all data ranks, over those of one
     machine, and over the number of machines half-way between.
     """
     near = min(gpus, settings.cluster.gpus_per_node)
@@ -120,6 +141,20 @@ def layouts_of(settings: Settings, gpus: int) -> Iterator[ClusterLayout]:
         yield ClusterLayout("fsdp", ranks, context=context)
         if ranks > 1 and near > context:
             yield ClusterLayout("fsdp", ranks, gpus // near, context=context)
+    yield from _pipelines(settings, gpus, near)
+
+
+def _pipelines(settings: Settings, gpus: int, near: int) -> Iterator[ClusterLayout]:
+    """Pipelines of 2, 4 … stages; each stage has one part of the model, or two or four that take turns."""
+    if settings.workload != "causal-lm" or settings.batch.padding != "fixed":
+        return
+    stages = [2**power for power in range(1, MOST_STAGES.bit_length()) if gpus % 2**power == 0]
+    for pipeline, tensor, parts in itertools.product(stages, dict.fromkeys((1, 2, near)), PARTS):
+        if near % tensor or gpus % (pipeline * tensor):
+            continue
+        ranks, in_sequence = gpus // (pipeline * tensor), tensor > 1 and settings.batch.sequence_length % tensor == 0
+        kind = "fsdp" if ranks > 1 else "none"
+        yield ClusterLayout(kind, ranks, 1, tensor, in_sequence, 1, pipeline, parts)
 
 
 def _contexts(settings: Settings, gpus: int, near: int) -> list[int]:
@@ -146,6 +181,8 @@ class ModelSize:
     trained: int
     divisible: dict[str, int]
     """What split layers must divide: word → number."""
+    blocks: int = 0
+    """That a pipeline can deal to its stages; 0 where none are counted."""
 
 
 def model_size(request: ForecastRequest) -> ModelSize:
@@ -162,21 +199,25 @@ def model_size(request: ForecastRequest) -> ModelSize:
         sum(p.numel() for p in model.parameters()),
         sum(p.numel() for p in model.parameters() if p.requires_grad),
         sizes,
+        getattr(config, "num_hidden_layers", 0),
     )
 
 
 def least_bytes(settings: Settings, layout: ClusterLayout, size: ModelSize) -> float:
-    """Bytes of weights, gradients and optimizer state of one rank at the least."""
+    """Bytes of weights, gradients and optimizer state of one rank at the least; of a pipeline, of its mean stage."""
     width = 2.0 if settings.precision.endswith("-true") else 4.0
     stored = 0.5 if settings.quantization != "none" else width
     gradient = 0.0 if settings.optimizer.in_backward else width
     states = width * STATES.get(settings.optimizer.name, 0.0)
     trained = size.trained * (gradient + states)
-    return (size.parameters * stored + trained) / (layout.shard * layout.tensor)
+    return (size.parameters * stored + trained) / (layout.shard * layout.tensor * layout.pipeline)
 
 
 def indivisible(layout: ClusterLayout, size: ModelSize) -> str:
-    """What of the model `layout.tensor` does not divide, in words; empty where it divides all."""
+    """What of the model the layout cannot split or deal, in words; empty where it can."""
+    parts = layout.pipeline * layout.virtual_stages
+    if layout.pipeline > 1 and size.blocks < parts:
+        return f"{size.blocks} blocks cannot be dealt to {parts} parts of a pipeline"
     for word, number in size.divisible.items():
         if number % layout.tensor:
             return f"{number} {word} cannot be divided by tensor={layout.tensor}"
@@ -192,7 +233,7 @@ def require_searchable(settings: Settings) -> None:
     parallel = settings.parallel
     if parallel.zero or parallel.offload != "none" or parallel.pipeline * parallel.context * parallel.expert > 1:
         raise InvalidSettings(
-            f"--gpus: searches copies, shards and split layers; found parallel.zero={parallel.zero}, offload="
+            f"--gpus: chooses the layout itself; found parallel.zero={parallel.zero}, offload="
             f"{parallel.offload!r}, pipeline={parallel.pipeline}, context={parallel.context}, expert="
             f"{parallel.expert}. Leave them out."
         )

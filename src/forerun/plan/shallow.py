@@ -44,6 +44,8 @@ class StepEstimate:
     """The same step if every exchange took no time: no layout with these operators is faster."""
     device_bytes: float
     """Most that the device needs (conservative)."""
+    bubble_seconds: float = 0.0
+    """In which a stage of a pipeline waits for others; part of `alone_seconds`."""
 
 
 @dataclass(frozen=True)

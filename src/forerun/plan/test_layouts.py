@@ -34,7 +34,9 @@ def test_every_layout_has_its_gpus_and_makes_settings(gpus):
         assert layout.gpus == spread.parallel.world_size == gpus
         assert layout.data_ranks == spread.parallel.data_ranks
         assert layout.tensor == spread.parallel.tensor <= 8
-        assert layout.shard * layout.replicate * layout.tensor == (gpus if layout.kind == "fsdp" else layout.tensor)
+        assert layout.shard * layout.replicate * layout.tensor * layout.pipeline == (
+            gpus if layout.kind == "fsdp" else layout.tensor * layout.pipeline
+        )
 
 
 def test_the_space_has_copies_shards_copies_of_shards_and_split_layers():
@@ -98,3 +100,13 @@ def test_other_ways_over_gpus_are_refused():
         require_searchable(settings_from(RUN | {"parallel": {"data": 8, "zero": 2}}))
     with pytest.raises(InvalidSettings, match="pipeline=2"):
         require_searchable(settings_from(RUN | {"parallel": {"pipeline": 2}}))
+
+
+def test_pipelines_have_whole_or_split_layers_and_one_part_or_several():
+    layouts = [layout for layout in layouts_of(settings_from(RUN), 64) if layout.pipeline > 1]
+    words = [layout.description for layout in layouts]
+    for word in ("shard 32 × pipeline 2", "shard 2 × tensor 8 × pipeline 4 of 2 parts (sequence)"):
+        assert word in words
+    assert max(layout.pipeline for layout in layouts) == 16
+    assert indivisible(ClusterLayout("none", 1, pipeline=4, virtual_stages=2), ModelSize(1, 1, {}, 7)) != ""
+    assert indivisible(ClusterLayout("none", 1, pipeline=4, virtual_stages=2), ModelSize(1, 1, {}, 8)) == ""

@@ -19,8 +19,9 @@ WIDTH = 118
 MOST_LINES = 8
 """Lost layouts of one number of GPUs that are named; JSON has all."""
 CAUSES = {
-    "memory": "memory", "batch": "too small a batch for each rank", "heads": "heads or channels not divisible",
-    "refused": "cannot be built", "communication": "exposed communication", "operators": "slower operators",
+    "memory": "memory", "batch": "too small a batch for each rank",
+    "heads": "heads or channels not divisible, or too few blocks", "refused": "cannot be built",
+    "communication": "exposed communication", "bubble": "stages wait for each other", "operators": "slower operators",
     "not-traced": "a bound showed that they cannot win",
 }  # fmt: skip
 
@@ -44,7 +45,7 @@ def cluster_plan_view(document: ClusterPlan) -> RenderableType:
 def _front(document: ClusterPlan) -> Table:
     table = Table(title="Time and cost by number of GPUs (● no other is faster and cheaper)", title_justify="left",
                   box=box.SIMPLE_HEAD, pad_edge=False, padding=0)  # fmt: skip
-    names = ["", "gpus", "shard", "rep", "tp", "batch", "recompute", "GiB", "step", "waits", "run", "cost"]
+    names = ["", "gpus", "shard", "rep", "tp", "pp", "batch", "recompute", "GiB", "step", "waits", "run", "cost"]
     has_pieces = any(row.parallel.get("context", 1) > 1 for row in document.rows)
     if has_pieces:
         names.insert(5, "cp")
@@ -53,7 +54,7 @@ def _front(document: ClusterPlan) -> Table:
         table.add_column(name, justify=side, no_wrap=True, min_width=9 if name == "recompute" else 1 if not name else 4)
     for row in document.rows:
         if not row.fits:
-            table.add_row("", f"{row.gpus:,}", *[""] * (4 + has_pieces), Text("nothing fits", style=BAD))
+            table.add_row("", f"{row.gpus:,}", *[""] * (5 + has_pieces), Text("nothing fits", style=BAD))
             continue
         is_plan = row.gpus == document.gpus
         cells = _cells(row, is_plan)
@@ -71,6 +72,7 @@ def _cells(row: ClusterRow, is_plan: bool) -> list[str | Text]:
         str(parallel.get("shard", "–")),
         str(parallel.get("data", parallel.get("replicate", 1))),
         str(parallel.get("tensor", 1)),
+        str(parallel.get("pipeline", 1)),
         f"{row.micro_batch_size}×{row.gradient_accumulation_steps}",
         row.activation_checkpointing or "",
         f"{(row.device_bytes or 0.0) / GIB:.1f}",
