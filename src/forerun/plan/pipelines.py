@@ -3,7 +3,8 @@
 A bound comes first: one GPU's seconds for a row with nothing recomputed or exchanged, over all GPUs, and the bubble of
 the schedule, (stages - 1) / (micro-batches x parts) of it (Narayanan et al., SC 2021, arXiv:2104.04473, section 2.2).
 Where no layout without a pipeline could be traced there is no floor, and the bubbles alone order them. The few with the
-least bound are traced with one block and with two in each part; seconds and bytes are continued to the blocks of the
+least bound, where they could win a third of the step or nothing else has room, are traced with one block and with two
+in each part; seconds and bytes are continued to the blocks of the
 part that has most. What is chosen is forecast in full. At 16 blocks of width 2048 over 2 stages (2026-11-25) seconds
 were those of the full forecast within 0.1 %, bytes 3.3 to 4.9 % below its conservative ones, as reserved bytes grow by
 more than the allocated ones that are continued; four candidates are forecast in full until one fits.
@@ -25,7 +26,6 @@ from forerun.plan.candidates import give_back_memory
 from forerun.plan.cluster_outcome import LostLayout
 from forerun.plan.cluster_search import (
     GAIN,
-    WORTH_SPLITTING,
     ClusterCandidate,
     ClusterQuestion,
     ShapeResult,
@@ -40,6 +40,9 @@ from forerun.units import format_bytes, format_percent, format_seconds
 
 MOST_TRACED = 4
 """Pipelines of one number of GPUs that are traced at most; a choice, for the time that they take."""
+WORTH_PIPING = 1.5
+"""Times its bound that a step without a pipeline must take before one is traced: 12 of a 7B model took over five
+minutes (2026-11-25), and on fast networks they could have won a few per cent. A choice."""
 DEPTHS = (1, 2)
 """Blocks of each part of the shallow models."""
 
@@ -69,7 +72,7 @@ def worth_piping(
         if count < layout.pipeline or (layout.virtual_stages > 1 and count % layout.pipeline):
             text = f"{count} micro-batches for each pipeline of {layout.pipeline} stages"
             lost.append(lost_layout(layout, "batch", text, is_untraced=True))
-        elif math.isfinite(here) and here <= least * (1 + WORTH_SPLITTING):
+        elif math.isfinite(here) and here <= least * WORTH_PIPING:
             text = (
                 f"not traced: without a pipeline a step takes {format_seconds(here)}; with a bubble of "
                 f"{format_percent(bubble)} and nothing recomputed or exchanged it were {format_seconds(least)}"

@@ -44,8 +44,9 @@ def test_pipelines_whose_bubble_alone_is_too_long_are_not_traced():
     worth, lost = worth_piping(question(), [PAIR], results)
     assert (worth, [one.cause for one in lost]) == ([], ["bubble"])
     assert "with a bubble of 12.5 % and nothing recomputed or exchanged it were 4.50 s" in lost[0].text
-    worth, lost = worth_piping(question(), [PAIR], [])
-    assert (worth, lost) == ([PAIR], [])
+    slow = ClusterCandidate(whole, with_layout(SETTINGS, whole), StepEstimate(1.51 * 4.5, 0.1, 4.0, 1.0))
+    assert worth_piping(question(), [PAIR], [ShapeResult(candidates=[slow], floor=1.0)]) == ([PAIR], [])
+    assert worth_piping(question(), [PAIR], []) == ([PAIR], [])
 
 
 def test_too_few_micro_batches_and_too_many_pipelines_say_so():
