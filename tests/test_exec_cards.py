@@ -6,6 +6,9 @@ from tests.exec_runs import forecast
 
 import forerun
 from forerun.errors import InvalidSettings
+from forerun.forecasting.program import deciding_card
+from forerun.forecasting.program_account import account_of
+from forerun.hardware.catalogue import device
 from forerun.virtual.cuda.launchers import parse_command
 
 TWO_HALVES = """
@@ -74,6 +77,17 @@ assert torch.cuda.memory_allocated("cuda:1") >= weights[1] + 2**22
     assert 8 * LAYER_BYTES < first.peak_allocated_bytes < alone.memory.peak_allocated_bytes - 4 * LAYER_BYTES
     assert 4 * LAYER_BYTES < second.peak_allocated_bytes < alone.memory.peak_allocated_bytes - 8 * LAYER_BYTES
     assert document.run.total_steps == 9
+
+
+def test_files_are_of_the_card_that_needs_most(tmp_path):
+    """Its own memory alone, and the times of both cards."""
+    document, run = forecast(tmp_path, "", head=TWO_HALVES.replace("ROWS", "4096"), cards=2)
+    number = deciding_card(document)
+    assert document.cards[number].device_bytes == max(card.device_bytes for card in document.cards)
+    account = account_of(run, device("rtx-3090"), "train.py", number)
+    assert account.memory.peak_allocated_bytes == document.memory.peak_allocated_bytes
+    spans = [span for _, spans in account.steps_with_spans for span in spans]
+    assert all(span.issue_end <= span.begin + 1e-12 for span in spans if span.end > span.begin)
 
 
 def test_halves_of_a_batch_overlap_on_two_cards(tmp_path):

@@ -202,12 +202,13 @@ class _Exports:
             raise FilesNotWritten(f"{error.filename or 'An export'} cannot be written: {error.strerror}.") from error
 
     def _write(self, forecasts: "list[ProgramForecast]", run: "ProgramRun", device: "Device", target: str) -> None:
+        from forerun.forecasting.program import deciding_card
         from forerun.forecasting.program_account import account_of
         from forerun.memory.snapshot_file import snapshot_of, write_snapshot
         from forerun.report.chrome_trace import write_chrome_trace
         from forerun.report.program_page import render_program_page
 
-        account = account_of(run, device, forecasts[0].script.command)
+        account = account_of(run, device, forecasts[0].script.command, deciding_card(forecasts[0]))
         if self.snapshot is not None:
             write_snapshot(self.snapshot, snapshot_of(account.history, account.trace, account.host_seconds))
         if self.trace is not None:

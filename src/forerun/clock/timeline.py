@@ -174,7 +174,9 @@ class _Player:
         issue_end = issue_begin + timed.host_seconds
         exchange = self.play(index, 1)
         is_collective = exchange is not None and timed.role in EXCHANGES
-        end = (exchange.end or 0.0) if is_collective and exchange is not None else clock.device
+        end = clock.cards.get(timed.card, clock.device)
+        if is_collective and exchange is not None:
+            end = exchange.end or 0.0
         if clock.is_host:
             issue_begin, issue_end = end - seconds - timed.host_seconds, end - seconds
         return OperatorSpan(index, issue_begin, issue_end, end - seconds, end, is_collective)

@@ -90,6 +90,11 @@ class ProgramForecast(Forecast):
     out_of_memory: OutOfMemoryPoint | None = None
 
 
+def deciding_card(forecast: ProgramForecast) -> int:
+    """The number of the card that needs most memory, of those that the program's process drives."""
+    return max(forecast.cards, key=lambda card: card.device_bytes).number if forecast.cards else 0
+
+
 def deciding(forecasts: Sequence[ProgramForecast]) -> ProgramForecast:
     """Of the forecasts of several ranks of one program that which needs most memory, with a row for each of them."""
     rows = [
@@ -236,7 +241,9 @@ def forecast_run(
             AssumedValue(line=each.line, what=each.what, value=each.value[:80])
             for each in run.assumptions[:MOST_ASSUMED]
         ],
-        findings=find_faults(trace, watcher, device, memory.memory, mean_seconds(steps)),
+        findings=find_faults(
+            trace.on_card(by_card.index(memory)), watcher, device, memory.memory, mean_seconds(steps)
+        ),
         collectives=count_collectives(last_step(trace, watcher)),
         earlier_loops=earlier,
         cards=_cards(by_card),

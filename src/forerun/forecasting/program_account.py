@@ -86,9 +86,12 @@ class ProgramAccount:
         )
 
 
-def account_of(run: "ProgramRun", device: Device, command: str) -> ProgramAccount:
-    """The account of a program that ran, on one of the devices that it was forecast for."""
+def account_of(run: "ProgramRun", device: Device, command: str, card: int = 0) -> ProgramAccount:
+    """The account of a program that ran, on one of the devices that it was forecast for.
+
+    Where its process drove several cards, with the memory of the one of number `card`.
+    """
     watcher = run.watcher
     warm_from = watcher.warm_from if watcher.spans else 0
     steps = tuple(StepEvents(span.begin, span.end, number >= warm_from) for number, span in enumerate(watcher.spans))
-    return ProgramAccount(run.session.recorder.trace, device, command, steps)
+    return ProgramAccount(run.session.recorder.trace.on_card(card), device, command, steps)
