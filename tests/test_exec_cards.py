@@ -9,6 +9,7 @@ from forerun.errors import InvalidSettings
 from forerun.forecasting.program import deciding_card
 from forerun.forecasting.program_account import account_of
 from forerun.hardware.catalogue import device
+from forerun.report.program_page import render_program_page
 from forerun.virtual.cuda.launchers import parse_command
 
 TWO_HALVES = """
@@ -86,6 +87,9 @@ def test_files_are_of_the_card_that_needs_most(tmp_path):
     assert document.cards[number].device_bytes == max(card.device_bytes for card in document.cards)
     account = account_of(run, device("rtx-3090"), "train.py", number)
     assert account.memory.peak_allocated_bytes == document.memory.peak_allocated_bytes
+    page = render_program_page([document], account)
+    assert f"on cuda:{number}, which needs most" in page
+    assert all(f"GPU cuda:{each} of the process" in page for each in (0, 1))
     spans = [span for _, spans in account.steps_with_spans for span in spans]
     assert all(span.issue_end <= span.begin + 1e-12 for span in spans if span.end > span.begin)
 

@@ -214,9 +214,7 @@ def forecast_run(
         gpu=device.name,
         world_size=world_size,
         fits=all(each.fits for each in by_card) and run.out_of_memory is None,
-        parameters=ParameterCounts(
-            total=trace.total_parameters, trainable=trace.trainable_parameters
-        ),
+        parameters=ParameterCounts(total=trace.total_parameters, trainable=trace.trainable_parameters),
         memory=_memory(memory, device, world_size),
         step=_step(steps, watcher, costs, trace, device),
         run=whole_run(

@@ -63,8 +63,14 @@ def program_facts(forecast: Any) -> list[tuple[str, str, str]]:
     """The headline numbers: name, value, and what to read it against."""
     memory, step, run = forecast.memory, forecast.step, forecast.run
     reserved = format_bytes(memory.peak_reserved_bytes)
+    largest = max(forecast.cards, key=lambda card: card.device_bytes, default=None)
+    whose = "" if largest is None else f" on cuda:{largest.number}, which needs most"
     facts = [
-        ("device memory", format_bytes(memory.device_bytes.expected), f"of {format_bytes(memory.capacity_bytes)}"),
+        (
+            "device memory",
+            format_bytes(memory.device_bytes.expected),
+            f"of {format_bytes(memory.capacity_bytes)}{whose}",
+        ),
         ("peak allocated", format_bytes(memory.peak_allocated_bytes), f"{reserved} reserved"),
     ]
     if step.seconds.expected:
@@ -135,6 +141,11 @@ def _ranked(account: ProgramAccount, name_of: Callable[[str, str], str]) -> list
     return sorted(rows, key=lambda row: -row.seconds)[:KERNELS_SHOWN]
 
 
+def _card_text(card: Any) -> str:
+    fits = "fits" if card.fits else "does not fit"
+    return f"{format_bytes(card.peak_allocated_bytes)} allocated, {format_bytes(card.device_bytes)} shown; {fits}"
+
+
 def script_rows(forecast: Any) -> list[tuple[str, str]]:
     """How the program ran, as names and values."""
     script, warm = forecast.script, forecast.script.warm_from_step
@@ -145,6 +156,7 @@ def script_rows(forecast: Any) -> list[tuple[str, str]]:
         ("first warm step", "none" if warm is None else str(warm)),
         ("parameters", f"{forecast.parameters.total:,}, of which {forecast.parameters.trainable:,} are trained"),
         ("ranks", str(forecast.world_size)),
+        *((f"GPU cuda:{card.number} of the process", _card_text(card)) for card in forecast.cards),
         ("length of the whole run", script.length_known_from or "not known: give --total-steps"),
         ("wall time of this forecast", format_seconds(script.wall_seconds)),
         ("host memory of this forecast", format_bytes(script.host_peak_bytes)),
