@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 from tests.exec_runs import HEAD, forecast
+from torch.utils.data import DataLoader
 
 
 def test_evaluation_after_each_epoch_is_in_the_run(tmp_path):
@@ -302,6 +303,22 @@ def test_a_loop_as_long_as_there_are_batches_is_a_pass_of_its_loader(tmp_path):
     """
     document, _ = forecast(tmp_path, body)
     assert document.run.total_steps == 60
+
+
+def test_workers_that_a_library_starts_itself_are_left_out(tmp_path):
+    """fastai makes PyTorch's iterator for several workers; afterwards workers start as before."""
+    body = """
+    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+    loader = DataLoader(TensorDataset(torch.randn(320, 64)), 32)
+    loader.num_workers, loader.prefetch_factor = 2, 2
+    for (batch,) in _MultiProcessingDataLoaderIter(loader):
+        assert batch.shape == (32, 64) and loader.num_workers == 2
+        update()
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.script.steps_seen >= 3
+    assert [len(batch) for batch in DataLoader(range(8), 4, num_workers=1)] == [4, 4]
 
 
 def test_a_package_that_starts_the_program_is_no_loop(tmp_path, monkeypatch):

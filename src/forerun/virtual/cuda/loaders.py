@@ -8,16 +8,12 @@ from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
-from torch.utils.data.dataloader import (
-    _BaseDataLoaderIter,
-    _MultiProcessingDataLoaderIter,
-    _SingleProcessDataLoaderIter,
-)
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, dataloader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forerun.hardware.processor_time import thread_waiting_seconds
 from forerun.virtual.cuda.lines import program_line
-from forerun.virtual.put_back import replaced
+from forerun.virtual.put_back import replaced, replaced_everywhere
 
 ALONE = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None,
          "pin_memory": False, "timeout": 0}  # fmt: skip
@@ -73,6 +69,18 @@ class LoaderWatch:
         return batches
 
 
+class _WithoutWorkers(dataloader._MultiProcessingDataLoaderIter):
+    """What a library gets that makes an iterator for workers itself (fastai): one without them."""
+
+    def __new__(cls, loader: Any) -> Any:
+        before = {name: vars(loader)[name] for name in ALONE if name in vars(loader)}
+        vars(loader).update({name: ALONE[name] for name in before})
+        try:
+            return dataloader._SingleProcessDataLoaderIter(loader)
+        finally:
+            vars(loader).update(before)
+
+
 @contextlib.contextmanager
 def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
     """Make the batches of all data loaders in the program's own process, and time them."""
@@ -105,17 +113,8 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
             watch.fetched.append(watched)
         return batch
 
-    def alone(kind: Any, loader: Any) -> Any:
-        """An iterator that a library makes for workers itself (fastai), without them."""
-        before = {name: vars(loader)[name] for name in ALONE if name in vars(loader)}
-        vars(loader).update({name: ALONE[name] for name in before})
-        try:
-            return _SingleProcessDataLoaderIter(loader)
-        finally:
-            vars(loader).update(before)
-
     with (
-        replaced(_MultiProcessingDataLoaderIter, "__new__", alone),
+        replaced_everywhere([(dataloader, "_MultiProcessingDataLoaderIter", _WithoutWorkers)]),
         replaced(DataLoader, "__init__", make),
         replaced(_BaseDataLoaderIter, "__init__", begin),
         replaced(_BaseDataLoaderIter, "__next__", fetch),
