@@ -142,8 +142,9 @@ def test_nothing_fits_is_a_plan_too():
     assert document.gpus is None
     assert document.plan.settings is None
     assert not document.plan.fits
-    assert {one.cause for one in document.lost} <= {"memory"}
-    assert document.pruned["memory"] == document.layouts
+    assert {one.cause for one in document.lost} <= {"memory", "heads"}
+    assert all("blocks cannot be dealt to" in one.text for one in document.lost if one.cause == "heads")  # of pipelines
+    assert document.pruned["memory"] + document.pruned.get("heads", 0) == document.layouts
     assert document.plan.traces == 0
     assert "nothing fits" in _printed(document).lower()
 

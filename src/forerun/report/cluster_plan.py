@@ -45,21 +45,20 @@ def cluster_plan_view(document: ClusterPlan) -> RenderableType:
 def _front(document: ClusterPlan) -> Table:
     table = Table(title="Time and cost by number of GPUs (● no other is faster and cheaper)", title_justify="left",
                   box=box.SIMPLE_HEAD, pad_edge=False, padding=0)  # fmt: skip
-    names = ["", "gpus", "shard", "rep", "tp", "pp", "batch", "recompute", "GiB", "step", "waits", "run", "cost"]
-    has_pieces = any(row.parallel.get("context", 1) > 1 for row in document.rows)
-    if has_pieces:
-        names.insert(5, "cp")
+    names = ["", "gpus", "shard", "rep", "tp", "batch", "recompute", "GiB", "step", "waits", "run", "cost"]
+    ways = {"context": "cp", "pipeline": "pp"}  # seldom, and 80 columns are few
+    ways = {way: name for way, name in ways.items() if any(row.parallel.get(way, 1) > 1 for row in document.rows)}
+    names[5:5] = ways.values()
     for name in names:
         side = "left" if name in ("", "recompute") else "right"
         table.add_column(name, justify=side, no_wrap=True, min_width=9 if name == "recompute" else 1 if not name else 4)
     for row in document.rows:
         if not row.fits:
-            table.add_row("", f"{row.gpus:,}", *[""] * (5 + has_pieces), Text("nothing fits", style=BAD))
+            table.add_row("", f"{row.gpus:,}", *[""] * (4 + len(ways)), Text("nothing fits", style=BAD))
             continue
         is_plan = row.gpus == document.gpus
         cells = _cells(row, is_plan)
-        if has_pieces:
-            cells.insert(5, str(row.parallel.get("context", 1)))
+        cells[5:5] = [str(row.parallel.get(way, 1)) for way in ways]
         table.add_row(*cells, style="bold" if is_plan else "" if row.keeps_limits else FAINT)
     return table
 
@@ -72,7 +71,6 @@ def _cells(row: ClusterRow, is_plan: bool) -> list[str | Text]:
         str(parallel.get("shard", "–")),
         str(parallel.get("data", parallel.get("replicate", 1))),
         str(parallel.get("tensor", 1)),
-        str(parallel.get("pipeline", 1)),
         f"{row.micro_batch_size}×{row.gradient_accumulation_steps}",
         row.activation_checkpointing or "",
         f"{(row.device_bytes or 0.0) / GIB:.1f}",

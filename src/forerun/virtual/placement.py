@@ -51,10 +51,11 @@ def _empty_twin(old: Tensor, device: torch.device) -> Tensor:
 
 
 @contextlib.contextmanager
-def moving_fake_modules() -> Iterator[None]:
+def moving_fake_modules(*, keeps_objects: bool = False) -> Iterator[None]:
     """Let `module.to(...)` replace fake parameters, where PyTorch would change them in place and cannot.
 
-    Optimizers that were made before get the new parameters, as they would see the moved data.
+    Optimizers that were made before get the new parameters, as they would see the moved data. With `keeps_objects`
+    parameters stay the same objects, as they do in PyTorch; not where somebody goes on with them afterwards.
     """
     apply_in_place: Callable[..., nn.Module] = nn.Module._apply
     make_optimizer: Callable[..., None] = torch.optim.Optimizer.__init__
@@ -80,7 +81,7 @@ def moving_fake_modules() -> Iterator[None]:
             for table in (self._parameters, self._buffers):
                 for name, old in table.items():
                     if old is not None and id(old) not in moved:
-                        moved[id(old)] = old, _moved(old, function)
+                        moved[id(old)] = old, _moved(old, function, keeps_objects)
                     table[name] = None if old is None else moved[id(old)][1]  # type: ignore[assignment]
         finally:
             depth[0] -= 1
@@ -106,7 +107,7 @@ def _replace_parameters(optimizer: torch.optim.Optimizer, moved: dict[int, tuple
             optimizer.state[new] = optimizer.state.pop(old)
 
 
-def _moved(old: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+def _moved(old: Tensor, function: Callable[[Tensor], Tensor], keeps_objects: bool) -> Tensor:
     """What `function` makes of a parameter or buffer; of one that was replaced before, of its successor."""
     old = getattr(old, _SUCCESSOR, old)
     if keep_for_later(old, function):
@@ -121,10 +122,11 @@ def _moved(old: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         if gradient is not None:
             old.grad = gradient
         return old
-    with contextlib.suppress(RuntimeError):  # something else holds its implementation
-        replace_data(old, new)
-        old.grad = gradient
-        return old
+    if keeps_objects:
+        with contextlib.suppress(RuntimeError):  # something else holds its implementation
+            replace_data(old, new)
+            old.grad = gradient
+            return old
     if not isinstance(new, nn.Parameter):
         new = nn.Parameter(new, old.requires_grad)
     new.grad = gradient

@@ -144,7 +144,14 @@ def run_program(
     """Run `program` as one rank on `device`, whose memory is `card`; files that it writes are thrown away."""
     local_rank = rank % program.ranks_per_node
     session = CudaSession(
-        device, card, ranks=program.ranks_per_node, clock=clock, local_rank=local_rank, cards=program.cards, peers=peers
+        device,
+        card,
+        ranks=program.ranks_per_node,
+        clock=clock,
+        local_rank=local_rank,
+        cards=program.cards,
+        peers=peers,
+        keeps_objects=execute is _execute,  # a notebook's cell goes on with what was made before it
     )
     watcher = watcher_of(session, most_steps=most_steps)
     return run_in_session(program, session, watcher, rank=rank, keep_files=keep_files, execute=execute)

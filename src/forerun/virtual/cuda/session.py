@@ -65,7 +65,8 @@ class CudaSession:
     """What says `cuda` between entering and leaving runs on the virtual twin of `device`.
 
     `ranks` cards are in the machine, and this is number `local_rank` of them; `peers` are the ranks beside this one. Of
-    `cards` more than one the program is no rank: its process drives all of them by itself.
+    `cards` more than one the program is no rank: its process drives all of them by itself. With `keeps_objects`
+    parameters stay the same objects when they move to the device: of a program that is over with the session.
     `clock` gives the seconds from one event of the trace to another, for `torch.cuda.Event.elapsed_time`. `attention`
     is as `model.attention` of the settings.
     """
@@ -80,6 +81,7 @@ class CudaSession:
         attention: str = "auto",
         local_rank: int = 0,
         cards: int = 1,
+        keeps_objects: bool = False,
         peers: Peers | None = None,
     ):
         register()
@@ -89,6 +91,7 @@ class CudaSession:
         self.assumptions = Assumptions()
         self.loaders = LoaderWatch()
         self.recorder.trace.cards = cards
+        self._keeps_objects = keeps_objects
         self.card, self._ranks, self._attention = card, ranks, attention
         self._local_rank, self._peers = local_rank, peers
         self._cards = CardsInUse(local_rank, max(ranks, cards), cards > 1)
@@ -115,7 +118,7 @@ class CudaSession:
         enter(torch.autograd.set_multithreading_enabled(False))
         enter(virtual_session._clearing_autocast_cache())
         enter(virtual_session._speaking_for_cuda())
-        enter(moving_fake_modules())
+        enter(moving_fake_modules(keeps_objects=self._keeps_objects))
         enter(naming_modules(self.recorder))  # before what follows them: hooks run in the order of registration
         enter(without_fakes_for_transformers())
         enter(virtual_session._following_modules(self.recorder))
