@@ -31,6 +31,18 @@ def update(rows=32):
     return loss
 """
 
+DATA_PARALLEL = """
+    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 8)).cuda())
+    optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
+    for batch in range(9):
+        outputs = wrapped(torch.randn(4096, 64))
+        assert outputs.shape == (4096, 8)
+        outputs.square().mean().backward()
+        optimizer.step()
+        assert all(parameter.grad is not None for parameter in wrapped.parameters())
+        optimizer.zero_grad()
+"""
+
 
 def forecast(tmp_path, body, ranks=None, head=HEAD, cards=None, **options):
     """The forecast of a script and its run."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.exec_runs import forecast
+from tests.exec_runs import DATA_PARALLEL, forecast
 
 import forerun
 from forerun.errors import InvalidSettings
@@ -59,6 +59,7 @@ with torch.cuda.device(1):
     kept = torch.zeros(2**20, device="cuda")
 assert kept.device.index == 1 and torch.cuda.memory_allocated(0) == before
 assert torch.cuda.memory_allocated("cuda:1") >= weights[1] + 2**22
+assert torch.cuda.memory_stats(1)["allocated_bytes.all.current"] == torch.cuda.memory_allocated(1)
 """
     document, run = forecast(tmp_path, check, head=TWO_HALVES.replace("ROWS", "4096"), cards=2)
     first, second = document.cards
@@ -139,19 +140,14 @@ def nn_on(number):
 
 def test_data_parallel_deals_the_batch(tmp_path):
     """Copies of the weights on the second card, the first half of the batch on the first, gradients summed there."""
-    body = """
-    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 8)).cuda())
-    optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
-    for batch in range(9):
-        outputs = wrapped(torch.randn(4096, 64))
-        assert outputs.shape == (4096, 8) and outputs.device == torch.device("cuda:0")
-        outputs.square().mean().backward()
-        optimizer.step()
-        assert all(p.grad.device.index == 0 for p in wrapped.parameters())
-        optimizer.zero_grad()
-    """
-    one, _ = forecast(tmp_path, body)
-    two, _ = forecast(tmp_path, body, cards=2)
+    one, _ = forecast(tmp_path, DATA_PARALLEL)
+    two, _ = forecast(
+        tmp_path,
+        DATA_PARALLEL.replace(
+            "is not None", "is not None and parameter.grad.device.index == 0 == outputs.get_device()"
+        ),
+        cards=2,
+    )
     assert not any("DataParallel" in each.what for each in two.assumed)
     hidden_bytes = 4096 * 4096 * 4
     saved = one.memory.peak_allocated_bytes - two.cards[0].peak_allocated_bytes

@@ -1,7 +1,7 @@
 """Scripts that several ranks or cards run: processes of their own, DDP as it is set up, checkpoints, cards by number."""
 
 import pytest
-from tests.exec_runs import forecast
+from tests.exec_runs import DATA_PARALLEL, forecast
 
 from forerun.errors import InvalidSettings
 
@@ -125,18 +125,8 @@ def test_a_card_that_the_machine_does_not_have(tmp_path):
 
 
 def test_data_parallel_is_the_first_cards_share(tmp_path):
-    body = """
-    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 8)).cuda())
-    optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
-    for batch in range(9):
-        outputs = wrapped(torch.randn(4096, 64))
-        assert outputs.shape == (4096, 8)
-        outputs.square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    """
-    one, _ = forecast(tmp_path, body)
-    two, _ = forecast(tmp_path, body, ranks=2)
+    one, _ = forecast(tmp_path, DATA_PARALLEL)
+    two, _ = forecast(tmp_path, DATA_PARALLEL, ranks=2)
     hidden_bytes = 4096 * 4096 * 4
     saved = one.memory.peak_allocated_bytes - two.memory.peak_allocated_bytes
     assert hidden_bytes <= saved <= 2 * hidden_bytes  # of two to three matrices of hidden units each card holds a half

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from forerun.hardware.catalogue import Device
+from forerun.virtual.cuda.cards import number_of
 
 NCCL_VERSION = (2, 29, 7)
 """Of the wheels of PyTorch 2.13.0 (their metadata: nvidia-nccl-cu13==2.29.7)."""
@@ -51,7 +52,7 @@ def library_answers(card: Any) -> dict[str, Any]:
     fraction, sync_mode = [1.0], [0]
     major, minor, patch = NCCL_VERSION
     return {
-        "_cuda_memoryStats": lambda *_: statistics(card),
+        "_cuda_memoryStats": lambda device=None, *_: statistics(card.at(number_of(device))),
         "_cuda_hostMemoryStats": lambda: {},
         "_cuda_resetAccumulatedMemoryStats": nothing, "_cuda_resetAccumulatedHostMemoryStats": nothing,
         "_cuda_resetPeakHostMemoryStats": nothing,
@@ -86,7 +87,7 @@ def sensor_answers(device: Device, card: Any, note: Note) -> dict[str, Any]:
         "clock_rate": unknown("clock of the GPU, in MHz", round(device.boost_clock_mhz or 0)),
         "utilization": unknown("utilisation of the GPU, in %", UTILISATION),
         "memory_usage": unknown("utilisation of the GPU's memory, in %", UTILISATION),
-        "device_memory_used": lambda *_, **__: card.reserved_bytes,
+        "device_memory_used": lambda device=None, **__: card.at(number_of(device)).reserved_bytes,
         "list_gpu_processes": lambda *_, **__: "GPU:0\nno processes are running",
     }
 

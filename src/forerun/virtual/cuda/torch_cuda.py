@@ -306,7 +306,8 @@ def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
         "current_device_index": lambda: this_card().index, "current_device_idx": lambda: this_card().index,
         "set_device_index": _set_device, "set_device_idx": _set_device, "synchronize": nothing,
         "current_stream": lambda *_, **__: CudaStream(number=0),
-        "device_index": _Using, "set_stream": nothing, "get_memory_info": lambda *_, **__: (card.free_bytes, 0),
+        "device_index": _Using, "set_stream": nothing,
     }  # fmt: skip
     memory = _memory_answers(card) | {"memory_stats": torch.cuda.memory_stats}
+    memory["get_memory_info"] = memory["mem_get_info"]
     return answers | {name: memory[name] for name in memory if hasattr(torch.accelerator, name)}
