@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forerun.cli.file_wall import hand_out, is_inside
 from forerun.cli.options import (
     EXIT_DOES_NOT_FIT,
     NOT_IN_DOCUMENT,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from forerun.forecasting.program import ProgramForecast
     from forerun.forecasting.whole_job import JobRequest
     from forerun.hardware.catalogue import Device
+    from forerun.virtual.cuda.file_layer import WrittenFiles
     from forerun.virtual.cuda.launchers import Program
     from forerun.virtual.cuda.run import ProgramRun
 
@@ -99,7 +101,7 @@ def execute(
         _show([largest], as_json)
         return _leave([largest], largest.script.exit_code, largest.out_of_memory is not None)
     with _own_output() if as_json else contextlib.nullcontext():
-        request = JobRequest(devices, steps, total_steps, price, keep_files)
+        request = JobRequest(devices, steps, total_steps, price, _files(keep_files))
         forecasts, run = _run(program, command, request, ranks[0] if ranks else None)
     forecasts = _with_experience(forecasts)
     if run.error:
@@ -107,6 +109,20 @@ def execute(
     _show(forecasts, as_json)
     exports.write(forecasts, run, device(forecasts[0].gpu), program.target)
     return _leave(forecasts, run.exit_code, run.out_of_memory is not None)
+
+
+def throws_files_away(words: list[str]) -> bool:
+    """Whether a command line is one of `exec` that keeps no files."""
+    ours = words[: words.index("--")] if "--" in words else words
+    return ours[:1] == ["exec"] and "--keep-files" not in ours
+
+
+def _files(is_kept: bool) -> "WrittenFiles":
+    from forerun.virtual.cuda.file_layer import WrittenFiles
+
+    if is_kept:
+        return WrittenFiles.KEPT
+    return WrittenFiles.VIEW if is_inside() else WrittenFiles.LAYER
 
 
 def _network(choice: str | None) -> str | None:
@@ -221,6 +237,7 @@ class _Exports:
             page.write_text(render_program_page(forecasts, account), encoding="utf-8")
         for path in (self.snapshot, self.trace, page):
             if path is not None:
+                hand_out(path)
                 print(f"Wrote {path}: {device.name}.", file=sys.stderr)
 
 

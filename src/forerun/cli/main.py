@@ -32,6 +32,7 @@ from forerun.cli import (
     verify_command,
     watch_command,
 )
+from forerun.cli.file_wall import run_inside
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, say_note
 from forerun.cli.waiting import shown_waiting
 from forerun.errors import ForerunError, NothingFits, UserNote
@@ -69,6 +70,13 @@ def main() -> None:
     """Run the command line; render expected errors, and say once each how a name was read."""
     warnings.showwarning = _say_notes(warnings.showwarning)
     warnings.simplefilter("once", UserNote)
+    if exec_command.throws_files_away(sys.argv[1:]):
+        run_inside(_run)
+    else:
+        _run()
+
+
+def _run() -> None:
     try:
         with shown_waiting():
             app()

@@ -59,6 +59,7 @@ from forerun.records import (
 )
 from forerun.trace import Trace
 from forerun.units import format_seconds
+from forerun.virtual.cuda.file_layer import WrittenFiles
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.length import ProgramLength
 from forerun.virtual.cuda.peers import Peers, peers_of
@@ -116,7 +117,7 @@ def forecast_program(
     most_steps: int | None = None,
     total_steps: int | None = None,
     price_per_hour: float | None = None,
-    keep_files: bool = False,
+    files: WrittenFiles = WrittenFiles.LAYER,
     rank: int = 0,
     peers: Peers | None = None,
 ) -> tuple[list[ProgramForecast], ProgramRun]:
@@ -135,7 +136,7 @@ def forecast_program(
         alone = peers_of(program, command, ["--gpu", device.name], rank)
         with contextlib.nullcontext(peers) if peers is not None else alone as others:
             return run_program(
-                program, device, memory_of(device, program.cards), most_steps=most_steps, keep_files=keep_files,
+                program, device, memory_of(device, program.cards), most_steps=most_steps, files=files,
                 clock=clock_of(device), rank=rank, peers=others,
             )  # fmt: skip
 

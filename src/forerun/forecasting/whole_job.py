@@ -19,6 +19,7 @@ from forerun.forecasting.program import ProgramForecast, forecast_program, last_
 from forerun.forecasting.program_run import WAITS_FOR_STAGES
 from forerun.hardware.catalogue import Device, device
 from forerun.records import Record
+from forerun.virtual.cuda.file_layer import WrittenFiles
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.peers import Peers, peers_of
 from forerun.virtual.cuda.run import ProgramRun
@@ -46,7 +47,7 @@ class JobRequest:
     most_steps: int | None = None
     total_steps: int | None = None
     price_per_hour: float | None = None
-    keep_files: bool = False
+    files: WrittenFiles = WrittenFiles.LAYER
 
     def words(self) -> list[str]:
         """Options of the command line that ask a further rank for the same."""
@@ -61,7 +62,7 @@ def forecast_rank(
     """Run one rank and forecast it on each card."""
     return forecast_program(
         program, command, request.devices, most_steps=request.most_steps, total_steps=request.total_steps,
-        price_per_hour=request.price_per_hour, keep_files=request.keep_files, rank=rank, peers=peers,
+        price_per_hour=request.price_per_hour, files=request.files, rank=rank, peers=peers,
     )  # fmt: skip
 
 

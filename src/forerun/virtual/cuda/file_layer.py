@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,17 @@ from forerun.virtual.cuda.saves import SavedObjects
 UNTOUCHED = ("/dev/", "/proc/", "/sys/")
 STAT, LSTAT, MAKE_FOLDERS = os.stat, os.lstat, os.makedirs
 """Python's own, as they were before a program's were redirected."""
+
+
+class WrittenFiles(Enum):
+    """What becomes of the files that a program writes."""
+
+    LAYER = "layer"
+    """Python's functions on files are redirected to a `FileLayer`."""
+    VIEW = "view"
+    """The process has a view of the file system that is thrown away as a whole (`cli/file_wall.py`)."""
+    KEPT = "kept"
+    """They are written."""
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """A forecast never harms the real thing: what a program writes goes to a temporary layer and is thrown away.
 
-Python's own file functions are redirected while the program runs: a file opened for writing is one of the layer (a copy
-of the original where it is changed), a deleted one is only hidden, and reading looks into the layer first. Existing
-files stay as they are. `torch.save` and safetensors write below Python, so they are answered here: bytes are counted
-and a mark (`saves.py`) or a header (`tensor_files.py`) is written. Programs started by the program are not covered.
+Where the kernel throws all of it away (`cli/file_wall.py`), there is nothing to redirect but what holds tensors.
+Elsewhere Python's own file functions are redirected while the program runs: a file opened for writing is one of the
+layer (a copy of the original where it is changed), a deleted one is only hidden, and reading looks into the layer
+first. Existing files stay as they are; programs that the program starts are then not covered. `torch.save` and
+safetensors write below Python, so they are answered here: bytes are counted and a mark (`saves.py`) or a header
+(`tensor_files.py`) is written.
 """
 
 import contextlib
@@ -15,8 +17,9 @@ from typing import Any
 
 import torch
 
+from forerun.virtual.cuda.below_python import redirected_below_python
 from forerun.virtual.cuda.file_calls import LayerFinder, bound_elsewhere, file_calls
-from forerun.virtual.cuda.file_layer import FileLayer
+from forerun.virtual.cuda.file_layer import FileLayer, WrittenFiles
 from forerun.virtual.cuda.saves import WIDTH, is_mark
 from forerun.virtual.cuda.tensor_files import tensor_file
 
@@ -33,6 +36,13 @@ HUB_FOLDERS = (
 """Environment that names folders of the hub's client outside of HF_HOME."""
 BUILDS = "TORCH_EXTENSIONS_DIR"
 """Environment that names the folder of extensions that a program compiles (torch/utils/cpp_extension.py, 2.13)."""
+
+
+def quiet_environment(layer: FileLayer, files: WrittenFiles) -> dict[str, str]:
+    """Environment in which nobody else is told of a run, and new files of the hub go where the others go."""
+    if files is WrittenFiles.KEPT:
+        return {}
+    return TRACKERS_OFF | (hub_caches(layer) if files is WrittenFiles.LAYER else {})
 
 
 def hub_caches(layer: FileLayer) -> dict[str, str]:
@@ -61,18 +71,24 @@ def _mirror(original: Path, twin: Path) -> None:
 
 
 @contextlib.contextmanager
-def writing_to(layer: FileLayer) -> Iterator[None]:
-    """Redirect what the program writes to `layer`."""
-    replacements = [*file_calls(layer), *_tensor_savers(layer)]
+def writing_to(layer: FileLayer, files: WrittenFiles = WrittenFiles.LAYER) -> Iterator[None]:
+    """Redirect what the program writes to `layer`; where all is thrown away, or kept, what holds tensors alone."""
+    if files is WrittenFiles.KEPT:
+        yield
+        return
+    is_layered = files is WrittenFiles.LAYER
+    replacements = [*(file_calls(layer) if is_layered else ()), *_tensor_savers(layer)]
     pairs = [(getattr(owner, name), value) for owner, name, value in replacements]
     with contextlib.ExitStack() as stack:
         stack.callback(_put_back, pairs)
         for owner, name, value in [*replacements, *bound_elsewhere(pairs)]:
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
-        finder: Any = LayerFinder(layer)
-        sys.meta_path.append(finder)
-        stack.callback(sys.meta_path.remove, finder)
+        if is_layered:
+            finder: Any = LayerFinder(layer)
+            sys.meta_path.append(finder)
+            stack.callback(sys.meta_path.remove, finder)
+            stack.enter_context(redirected_below_python(layer))
         yield
 
 

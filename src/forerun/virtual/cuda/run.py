@@ -24,8 +24,8 @@ import torch
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import Device
 from forerun.trace import Phase, Trace
-from forerun.virtual.cuda.file_layer import FileLayer
-from forerun.virtual.cuda.files import TRACKERS_OFF, hub_caches, writing_to
+from forerun.virtual.cuda.file_layer import FileLayer, WrittenFiles
+from forerun.virtual.cuda.files import quiet_environment, writing_to
 from forerun.virtual.cuda.later_loops import compiled, names_for
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.loop_rests import branch_names
@@ -137,11 +137,11 @@ def run_program(
     most_steps: int | None = None,
     rank: int = 0,
     peers: Peers | None = None,
-    keep_files: bool = False,
+    files: WrittenFiles = WrittenFiles.LAYER,
     clock: Callable[[Trace, int, int], float] | None = None,
     execute: Callable[[Program, StepWatcher], None] = _execute,
 ) -> ProgramRun:
-    """Run `program` as one rank on `device`, whose memory is `card`; files that it writes are thrown away."""
+    """Run `program` as one rank on `device`, whose memory is `card`; `files` says what becomes of what it writes."""
     local_rank = rank % program.ranks_per_node
     session = CudaSession(
         device,
@@ -154,7 +154,7 @@ def run_program(
         keeps_objects=execute is _execute,  # a notebook's cell goes on with what was made before it
     )
     watcher = watcher_of(session, most_steps=most_steps)
-    return run_in_session(program, session, watcher, rank=rank, keep_files=keep_files, execute=execute)
+    return run_in_session(program, session, watcher, rank=rank, files=files, execute=execute)
 
 
 def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announced: bool = False) -> StepWatcher:
@@ -186,10 +186,10 @@ def run_in_session(
     watcher: StepWatcher,
     *,
     rank: int = 0,
-    keep_files: bool = False,
+    files: WrittenFiles = WrittenFiles.LAYER,
     execute: Callable[[Program, StepWatcher], None] = _execute,
 ) -> ProgramRun:
-    """Run `program` as one rank in a session; files that it writes are thrown away."""
+    """Run `program` as one rank in a session; `files` says what becomes of what it writes."""
     card = session.card
     start, code, full = time.perf_counter(), 0, None
     precision = torch.backends.cuda.matmul.fp32_precision
@@ -198,12 +198,11 @@ def run_in_session(
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         layer = FileLayer(Path(folder).resolve())
         watcher.saved_bytes = lambda: layer.saved_bytes
-        layering = contextlib.nullcontext() if keep_files else writing_to(layer)
-        variables = {} if keep_files else TRACKERS_OFF | hub_caches(layer)
+        variables = quiet_environment(layer, files)
         with (
             _started_as(program, program.variables(rank) | variables),
             in_use(session, watcher),
-            layering,
+            writing_to(layer, files),
         ):
             try:
                 execute(program, watcher)

@@ -1,10 +1,12 @@
 """What a program does to files is seen by the program and by nobody else."""
 
 import bz2
+import contextlib
 import glob
 import os
 import shutil
 import socket
+import sqlite3
 import sys
 import tarfile
 from pathlib import Path
@@ -116,3 +118,30 @@ def test_sockets_that_are_files_are_where_the_program_made_their_folder(layer):
                 assert accepted.recv(5) == b"hello"
         with socket.socket() as server:  # of the network as before
             server.bind(("127.0.0.1", 0))
+
+
+def test_a_data_base_is_one_of_the_layer(layer):
+    with writing_to(layer):
+        for name, options in (("data/runs.db", {}), ("file:data/more.db?mode=rwc", {"uri": True})):
+            with contextlib.closing(sqlite3.connect(name, **options)) as base:
+                base.execute("create table runs (name)")
+                base.commit()
+        with contextlib.closing(sqlite3.connect("data/runs.db")) as base:
+            assert base.execute("select count(*) from runs").fetchall() == [(0,)]
+        assert sorted(os.listdir("data")) == ["deep", "more.db", "rows.txt", "runs.db"]
+
+
+def test_tokenizers_read_and_write_in_the_layer(layer):
+    with writing_to(layer):
+        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+        os.makedirs("saved")
+        Path("saved/corpus.txt").write_text("low lower lowest " * 20)
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer.train(["saved/corpus.txt"], trainers.BpeTrainer(vocab_size=20, show_progress=False))
+        tokenizer.save("saved/tokenizer.json")
+        assert Tokenizer.from_file("saved/tokenizer.json").get_vocab() == tokenizer.get_vocab()
+        files = tokenizer.model.save("saved")
+        assert files == ["saved/vocab.json", "saved/merges.txt"]
+        assert models.BPE.from_file(*files).token_to_id("low") == tokenizer.token_to_id("low")

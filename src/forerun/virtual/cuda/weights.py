@@ -8,10 +8,7 @@ loaded. Small tensors and integers of local files are read: tables of them decid
 import contextlib
 import functools
 import importlib
-import importlib.abc
-import importlib.machinery
 import io
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +18,7 @@ import torch
 
 from forerun.errors import UnknownModel
 from forerun.models.catalogue import architecture, hub_is_reachable
+from forerun.virtual.cuda.after_import import after_import
 from forerun.virtual.cuda.tensor_files import HeaderFile, load_tensors, tensor_file
 from forerun.virtual.cuda.unknown import Assumptions
 from forerun.virtual.put_back import replaced, replaced_everywhere, swap_everywhere
@@ -66,9 +64,9 @@ def without_reading_weights(folder: Path, assumptions: Assumptions) -> Iterator[
         _ORIGINALS["load_state_dict"] = torch.nn.Module.load_state_dict
         stack.enter_context(replaced(torch.nn.Module, "load_state_dict", load_state_dict))
         stack.callback(hub.go_online)
-        stack.enter_context(_after_import("transformers.utils.hub", hub.answer_downloads))
-        stack.enter_context(_after_import("transformers.modeling_utils", hub.watch_loading))
-        stack.enter_context(_after_import("timm.models._builder", _skip_timm_weights))
+        stack.enter_context(after_import("transformers.utils.hub", hub.answer_downloads))
+        stack.enter_context(after_import("transformers.modeling_utils", hub.watch_loading))
+        stack.enter_context(after_import("timm.models._builder", _skip_timm_weights))
         yield
 
 
@@ -211,44 +209,3 @@ def _skip_timm_weights(builder: ModuleType) -> Callable[[], None]:
     original = builder.load_pretrained
     builder.load_pretrained = lambda *_, **__: None  # type: ignore[attr-defined]
     return lambda: setattr(builder, "load_pretrained", original)
-
-
-class _Patcher(importlib.abc.MetaPathFinder):
-    """Finds one module as everybody does, and changes it once it is imported."""
-
-    def __init__(self, name: str, change: Callable[[ModuleType], None]):
-        self._name, self._change = name, change
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """The spec of that module, whose loader changes it at the end; None for all others."""
-        if fullname != self._name:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            self._change(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-@contextlib.contextmanager
-def _after_import(name: str, change: Callable[[ModuleType], Callable[[], None]]) -> Iterator[None]:
-    """Change a module now if it is imported, else as soon as it is; `change` returns what undoes it."""
-    undo: list[Callable[[], None]] = []
-    patcher = _Patcher(name, lambda module: undo.append(change(module)))
-    if name in sys.modules:
-        undo.append(change(sys.modules[name]))
-    else:
-        sys.meta_path.insert(0, patcher)
-    try:
-        yield
-    finally:
-        if patcher in sys.meta_path:
-            sys.meta_path.remove(patcher)
-        for each in undo:
-            each()

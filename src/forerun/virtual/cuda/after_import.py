@@ -1,0 +1,50 @@
+"""Change a module of a library as soon as the program imports it, and put it back at the end."""
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+
+class _Patcher(importlib.abc.MetaPathFinder):
+    """Finds one module as everybody does, and changes it once it is imported."""
+
+    def __init__(self, name: str, change: Callable[[ModuleType], None]):
+        self._name, self._change = name, change
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """The spec of that module, whose loader changes it at the end; None for all others."""
+        if fullname != self._name:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self._change(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+@contextlib.contextmanager
+def after_import(name: str, change: Callable[[ModuleType], Callable[[], None]]) -> Iterator[None]:
+    """Change a module now if it is imported, else as soon as it is; `change` returns what undoes it."""
+    undo: list[Callable[[], None]] = []
+    patcher = _Patcher(name, lambda module: undo.append(change(module)))
+    if name in sys.modules:
+        undo.append(change(sys.modules[name]))
+    else:
+        sys.meta_path.insert(0, patcher)
+    try:
+        yield
+    finally:
+        if patcher in sys.meta_path:
+            sys.meta_path.remove(patcher)
+        for each in undo:
+            each()
