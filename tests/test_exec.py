@@ -276,6 +276,21 @@ def test_fully_sharded_layers_keep_a_quarter(which):
     assert forecast.findings == []
 
 
+@pytest.mark.parametrize("which", ["host", "host-original"])
+def test_fully_sharded_layers_live_on_the_host(which):
+    """Autograd's graph knows the flat parameters below Python, which go to the host and back within a step."""
+    command = ["python", str(SCRIPTS / "fully_sharded.py"), which]
+    (forecast,), result = forecast_program(parse_command(command, 4), command, [device("h100-80gb")])
+    assert result.error == ""
+    layer = 1024**2
+    assert forecast.memory.breakdown.optimizer_state_bytes == forecast.memory.breakdown.parameter_bytes == 0
+    assert [(each.name, each.count, each.bytes) for each in forecast.collectives] == [
+        ("_allgather_base_", 4, 2 * layer), ("_allgather_base_", 4, 2 * layer), ("_reduce_scatter_base_", 4, 2 * layer),
+    ]  # fmt: skip
+    assert any("update of 1,048,576 parameters on the host" in each for each in forecast.not_modelled)
+    assert forecast.findings == []
+
+
 def test_a_program_that_fails_before_its_first_step_has_no_forecast_table(tmp_path):
     (tmp_path / "broken.py").write_text("import torch\ntorch.zeros(4, device='cuda')\nraise ValueError('mine')\n")
     command = ["python", str(tmp_path / "broken.py")]

@@ -1,4 +1,7 @@
-"""Linear layers sharded over all ranks, by the first FSDP or by `fully_shard` without a mesh, once they are on the device."""
+"""Linear layers sharded over all ranks, by the first FSDP or by `fully_shard` without a mesh, once they are on the device.
+
+`host` is the first FSDP in bfloat16 whose weights live on the host between their layers' turns.
+"""
 
 import os
 import sys
@@ -6,7 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, fully_shard
 
 dist.init_process_group("nccl")
 rank = int(os.environ["LOCAL_RANK"])
@@ -15,6 +18,15 @@ layers = [nn.Linear(1024, 1024, bias=False).cuda() for _ in range(4)]
 if sys.argv[1] == "first":
     layers = [FullyShardedDataParallel(layer, device_id=rank) for layer in layers]
     model = FullyShardedDataParallel(nn.Sequential(*layers), device_id=rank)
+elif sys.argv[1].startswith("host"):
+    options = {
+        "mixed_precision": MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16),
+        "cpu_offload": CPUOffload(offload_params=True),
+        "use_orig_params": sys.argv[1] == "host-original",
+        "device_id": rank,
+    }
+    layers = [FullyShardedDataParallel(layer, **options) for layer in layers]
+    model = FullyShardedDataParallel(nn.Sequential(*layers), **options)
 else:
     model = nn.Sequential(*map(fully_shard, layers))
     fully_shard(model)

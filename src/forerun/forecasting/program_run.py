@@ -8,15 +8,16 @@ pass, a checkpoint writes the trained parameters and the optimizer's state.
 import statistics
 from collections.abc import Sequence
 
-from forerun.clock.priors import PriorCosts
+from forerun.clock.priors import HOST_MEMORY_BYTES_PER_SECOND, PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.forecasting.collectives import count_collectives
 from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.hardware.catalogue import Device
 from forerun.records import MemoryBreakdown, Record, RunForecast, RunPhases
+from forerun.step.offload import PASSES
 from forerun.trace import Trace
-from forerun.units import format_seconds
+from forerun.units import format_bytes_per_second, format_seconds
 from forerun.virtual.cuda.length import ProgramLength
 from forerun.virtual.cuda.loop_rests import LoopRest
 from forerun.virtual.cuda.records import TrainingLoop
@@ -43,6 +44,9 @@ class LoopRestTime(Record):
     """Of checkpoints that are written in one."""
     is_branch: bool = False
     """It is done in some turns of a loop only, as an `if` of the program decides."""
+
+
+FLOAT_BYTES = 4
 
 
 def rest_times(
@@ -253,4 +257,11 @@ def not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
     step = trace.part(spans[-1].begin, spans[-1].end) if spans else trace.part(0, 0)
     if any(row.name in ("send", "recv_") for row in count_collectives(step)):
         listed.append(WAITS_FOR_STAGES)
+    on_host = sum(each.numel() for each in run.watcher.parameters.values() if each.device.type == "cpu")
+    if spans and on_host:
+        seconds = PASSES * FLOAT_BYTES * on_host / HOST_MEMORY_BYTES_PER_SECOND
+        listed.append(
+            f"the optimizer's update of {on_host:,} parameters on the host: about {format_seconds(seconds)} a step as "
+            f"AdamW in float32, with host memory at {format_bytes_per_second(HOST_MEMORY_BYTES_PER_SECOND)}"
+        )
     return listed

@@ -337,7 +337,7 @@ class StepWatcher:
             parameter
             for group in optimizer.param_groups
             for parameter in group["params"]
-            if parameter.requires_grad and parameter.grad is None
+            if parameter.requires_grad and parameter.grad is None and parameter.numel()  # some shards are empty
         ]
         gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
         self.recorder.own((gradient for gradient in gradients if gradient is not None), Category.GRADIENT)

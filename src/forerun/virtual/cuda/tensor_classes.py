@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
+from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.shadow import tensors_in
 from forerun.virtual.put_back import replaced
 
@@ -166,17 +168,47 @@ def _make_subclass(cls: type, data: Tensor, require_grad: bool = False, **option
     return alias.requires_grad_() if require_grad else alias
 
 
+def _replace_flat_data(tensor: FakeTensor, new: Tensor) -> None:
+    """`tensor.data = new` of FSDP1's flat parameter or a part of it, which goes to the host and back within a step.
+
+    Autograd's graph knows the tensor below Python, so that one has to stay, with the dispatch keys that it has. What
+    comes from elsewhere shares its storage (FSDP compares storages) and says its device by its label alone.
+    """
+    of_card, twin = _has_keys_of_card(tensor), new
+    if of_card != _has_keys_of_card(new):
+        with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
+            bare = new
+            if not isinstance(new, FakeTensor):
+                bare = torch.empty_strided(new.shape, new.stride(), dtype=new.dtype, device="meta")
+            with in_kernel_invocation_manager(tensor.fake_mode):
+                twin = FakeTensor(tensor.fake_mode, bare, torch.device(DEVICE, 0) if of_card else torch.device("cpu"))
+    torch.Tensor.data.__set__(tensor, twin)  # type: ignore[attr-defined]
+    tensor.fake_device = new.fake_device if isinstance(new, FakeTensor) else new.device
+
+
+def _has_keys_of_card(tensor: Tensor) -> bool:
+    return torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.AutogradPrivateUse1)
+
+
+def _is_flat(tensor: Tensor | None) -> bool:
+    """Whether FSDP1 marked it as a flat parameter (torch/distributed/fsdp/_flat_param.py, 2.13)."""
+    return getattr(tensor, "_is_flat_param", False)
+
+
 def replace_data(tensor: Tensor, new: Tensor) -> None:
     """`tensor.data = new`, also where PyTorch refuses: a fake tensor is of another type, or of one device for ever.
 
     The object stays the same, as `torch.utils.swap_tensors` does it (torch/utils/__init__.py, 2.13), and of its class.
     """
+    if isinstance(tensor, FakeTensor) and (_is_flat(tensor) or _is_flat(new._base)):
+        _replace_flat_data(tensor, new)
+        return
     fakes = [each for each in (tensor, new) if isinstance(each, FakeTensor)]
     if not fakes or (len(fakes) == 2 and fakes[0].fake_device == fakes[1].fake_device):
         torch.Tensor.data.__set__(tensor, new)  # type: ignore[attr-defined]
         return
     kind: Any = type(tensor)
-    twin: Any = new.detach()
+    twin: Any = torch.Tensor.data.__get__(new)  # type: ignore[attr-defined]  # counts writes apart, unlike `detach`
     if isinstance(tensor, torch.nn.Parameter):
         twin = torch.nn.Parameter(twin, tensor.requires_grad)
     twin.grad = tensor.grad
