@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.utils.flop_counter import flop_registry
 
+from forerun.step.parallel import local
 from forerun.trace import (
     CARD,
     CARD_BYTES,
@@ -30,6 +31,10 @@ from forerun.virtual.backend import DEVICE, VirtualBackend, current_stream
 aten = torch.ops.aten
 GATHERS = {aten.embedding, aten.index_select, aten.gather, aten.index}
 """Operators that read only the rows that they return, not the whole table."""
+SCATTERS = {aten.index_add_, aten.index_copy_}
+"""Operators that read and write only the rows of a table that they are handed."""
+SPARSE_PARTS = "_forerun_parts"
+"""Attribute of a sparse tensor of the device: positions (D, N) and values (N, …)."""
 COPIES = {aten.copy_, aten._to_copy}
 """Operators that may carry data between host and device."""
 WAITS = {aten._local_scalar_dense, aten.nonzero}
@@ -122,6 +127,9 @@ def describe(
     bytes_read = sum(s.bytes for s in inputs)
     if packet in GATHERS:
         bytes_read = bytes_written + sum(s.bytes for s in inputs[1:])
+    if packet in SCATTERS and len(inputs) > 1:
+        bytes_written = inputs[-1].bytes
+        bytes_read = bytes_written + sum(s.bytes for s in inputs[1:])
     return Call(
         name=str(func),
         arguments=_named(plain(args)),
@@ -135,6 +143,15 @@ def describe(
         syncs=packet in WAITS or _is_awaited_copy(packet, args, kwargs, device),
         issuer=issuer,
     )
+
+
+def stored(tensor: torch.Tensor) -> torch.Tensor:
+    """The dense tensor of this rank whose storage `tensor` fills: a part of a sharded one, values of a sparse one."""
+    part = local(tensor)
+    parts = getattr(part, SPARSE_PARTS, None)
+    if parts is not None:
+        return parts[1]
+    return part._values() if part.is_sparse else part
 
 
 def _carried_bytes(packet: Any, args: Any, out: Any, device: str) -> int:

@@ -15,7 +15,6 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from forerun.step.parallel import local
 from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Op, Phase, Storage, Trace
 from forerun.virtual.backend import DEVICE, current_stream
@@ -29,6 +28,7 @@ from forerun.virtual.describe import (
     is_wrapper,
     plain,
     spec_of,
+    stored,
 )
 from forerun.virtual.fake_results import run_fake
 from forerun.virtual.kernel_memory import temporary_bytes
@@ -162,7 +162,7 @@ class Recorder(TorchDispatchMode, StepObserver):
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Fix the category of the storages of `tensors`."""
         for tensor in tensors:
-            entry = self._storages.get(local(tensor).untyped_storage()._cdata)
+            entry = self._storages.get(stored(tensor).untyped_storage()._cdata)
             if entry is not None:
                 self.trace.storages[entry[0]].owner = category
 
@@ -177,12 +177,12 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was made while this recorder was active."""
-        return local(tensor).untyped_storage()._cdata in self._storages
+        return stored(tensor).untyped_storage()._cdata in self._storages
 
     def name(self, tensors: dict[str, torch.Tensor]) -> None:
         """Give the storages of `tensors` their names."""
         for name, tensor in tensors.items():
-            entry = self._storages.get(local(tensor).untyped_storage()._cdata)
+            entry = self._storages.get(stored(tensor).untyped_storage()._cdata)
             if entry is not None:
                 self.trace.storages[entry[0]].name = name
 
@@ -294,7 +294,7 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def storage_of(self, tensor: torch.Tensor) -> int | None:
         """Index in the trace of the storage of `tensor`; None for one that is not of this device."""
-        entry = self._storages.get(local(tensor).untyped_storage()._cdata)
+        entry = self._storages.get(stored(tensor).untyped_storage()._cdata)
         return None if entry is None else entry[0]
 
     def alive(self) -> set[int]:

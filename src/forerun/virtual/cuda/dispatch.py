@@ -37,6 +37,7 @@ from forerun.virtual.cuda.shadow import (
     spread_shadows,
     tensors_in,
 )
+from forerun.virtual.cuda.sparse_tensors import is_sparse_work, run_sparse
 from forerun.virtual.cuda.tensor_classes import bare_operands
 from forerun.virtual.cuda.unknown import Assumptions, assume_values, assumed_results, results_on_host
 from forerun.virtual.describe import is_wrapper
@@ -70,7 +71,7 @@ class CudaDispatch(TorchDispatchMode):
             return NotImplemented
         with self.lock, below_dispatcher():
             with bare_operands(args, kwargs or {}) as (bare_args, bare_kwargs):
-                result = self._run(func, bare_args, bare_kwargs)
+                result = self.run(func, bare_args, bare_kwargs)
             if func.namespace == "c10d":
                 for tensor, values in exchange(self.peers, func, args, _known_values):
                     if isinstance(tensor, FakeTensor):
@@ -79,7 +80,8 @@ class CudaDispatch(TorchDispatchMode):
                         tensor.copy_(values)
             return result
 
-    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The result of an operator, from the host or from the device."""
         kwargs = to_virtual(kwargs)
         # operators of the compiler take the device by position: torch/_inductor/inductor_prims.py:71 (2.13)
         device = kwargs.get("device", next((each for each in args if isinstance(each, torch.device)), None))
@@ -88,6 +90,8 @@ class CudaDispatch(TorchDispatchMode):
             return self._on_host(func, args, kwargs, kind)
         if kwargs.get("generator") is not None:  # one of the host, which the device's operators do not take
             kwargs = {**kwargs, "generator": None}
+        if is_sparse_work(func, args, kwargs):
+            return run_sparse(self, func, args, kwargs)
         special = _SPECIAL.get(func._overloadpacket)
         result = NotImplemented if special is None else special(self, func, args, kwargs)
         return self.on_device(func, args, kwargs) if result is NotImplemented else result

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.cards import VIRTUAL, CardsInUse, in_use, name_of, numbered, present, seeing_cards
 from forerun.virtual.cuda.shadow import host_copy, shadow_of
+from forerun.virtual.cuda.sparse_tensors import new_sparse, parts_of
 from forerun.virtual.cuda.tensor_classes import replace_data
 
 FIRST = torch.device("privateuseone", 0)
@@ -225,6 +226,8 @@ def _new_tensor(func: Any, tensor: torch.Tensor, data: Any, **options: Any) -> t
 
 def _new(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Of data a copy, else what PyTorch makes of sizes (torch/csrc/utils/tensor_new.cpp, legacy_tensor_new, 2.13)."""
+    if parts_of(tensor) is not None and len(args) == 3:
+        return new_sparse(*args)
     if args and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
         return _new_tensor(func, tensor, args[0], **kwargs)
     return func(tensor, *args, **to_virtual(kwargs))
