@@ -218,6 +218,19 @@ def test_the_number_of_ranks_that_a_machine_decides_is_told(tmp_path):
     assert any("taken as 1" in warning for warning in forecasts[0].warnings)
 
 
+def test_deepspeeds_launcher_adds_the_local_rank(tmp_path):
+    script = str(tmp_path / "train.py")
+    Path(script).write_text("")
+    program = parse_command(["deepspeed", "--num_gpus=4", "--master_port", "29501", script, "--deepspeed", "ds.json"])
+    assert (program.world_size, program.words(2)) == (4, [script, "--local_rank=2", "--deepspeed", "ds.json"])
+    assert program.variables(2)["LOCAL_RANK"] == "2"
+    named = parse_command(["deepspeed", "--include", "localhost:1,3", "--no_local_rank", script])
+    assert (named.world_size, named.words()) == (2, [script])
+    assert parse_command(["deepspeed", script]).unknown_ranks
+    with pytest.raises(InvalidSettings, match="deepspeed does not take"):
+        parse_command(["deepspeed", "--gpus", "4", script])
+
+
 def test_a_command_that_a_package_installed_is_a_program(tmp_path, monkeypatch):
     command = tmp_path / "trainer"
     command.write_text("#!/usr/bin/env python3\n")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import empty
 
 from forerun.virtual.cuda.names import is_virtual
 from forerun.virtual.cuda.shadow import forget, shadow_of
@@ -77,7 +78,7 @@ class CallResults:
                     tensor = torch.empty_strided(each.shape, each.stride, dtype=each.dtype, device="cuda")
                     bases[each.storage] = tensor
                 else:
-                    whole = torch.empty(each.storage_bytes, dtype=torch.uint8, device="cuda")
+                    whole = empty(each.storage_bytes, dtype=torch.uint8, device="cuda")
                     base = bases.setdefault(each.storage, whole)
                     tensor = base.view(each.dtype).as_strided(each.shape, each.stride, each.offset)
                 tensors.append(tensor)

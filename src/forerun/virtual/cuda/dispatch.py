@@ -2,7 +2,8 @@
 
 The fake mode is active only while one operator runs, never around the program: tokenisers, collators, metrics and data
 loaders work on real tensors. Large floating host tensors are fake from their birth, so that a model of 70 billion
-parameters needs no memory before it moves to the device.
+parameters needs no memory before it moves to the device. Factories of tensors are bound here and in the modules beside
+this one as they were imported: DeepSpeed's ZeRO-3 replaces PyTorch's while a model is made.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch import empty
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
@@ -163,7 +165,7 @@ class CudaDispatch(TorchDispatchMode):
         """Results of an operator without a fake kernel: what it changes in place, or the shapes that the host finds."""
         if func.namespace == "c10d" and len(func._schema.returns) == 1:  # `…_coalesced_`: it fills what it is handed
             # only the operator itself hands out a `Work` that the dispatcher takes
-            empty = pytree.tree_map_only(torch.Tensor, lambda each: torch.empty(0, dtype=each.dtype), args)
+            empty = pytree.tree_map_only(torch.Tensor, lambda each: empty(0, dtype=each.dtype), args)
             work = func(*empty, **kwargs)
             self.recorder.record(func, args, kwargs, work)
             as_if_alone(func, args, None)
@@ -184,7 +186,7 @@ class CudaDispatch(TorchDispatchMode):
         place = next((each.fake_device for each in tensors_in((args, kwargs)) if is_virtual(each)), VIRTUAL)
         with self.fake, self.recorder.muted():
             outputs = pytree.tree_map_only(
-                torch.Tensor, lambda each: torch.empty(each.shape, dtype=each.dtype, device=place), results
+                torch.Tensor, lambda each: empty(each.shape, dtype=each.dtype, device=place), results
             )
         self.recorder.record(func, args, kwargs, outputs)
         return outputs

@@ -1,5 +1,6 @@
-"""The command of a program as people type it: `python train.py`, `-m module`, `torchrun`, `accelerate launch`."""
+"""The command of a program as people type it: `python train.py`, `-m module`, or with a launcher before it."""
 
+import argparse
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ from forerun.errors import InvalidSettings
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 LAUNCHER_MODULES = {
     "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate-launch",
+    "accelerate.commands.launch": "accelerate-launch", "deepspeed.launcher.runner": "deepspeed",
 }  # fmt: skip
 READ_BYTES = 256
 """Of the line that names the interpreter: the most that Linux reads (execve(2), interpreter scripts)."""
@@ -36,6 +37,8 @@ class Program:
     """What leaves the number of ranks to the machine, where it was taken as one."""
     cards: int = 1
     """Cards that its one process drives by itself, where it is no rank of several."""
+    takes_local_rank: bool = False
+    """Whether its launcher adds `--local_rank=N` before the program's own arguments."""
     network: str | None = None
     """What joins machines, by name or by a file of nccl-tests output; None where nobody said."""
 
@@ -43,6 +46,11 @@ class Program:
     def world_size(self) -> int:
         """Ranks of the whole job."""
         return self.ranks_per_node * self.nodes
+
+    def words(self, rank: int = 0) -> list[str]:
+        """`sys.argv` of one rank."""
+        own = [f"--local_rank={rank % self.ranks_per_node}"] if self.takes_local_rank else []
+        return [self.target, *own, *self.arguments]
 
     def variables(self, rank: int = 0) -> dict[str, str]:
         """Environment of one rank, as torchrun sets it (torch/distributed/run.py)."""
@@ -77,6 +85,8 @@ def parse_command(
         name, rest = LAUNCHER_MODULES[rest[2]], rest[2:]
     if name == "torchrun":
         program = _torchrun(rest[1:])
+    elif name == "deepspeed":
+        program = _deepspeed(rest[1:])
     elif name == "accelerate" and rest[1:2] == ["launch"]:
         program = _accelerate(rest[2:], ranks_per_node, nodes)
     elif name == "accelerate-launch":
@@ -119,8 +129,8 @@ def _python_command(word: str) -> str:
             return path
     problem = "there is no such command" if path is None else f"{path} is not one"
     raise InvalidSettings(
-        "exec: a Python program is needed: python, torchrun or accelerate launch, then a script or -m MODULE; or a "
-        f"command that is written in Python. Found {word!r}: {problem}."
+        "exec: a Python program is needed: python, torchrun, accelerate launch or deepspeed, then a script or -m "
+        f"MODULE; or a command that is written in Python. Found {word!r}: {problem}."
     )
 
 
@@ -144,6 +154,27 @@ def _torchrun(words: list[str]) -> Program:
     return Program(
         options.training_script, tuple(options.training_script_args), bool(options.module),
         int(options.nproc_per_node) if is_number else 1, nodes, True, unknown_ranks=unknown,
+    )  # fmt: skip
+
+
+def _deepspeed(words: list[str]) -> Program:
+    """What DeepSpeed's launcher starts (deepspeed/launcher/runner.py, launch.py, 0.19); files of hosts are not read."""
+    parser = argparse.ArgumentParser(prog="deepspeed")
+    for name in ("--num_nodes", "--num_gpus"):
+        parser.add_argument(name, type=int)
+    for name in ("--master_port", "--master_addr", "--include", "-i", "--launcher", "--launcher_args", "--node_rank"):
+        parser.add_argument(name)
+    for name in ("--module", "--no_local_rank", "--no_ssh", "--force_multi", "--bind_cores_to_rank"):
+        parser.add_argument(name, action="store_true")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = _parsed(parser, words, "deepspeed")
+    named = (options.include or options.i or "").partition(":")[2]  # localhost:0,1
+    ranks = options.num_gpus or (len(named.split(",")) if named else 1)
+    unknown = "" if options.num_gpus or named else "deepspeed without --num_gpus"
+    return Program(
+        options.script, tuple(options.arguments), options.module, ranks, options.num_nodes or 1, True,
+        unknown_ranks=unknown, takes_local_rank=not options.no_local_rank,
     )  # fmt: skip
 
 

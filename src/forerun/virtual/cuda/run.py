@@ -200,7 +200,7 @@ def run_in_session(
         watcher.saved_bytes = lambda: layer.saved_bytes
         variables = quiet_environment(layer, files)
         with (
-            _started_as(program, program.variables(rank) | variables),
+            _started_as(program, rank, variables),
             in_use(session, watcher),
             writing_to(layer, files),
         ):
@@ -240,12 +240,12 @@ def host_peak_bytes() -> int:
 
 
 @contextlib.contextmanager
-def _started_as(program: Program, variables: dict[str, str]) -> Iterator[None]:
+def _started_as(program: Program, rank: int, variables: dict[str, str]) -> Iterator[None]:
     """Arguments, import path and environment as the program's own process would have them."""
     arguments, path, environment = sys.argv, list(sys.path), dict(os.environ)
     first = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(program.target))
-    sys.argv, sys.path[:0] = [program.target, *program.arguments], [first]
-    os.environ.update(variables)
+    sys.argv, sys.path[:0] = program.words(rank), [first]
+    os.environ.update(program.variables(rank) | variables)
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import zeros
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 
@@ -72,7 +73,7 @@ def host_copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.T
     with torch._C._DisableTorchDispatch():
         if shadow is not None and shadow.value.shape == tensor.shape:
             return shadow.value.to(dtype or tensor.dtype, copy=True)
-        return torch.zeros(tensor.shape, dtype=dtype or tensor.dtype)
+        return zeros(tensor.shape, dtype=dtype or tensor.dtype)
 
 
 def tensors_in(tree: Any) -> Iterator[torch.Tensor]:

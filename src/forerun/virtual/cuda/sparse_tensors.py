@@ -10,7 +10,7 @@ Not covered: compressed layouts (CSR), gradients of a sparse matrix's own values
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, empty
 from torch._subclasses.fake_tensor import FakeTensor
 
 from forerun.virtual.backend import DEVICE
@@ -64,8 +64,8 @@ def new_sparse(positions: Tensor, values: Tensor, size: Any) -> Tensor:
 def _make(dispatch: Any, positions: Tensor, values: Tensor, size: Any, *, is_merged: bool = False) -> FakeTensor:
     """A sparse fake tensor where its values are; what it holds itself is without content."""
     with dispatch.fake, dispatch.recorder.muted():
-        places = torch.empty((positions.shape[0], 0), dtype=torch.int64)
-        nothing = torch.empty((0, *values.shape[1:]), dtype=values.dtype)
+        places = empty((positions.shape[0], 0), dtype=torch.int64)
+        nothing = empty((0, *values.shape[1:]), dtype=values.dtype)
         tensor: Any = torch.sparse_coo_tensor(places, nothing, tuple(size), check_invariants=False)
         if is_merged:
             tensor._coalesced_(True)
@@ -216,7 +216,7 @@ def _product(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
     width = right.shape[1] if right.dim() == 2 else 1
     with dispatch.fake, dispatch.recorder.muted():
         shape = (left.shape[0], width) if right.dim() == 2 else (left.shape[0],)
-        result = torch.empty(shape, dtype=right.dtype, device=right.fake_device)
+        result = empty(shape, dtype=right.dtype, device=right.fake_device)
     rows = parts[1].shape[0] * width * right.element_size()
     dispatch.recorder.fused("sparse_product", [(parts[0], None), (parts[1], None), (right, rows)], [result], [])
     return result

@@ -24,7 +24,7 @@ def optimizers():
 @pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
 def test_a_gradient_has_the_rows_of_its_batch(layer, name):
     """On the host the same program runs with the same kinds of gradients."""
-    with forerun.virtual_cuda("t4") as gpu:
+    with forerun.virtual_cuda("t4"):
         for device in ("cpu", "cuda"):
             table = layer(ROWS if device == "cuda" else 100, WIDTH, sparse=True).to(device)
             optimizer = optimizers()[name](table.parameters())

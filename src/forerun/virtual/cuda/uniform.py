@@ -7,6 +7,7 @@ for itself is computed once; views cost nothing.
 from typing import Any
 
 import torch
+from torch import full
 
 aten = torch.ops.aten
 FILLED = {
@@ -38,7 +39,7 @@ def filled(func: Any, args: Any, kwargs: dict[str, Any], output: torch.Tensor) -
         number = args[place] if len(args) > place else kwargs.get("fill_value")
     if not isinstance(number, int | float | bool) or not output.numel():
         return None
-    return torch.full((), number, dtype=output.dtype).expand(output.shape)
+    return full((), number, dtype=output.dtype).expand(output.shape)
 
 
 def of_host(source: torch.Tensor) -> torch.Tensor | None:

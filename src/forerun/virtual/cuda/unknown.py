@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch import arange, empty, full
 from torch._subclasses.fake_tensor import FakeTensor
 
 from forerun.virtual.cuda.fused_cells import CELLS
@@ -69,7 +70,8 @@ def assume_values(func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) ->
         index, choices = choose(args, kwargs, outputs)
         if 0 < index.numel() <= MOST_ELEMENTS and choices > 0:
             with torch._C._DisableTorchDispatch():
-                value = (torch.arange(index.numel()) + (choices // 2 if packet is aten.multinomial else 0)) % choices
+                start = choices // 2 if packet is aten.multinomial else 0
+                value = (arange(index.numel(), device="cpu") + start) % choices
                 set_shadow(index, value.reshape(index.shape).to(index.dtype), is_assumed=True)
     if packet in RANDOM and 0 < outputs.numel() <= (FEW if outputs.is_floating_point() else MOST_ELEMENTS):
         set_shadow(outputs, _draw(func, args, kwargs), is_assumed=True)
@@ -94,7 +96,7 @@ def assume_numbers(tensors: Iterable[torch.Tensor], *, is_true: bool = False) ->
         if tensor.dim() <= 1 and tensor.numel() == 1:
             with torch._C._DisableTorchDispatch():
                 one = tensor.dtype.is_floating_point or tensor.dtype.is_complex or is_true
-                value = torch.full(tensor.shape, 1 if one else 0, dtype=tensor.dtype)
+                value = full(tensor.shape, 1 if one else 0, dtype=tensor.dtype)
             set_shadow(tensor, value, is_assumed=True)
 
 
@@ -123,20 +125,20 @@ def assumed_results(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, 
     packet = func._overloadpacket
     with torch._C._DisableTorchDispatch():
         if func._schema.name in KEPT_BOXES:
-            return torch.arange(args[0].shape[0]), True
+            return arange(args[0].shape[0]), True
         if packet is aten.index:
             places = [_places(index) for index in args[1]]
             indices = [each for integers, _ in places for each in integers]
-            source = torch.empty(args[0].shape, dtype=args[0].dtype, device="meta")
+            source = empty(args[0].shape, dtype=args[0].dtype, device="meta")
             return func(source, indices), any(is_assumed for _, is_assumed in places)
         if packet is aten.masked_select:
             shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
             count, is_assumed = _count(args[1])
             repeats = math.prod(shape) // max(1, args[1].numel())
-            return torch.empty(count * repeats, dtype=args[0].dtype, device="meta"), is_assumed
+            return empty(count * repeats, dtype=args[0].dtype, device="meta"), is_assumed
         if packet is aten.nonzero and args[0].numel() > MOST_ELEMENTS:
             count, is_assumed = _count(args[0])
-            return torch.empty(count, args[0].dim(), dtype=torch.int64, device="meta"), is_assumed
+            return empty(count, args[0].dim(), dtype=torch.int64, device="meta"), is_assumed
         return results_on_host(func, args, kwargs)
 
 
@@ -153,9 +155,9 @@ def _places(index: torch.Tensor | None) -> tuple[list[torch.Tensor | None], bool
     if index is None:
         return [None], False
     if index.dtype not in (torch.bool, torch.uint8):
-        return [torch.empty(index.shape, dtype=torch.int64, device="meta")], False
+        return [empty(index.shape, dtype=torch.int64, device="meta")], False
     count, is_assumed = _count(index)
-    return [torch.empty(count, dtype=torch.int64, device="meta")] * index.dim(), is_assumed
+    return [empty(count, dtype=torch.int64, device="meta")] * index.dim(), is_assumed
 
 
 def results_on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, bool]:
@@ -171,9 +173,9 @@ def results_on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, 
         if shadow is not None and shadow.value.shape == tensor.shape:
             return shadow.value
         if packet in DISTINCT:
-            return torch.arange(tensor.numel()).reshape(tensor.shape).to(tensor.dtype)
+            return arange(tensor.numel()).reshape(tensor.shape).to(tensor.dtype)
         counted = packet in COUNTED or tensor.dtype in (torch.bool, torch.uint8)
-        return torch.full((1,) * tensor.dim(), 1 if counted else 0, dtype=tensor.dtype).expand(tensor.shape)
+        return full((1,) * tensor.dim(), 1 if counted else 0, dtype=tensor.dtype).expand(tensor.shape)
 
     with torch._C._DisableTorchDispatch():
         host = pytree.tree_map_only(torch.Tensor, on_host, (args, kwargs))
