@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from forerun.hardware.catalogue import Device
 from forerun.memory.allocator import AllocatorOptions, SimulatedOutOfMemory
-from forerun.memory.overhead import outside_bytes, workspace_bytes
+from forerun.memory.overhead import outside_bytes, uses_cudnn, workspace_bytes
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.records import Range
 from forerun.trace import Trace
@@ -71,7 +71,7 @@ def replay_on_card(
 
 
 def _outside(trace: Trace, device: Device) -> Range:
-    return outside_bytes(device, trace.world_size)
+    return outside_bytes(device, trace.world_size, with_cudnn=device.cudnn_bytes > 0 and uses_cudnn(trace))
 
 
 def _range(memory: MemoryReplay, device: Device, trace: Trace, conservative: float) -> Range:
