@@ -25,9 +25,9 @@ def two(**keywords: int) -> dict[int, Trace]:
     return {length: step_of(length, **keywords) for length in (100, 400)}
 
 
-def settings_of(padding: str, mean: float | None, size: int = 2) -> Any:
+def settings_of(padding: str, mean: float | None, size: int = 2, too_long: str = "cut") -> Any:
     batch = SimpleNamespace(micro_batch_size=size, padding=padding)
-    return SimpleNamespace(batch=batch, data=SimpleNamespace(mean_tokens=mean))
+    return SimpleNamespace(batch=batch, data=SimpleNamespace(mean_tokens=mean, too_long=too_long))
 
 
 def plan_of(*counts: tuple[int, int]) -> BatchPlan:
@@ -75,3 +75,11 @@ def test_lengths_of_a_mean_are_cut_and_longer_where_more_samples_share_a_batch()
     assert sum(lengths(1)) / 400 == pytest.approx(100, rel=0.15)
     assert sum(lengths(8)) > 2 * sum(lengths(1))
     assert max(lengths(8)) == 512
+
+
+def test_dropped_samples_do_not_pile_up_at_the_limit():
+    plan = BatchPlan(((BatchShape(1, 300), 5), (BatchShape(1, 512), 0)), 1, 1, 1.0)
+    cut, dropped = (drawn_lengths(plan, settings_of("longest", 300.0, 1, word), 400) for word in ("cut", "drop"))
+    assert cut.count(512) > 0.15 * 400
+    assert dropped.count(512) < 0.01 * 400
+    assert sum(dropped) / 400 == pytest.approx(300, rel=0.02)
