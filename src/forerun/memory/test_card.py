@@ -79,6 +79,10 @@ def test_what_other_steps_left_is_shown_while_there_is_room_and_never_decides():
     alone, beside = (replay_on_card(growing([4.0]), T4, left_bytes=left) for left in (0, 2 * GIB))
     assert beside.memory.peak_reserved_bytes == alone.memory.peak_reserved_bytes + 2 * GIB
     assert beside.memory.peak_allocated_bytes == alone.memory.peak_allocated_bytes
+    more = {
+        name: value - alone.device_bytes.model_dump()[name] for name, value in beside.device_bytes.model_dump().items()
+    }
+    assert more["optimistic"] == 0 < more["expected"] == 2 * GIB < 4 * GIB < more["conservative"]
     full = replay_on_card(growing([4.0]), T4, left_bytes=40 * GIB)
     assert full.fits
     assert full.returns_cache
