@@ -13,9 +13,9 @@ from forerun.units import MIB
 WEIGHTS, LOGITS, LOSS = 0, 1, 2
 
 
-def step_of(length: int, *, copies: int = 1) -> Trace:
+def step_of(length: int, *, copies: int = 1, power: int = 1) -> Trace:
     """Weights that stay; logits and their copies of 1 MiB a token, alive together."""
-    storages = [Storage(64 * MIB, Phase.PREPARE), *[Storage(length * MIB, Phase.FORWARD)] * copies]
+    storages = [Storage(64 * MIB, Phase.PREPARE), *[Storage(length**power * MIB, Phase.FORWARD)] * copies]
     events = [(ALLOCATE, WEIGHTS)]
     events += [(ALLOCATE, LOGITS + k) for k in range(copies)] + [(FREE, LOGITS + k) for k in range(copies)]
     return Trace(storages=storages, events=events, warm_from=1)
@@ -42,6 +42,12 @@ def test_shorter_batches_leave_blocks_that_the_longest_cannot_use():
 def test_a_longest_batch_that_comes_first_serves_all_others():
     # the longest comes in the middle: after it nothing asks for more
     assert left_in_cache_bytes(two(), [100, 100, 100]) == left_in_cache_bytes(two(), [100, 400, 100]) == 100 * MIB
+
+
+def test_scores_of_attention_grow_with_the_square_of_the_length():
+    # 10² + 20² of steps that are too short for the next, before the longest of 40²
+    assert left_in_cache_bytes({length: step_of(length, power=2) for length in (10, 40)}, [10, 20]) == 100 * MIB
+    assert left_in_cache_bytes({length: step_of(length, power=2) for length in (10, 40)}, [10, 20, 10, 10]) == 500 * MIB
 
 
 def test_one_length_leaves_nothing():

@@ -10,6 +10,7 @@ Not covered: steps whose operators differ from length to length, and storages of
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -48,13 +49,24 @@ def left_in_cache_bytes(traces: Mapping[int, Trace], lengths: Sequence[int]) -> 
     most = table[nodes.index(max(nodes))]
 
     def sizes(length: int) -> Sizes:
-        weights = np.array([basis(nodes, node, length) for node in nodes])
-        return np.clip(np.rint(weights @ table), 0, most).astype(np.int64)
+        return np.clip(np.rint(_between(nodes, table, length)), 0, most).astype(np.int64)
 
     key = _digest(longest, table, lengths)
     if key not in _PLAYED:
         _PLAYED[key] = _played(longest, most, [sizes(length) for length in lengths])
     return _PLAYED[key]
+
+
+def _between(nodes: list[int], table: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Bytes of each storage at `length`, from those at the lengths `nodes`.
+
+    Through two lengths goes a power of the length: a line would make written-out attention, its square, too large.
+    """
+    if len(nodes) > 2:
+        return np.array([basis(nodes, node, length) for node in nodes]) @ table
+    first, second = np.log(np.maximum(table, 1.0))
+    share = (math.log(length) - math.log(nodes[0])) / (math.log(nodes[1]) - math.log(nodes[0]))
+    return np.where(table.max(0) > 0, np.exp(first + share * (second - first)), 0.0)
 
 
 _PLAYED: dict[bytes, int] = {}
