@@ -245,7 +245,9 @@ def _swift(table: list[Line]) -> Iterator[dict[str, Any]]:
             adapter=adapter, precision="bf16-true", quantization="nf4-double" if line["quantization"] else "none",
             optimizer={"implementation": "foreach", "max_gradient_norm": 1.0},
             activation_checkpointing="blocks" if line["grad_ckpt"] == "yes" else "none",
-            data={"examples": 10**6, "mean_tokens": round(_kept_tokens(int(line["seq_len"])), 1)},
+            data={
+                "examples": 10**6, "mean_tokens": round(_kept_tokens(int(line["seq_len"])), 1), "too_long": "drop",
+            },
         )  # fmt: skip
         yield {
             "id": f"user-{line['run_id']}", "source": SWIFT, "family": f"swift/{name}/{method}", "gpu": "a100-80gb",

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from forerun.data.sample_lengths import SampleLengths
 from forerun.errors import InvalidSettings
 from forerun.settings.media import WITHOUT_TOKENS
 from forerun.settings.schema import Settings
@@ -84,8 +85,10 @@ def plan_from_settings(settings: Settings) -> BatchPlan:
         assumptions = ("data.mean_tokens is not given: every sample is taken as long as batch.sequence_length.",)
     elif batch.padding != "fixed":
         size = batch.micro_batch_size if batch.padding == "longest" else 1
-        length = min(batch.sequence_length, round(_expected_longest(mean, batch.sequence_length, size)))
-        assumptions = ("sample lengths are taken as geometric around data.mean_tokens.",)
+        samples = SampleLengths(mean, batch.sequence_length, drops=settings.data.too_long == "drop")
+        length = min(batch.sequence_length, round(samples.expected_longest(size)))
+        shape = "as exponential up to batch.sequence_length" if samples.drops else "as geometric"
+        assumptions = (f"sample lengths are taken {shape} around data.mean_tokens.",)
     full, rest = divmod(sequences, batch.micro_batch_size)
     shapes = Counter({BatchShape(batch.micro_batch_size, length): full})
     if rest:
@@ -94,9 +97,3 @@ def plan_from_settings(settings: Settings) -> BatchPlan:
         shapes[BatchShape(batch.micro_batch_size, batch.sequence_length)] += 0
     tokens = 0.0 if settings.workload in WITHOUT_TOKENS else examples * mean
     return BatchPlan(tuple(sorted(shapes.items())), settings.steps_per_epoch(sequences), examples, tokens, assumptions)
-
-
-def _expected_longest(mean: float, limit: int, size: int) -> float:
-    """Expected maximum of `size` geometric lengths of mean `mean`, cut at `limit`; in tokens."""
-    stays_below = 1 - 1 / mean
-    return sum(1 - (1 - stays_below**k) ** size for k in range(limit)) if mean > 1 else 1.0

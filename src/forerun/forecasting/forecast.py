@@ -24,7 +24,7 @@ from forerun.forecasting.run_warnings import checkpoint_warning, startup_warning
 from forerun.forecasting.startup import stated_startup_seconds
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.forecasting.update_warnings import update_warnings
-from forerun.memory.overhead import outside_bytes
+from forerun.memory.overhead import outside_bytes, uses_cudnn
 from forerun.records import (
     Forecast,
     ForecastDetail,
@@ -98,7 +98,8 @@ def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
         )
         band = Range(optimistic=low, expected=middle, conservative=high)
     else:
-        context = int(outside_bytes(device, request.settings.parallel.world_size).expected)
+        trace, ranks = model.longest.trace, request.settings.parallel.world_size
+        context = int(outside_bytes(device, ranks, with_cudnn=uses_cudnn(trace)).expected)
         band = model.card.device_bytes
     peaks = {"training": replay.breakdown, **model.evaluation_peaks}
     highest = max(peaks.values(), key=lambda breakdown: breakdown.total_bytes)

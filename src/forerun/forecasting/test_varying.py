@@ -13,9 +13,9 @@ from forerun.units import MIB
 WEIGHTS, LOGITS, LOSS = 0, 1, 2
 
 
-def step_of(length: int, *, copies: int = 1) -> Trace:
+def step_of(length: int, *, copies: int = 1, power: int = 1) -> Trace:
     """Weights that stay; logits and their copies of 1 MiB a token, alive together."""
-    storages = [Storage(64 * MIB, Phase.PREPARE), *[Storage(length * MIB, Phase.FORWARD)] * copies]
+    storages = [Storage(64 * MIB, Phase.PREPARE), *[Storage(length**power * MIB, Phase.FORWARD)] * copies]
     events = [(ALLOCATE, WEIGHTS)]
     events += [(ALLOCATE, LOGITS + k) for k in range(copies)] + [(FREE, LOGITS + k) for k in range(copies)]
     return Trace(storages=storages, events=events, warm_from=1)
@@ -25,9 +25,9 @@ def two(**keywords: int) -> dict[int, Trace]:
     return {length: step_of(length, **keywords) for length in (100, 400)}
 
 
-def settings_of(padding: str, mean: float | None, size: int = 2) -> Any:
+def settings_of(padding: str, mean: float | None, size: int = 2, too_long: str = "cut") -> Any:
     batch = SimpleNamespace(micro_batch_size=size, padding=padding)
-    return SimpleNamespace(batch=batch, data=SimpleNamespace(mean_tokens=mean))
+    return SimpleNamespace(batch=batch, data=SimpleNamespace(mean_tokens=mean, too_long=too_long))
 
 
 def plan_of(*counts: tuple[int, int]) -> BatchPlan:
@@ -42,6 +42,12 @@ def test_shorter_batches_leave_blocks_that_the_longest_cannot_use():
 def test_a_longest_batch_that_comes_first_serves_all_others():
     # the longest comes in the middle: after it nothing asks for more
     assert left_in_cache_bytes(two(), [100, 100, 100]) == left_in_cache_bytes(two(), [100, 400, 100]) == 100 * MIB
+
+
+def test_scores_of_attention_grow_with_the_square_of_the_length():
+    # 10² + 20² of steps that are too short for the next, before the longest of 40²
+    assert left_in_cache_bytes({length: step_of(length, power=2) for length in (10, 40)}, [10, 20]) == 100 * MIB
+    assert left_in_cache_bytes({length: step_of(length, power=2) for length in (10, 40)}, [10, 20, 10, 10]) == 500 * MIB
 
 
 def test_one_length_leaves_nothing():
@@ -75,3 +81,11 @@ def test_lengths_of_a_mean_are_cut_and_longer_where_more_samples_share_a_batch()
     assert sum(lengths(1)) / 400 == pytest.approx(100, rel=0.15)
     assert sum(lengths(8)) > 2 * sum(lengths(1))
     assert max(lengths(8)) == 512
+
+
+def test_dropped_samples_do_not_pile_up_at_the_limit():
+    plan = BatchPlan(((BatchShape(1, 300), 5), (BatchShape(1, 512), 0)), 1, 1, 1.0)
+    cut, dropped = (drawn_lengths(plan, settings_of("longest", 300.0, 1, word), 400) for word in ("cut", "drop"))
+    assert cut.count(512) > 0.15 * 400
+    assert dropped.count(512) < 0.01 * 400
+    assert sum(dropped) / 400 == pytest.approx(300, rel=0.02)

@@ -100,6 +100,8 @@ class Device(Record):
     """Strings that drivers report, recorded from real machines."""
     context_bytes: Range = Range(optimistic=0, expected=0, conservative=0)
     """CUDA context and lazily loaded kernels, outside PyTorch's allocator."""
+    cudnn_bytes: int = 0
+    """Kernels that cuDNN loads beside it with the first convolution, under a CUDA before 11.7 that loads all."""
     price_per_hour: float | None = None
     """US dollars for one device, on demand; null where no source was found."""
     price_date: str | None = None
@@ -272,7 +274,8 @@ def under_cuda(row: Device, cuda: str) -> Device:
         c for c in _table()["eager_context"].values() if tuple(c["capability"]) <= (row.compute_capability or (0, 0))
     ]
     context = max(contexts, key=lambda c: c["capability"])
-    return row.model_copy(update={"context_bytes": _range(context["mib"])})
+    own = {"context_bytes": _range(context["mib"]), "cudnn_bytes": round(context.get("cudnn_mib", 0) * MIB)}
+    return row.model_copy(update=own)
 
 
 @cache

@@ -25,16 +25,14 @@ def uses_cudnn(trace: Trace) -> bool:
     return any("convolution" in call.name for call in trace.calls)
 
 
-def outside_bytes(device: Device, world_size: int) -> Range:
-    """Bytes outside PyTorch's allocator: the context, and with several ranks NCCL's buffers."""
-    context = device.context_bytes
-    if world_size == 1:
-        return context
-    expected = NCCL_PAIR_BYTES if world_size == 2 else NCCL_BYTES
+def outside_bytes(device: Device, world_size: int, *, with_cudnn: bool = False) -> Range:
+    """Bytes outside PyTorch's allocator: the context, kernels of cuDNN, and with several ranks NCCL's buffers."""
+    context, cudnn = device.context_bytes, device.cudnn_bytes if with_cudnn else 0
+    least, expected, most = (0, 0, 0) if world_size == 1 else (NCCL_PAIR_BYTES, NCCL_BYTES, NCCL_MOST_BYTES)
     return Range(
-        optimistic=context.optimistic + min(NCCL_PAIR_BYTES, expected),
-        expected=context.expected + expected,
-        conservative=context.conservative + NCCL_MOST_BYTES,
+        optimistic=context.optimistic + cudnn + least,
+        expected=context.expected + cudnn + (least if world_size == 2 else expected),
+        conservative=context.conservative + cudnn + most,
     )
 
 

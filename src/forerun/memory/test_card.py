@@ -1,8 +1,10 @@
 """Whether a step fits a card, with the allocator's cache given back where it must."""
 
+from dataclasses import replace
+
 from forerun.hardware.catalogue import device
 from forerun.memory.card import replay_on_card
-from forerun.trace import ALLOCATE, FREE, Category, Phase, Storage, Trace
+from forerun.trace import ALLOCATE, FREE, Call, Category, Phase, Storage, Trace
 from forerun.units import GIB, MIB
 
 T4 = device("t4")
@@ -66,10 +68,21 @@ def test_an_old_cuda_leaves_less_of_the_card():
     assert replay_on_card(growing([21.0]), device("rtx-3090", "11.3")).fits
 
 
+def test_convolutions_under_an_old_cuda_show_cudnns_kernels():
+    gpu, step = device("a100-40gb", "11.6"), growing([1.0])
+    convolution = Call("aten.convolution.default", (), (), (), (), 0, 0, 0)
+    plain, with_convolution = (replay_on_card(replace(step, calls=calls), gpu) for calls in ([], [convolution]))
+    assert with_convolution.device_bytes.expected - plain.device_bytes.expected == gpu.cudnn_bytes > 0
+
+
 def test_what_other_steps_left_is_shown_while_there_is_room_and_never_decides():
     alone, beside = (replay_on_card(growing([4.0]), T4, left_bytes=left) for left in (0, 2 * GIB))
     assert beside.memory.peak_reserved_bytes == alone.memory.peak_reserved_bytes + 2 * GIB
     assert beside.memory.peak_allocated_bytes == alone.memory.peak_allocated_bytes
+    more = {
+        name: value - alone.device_bytes.model_dump()[name] for name, value in beside.device_bytes.model_dump().items()
+    }
+    assert more["optimistic"] == 0 < more["expected"] == 2 * GIB < 4 * GIB < more["conservative"]
     full = replay_on_card(growing([4.0]), T4, left_bytes=40 * GIB)
     assert full.fits
     assert full.returns_cache

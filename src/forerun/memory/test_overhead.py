@@ -18,6 +18,14 @@ def test_an_old_cuda_loads_all_kernels_with_the_context(gpu, mib):
     assert today.conservative < old.optimistic
 
 
+def test_cudnn_loads_its_kernels_under_an_old_cuda():
+    today, old = (
+        outside_bytes(gpu, 1, with_cudnn=True).expected - outside_bytes(gpu, 1).expected
+        for gpu in (device("a100-40gb"), device("a100-40gb", "11.6"))
+    )
+    assert (today, old) == (0, 297 * MIB)
+
+
 def test_buffers_between_ranks_come_on_top():
     alone, pair = (outside_bytes(device("a100-80gb"), ranks) for ranks in (1, 2))
     assert pair.expected - alone.expected == 544 * MIB

@@ -31,7 +31,7 @@ from forerun.disk_cache import CacheEntry, cached, file_digest
 from forerun.settings.schema import Settings
 
 CODES, BYTE_PAIRS = "codes.npy", "byte_pairs.json"
-NOT_OF_ROWS = {"source", "validation", "test", "examples", "mean_tokens", "workers", "contamination"}
+NOT_OF_ROWS = {"source", "validation", "test", "examples", "mean_tokens", "too_long", "workers", "contamination"}
 """Fields of `data` that do not decide about rows; the files count by their content."""
 Facts = dict[str, Any]
 

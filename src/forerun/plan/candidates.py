@@ -260,7 +260,7 @@ def what_is_traced(settings: Settings) -> str:
         mode="json", exclude={"name", "schedule", "checkpoints", "evaluation", "data", "batch", "reliability"}
     )  # fmt: skip
     del content["optimizer"]["learning_rate"]
-    content["data"] = settings.data.mean_tokens, settings.data.source
+    content["data"] = settings.data.mean_tokens, settings.data.too_long, settings.data.source
     content["batch"] = settings.batch.sequence_length, settings.batch.padding
     return json.dumps(content, sort_keys=True)
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
+from forerun.settings.lengths import TooLong, length_conflicts
 from forerun.settings.media import MediaSettings, media_conflicts
 from forerun.settings.plain import LARGEST
 from forerun.settings.preference import PreferenceSettings, preference_conflicts
@@ -155,7 +156,9 @@ class DataSettings(PlainSection):
     examples: Count | None = None
     """Training samples in one epoch; recipes fill it from their data."""
     mean_tokens: Annotated[float, Field(gt=0, le=LARGEST)] | None = None
-    """Mean tokens per sample before padding; `null` means unknown."""
+    """Mean tokens per sample before padding, of the samples that are trained on; `null` means unknown."""
+    too_long: TooLong = "cut"
+    """What became of samples longer than `batch.sequence_length`, which says how lengths lie around `mean_tokens`."""
     source: str | None = None
     """The data itself: a file, a folder of files, or a hub id; `null` takes what ships with a recipe."""
     format: DataFormat = "auto"
@@ -310,6 +313,8 @@ class Settings(PlainSection):
         for name, default in LATER_WORDS.items():
             if content["parallel"][name] == default:
                 del content["parallel"][name]
+        if self.data.too_long == "cut":
+            del content["data"]["too_long"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -320,6 +325,8 @@ class Settings(PlainSection):
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
         if self.preference == PreferenceSettings():  # as hashes of before there were others
             del content["preference"]
+        if self.data.too_long == "cut":
+            del content["data"]["too_long"]
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -388,10 +395,5 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
             f"adapter.dora: needs the lengths of weights that are not packed; found quantization={s.quantization!r}. "
             f"Set adapter.dora to false, or quantization to none.",
         ),
-        (
-            s.data.mean_tokens is not None and s.data.mean_tokens > s.batch.sequence_length,
-            f"data.mean_tokens: at most batch.sequence_length, to which samples are cut; found "
-            f"{s.data.mean_tokens} with sequence_length={s.batch.sequence_length}. Raise sequence_length or give the "
-            f"mean after cutting.",
-        ),
+        *length_conflicts(s.batch.sequence_length, s.data.mean_tokens, s.data.too_long, s.data.source),
     ]

@@ -79,6 +79,7 @@ def test_the_contracts_file_is_valid():
         ({"parallel": {"world_size": 2}}, ["parallel.world_size", "ddp or fsdp"]),
         ({"schedule": {"epochs": 1, "frozen_encoder_epochs": 2}}, ["frozen_encoder_epochs"]),
         ({"data": {"examples": 9, "mean_tokens": 600}}, ["data.mean_tokens", "sequence_length"]),
+        ({"data": {"examples": 9, "too_long": "drop"}}, ["data.too_long", "mean of the samples that are left"]),
         ({"adapter": {"kind": "lora", "targets": []}}, ["adapter.targets"]),
         ({"model": {}}, ["model.name", "required"]),
     ],
