@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -256,6 +256,14 @@ def main() -> None:
     report(answers, most, options)
 
 
+def by_kind(outcomes: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """How many answers of each kind of question came out how; runs of other seeds are added to them."""
+    kinds: dict[str, dict[str, int]] = {}
+    for (kind, outcome), number in sorted(outcomes.items()):
+        kinds.setdefault(kind, {})[outcome] = number
+    return kinds
+
+
 def report(answers: list[tuple[Question, Answer]], most_bytes: int, options: argparse.Namespace) -> None:
     """The table, an example of each failure, and one JSON line."""
     outcomes = Counter((question.kind, outcome_of(answer)) for question, answer in answers)
@@ -281,7 +289,8 @@ def report(answers: list[tuple[Question, Answer]], most_bytes: int, options: arg
     longest = max(answer.seconds for _, answer in answers)
     print(
         json.dumps({"method": METHOD, "questions": len(answers), "seed": options.seed, **total,
-                    "longest_seconds": round(longest, 1), "most_bytes": most_bytes})
+                    "longest_seconds": round(longest, 1), "most_bytes": most_bytes, "kinds": by_kind(outcomes),
+                    "failures": [f"{failure}: {message}" for (failure, message) in places]})
     )  # fmt: skip
 
 
