@@ -8,6 +8,7 @@ def test_the_worst_source_comes_first_with_what_became_of_the_promise():
     rates = (
         KnownHuman(name="library", files=342, flagged=0, low=0.0, high=0.009),
         KnownHuman(name="contest", files=100, flagged=30, low=0.22, high=0.4),
+        KnownHuman(name="six files", files=6, flagged=6, low=0.6, high=1.0),
     )
     sentence = UnseenPeople(run="r1", date="2026-11-25", budget=0.01, rates=rates).sentence()
     assert sentence.endswith("30 of 100 of contest (30.0%, promise broken); 0 of 342 of library (0.0%, promise kept).")

@@ -11,6 +11,8 @@ from pathlib import Path
 from forerun.recipes.code_detector.service.known_human import KnownHuman
 from forerun.records import Record
 
+WORTH_SAYING_FILES = 100
+"""Files of a source below which its rate says nothing; the recipe's page has them all."""
 FILE = Path(__file__).parent / "unseen_people.json"
 
 
@@ -25,7 +27,9 @@ class UnseenPeople(Record):
 
     def sentence(self) -> str:
         """What every answer says of it; the worst source first."""
-        ordered = sorted(self.rates, key=lambda row: -row.flagged / row.files)
+        ordered = sorted(
+            (row for row in self.rates if row.files >= WORTH_SAYING_FILES), key=lambda row: -row.flagged / row.files
+        )
         parts = [
             f"{row.flagged:,} of {row.files:,} of {row.name} ({row.flagged / row.files:.1%}, promise "
             f"{row.promise(self.budget)})"
