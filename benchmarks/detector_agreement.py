@@ -101,7 +101,8 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=700, help="rows of a source and author")
     options = parser.parse_args()
     outside = outside_rows(options.data, options.most)
-    rows: dict[str, Sequence[CodeSample]] = {split: embedded().split(split) for split in ("val", "test")} | outside
+    rows: dict[str, Sequence[CodeSample]] = {split: embedded().split(split) for split in ("val", "test")}
+    rows.update(outside)
     readers = dict(reader_scores(rows))
     if options.export is not None:
         readers["detector"] = detector_scores(options.export, rows)

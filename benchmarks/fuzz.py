@@ -169,11 +169,12 @@ class Answerer:
 
     def answer(self, question: Question) -> Answer:
         """What the process says, or how it failed to."""
-        start, failure = time.monotonic(), ""
+        start, failure, process = time.monotonic(), "", psutil.Process(self._process.pid)
+        used_before = sum(process.cpu_times()[:2])
         self._pipe.send(question)
         while not failure and not self._pipe.poll(POLL_SECONDS):
             seconds = time.monotonic() - start
-            held = psutil.Process(self._process.pid).memory_info().rss
+            held = process.memory_info().rss
             self.most_bytes = max(self.most_bytes, held)
             failure = "over 60 s" if seconds > LONGEST_SECONDS else "over 4 GiB" if held > MOST_BYTES else ""
         if not failure:
@@ -181,9 +182,12 @@ class Answerer:
                 return self._pipe.recv()
             except EOFError:
                 failure = "process died"
+        used = (
+            "" if failure == "process died" else f"{sum(process.cpu_times()[:2]) - used_before:.0f} s of processor time"
+        )
         self.stop()
         self._start()
-        return Answer(failure, None, time.monotonic() - start, "")
+        return Answer(failure, None, time.monotonic() - start, used)
 
     def stop(self) -> None:
         """End the process."""

@@ -3,6 +3,7 @@
     python -m benchmarks.robustness run fuzz --questions 500 --seed 7     run benchmarks/fuzz.py so, keep what it says
     python -m benchmarks.robustness keep kills@COMMIT OUTPUT …            keep outputs of runs made elsewhere
     python -m benchmarks.robustness start                                 time `forerun --help`, ten times
+    python -m benchmarks.robustness note fuzz "words"                     what was found out about a table's failures
     python -m benchmarks.robustness                                       write the page again
 
 Scripts: fuzz, covering, monotone, escapes, kills, faults, service_attacks. What is kept is the JSON line that ends each
@@ -121,9 +122,10 @@ def page() -> str:
     """The whole page."""
     kept = records()
     lines = [HEAD, *_fuzz([row for row in kept if row["name"] == "fuzz"])]
-    newest = {row["name"]: row for row in kept}
+    lines += _notes(kept, "fuzz")
+    newest = {row["name"]: row for row in kept if row["name"] != "note"}
     for name, show in SECTIONS.items():
-        lines += show(newest[name]) if name in newest else []
+        lines += [*show(newest[name]), *_notes(kept, name)] if name in newest else []
     missing = [name for name in (*SCRIPTS, "start") if name not in newest]
     if missing:
         lines += [
@@ -160,12 +162,17 @@ def _fuzz(rows: Sequence[Content]) -> Iterator[str]:
         yield _row(kind, f"{kinds[kind].total():,}", *(f"{kinds[kind][name]:,}" for name in names))
     yield _row("**all**", f"**{asked:,}**", *(f"**{_total(kinds, name):,}**" for name in names))
     yield ""
-    yield f"{len(failures)} failures" + (":" if failures else ".")
+    yield f"{len(failures)} kinds of failure" + (":" if failures else ".")
     yield from (f"- {_plain(line)[:300]}" for line in failures)
     yield f"\n{FUZZ_BEFORE}"
     if asked < FUZZ_GOAL:
         yield f"\n**Short**: {FUZZ_GOAL:,} were asked for; {FUZZ_GOAL - asked:,} are missing."
     yield ""
+
+
+def _notes(rows: Sequence[Content], name: str) -> list[str]:
+    notes = [row for row in rows if row["name"] == "note" and row["arguments"] == [name]]
+    return [f"{row['document']['text']} ({row['date']})\n" for row in notes]
 
 
 def _total(kinds: dict[str, Counter[str]], name: str) -> int:
@@ -189,7 +196,7 @@ def _monotone(row: Content) -> Iterator[str]:
     own = row["document"]
     broken = sum(rule["broken"] for rule in own["rules"].values())
     yield f"## More never needs less ({_when(row)})\n"
-    yield f"`benchmarks/monotone.py`: {own['forecasts']:,} forecasts of {own['cases']} drawn cases; a rule was broken "
+    yield f"`benchmarks/monotone.py`: {own['forecasts']:,} forecasts of {own['cases']} drawn cases; a rule was broken"
     yield f"{broken:,} times, cost = time x price x cards {own['wrong_costs']} times. Bounds with their reasons:"
     yield "`BOUNDS` there, held by `tests/test_monotone.py`.\n"
     yield "| rule, quantity | pairs | broken | worst |"
@@ -298,6 +305,8 @@ def main() -> None:
                 keep(name, (), document, load=None, when=_today(path.stat().st_mtime), at=at or commit())
     elif what == "start":
         time_starts()
+    elif what == "note" and len(rest) == 2:
+        keep("note", [name], {"text": rest[1]}, load=None, when=_today(time.time()), at=commit())
     elif what != "page":
         sys.exit(f"run SCRIPT …, keep SCRIPT OUTPUT …, start, or nothing. Scripts: {', '.join(SCRIPTS)}.")
     PAGE.write_text(page(), encoding="utf-8")

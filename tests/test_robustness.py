@@ -37,9 +37,15 @@ def test_parts_of_the_fuzz_run_are_added_up_and_their_failures_listed(kept):
     text = robustness.page()
     assert "## 9 questions" in text
     assert "| **all** | **9** | **6** | **2** | **1** |" in text
-    assert "1 failures:\n- traceback: here" in text
+    assert "1 kinds of failure:\n- traceback: here" in text
     assert "Longest answer 3.0 s, load 1," in text
     assert "9,991 are missing" in text
+
+
+def test_a_note_stands_below_its_table(kept):
+    keep("fuzz", fuzz(1, refused=5))
+    robustness.keep("note", ["fuzz"], {"text": "Asked again."}, load=None, when="2026-11-25", at="c0ffee00")
+    assert "Asked again. (2026-11-25)" in robustness.page().split("## Not run")[0]
 
 
 def test_what_was_not_run_is_named(kept):
