@@ -7,7 +7,7 @@ BIN := .venv/bin
 # own: transformers imports a torchvision that it finds, and one that was built for another PyTorch fails.
 SCRIPT_PACKAGES := "timm>=1.0.20" "torchvision==0.28.*" "torchtitan==0.2.2"
 
-.PHONY: demo test test-medium test-scripts test-slow scoreboard wheel lock sbom audit clean
+.PHONY: demo test test-medium test-scripts test-slow origins robustness scoreboard wheel lock sbom audit clean
 
 demo: .venv/.installed
 	$(BIN)/forerun run code-detector
@@ -28,6 +28,16 @@ test-scripts: .venv/.installed-scripts
 
 test-slow: .venv/.installed-dev
 	$(BIN)/python -m pytest -m slow
+
+# Pages of the five documents, an hour and a half on two quiet cores. `test-slow` says when their forecasts are stale.
+origins: .venv/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.origins audits forecasts profiles lines transcripts runs
+
+# What was tried to break it, two hours on two quiet cores. Questions are asked in parts, which are added up.
+robustness: .venv/.installed-dev
+	for seed in $$(seq 1 20); do OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.robustness run fuzz --questions 500 --seed $$seed; done
+	for attack in covering monotone "escapes --nobody" kills faults; do OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.robustness run $$attack; done
+	$(BIN)/python -m benchmarks.robustness start
 
 # DATA: a folder of published figures whose licence forbids copies here; without it those sources are left out.
 scoreboard: .venv/.installed-scripts

@@ -30,6 +30,8 @@ from forerun.recipes.code_detector.service.scoring import DetectionQuestion, ver
 from forerun.recipes.code_detector.service.serving import ServedDetector, open_detector
 
 METHOD, SHOWN = 2, 5
+MOST_FILES = 1000
+"""Files of a source and language, drawn at random."""
 WORDS_IN_A_ROW, MOST_SHARED = 13, 0.1
 JUDGED = ("worth-a-conversation", "no-finding")
 FOLDERS = (
@@ -104,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--most", type=int, default=1000, help="files of a source and language, drawn at random")
+    parser.add_argument("--most", type=int, default=MOST_FILES, help="files of a source and language, drawn at random")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
     detector = open_detector(options.folder)

@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -169,11 +169,12 @@ class Answerer:
 
     def answer(self, question: Question) -> Answer:
         """What the process says, or how it failed to."""
-        start, failure = time.monotonic(), ""
+        start, failure, process = time.monotonic(), "", psutil.Process(self._process.pid)
+        used_before = sum(process.cpu_times()[:2])
         self._pipe.send(question)
         while not failure and not self._pipe.poll(POLL_SECONDS):
             seconds = time.monotonic() - start
-            held = psutil.Process(self._process.pid).memory_info().rss
+            held = process.memory_info().rss
             self.most_bytes = max(self.most_bytes, held)
             failure = "over 60 s" if seconds > LONGEST_SECONDS else "over 4 GiB" if held > MOST_BYTES else ""
         if not failure:
@@ -181,9 +182,12 @@ class Answerer:
                 return self._pipe.recv()
             except EOFError:
                 failure = "process died"
+        used = (
+            "" if failure == "process died" else f"{sum(process.cpu_times()[:2]) - used_before:.0f} s of processor time"
+        )
         self.stop()
         self._start()
-        return Answer(failure, None, time.monotonic() - start, "")
+        return Answer(failure, None, time.monotonic() - start, used)
 
     def stop(self) -> None:
         """End the process."""
@@ -256,6 +260,14 @@ def main() -> None:
     report(answers, most, options)
 
 
+def by_kind(outcomes: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """How many answers of each kind of question came out how; runs of other seeds are added to them."""
+    kinds: dict[str, dict[str, int]] = {}
+    for (kind, outcome), number in sorted(outcomes.items()):
+        kinds.setdefault(kind, {})[outcome] = number
+    return kinds
+
+
 def report(answers: list[tuple[Question, Answer]], most_bytes: int, options: argparse.Namespace) -> None:
     """The table, an example of each failure, and one JSON line."""
     outcomes = Counter((question.kind, outcome_of(answer)) for question, answer in answers)
@@ -281,7 +293,8 @@ def report(answers: list[tuple[Question, Answer]], most_bytes: int, options: arg
     longest = max(answer.seconds for _, answer in answers)
     print(
         json.dumps({"method": METHOD, "questions": len(answers), "seed": options.seed, **total,
-                    "longest_seconds": round(longest, 1), "most_bytes": most_bytes})
+                    "longest_seconds": round(longest, 1), "most_bytes": most_bytes, "kinds": by_kind(outcomes),
+                    "failures": [f"{failure}: {message}" for (failure, message) in places]})
     )  # fmt: skip
 
 

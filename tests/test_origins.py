@@ -10,8 +10,9 @@ sys.path.insert(0, str(ROOT))
 import pytest  # noqa: E402
 from benchmarks.origins.collect import GPUS, documents, kept  # noqa: E402
 from benchmarks.origins.page import pages  # noqa: E402
-from benchmarks.origins.recipe_pages import profile_key, profiles, recipe_pages  # noqa: E402
+from benchmarks.origins.recipe_pages import profile_key, profiles, recipe_pages, with_figures  # noqa: E402
 
+from forerun.api import find_device, forecast_settings, resolve  # noqa: E402
 from forerun.audit.shipped_claims import shipped_documents  # noqa: E402
 from forerun.runs.registry import recipe_names, target_names  # noqa: E402
 
@@ -40,12 +41,42 @@ def test_every_recipe_page_has_its_recorded_run_and_every_profile_its_forecast()
     assert {each["target"] for each in profiles()} <= set(target_names())
 
 
+def test_a_detectors_thresholds_come_from_the_recorded_run():
+    figures = dict.fromkeys(("threshold", "tpr", "fpr", "fpr_low", "fpr_high"), 0.25)
+    metrics = {f"budget_5_percent.{name}": value for name, value in figures.items()}
+    metrics |= {f"budget_5_percent.ppv_at_prevalence_{share}": 0.5 for share in ("0.01", "0.05", "0.1", "0.5")}
+    parts = {"runs": {"d": {"content": {"run": "r1", "started": "2026-11-25", "metrics": metrics}}}}
+    parts["runs"]["d"]["content"]["metrics"]["budget_0.1_percent.validation"] = 0.0
+    page = "<!-- figures: decisions, by python -m benchmarks.origins -->\n<!-- end of figures -->"
+    text = with_figures(page, {"name": "d", "recipe": "code-detector"}, parts)
+    assert "Run r1, 2026-11-25." in text
+    assert "| 0.1 % | none can be promised | | | |" in text
+    assert "| 5 % | 0.250 | 0.250 | 0.250 (0.250 to 0.250) | 0.50 / 0.50 / 0.50 / 0.50 |" in text
+
+
 def test_every_line_and_every_system_was_run():
     lines = tomllib.loads((ROOT / "benchmarks/origins/lines.toml").read_text(encoding="utf-8"))["line"]
     assert {(line["document"], line["line"], line["command"]) for line in lines} == {
         tuple(entry["content"][key] for key in ("document", "line", "command")) for entry in kept()["lines"].values()
     }
     assert {document["title"] for document in documents()} == set(kept()["transcripts"])
+
+
+STALE = 0.05
+"""Difference of a dated forecast from today's that asks for the page to be made again."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["3-ortho: Fast", "4-autocast: BERT-base, 32 x 128, fp16"])
+def test_forecasts_on_the_page_are_not_stale(name):
+    """The cheapest full-size runs, forecast again on their document's GPU."""
+    document = next(each for each in documents() if each["name"] == name.partition(":")[0])
+    run = next(each for each in document["full"] if each["name"] == name.partition(": ")[2])
+    forecast = forecast_settings(resolve(run["target"], run.get("set", [])), find_device(document["on"]))
+    kept_figures = kept()["forecasts"][name]["content"]["as_written"]
+    now = {"device_bytes": forecast.memory.device_bytes.conservative, "run_seconds": forecast.run.seconds.expected}
+    before = {"device_bytes": kept_figures["device_bytes"], "run_seconds": kept_figures["run_seconds"]["expected"]}
+    assert now == pytest.approx(before, rel=STALE), "run `make origins`"
 
 
 @pytest.mark.slow

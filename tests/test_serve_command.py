@@ -98,7 +98,7 @@ def test_files_are_compared_on_the_command_line(run, embedding, tmp_path):
     assert {document["nearest"][0]["a"], document["nearest"][0]["b"]} == {"one.py", "two.py"}
     assert document["best"][0]["comparison"]["syntax"]["score"] == 1
     assert all("one.py" in (p["comparison"]["a"], p["comparison"]["b"]) for p in document["best"])
-    assert "Nearest by the trained embedding" in forerun(run[0], *words).stdout
+    assert "Nearest by the embedding" in forerun(run[0], *words).stdout
     refused = forerun(run[0], "similar", str(tmp_path / "one.txt"))
     assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
 

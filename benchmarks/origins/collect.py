@@ -204,6 +204,28 @@ def _newest(ledger: Ledger, recipe: str) -> Content | None:
             "criteria": [result.model_dump(mode="json") for result in verdict.criteria],
             "better_baseline": verdict.better_baseline, "passed": verdict.passed,
             "rows": [figures[n] for n in ("step.seconds", "peak_allocated_bytes", "run.seconds") if n in figures],
-            "others": measured.evidence.other_processes_share,
+            "others": measured.evidence.other_processes_share, "metrics": measured.metrics,
         }  # fmt: skip
     return None
+
+
+def make_people(say: Callable[[str], None], only: str = "") -> None:
+    """How often the exported detector of the transcripts flags people whom it has not seen; `only` names their rows."""
+    from benchmarks.detector_errors import MOST_FILES, of_library, of_sources
+
+    from forerun.recipes.code_detector.evaluation.unseen_people import FILE as SHIPPED
+    from forerun.recipes.code_detector.evaluation.unseen_people import UnseenPeople
+    from forerun.recipes.code_detector.service.serving import open_detector
+
+    folders = sorted((RUNS / "0-code-guard" / "runs").glob("*/export"))
+    if not folders:
+        say(f"No export below {RUNS / '0-code-guard'}; python -m benchmarks.origins transcripts=0-code-guard")
+        return
+    detector = open_detector(folders[-1])
+    rates = [of_library(detector), *(of_sources(detector, Path(only), MOST_FILES) if only else [])]
+    people = UnseenPeople(
+        run=folders[-1].parent.name, date=datetime.now(UTC).date().isoformat(), budget=detector.card.served.budget,
+        rates=tuple(sorted((rate for rate in rates if rate.files), key=lambda rate: rate.name)),
+    )  # fmt: skip
+    SHIPPED.write_text(people.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    say(people.sentence())

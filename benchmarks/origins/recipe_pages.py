@@ -2,7 +2,9 @@
 
     <!-- figures: NAME, by python -m benchmarks.origins -->  …  <!-- end of figures -->
 
-`run`: the newest recorded run of the recipe's own settings. `profiles`: forecasts of `profiles.toml`, side by side.
+`run`: the newest recorded run of the recipe's own settings. `profiles`: forecasts of `profiles.toml`, side by side;
+`profiles KINDS`: those whose `table` is `KINDS`. `decisions`: the recorded detector's thresholds and rates; `people`:
+its rates on people whom it has not seen.
 """
 
 import re
@@ -14,15 +16,19 @@ from typing import Any
 from benchmarks.origins.collect import FOLDER, documents, kept
 from benchmarks.origins.page import run_lines
 
+from forerun.recipes.code_detector.evaluation.unseen_people import unseen_people
 from forerun.units import format_bytes, format_percent, format_seconds
 
 RECIPES = Path(__file__).parents[2] / "src" / "forerun" / "recipes"
 BLOCK = re.compile(
-    r"(?P<head><!-- figures: (?P<name>[a-z]+), by python -m benchmarks\.origins -->\n)(?P<body>.*?)"
+    r"(?P<head><!-- figures: (?P<name>[a-z]+)(?: (?P<table>[a-z-]+))?, by python -m benchmarks\.origins -->\n)"
+    r"(?P<body>.*?)"
     r"(?P<end><!-- end of figures -->)",
     re.DOTALL,
 )
 Content = dict[str, Any]
+PREVALENCES = ("0.01", "0.05", "0.1", "0.5")
+BUDGET = re.compile(r"budget_(?P<budget>[\d.]+)_percent\.(?P<figure>\w+(?:\.\d+)?)")
 
 
 def profiles() -> list[Content]:
@@ -44,7 +50,10 @@ def with_figures(text: str, document: Content, parts: Content) -> str:
     """A page with what stands between its marks replaced."""
 
     def body(match: re.Match[str]) -> str:
-        lines = {"run": _run, "profiles": _profiles}[match["name"]](document, parts)
+        if match["name"] == "profiles":
+            lines = _profiles(document, parts, match["table"] or "")
+        else:
+            lines = {"run": _run, "decisions": _decisions, "people": _people}[match["name"]](document, parts)
         return match["head"] + "\n".join(lines) + "\n" + match["end"]
 
     return BLOCK.sub(body, text)
@@ -62,11 +71,53 @@ def _run(document: Content, parts: Content) -> Iterator[str]:
     yield from run_lines(own)
 
 
-def _profiles(document: Content, parts: Content) -> Iterator[str]:
+def _decisions(document: Content, parts: Content) -> Iterator[str]:
+    """Thresholds by budget with their rates on test, of the recorded run's metrics."""
+    own = parts.get("runs", {}).get(document["name"], {}).get("content", {})
+    budgets: dict[float, dict[str, float]] = {}
+    for name, value in own.get("metrics", {}).items():
+        if match := BUDGET.fullmatch(name):
+            budgets.setdefault(float(match["budget"]), {})[match["figure"]] = value
+    if not budgets:
+        yield "No run is recorded with its metrics."
+        return
+    yield f"Run {own['run']}, {own['started']}. Intervals of 95 %."
+    yield ""
+    yield "| budget | threshold | TPR on test | FPR on test | PPV at " + " / ".join(
+        f"{float(share):.0%}" for share in PREVALENCES
+    ) + " AI-written |"  # fmt: skip
+    yield "|--:|--:|--:|--:|--:|"
+    for budget, figures in sorted(budgets.items()):
+        if "threshold" not in figures:
+            yield f"| {budget:g} % | none can be promised | | | |"
+            continue
+        ppv = " / ".join(f"{figures[f'ppv_at_prevalence_{prevalence}']:.2f}" for prevalence in PREVALENCES)
+        yield (
+            f"| {budget:g} % | {figures['threshold']:.3f} | {figures['tpr']:.3f} | {figures['fpr']:.3f} "
+            f"({figures['fpr_low']:.3f} to {figures['fpr_high']:.3f}) | {ppv} |"
+        )
+
+
+def _people(document: Content, parts: Content) -> Iterator[str]:
+    """Rates on people whom the recorded detector has not seen."""
+    people = unseen_people()
+    yield f"Run {people.run}, {people.date}, at a promise of {people.budget:.0%}."
+    yield ""
+    yield "| people's files of | language | flagged | share (95 %) | promise |"
+    yield "|---|---|--:|--:|---|"
+    for row in people.rates:
+        share = f"{row.flagged / row.files:.1%} ({row.low:.1%} to {row.high:.1%})"
+        promise = row.promise(people.budget)
+        word = f"**{promise}**" if promise == "broken" else promise
+        yield f"| {row.name} | {row.language or ''} | {row.flagged:,} of {row.files:,} | {share} | {word} |"
+
+
+def _profiles(document: Content, parts: Content, table: str) -> Iterator[str]:
     made = [
         (each["name"], parts["profiles"][key])
         for each in profiles()
-        if each["recipe"] == document["recipe"] and (key := profile_key(each)) in parts.get("profiles", {})
+        if (each["recipe"], each.get("table", "")) == (document["recipe"], table)
+        and (key := profile_key(each)) in parts.get("profiles", {})
     ]
     dates = sorted({entry["date"] for _, entry in made})
     yield f"Forecasts of {' and '.join(dates)}; the commands are in `benchmarks/origins/profiles.toml`."

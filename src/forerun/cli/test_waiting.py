@@ -1,6 +1,9 @@
 """When a line is due: after two seconds, on other work, and every half minute; never for quick commands."""
 
-from forerun.cli.waiting import WaitingLines, shown_waiting
+import sys
+from types import ModuleType, SimpleNamespace
+
+from forerun.cli.waiting import WaitingLines, being_imported, shown_waiting
 from forerun.current_work import work
 
 
@@ -10,7 +13,7 @@ def lines_at(*moments):
 
 
 def test_quick_work_is_not_shown():
-    assert lines_at(("a", 0.5), ("a", 1.9), ("b", 2.1), ("", 4.5), ("c", 5.0)) == [""] * 5
+    assert lines_at(("a", 0.5), ("a", 1.9), ("b", 2.1), ("", 4.5), ("c", 4.9)) == [""] * 5
 
 
 def test_long_work_is_shown_once_then_every_half_minute_and_other_work_again():
@@ -23,3 +26,17 @@ def test_the_thread_ends_with_the_body_and_says_nothing_in_time():
     with shown_waiting(shown.append), work("quick"):
         pass
     assert shown == []
+
+
+def test_many_quick_pieces_of_work_are_not_silent_together():
+    shown = lines_at(*((f"piece {n}", 1.5 * n) for n in range(1, 9)))
+    assert [line for line in shown if line] == ["… piece 4", "… piece 8"]
+
+
+def test_a_slow_import_is_named_while_it_lasts(monkeypatch):
+    module = ModuleType("torch")
+    monkeypatch.setitem(sys.modules, "torch", module)
+    module.__spec__ = SimpleNamespace(_initializing=True)  # pyright: ignore[reportAttributeAccessIssue]
+    assert being_imported() == "loading PyTorch"
+    module.__spec__ = SimpleNamespace(_initializing=False)  # pyright: ignore[reportAttributeAccessIssue]
+    assert being_imported() == ""

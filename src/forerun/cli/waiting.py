@@ -1,5 +1,7 @@
 """Whoever waits is told for what: after two seconds, whenever that changes, and every half minute.
 
+Work that is quick, one after the other, is named too once nothing was said for five seconds; so are slow imports.
+
 One line each, on stderr, the same for a terminal and for a file: a spinner says nothing to who reads a log.
 """
 
@@ -13,7 +15,10 @@ from forerun.current_work import current_work
 
 FIRST_SECONDS, AGAIN_SECONDS = 2.0, 30.0
 """Silence before the first line, and between lines on one and the same work."""
+QUIET_SECONDS = 5.0
+"""Silence over several pieces of quick work after which the present one is named."""
 LOOK_SECONDS = 0.25
+SLOW_IMPORTS = {"torch": "loading PyTorch", "transformers": "loading transformers"}
 
 
 class WaitingLines:
@@ -29,8 +34,11 @@ class WaitingLines:
             self._words, self._since, self._is_shown = words, now, False
         if not words or now < FIRST_SECONDS:
             return ""
-        silence = now - (self._shown_at if self._is_shown else max(self._shown_at, self._since))
-        if self._is_shown and silence < AGAIN_SECONDS or not self._is_shown and silence < FIRST_SECONDS:
+        silence = now - self._shown_at
+        is_due = silence >= AGAIN_SECONDS
+        if not self._is_shown:
+            is_due = silence >= QUIET_SECONDS or min(silence, now - self._since) >= FIRST_SECONDS
+        if not is_due:
             return ""
         again = f", {now - self._since:.0f} s so far" if self._is_shown else ""
         self._is_shown, self._shown_at = True, now
@@ -45,7 +53,7 @@ def shown_waiting(show: Callable[[str], None] | None = None) -> Iterator[None]:
 
     def look() -> None:
         while not over.wait(LOOK_SECONDS):
-            line = lines.line(current_work(), time.monotonic() - start)
+            line = lines.line(current_work() or being_imported(), time.monotonic() - start)
             if line:
                 show(line)
 
@@ -56,6 +64,15 @@ def shown_waiting(show: Callable[[str], None] | None = None) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def being_imported() -> str:
+    """Words for the slow import that is under way; empty for none."""
+    for name, words in SLOW_IMPORTS.items():
+        # importlib marks the spec of a module whose body still runs (importlib._bootstrap._load_unlocked, 3.11)
+        if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+            return words
+    return ""
 
 
 def _on_stderr(line: str) -> None:

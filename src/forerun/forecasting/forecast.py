@@ -273,6 +273,8 @@ def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
         gaps.append("reading and decoding images or sound on the host, for which a run waits where workers are too few")
     if not getattr(model.costs, "knows_ranks", request.settings.parallel.world_size == 1):
         gaps.append("time of communication between ranks: the links of such a GPU are not known")
+    if request.settings.model.attention.startswith("flash_attention_") and request.settings.batch.padding != "packed":
+        gaps.append("padding, which flash attention leaves out in a run: every token is counted here")
     reads = len(model.longest.trace.assumed_values)
     if reads:
         gaps.append(f"{reads} reads of tensor values, answered with 0: {model.longest.trace.assumed_values[0]} …")

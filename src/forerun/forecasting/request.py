@@ -111,5 +111,5 @@ def require_precision(settings: Settings, device: Device) -> None:
     if precision == "tf32" and "tfloat32" not in device.peak_flops_per_second:
         raise InvalidSettings(
             f"precision: tf32 needs tensor cores of compute capability 8.0 or more; {device.name} has none. "
-            f"Set precision to fp32 or fp16-mixed."
+            f"Set precision to fp32{' or fp16-mixed' if device.kind == 'cuda' else ''}."
         )

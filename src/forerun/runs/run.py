@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forerun.current_work import work
 from forerun.errors import ForerunError, InvalidSettings, LedgerNotWritten
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest
@@ -185,10 +186,12 @@ def train_and_judge(
             ledger.record_event(run_id, "failed", str(error))
         raise
     training.load_best()
-    scores, seconds = _timed(lambda: experiment.judge(training.step))
+    with work("scoring held-out data"):
+        scores, seconds = _timed(lambda: experiment.judge(training.step))
     # Measured before the baselines: models that they train would raise the peaks of memory.
     measurement = training.measurement(device.name, ledger.steps(run_id), {}, seconds)
-    judgement = experiment.baselines(scores)
+    with work("making the baselines"):
+        judgement = experiment.baselines(scores)
     evidence = measurement.evidence.model_copy(update={"half_way_error": remaining.half_way_error})
     metrics = last_epoch_means(ledger.steps(run_id)) | judgement.metrics
     measurement = measurement.model_copy(update={"metrics": metrics, "evidence": evidence})

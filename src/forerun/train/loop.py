@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from forerun.current_work import work
 from forerun.errors import NonFiniteLoss, UserNote
 from forerun.hardware.host_memory import freed_memory_held
 from forerun.records import MeasuredRun, Measurement, RunEvidence, RunPhases, StepReport
@@ -312,7 +313,8 @@ class Training:
     def _evaluate(self, evaluate: Evaluate, step: int) -> None:
         start = self.timer.now()
         self.step.model.eval()
-        with torch.random.fork_rng(), torch.no_grad():  # numbers drawn here change nothing in training
+        # fork_rng: numbers drawn here change nothing in training
+        with work("scoring the validation rows"), torch.random.fork_rng(), torch.no_grad():
             scores = evaluate(self.step, step)
         self.evaluations.append((step, scores))
         failure = None if self.best is None else self.best.observe(scores, step, self.step)

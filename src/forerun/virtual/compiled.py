@@ -107,9 +107,23 @@ def _post_grad_passes(graph: fx.GraphModule, inputs: Sequence[Any], *, is_infere
     from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
     from torch._inductor.virtualized import V
 
-    with V.set_fake_mode(detect_fake_mode(inputs)):
+    with V.set_fake_mode(detect_fake_mode(inputs)), _random_state_of_the_host():
         view_to_reshape(graph)
         post_grad_passes(graph, is_inference)
+
+
+@contextlib.contextmanager
+def _random_state_of_the_host() -> Iterator[None]:
+    """Let passes evaluate anew what draws numbers that are drawn again when recomputed."""
+    from torch._prims import rng_prims
+
+    # torch/_prims/rng_prims.py:182 (2.13): the state to save is that of a kind of device, and ours is not in its list
+    original: Any = rng_prims.get_device
+    rng_prims.get_device = lambda args, kwargs: "cpu" if original(args, kwargs) == DEVICE else original(args, kwargs)
+    try:
+        yield
+    finally:
+        rng_prims.get_device = original
 
 
 def takes_channels_last(graph: fx.GraphModule, *, is_inference: bool) -> bool:

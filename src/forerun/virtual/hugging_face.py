@@ -2,9 +2,10 @@
 
 transformers asks whether a tensor is fake and then takes another path than in training: it builds attention masks that
 a real run leaves out, which turns flash attention into a slower kernel with a mask of its own. Here it sees no fakes;
-what it then reads from tensors is answered by the recorder, and the question whether a batch is packed by `no`.
-Source: `transformers/utils/import_utils.py:1930` (`is_tracing`) and `transformers/masking_utils.py:750`
-(`find_packed_sequence_indices`) of transformers 5.23; both are there since 5.17.
+what it then reads from tensors is answered by the recorder, the question whether a batch is packed by `no`, and the
+one whether a mask leaves every token in by `yes`: example batches have no padding.
+Source: `transformers/utils/import_utils.py:1930` (`is_tracing`), `transformers/masking_utils.py:750`
+(`find_packed_sequence_indices`) and `:621` (`flash_attention_mask`) of transformers 5.23; all are there since 5.17.
 """
 
 import contextlib
@@ -34,11 +35,19 @@ def as_if_real(recorder: Recorder) -> Iterator[None]:
         with recorder.answering(True):  # all sequence numbers are 0: one sequence in each row
             return find_packed(position_ids)
 
+    def nothing_masked(*args: Any, **options: Any) -> Any:
+        with recorder.answering(True):
+            return flash_mask(*args, **options)
+
+    flash_mask, registered = masking.flash_attention_mask, masking.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
+    names = [name for name, function in registered.items() if function is flash_mask]
     imports.is_fake_tensor, masking.find_packed_sequence_indices = never_fake, not_packed
+    registered.update(dict.fromkeys(names, nothing_masked))
     try:
         yield
     finally:
         imports.is_fake_tensor, masking.find_packed_sequence_indices = is_fake, find_packed
+        registered.update(dict.fromkeys(names, flash_mask))
 
 
 @contextlib.contextmanager

@@ -104,6 +104,12 @@ def test_checkpointing_saves_under_compile_too(checkpointing):
     assert peak(checkpointing) < peak("none")
 
 
+@pytest.mark.medium
+def test_numbers_that_are_drawn_again_when_recomputed_pass_through_inductor():
+    settings = settings_of("tiny-t5", "seq2seq-lm", activation_checkpointing="blocks", precision="fp16-mixed")
+    assert any(call.name.startswith("fused") for call in traced(settings).calls)
+
+
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [({}, "Set compile_unit to blocks"),

@@ -12,8 +12,8 @@ from forerun.errors import BadData, InvalidSettings
 if TYPE_CHECKING:
     from forerun.recipes.code_detector.embedding.nearest import NearPair
     from forerun.recipes.code_detector.embedding.vectors import FileVectors
-    from forerun.recipes.code_detector.similarity.cohort import CohortReport
     from forerun.recipes.code_detector.similarity.compare import SourceFile
+    from forerun.report.tables import ResultTable
 
 SIMILAR_SCHEMA, EMBED_SCHEMA = "forerun.similar/1", "forerun.embed/1"
 ENDINGS = {".py": "python", ".java": "java", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".hpp": "cpp", ".h": "cpp"}
@@ -43,6 +43,7 @@ def similar(
     as_json: JsonOption = False,
 ) -> None:
     """Compare files with one another: shared words and syntax, learned likeness, and the lines of each."""
+    from forerun.recipes.code_detector.embedding.tables import similar_tables
     from forerun.recipes.code_detector.embedding.usual import usual_embedding
     from forerun.recipes.code_detector.embedding.vectors import read_embedding
     from forerun.recipes.code_detector.service.comparing import STATEMENT
@@ -66,7 +67,7 @@ def similar(
             {"schema": SIMILAR_SCHEMA, **report.model_dump(mode="json"), "nearest": near, "statement": list(STATEMENT)}
         )
         return
-    _show(report, nearest, STATEMENT)
+    _show(similar_tables(report, nearest, None if trained is None else trained.card), STATEMENT)
 
 
 def embed(
@@ -150,14 +151,13 @@ def _nearest(
     return nearest_pairs(trained.embed_sources(files, sizes, base_code(base, sizes)), trained, pair_limit, query)
 
 
-def _show(report: "CohortReport", nearest: "list[NearPair] | None", statement: tuple[str, ...]) -> None:
+def _show(tables: "list[ResultTable]", statement: tuple[str, ...]) -> None:
     from rich.console import Console
 
-    from forerun.recipes.code_detector.embedding.tables import similar_tables
     from forerun.report.terminal import result_table
 
     console = Console()
-    for table in similar_tables(report, nearest):
+    for table in tables:
         console.print(result_table(table))
     for sentence in statement:
         console.print(f"- {sentence}", soft_wrap=True)

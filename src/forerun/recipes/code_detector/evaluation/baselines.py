@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.current_work import work
 from forerun.evaluate.classification import ClassificationReport, Scored, report
 from forerun.recipes.code_detector.data.corpus import CodeCorpus, CodeSample
 from forerun.recipes.code_detector.data.normalise import normalise_code
@@ -107,8 +108,9 @@ def _run(name: str, form: Form, corpus: CodeCorpus, texts: dict[str, str], fit: 
         return [texts.get(sample.id, "") for sample in samples]
 
     train, validation, test = (corpus.split(split) for split in ("train", "val", "test"))
-    predict = fit(train, text(train), labels_of(train))
-    scores = predict(test, text(test))
+    with work(f"fitting the baseline {name}" + ("" if form == "none" else f" on {form} code")):
+        predict = fit(train, text(train), labels_of(train))
+        scores = predict(test, text(test))
     figures = report(scored(validation, predict(validation, text(validation))), scored(test, scores), slices_of(test))
     return BaselineResult(name, form, figures, scores, time.perf_counter() - started)
 

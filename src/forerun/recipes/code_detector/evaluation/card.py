@@ -22,6 +22,7 @@ from forerun.recipes.code_detector.evaluation.decision import (
     fit_calibration,
 )
 from forerun.recipes.code_detector.evaluation.scores import SplitScores
+from forerun.recipes.code_detector.evaluation.unseen_people import unseen_people
 from forerun.recipes.code_detector.options import options_of
 from forerun.recipes.code_detector.service.detector_card import CARD, DetectorCard, Distribution, Reference, SliceRow
 from forerun.report.tables import Cell, ResultCurve, ResultTable, Series
@@ -83,7 +84,7 @@ def make_card(scores: Mapping[Split, SplitScores], data: CodeDetectorData, setti
         by_size=by_size(test, sizes["test"], SIZE_LIMITS),
         slices=[],
         reference=_reference(validation, sizes["val"], data.samples["val"]),
-        statement=list(STATEMENT),
+        statement=[*STATEMENT, unseen_people().sentence()],
         decided_by_windows=scores["val"].least is not None,
     )
     threshold = card.served.threshold

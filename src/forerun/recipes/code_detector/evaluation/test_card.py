@@ -6,6 +6,7 @@ from forerun.recipes.code_detector.data.test_training_data import corpus, settin
 from forerun.recipes.code_detector.data.training_data import open_data
 from forerun.recipes.code_detector.evaluation import card as c
 from forerun.recipes.code_detector.evaluation.scores import CRITERIA, SplitScores, criteria_for
+from forerun.recipes.code_detector.evaluation.unseen_people import unseen_people
 from forerun.recipes.code_detector.options import options_of, part_of
 from forerun.recipes.code_detector.service.detector_card import CARD, read_card
 
@@ -80,7 +81,7 @@ def test_card_is_written_and_read_back(card, tmp_path):
     c.write_card(card, tmp_path)
     assert read_card(tmp_path) == card
     text = (tmp_path / c.MARKDOWN).read_text()
-    assert all(sentence in text for sentence in c.STATEMENT)
+    assert all(sentence in text for sentence in (*c.STATEMENT, unseen_people().sentence()))
     assert text.count("\n## ") == 4
     (tmp_path / CARD).write_text("{}")
     with pytest.raises(BadData, match="Export the run again"):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from forerun.current_work import work
 from forerun.evaluate.language import LanguageScore, bigram_loss, score_language, unigram_loss
 from forerun.recipes.okadfa.data.windows import OkadfaData, symbols
 from forerun.recipes.okadfa.evaluation.mechanism import (
@@ -40,6 +41,8 @@ WARMUP_OF_PENALTY = 0.1
 """Share of the updates over which the orthogonality penalty comes in."""
 CHECKED_WINDOWS = 4
 """Held-out windows on which gradients are compared."""
+TWIN_LINES = 10
+"""How often the twin's training says where it is."""
 
 CRITERIA = (
     Criterion(
@@ -211,9 +214,14 @@ def shallow_twin(data: OkadfaData, device: str) -> LanguageScore:
         seed_everything(settings.seed)
         step = build_step(settings, OkadfaWorkload(settings, symbols(settings)), device, pretrained=False)
         twin = OkadfaData(**{**vars(data), "settings": settings})
-        for _ in Training(step, twin.training, Path(folder), watch=Watcher(twin).look).steps():
-            pass
-        return score_language(step.model, twin.batches("test"), settings.precision)
+        training = Training(step, twin.training, Path(folder), watch=Watcher(twin).look)
+        with work("training the twin whose last block alone learns") as say:
+            total = training.schedule.total_steps
+            for report in training.steps():
+                if report.step % max(1, total // TWIN_LINES) == 0:
+                    say(f"training the twin whose last block alone learns, step {report.step}/{total}")
+        with work("scoring the twin"):
+            return score_language(step.model, twin.batches("test"), settings.precision)
 
 
 def twin_settings(settings: Settings) -> Settings:
