@@ -79,7 +79,7 @@ def test_a_task_decides(tmp_path):
 def test_bad_rows_are_a_question_and_counted(tmp_path):
     proposal = proposal_of(tmp_path, [*LABELLED, {"text": "", "label": "a"}, {"text": "x y", "label": None}])
     assert settings_from(proposal.content).data.repair == ["empty-texts", "missing-labels"]
-    assert "# QUESTION: 1 bad rows: empty-texts leaves rows with an empty text out." in yaml_text(proposal, "x")
+    assert "# QUESTION: 1 bad row: empty-texts leaves rows with an empty text out." in yaml_text(proposal, "x")
 
 
 def test_the_data_are_not_changed(tmp_path):

@@ -112,7 +112,8 @@ def _answered(
     trained: TrainedModel, source: str, answers: Answers, repair: Sequence[Repair]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Each row and its answer."""
-    numbered = enumerate(read_own_rows(source, repair), start=1)
+    header = {part: name for part, name in trained.facts.fields.items() if part == "header"}
+    numbered = enumerate(read_own_rows(source, repair, fields=header), start=1)
     while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):
         questions = [question_of(row, trained.facts, f"{source}, row {number}") for number, row in chunk]
         for (_, row), answer in zip(chunk, answers(questions), strict=True):

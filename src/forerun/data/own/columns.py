@@ -13,6 +13,8 @@ from typing import Any, Literal
 Row = Mapping[str, Any]
 ColumnKind = Literal["empty", "text", "number", "messages", "turns", "mapping", "texts", "numbers", "mixed"]
 """`messages` lists of role and content, `turns` lists of from and value, `texts` and `numbers` lists of those."""
+YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
+"""Words of a column that says yes or no."""
 NUMBER_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
 
 
@@ -30,6 +32,8 @@ class Column:
     """Characters of its texts; 0 where it holds none."""
     is_full: bool
     """Whether every row of the sample has a value."""
+    are_flags: bool = False
+    """Whether every row says yes or no: 1 or 0, true or false."""
 
 
 def value_at(row: Row, column: str) -> Any:
@@ -102,6 +106,7 @@ def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
         distinct=len({json.dumps(value, sort_keys=True, default=str) for value in present}),
         mean_length=sum(map(len, texts)) / len(texts) if texts else 0.0,
         is_full=len(present) == len(values),
+        are_flags=bool(values) and all(str(value).strip().lower() in (*YES, *NO) for value in values),
     )
 
 

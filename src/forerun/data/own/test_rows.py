@@ -23,6 +23,7 @@ FILES = {
     "bars.csv": csv_text("|").encode(),
     "windows.csv": b"\xef\xbb\xbf" + csv_text(",").replace("\n", "\r\n").encode(),
     "excel.csv": csv_text("\t").encode("utf-16"),
+    "mark.csv": b"\xef\xbb\xbfsep=;\r\n" + csv_text(";").encode(),
     "a.tsv": csv_text("\t").encode(),
     "a.csv.gz": gzip.compress(csv_text(",").encode()),
     "a.jsonl": ("\n" + LINES + "\n").encode(),
@@ -37,6 +38,37 @@ def test_every_kind_of_table_gives_the_same_rows(name, tmp_path):
     (tmp_path / name).write_bytes(FILES[name])
     rows = [{**row, "text": row["text"].replace("\r\n", "\n")} for row in read_own_rows(str(tmp_path / name))]
     assert rows == ROWS
+
+
+HEADLESS = "".join(f"some text {n}\t{'pos' if n % 2 else 'neg'}\n" for n in range(20))
+
+
+def test_a_first_line_that_seems_a_row_is_decided_on(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(HEADLESS)
+    with pytest.raises(BadData, match="found 'neg', which is also the value of 9 of the next 19 rows .*header: none"):
+        list(read_own_rows(str(path)))
+    rows = list(read_own_rows(str(path), fields={"header": "none"}))
+    assert rows[0] == {"column_1": "some text 0", "column_2": "neg"}
+    assert len(rows) == 20
+    assert len(list(read_own_rows(str(path), fields={"header": "first"}))) == 19
+
+
+def test_numbered_columns_and_repeated_headers_name_columns(tmp_path):
+    (tmp_path / "a.csv").write_text("0,1\n" + "a text,1\nanother,0\n" * 9)
+    (tmp_path / "b.csv").write_text("text,label\n" + "a text,x\ntext,label\n" * 9)
+    assert next(read_own_rows(str(tmp_path / "a.csv"))) == {"0": "a text", "1": "1"}
+    assert len(list(read_own_rows(str(tmp_path / "b.csv")))) == 18
+
+
+def test_one_object_with_a_table_inside_is_no_row(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"version": 1, "data": ROWS}))
+    (tmp_path / "b.json").write_text(json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}))
+    (tmp_path / "c.json").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}] * 2}))
+    for name, inside in (("a", "a list of 2 objects under 'data'"), ("b", "2 values under each of text, label")):
+        with pytest.raises(BadData, match=inside):
+            list(read_own_rows(str(tmp_path / f"{name}.json")))
+    assert len(list(read_own_rows(str(tmp_path / "c.json")))) == 1
 
 
 def test_parquet_and_arrow_give_the_same_rows_with_named_classes(tmp_path):
@@ -67,6 +99,12 @@ def write(folder, **texts):
         path = folder / name.replace("__", "/").replace("_dot_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def test_pictures_beside_texts_are_left_out_and_said(tmp_path):
+    write(tmp_path, a__1_dot_md="one", b__2_dot_md="two", b__plan_dot_png="\0")
+    assert [row["text"] for row in read_own_rows(str(tmp_path))] == ["one", "two"]
+    assert row_meaning(str(tmp_path)) == "a file, labelled by its folder (2 files; left out: 1, such as plan.png)"
 
 
 def test_folders_are_labels_and_splits(tmp_path):
