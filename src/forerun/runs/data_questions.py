@@ -33,7 +33,7 @@ def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
     if repeat is None:
         return {}, []
     text = (
-        f"does the first line name the columns? Its {repeat.name!r} is the value of {repeat.count} of the next "
+        f"does the first line name the columns? Its {repeat.name!r} is the value of {repeat.times} of the next "
         f"{repeat.rows} rows of that column."
     )
     default = f"header: {NO_HEADER}, it is a row, and the columns are column_1, column_2"

@@ -40,10 +40,10 @@ def delimiter_of(path: Path) -> str:
 
 
 class NameAmongValues(NamedTuple):
-    """A cell of the first line that is also a value of its column, in `count` of `rows` rows."""
+    """A cell of the first line that is also a value of its column, `times` in `rows` rows."""
 
     name: str
-    count: int
+    times: int
     rows: int
 
 
@@ -118,7 +118,7 @@ def _require_names(path: Path) -> None:
     repeat = name_among_values(path)
     if repeat is not None:
         raise BadData(
-            f"{path}, line 1: must name the columns; found {repeat.name!r}, which is also the value of {repeat.count} "
+            f"{path}, line 1: must name the columns; found {repeat.name!r}, which is also the value of {repeat.times} "
             f"of the next {repeat.rows} rows of its column, so it seems a row. Put a line of names before it, or set "
             f"data.fields: {{header: {NO_HEADER}}} (the columns are column_1, column_2, …), or {{header: {HEADER}}} if "
             f"it does name them."
