@@ -6,6 +6,7 @@ mapping: `translation.en`.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,8 @@ ColumnKind = Literal["empty", "text", "number", "messages", "turns", "mapping", 
 """`messages` lists of role and content, `turns` lists of from and value, `texts` and `numbers` lists of those."""
 YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 """Words of a column that says yes or no."""
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,(\d{1,2}|\d{4,})\s*")
+"""A number as much of Europe writes it; three digits behind a comma could be thousands."""
 NUMBER_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
 
 
@@ -72,6 +75,8 @@ def number_of(value: Any) -> float | None:
         return None
     if isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
+    if isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
+        return float(value.replace(",", "."))
     if isinstance(value, str) and value.strip().lower() not in NUMBER_WORDS and "_" not in value:
         try:
             return float(value)

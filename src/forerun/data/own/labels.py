@@ -48,6 +48,8 @@ def labels_of(value: Any, kind: LabelKind, separator: str) -> tuple[str, ...]:
     if kind == "several":
         parts = value if isinstance(value, list | tuple) else str(value).split(separator) if separator else [value]
         return tuple(sorted({label_name(part) for part in parts if not is_empty(part)}))
+    if kind == "number" and isinstance(value, str):
+        value = value.replace(",", ".")
     return () if is_empty(value) else (label_name(value),)
 
 

@@ -32,6 +32,15 @@ from forerun.settings.schema import DataSettings, Repair
 TEXTS = (".txt", ".md", ".text")
 LINES_LOOKED_AT = 1000
 """Lines of a text file among which a blank one says that rows are paragraphs."""
+OTHER_PROGRAMS = {
+    ".xlsx": "Save it from the spreadsheet as CSV (UTF-8)", ".xls": "Save it from the spreadsheet as CSV (UTF-8)",
+    ".ods": "Save it from the spreadsheet as CSV (UTF-8)", ".pdf": "Write its text to a .txt or .md file",
+    ".docx": "Save it as plain text (.txt)", ".zip": "Unpack it, and name the file or folder inside",
+    ".tar.gz": "Unpack it, and name the file or folder inside", ".conllu": "Write word and tag a line to a .conll file",
+    ".arrow": "Name the folder that datasets.save_to_disk wrote", ".db": "Export the table as CSV",
+    ".sqlite": "Export the table as CSV", ".xml": "Write a JSON object a row to a .jsonl file",
+}  # fmt: skip
+"""Ending of what others write → what to do with it."""
 ID_COLUMNS = ("id", "_id", "uid", "guid", "uuid", "row_id", "example_id", "sample_id")
 NO_ID = "none"
 """`data.fields.id: none` says that no column names a row, though one is called so."""
@@ -114,7 +123,7 @@ def _rows(source: str, repairs: Repairs, header: str | None) -> Iterator[Row]:
     else:
         raise BadData(
             f"data.source: a file ending in {', '.join((*TABLES, *TEXTS, *ENDINGS))} (perhaps .gz), a folder, or a hub "
-            f"id such as owner/name; found {source!r}, which is none of them. Check the path."
+            f"id such as owner/name; found {source!r}, which is none of them. {_remedy(path)}."
         )
 
 
@@ -151,6 +160,11 @@ def _hub(source: str) -> Iterator[Row]:
         names = class_names(part.features.to_dict())
         for row in part:
             yield {**named(dict(row), names), "split": split}
+
+
+def _remedy(path: Path) -> str:
+    name = path.name.lower()
+    return next((what for ending, what in OTHER_PROGRAMS.items() if name.endswith(ending)), "Check the path")
 
 
 def _is_text(path: Path) -> bool:
