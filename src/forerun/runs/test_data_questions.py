@@ -30,9 +30,17 @@ def questions(rows):
 def test_a_column_called_label_is_not_passed_over_in_silence():
     (question,) = questions([{"text": text, "label": f"2004-01-{n:02}"} for n, text in enumerate(TEXTS)])
     assert "40 of its 40 values differ (such as '2004-01-00')" in question.text
+    (question,) = questions([{"text": text, "entities": [{"start": 0, "label": "A"}]} for text in TEXTS])
+    assert "a .conll file" in question.others[0]
     (question,) = questions([{"text": text, "stance": "ab"[n % 2]} for n, text in enumerate(TEXTS)])
     assert question.others[0].endswith("label: stance}")
     assert questions([{"text": text} for text in TEXTS]) == []
+
+
+def test_answers_of_which_some_are_bad_are_asked():
+    rows = [{"prompt": text, "completion": text[::-1], "label": n % 2 == 0} for n, text in enumerate(TEXTS)]
+    (question,) = questions(rows)
+    assert "says yes of some and no of others" in question.text
 
 
 def test_lines_of_words_and_tags_are_asked():

@@ -26,7 +26,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "label": ("label", "labels", "class", "category", "categories", "sentiment", "intent", "topic", "topics", "tag",
               "target", "emotion", "emotions", "stars", "rating", "score", "is_duplicate", "y"),
     "words": ("words", "tokens"),
-    "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels"),
+    "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels", "labels"),
     "messages": ("messages", "conversations", "conversation", "chat", "dialog", "dialogue"),
     "conversations": ("conversations", "conversation", "messages", "chat"),
     "system": ("system", "system_prompt"),
@@ -79,6 +79,12 @@ PAIRS_OF_TEXTS = (
 )  # fmt: skip
 """Columns of two texts with one label, as GLUE, SNLI and Quora name them."""
 LISTS = {"words": ("texts",), "tags": ("texts", "numbers"), "messages": ("messages",), "conversations": ("turns",)}
+LANGUAGES = (
+    "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
+    "ja", "ko", "lt", "lv", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "sw", "th", "tr", "uk",
+    "ur", "vi", "zh",
+)  # fmt: skip
+"""Names of columns that hold a text and its translation (ISO 639-1)."""
 LONG_CHARACTERS = 40
 """Mean length from which a column holds more than names."""
 FEW = 20
@@ -226,7 +232,9 @@ def _proposal(
                 weights.append(EXACT if hit.name.lower() == ALIASES[part][0] else ALIAS)
     if any(part not in by_part for part in parts.required):
         return None
-    if format == "pairs" and "score" not in by_part and by_part["anchor"].lower() in ("sentence1", "sentence_a"):
+    if format == "pairs" and "score" in by_part and not fields and workload is None:
+        return None  # how alike two texts are is a number to estimate: no loss of `embedding` reads it
+    if format == "pairs" and by_part["anchor"].lower() in ("sentence1", "sentence_a") and "score" not in by_part:
         return None  # two sentences without a score have a label: SNLI, MRPC
     first = by_part[parts.required[0]]
     if format in ("messages", "conversations"):
@@ -250,6 +258,7 @@ def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Colu
     by_name = {column.name.lower(): column for column in reversed(list(columns.values()))}
     if part in ("source", "target"):
         languages = [c for c in columns.values() if c.name.startswith("translation.") and c.kind == "text"]
+        languages = languages or [c for c in columns.values() if c.name.lower() in LANGUAGES and c.kind == "text"]
         if len(languages) == 2:
             return languages[part == "target"]
     for name in ALIASES[part]:
@@ -262,7 +271,7 @@ def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Colu
 def _plays(part: str, column: Column) -> bool:
     """Whether a column's values can be that part of a row."""
     if part in LISTS:
-        is_spaced = part in ("words", "tags") and column.kind == "text"
+        is_spaced = part in ("words", "tags") and column.kind == "text" and column.name.lower() != "labels"
         return column.kind in LISTS[part] or is_spaced
     if part == "label":
         return is_label(column)
