@@ -3,7 +3,7 @@
 `tags`: words of speeches and the mark after each, beside `Trainer` with `DataCollatorForTokenClassification`.
 `hidden`: paragraphs, beside `Trainer` with `DataCollatorForLanguageModeling`, which draws other words to hide: its step
 losses are other numbers, and only the scores compare.
-`rewrite`: a question about hours and days and its answer, beside `Seq2SeqTrainer`.
+`rewrite`: the first words of a sentence, without capitals and marks, and as they were, beside `Seq2SeqTrainer`.
 `search`: the first sentence of a paragraph and its rest, beside `SentenceTransformerTrainer` with
 `MultipleNegativesRankingLoss` (scale 20, which is this project's temperature of 0.05), in the order of rows given.
 """
@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
     "rewrite": {
         "workload": "seq2seq-lm", "model": {"name": "tiny-t5", "config": {**SMALL_T5, "vocab_size": 512}},
         "optimizer": {"learning_rate": 3e-3, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 60},
-        "batch": {"micro_batch_size": 8, "sequence_length": 32, "padding": "bucketed"},
+        "batch": {"micro_batch_size": 8, "sequence_length": 40, "padding": "bucketed"},
     },
     "search": {
         "workload": "embedding", "model": {"name": "minilm", "config": NO_DROPOUT},
@@ -62,11 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def write_rows(kind: str, path: Path) -> None:
     """The rows of a case."""
-    made = runpy.run_path(str(MAKE))
-    if kind == "rewrite":
-        made["chats"](path, ROWS[kind])
-    else:
-        made["documents"](path, ROWS[kind])
+    runpy.run_path(str(MAKE))["documents"](path, ROWS[kind])
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(f"{json.dumps(_row(kind, row))}\n" for row in rows))
 
@@ -77,7 +73,8 @@ def _row(kind: str, row: dict[str, Any]) -> dict[str, Any]:
     if kind == "hidden":
         return {"text": f"{row['anchor']} {row['positive']}"[:300]}
     if kind == "rewrite":
-        return {"source": row["messages"][0]["content"], "target": row["messages"][1]["content"]}
+        target = " ".join(row["anchor"].split()[:7])
+        return {"source": re.sub(r"[^\w ]", "", target.lower()), "target": target}
     words = row["positive"].split()[:36]
     tags = [{",": "B-COMMA", ".": "B-PERIOD"}.get(word[-1], "O") for word in words]
     return {"tokens": [re.sub(r"\W", "", word).lower() or "and" for word in words], "ner_tags": tags}

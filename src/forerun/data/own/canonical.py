@@ -26,7 +26,8 @@ from forerun.errors import BadData
 ROLES = {
     "system": "system", "developer": "system", "human": "user", "user": "user", "prompter": "user",
     "gpt": "assistant", "assistant": "assistant", "model": "assistant", "bot": "assistant", "chatgpt": "assistant",
-    "ai": "assistant", "function_call": "assistant", "tool": "tool", "function": "tool", "observation": "tool", "ipython": "tool",
+    "ai": "assistant", "function_call": "assistant", "tool": "tool", "function": "tool", "observation": "tool",
+    "ipython": "tool",
 }  # fmt: skip
 """Words for who speaks → the role that chat templates have."""
 SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
