@@ -1,8 +1,8 @@
 """Rows and trainers of other programs for four more tasks of `side_by_side.py`: tags, hidden words, texts, vectors.
 
 `tags`: words of speeches and the mark after each, beside `Trainer` with `DataCollatorForTokenClassification`.
-`hidden`: paragraphs, beside `Trainer` with `DataCollatorForLanguageModeling`, which draws other words to hide: its step
-losses are other numbers, and only the scores compare.
+`hidden`: the beginnings of paragraphs, beside `Trainer` with `DataCollatorForLanguageModeling`, which draws other words
+to hide: its step losses are other numbers, and only the scores compare.
 `rewrite`: the first words of a sentence, without capitals and marks, and as they were, beside `Seq2SeqTrainer`.
 `search`: the first sentence of a paragraph and its rest, beside `SentenceTransformerTrainer` with
 `MultipleNegativesRankingLoss` (scale 20, which is this project's temperature of 0.05), in the order of rows given.
@@ -71,7 +71,9 @@ def _row(kind: str, row: dict[str, Any]) -> dict[str, Any]:
     if kind == "search":
         return row
     if kind == "hidden":
-        return {"text": f"{row['anchor']} {row['positive']}"[:300]}
+        return {
+            "text": " ".join(row["anchor"].split()[:14])
+        }  # short: a long text is several samples here, and one there
     if kind == "rewrite":
         target = " ".join(row["anchor"].split()[:7])
         return {"source": re.sub(r"[^\w ]", "", target.lower()), "target": target}
