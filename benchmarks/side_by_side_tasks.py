@@ -1,6 +1,6 @@
 """Rows and trainers of other programs for four more tasks of `side_by_side.py`: tags, hidden words, texts, vectors.
 
-`tags`: words of speeches and the mark after each, beside `Trainer` with `DataCollatorForTokenClassification`.
+`tags`: words in small letters and which had a capital, beside `Trainer` with `DataCollatorForTokenClassification`.
 `hidden`: the beginnings of paragraphs, beside `Trainer` with `DataCollatorForLanguageModeling`, which draws other words
 to hide: its step losses are other numbers, and only the scores compare.
 `rewrite`: the first words of a sentence, without capitals and marks, and as they were, beside `Seq2SeqTrainer`.
@@ -39,8 +39,8 @@ IGNORED = -100
 CASES: dict[str, dict[str, Any]] = {
     "tags": {
         "workload": "token-classification", "model": {"name": "minilm", "config": NO_DROPOUT},
-        "optimizer": {"learning_rate": 3e-4, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 20},
-        "batch": {"micro_batch_size": 8, "sequence_length": 48, "padding": "bucketed"},
+        "optimizer": {"learning_rate": 5e-4, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 30},
+        "batch": {"micro_batch_size": 8, "sequence_length": 40, "padding": "bucketed"},
     },
     "hidden": {
         "workload": "masked-lm", "model": {"name": "tiny-bert", "config": {**NO_DROPOUT, **SMALL, "vocab_size": 1024}},
@@ -77,9 +77,8 @@ def _row(kind: str, row: dict[str, Any]) -> dict[str, Any]:
     if kind == "rewrite":
         target = " ".join(row["anchor"].split()[:7])
         return {"source": re.sub(r"[^\w ]", "", target.lower()), "target": target}
-    words = row["positive"].split()[:36]
-    tags = [{",": "B-COMMA", ".": "B-PERIOD"}.get(word[-1], "O") for word in words]
-    return {"tokens": [re.sub(r"\W", "", word).lower() or "and" for word in words], "ner_tags": tags}
+    words = [re.sub(r"\W", "", word) or "and" for word in row["positive"].split()[:24]]
+    return {"tokens": [word.lower() for word in words], "ner_tags": ["B-CAP" if w[0].isupper() else "O" for w in words]}
 
 
 def tag_trainer(model: nn.Module, rows: Sequence[Any], task: Any, arguments: dict[str, Any]) -> Trainer:
