@@ -75,12 +75,12 @@ def years(data: Path) -> Rows:
 
 def speech(data: Path) -> Rows:
     """Paragraphs alone."""
-    return drawn([{"text": text, "speech": own["name"]} for own, text in paragraphs(data)], 160)
+    return drawn([{"text": text, "speech": own["name"]} for own, text in paragraphs(data)], 120)
 
 
 def hidden(data: Path) -> Rows:
     """More paragraphs."""
-    return drawn([{"text": text, "speech": own["name"]} for own, text in paragraphs(data)], 700)
+    return drawn([{"text": text, "speech": own["name"]} for own, text in paragraphs(data)], 600)
 
 
 def marks(data: Path) -> Rows:
@@ -105,7 +105,7 @@ def python_answers(data: Path) -> Rows:
 
 def code_chat(data: Path) -> Rows:
     """As Alpaca has them."""
-    return drawn([{k: row[k] for k in ("instruction", "input", "output")} for row in python_answers(data)], 160)
+    return drawn([{k: row[k] for k in ("instruction", "input", "output")} for row in python_answers(data)], 120)
 
 
 def code_search(data: Path) -> Rows:
@@ -127,7 +127,7 @@ def programs(data: Path) -> Rows:
         better, worse = (chance.sample(sorted(programs_of[kind]), pairs) for kind in (True, False))
         rows += [{"prompt": prompts[task][-300:], "chosen": a, "rejected": b, "task": task}
                  for a, b in zip(better, worse, strict=True)]  # fmt: skip
-    return drawn(rows, 700)
+    return drawn(rows, 500)
 
 
 def sounds(_: Path) -> Rows:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from forerun.data.own.columns import Row
 from forerun.data.own.repairs import Repairs
@@ -64,15 +65,20 @@ def single_objects(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 
 def _table_inside(row: Row) -> str:
     """What of one object is a table, in words; empty where nothing is."""
+    if any(_is_chat(value) for value in row.values()) or {"tokens", "words"} & set(row):
+        return ""
     for name, value in row.items():
         if isinstance(value, list) and len(value) > 1 and all(isinstance(each, Mapping) for each in value):
-            is_chat = any(key in value[0] for key in ("role", "from"))
-            if not is_chat:
-                return f"a list of {len(value):,} objects under {name!r}"
+            return f"a list of {len(value):,} objects under {name!r}"
     sizes = {len(value) if isinstance(value, list | Mapping) else -1 for value in row.values()}
     if len(row) > 1 and len(sizes) == 1 and min(sizes) > 1:
         return f"{min(sizes):,} values under each of {', '.join(row)}"
     return ""
+
+
+def _is_chat(value: Any) -> bool:
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, Mapping) and bool({"role", "from"} & set(first))
 
 
 def json_list_rows(path: Path, repairs: Repairs) -> Iterator[Row]:

@@ -136,7 +136,8 @@ def _table(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
     elif is_json_list(path):
         yield from json_list_rows(path, repairs)
     else:
-        yield from single_objects(path, (row for _, row in json_line_rows(path, repairs)))
+        rows = (row for _, row in json_line_rows(path, repairs))
+        yield from single_objects(path, rows) if kind == ".json" else rows
 
 
 def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:

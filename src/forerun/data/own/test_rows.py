@@ -68,7 +68,8 @@ def test_one_object_with_a_table_inside_is_no_row(tmp_path):
     for name, inside in (("a", "a list of 2 objects under 'data'"), ("b", "2 values under each of text, label")):
         with pytest.raises(BadData, match=inside):
             list(read_own_rows(str(tmp_path / f"{name}.json")))
-    assert len(list(read_own_rows(str(tmp_path / "c.json")))) == 1
+    (tmp_path / "d.jsonl").write_text(json.dumps({"a": [1, 2], "b": [3, 4]}))
+    assert [len(list(read_own_rows(str(tmp_path / name)))) for name in ("c.json", "d.jsonl")] == [1, 1]
 
 
 def test_parquet_and_arrow_give_the_same_rows_with_named_classes(tmp_path):
