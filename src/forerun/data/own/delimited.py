@@ -5,11 +5,12 @@ they are `column_1`, `column_2`; a line whose cell is a value of its own column 
 """
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from forerun.data.own.columns import Row
 from forerun.data.own.repairs import Repairs
@@ -22,6 +23,8 @@ SNIFFED = 50
 EXCEL_MARK = "sep="
 LOOKED_AT, OFTEN = 500, 0.02
 """Rows among which a column's name is looked for in it, and the share of them from which it seems a value."""
+LOOKED_AT_FOR_QUOTES = 5000
+QUOTED = re.compile(r'"([^"]|"")*"')
 NO_HEADER, HEADER = "none", "first"
 LONGEST_NAME = 200
 """Characters; a longer first field is text, not the name of a column."""
@@ -77,7 +80,8 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
         BadData: no header, a quote that is never closed, or a row that no repair of `repairs` is for.
     """
     lines, delimiter = TextLines(path, repairs), delimiter_of(path)
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    quoting = _quoting(path, delimiter)
+    rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     first_line = next(iter(_first_lines(path, 1)), "")
     if _is_mark(first_line):
         next(rows)
@@ -86,7 +90,7 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
     names = _names(path, next(rows, []), header)
     if header == NO_HEADER:
         lines = TextLines(path, repairs)  # from the first line again, which is a row
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         if _is_mark(first_line):
             next(rows)
     while True:
@@ -148,6 +152,16 @@ def _is_mark(line: str) -> bool:
     """Whether a line is Excel's, which names the delimiter."""
     line = line.strip("\r\n")
     return line.lower().startswith(EXCEL_MARK) and len(line) == len(EXCEL_MARK) + 1 and line[-1] in DELIMITERS
+
+
+def _quoting(path: Path, delimiter: str) -> Literal[0, 3]:
+    """None in files of tabs whose quotes are letters: lines are even without it, and a quote that opens closes nowhere."""
+    if delimiter != "\t":
+        return csv.QUOTE_MINIMAL
+    rows = [line.rstrip("\r\n").split("\t") for line in _first_lines(path, LOOKED_AT_FOR_QUOTES) if line.strip()]
+    is_even = len({len(row) for row in rows}) == 1
+    is_letter = any(cell.startswith('"') and not QUOTED.fullmatch(cell) for row in rows for cell in row)
+    return csv.QUOTE_NONE if is_even and is_letter else csv.QUOTE_MINIMAL
 
 
 def _evenness(lines: Iterable[str], delimiter: str) -> tuple[float, int]:

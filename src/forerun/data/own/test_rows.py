@@ -54,6 +54,14 @@ def test_a_first_line_that_seems_a_row_is_decided_on(tmp_path):
     assert len(list(read_own_rows(str(path), fields={"header": "first"}))) == 19
 
 
+def test_quotes_of_a_file_of_tabs_may_be_letters(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tlabel\n"Yes" , he said\tx\n" never closed\ty\n"all of it"\tx\n')
+    assert [row["text"] for row in read_own_rows(str(path))] == ['"Yes" , he said', '" never closed', '"all of it"']
+    path.write_text('text\tlabel\n"a ""b"" c"\tx\n"d"\ty\n')
+    assert [row["text"] for row in read_own_rows(str(path))] == ['a "b" c', "d"]
+
+
 def test_numbered_columns_and_repeated_headers_name_columns(tmp_path):
     (tmp_path / "a.csv").write_text("0,1\n" + "a text,1\nanother,0\n" * 9)
     (tmp_path / "b.csv").write_text("text,label\n" + "a text,x\ntext,label\n" * 9)
