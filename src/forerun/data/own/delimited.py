@@ -155,7 +155,7 @@ def _is_mark(line: str) -> bool:
 
 
 def _quoting(path: Path, delimiter: str) -> Literal[0, 3]:
-    """None in files of tabs whose quotes are letters: lines are even without it, and a quote that opens closes nowhere."""
+    """None in files of tabs whose quotes are letters: without it lines are even, and a quote that opens stays open."""
     if delimiter != "\t":
         return csv.QUOTE_MINIMAL
     rows = [line.rstrip("\r\n").split("\t") for line in _first_lines(path, LOOKED_AT_FOR_QUOTES) if line.strip()]
