@@ -16,7 +16,7 @@ from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.formats import PARTS, SAMPLE_ROWS, Proposal, RowLayout, recognise, with_header
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import Inspection
-from forerun.data.own.labels import label_kind
+from forerun.data.own.labels import label_kind, separator_of
 from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
 from forerun.data.own.splits import UnknownPart
@@ -156,12 +156,16 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
     column = best.fields.get("label")
     if column is None:
         return RowLayout(best.format, best.fields), questions
-    guess = label_kind([value_at(row, column) for row in rows], "|", column)
+    values = [value_at(row, column) for row in rows]
+    separator = separator_of(values) or "|"
+    guess = label_kind(values, separator, column)
+    if separator != "|" and guess.kind == "several":
+        guess = replace(guess, is_certain=False)
     if not guess.is_certain:
         others = tuple(kind for kind in ("one", "several", "number") if kind != guess.kind)
         text = f"what does {column} hold? {guess.reason} `one` class a row, `several`, or a `number` to estimate."
         questions.append(DataQuestion("data.labels", text, guess.kind, others))
-    return RowLayout(best.format, best.fields, guess.kind), questions
+    return RowLayout(best.format, best.fields, guess.kind, separator), questions
 
 
 def _inspect(
@@ -184,7 +188,7 @@ def _inspect(
 def _data(data: DataSettings, layout: RowLayout) -> DataSettings:
     stated = {"format": layout.format, "fields": dict(layout.fields)}
     if "label" in layout.fields:
-        stated["labels"] = layout.labels
+        stated |= {"labels": layout.labels, "label_separator": layout.separator}
     return data.model_copy(update=stated)
 
 
@@ -194,6 +198,8 @@ def _content(source: str, workload: str, data: DataSettings, sections: Mapping[s
     stated = {key: value for key, value in data.model_dump().items() if key in ("source", "format", "fields")}
     if "label" in data.fields:
         stated["labels"] = data.labels
+        if data.labels == "several" and data.label_separator != "|":
+            stated["label_separator"] = data.label_separator
     stated |= {"validation": data.validation, "test": data.test}
     if data.repair:
         stated["repair"] = list(data.repair)

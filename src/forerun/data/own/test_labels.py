@@ -1,6 +1,6 @@
 import pytest
 
-from forerun.data.own.labels import label_kind, labels_of
+from forerun.data.own.labels import label_kind, labels_of, separator_of
 
 CASES = {
     "names": (["pos", "neg", "pos"], "one", True),
@@ -45,3 +45,11 @@ def test_a_whole_number_is_named_without_a_fraction():
 def test_a_number_with_a_decimal_comma_is_kept_as_a_number():
     assert labels_of("3,5", "number", "|") == ("3.5",)
     assert labels_of("3,5", "one", "|") == ("3,5",)
+
+
+def test_what_separates_labels_gives_labels_that_come_again():
+    colours = ["red", "red, green", "green, blue", "blue", "blue, red", "red, green, blue"]
+    assert separator_of(colours) == ","
+    assert separator_of([colour.replace(", ", ";") for colour in colours]) == ";"
+    assert separator_of(["Smith, John", "Jones, Mary", "other"]) is None
+    assert separator_of(["1,5", "2,5", "1,25"]) is None

@@ -94,6 +94,13 @@ def test_parquet_and_arrow_give_the_same_rows_with_named_classes(tmp_path):
     assert [row["split"] for row in read_own_rows(str(tmp_path / "splits"))] == ["train", "train", "test"]
 
 
+def test_bytes_of_parquet_that_are_text_are_read_as_text(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"text": ["ä one".encode()], "blob": [b"\xff\xfe"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert list(read_own_rows(str(tmp_path / "a.parquet"))) == [{"text": "ä one", "blob": b"\xff\xfe"}]
+
+
 def test_paragraphs_or_lines(tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo\n\n\nthree\n")
     (tmp_path / "b.md").write_text("\none\ntwo\n\n")
