@@ -127,7 +127,7 @@ def programs(data: Path) -> Rows:
         better, worse = (chance.sample(sorted(programs_of[kind]), pairs) for kind in (True, False))
         rows += [{"prompt": prompts[task][-300:], "chosen": a, "rejected": b, "task": task}
                  for a, b in zip(better, worse, strict=True)]  # fmt: skip
-    return drawn(rows, 500)
+    return drawn(rows, 700)
 
 
 def sounds(_: Path) -> Rows:
