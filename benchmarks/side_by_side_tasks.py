@@ -115,6 +115,8 @@ def rewriting_trainer(model: nn.Module, rows: Sequence[Any], task: Any, argument
         for row in rows
     ])  # fmt: skip
     data = data.remove_columns([name for name in data.column_names if name == "token_type_ids"])
+    config: Any = model.config
+    config.decoder_start_token_id, config.pad_token_id = task.facts.start_id, task.facts.pad_id
     collator = DataCollatorForSeq2Seq(task.tokenizer, model=model, pad_to_multiple_of=8)
     return Seq2SeqTrainer(model, Seq2SeqTrainingArguments(**arguments), train_dataset=data, data_collator=collator)
 
