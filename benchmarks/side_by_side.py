@@ -1,10 +1,11 @@
 """The same training here and by the Hugging Face Trainer or TRL: score, loss of every step, and time.
 
-    python -m benchmarks.side_by_side [labels|chats|preference ...] [--to FILE]     a table and one JSON line
+    python -m benchmarks.side_by_side [CASE ...] [--to FILE]     a table and one JSON line
 
 - `labels`: reviews in two classes, MiniLM trained whole; beside `transformers.Trainer`.
 - `chats`: questions about hours and days, SmolLM2-135M with LoRA; beside `trl.SFTTrainer`.
 - `preference`: the right answer to them before a wrong one, the same model with LoRA; beside `trl.DPOTrainer`.
+- `tags`, `hidden`, `rewrite`, `search`: the other four tasks (`side_by_side_tasks.py`).
 
 Both sides begin with one model (a copy, adapters included) and read the same rows in the same order. The other side
 gets texts, those of chats in the chat template, and tokenises, pads and averages by itself (of messages TRL would learn
@@ -34,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks import side_by_side_tasks as more
 from datasets import Dataset
 from torch import nn
 from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
@@ -71,8 +73,9 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": {"learning_rate": 2e-4, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 6},
         "batch": {"micro_batch_size": 4, "sequence_length": 96, "padding": "bucketed"},
     },
+    **more.CASES,
 }  # fmt: skip
-SCORES = {"labels": "macro_f1", "chats": "loss", "preference": "accuracy"}
+SCORES = {"labels": "macro_f1", "chats": "loss", "preference": "accuracy", **more.SCORES}
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,9 @@ class SideResult:
 
 def write_rows(kind: str, path: Path) -> None:
     """The rows of a case."""
+    if kind in more.CASES:
+        more.write_rows(kind, path)
+        return
     made = runpy.run_path(str(MAKE))
     if kind == "labels":
         made["reviews"](path, ROWS[kind])
@@ -240,6 +246,7 @@ def preference_trainer(model: nn.Module, rows: Sequence[Any], task: Any, argumen
 
 TRAINERS: dict[str, Callable[..., Trainer]] = {
     "labels": label_trainer, "chats": chat_trainer, "preference": preference_trainer,
+    **more.TRAINERS,
 }  # fmt: skip
 
 
@@ -259,7 +266,7 @@ def trained_there(
             trainer.train()
     trained = trainer.accelerator.unwrap_model(trainer.model).state_dict()
     own = training.step.model.state_dict()  # TRL's DPO keeps the untrained adapter beside it, under the name `ref`
-    training.step.model.load_state_dict({name: value for name, value in trained.items() if name in own})
+    training.step.model.load_state_dict(more.plain_names(trained, list(own)))
     score, noise = scored(experiment, training.step, SCORES[kind])
     return SideResult(log.losses, seconds[0], seconds[1], score, noise)
 

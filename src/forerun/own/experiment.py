@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from forerun.data.own.rows import is_hub_id
 from forerun.data.sided_tokens import SidedData
 from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData, InvalidSettings, nearest
@@ -69,6 +70,12 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         InvalidSettings: the model, its tokenizer or the settings do not go with the data.
     """
     start = time.perf_counter()
+    source = settings.data.source or ""
+    if lengths_only and not Path(source).exists() and not is_hub_id(source):
+        raise BadData(
+            f"data.source: {source} is not on this machine. Check the path; or forecast without the data: leave "
+            f"data.source out, and set data.examples (training rows) and data.mean_tokens (of one)."
+        )
     parts = _parts(settings)
     task = TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
     plan = task.data.plan()

@@ -12,10 +12,11 @@ from typing import Any, get_args
 import yaml
 
 from forerun.data.own.columns import Row, value_at
-from forerun.data.own.formats import PARTS, SAMPLE_ROWS, Proposal, RowLayout, recognise
+from forerun.data.own.flag_columns import with_flags
+from forerun.data.own.formats import PARTS, SAMPLE_ROWS, Proposal, RowLayout, recognise, with_header
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import Inspection
-from forerun.data.own.labels import label_kind
+from forerun.data.own.labels import label_kind, separator_of
 from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
 from forerun.data.own.splits import UnknownPart
@@ -25,6 +26,7 @@ from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
+from forerun.runs.data_questions import DataQuestion, header_of, other_meanings
 from forerun.runs.first_settings import ModelChoice, choose_model, first_settings
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
@@ -35,17 +37,6 @@ MINILM_ROW = "minilm-l6"
 LONGEST, UNKNOWN_PARAMETERS = 512, 100_000_000
 """Of a model that says nothing of itself."""
 Forecaster = Callable[[Settings, Device], Forecast]
-
-
-@dataclass(frozen=True)
-class DataQuestion:
-    """Something that only the owner of the data knows."""
-
-    setting: str
-    """Dotted path of the setting that answers it."""
-    text: str
-    default: str
-    others: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -86,11 +77,16 @@ def propose(
         InvalidSettings: `task` is no workload, or none that these rows are for.
     """
     _check_task(task)
-    every_repair = DataSettings(source=source, repair=list(get_args(Repair)))
+    fields, questions = header_of(source)
+    every_repair = DataSettings(source=source, repair=list(get_args(Repair)), fields=fields)
     rows = list(islice(rows_of(every_repair, Repairs(every_repair.repair)), SAMPLE_ROWS))
     proposals = recognise(rows, workload=task)
-    best = proposals[0]
-    layout, questions = _layout(best, proposals, rows)
+    best = with_header(proposals[0], fields)
+    rows = list(with_flags(rows, best.fields.get("label"), source))
+    layout, layout_questions = _layout(best, proposals, rows)
+    questions += layout_questions
+    if task is None:
+        questions += other_meanings(source, best, rows)
     on_progress(f"looking at {source} as {best.format}")
     inspection, layout, split_questions = _inspect(every_repair, layout, rows)
     questions += split_questions
@@ -120,7 +116,9 @@ def yaml_text(proposal: DataProposal, command: str) -> str:
     if proposal.better:
         lines.append(f"# A better model: {proposal.better}.")
     if proposal.questions:
-        lines.append(f"# {len(proposal.questions)} questions below are marked QUESTION; what is set is the default.")
+        count = len(proposal.questions)
+        are = "question below is" if count == 1 else "questions below are"
+        lines.append(f"# {count} {are} marked QUESTION; what is set is the default.")
     return "\n".join([*lines, *_yaml_lines(proposal.content, proposal, "")]) + "\n"
 
 
@@ -158,12 +156,16 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
     column = best.fields.get("label")
     if column is None:
         return RowLayout(best.format, best.fields), questions
-    guess = label_kind([value_at(row, column) for row in rows], "|", column)
+    values = [value_at(row, column) for row in rows]
+    separator = separator_of(values) or "|"
+    guess = label_kind(values, separator, column)
+    if separator != "|" and guess.kind == "several":
+        guess = replace(guess, is_certain=False)
     if not guess.is_certain:
         others = tuple(kind for kind in ("one", "several", "number") if kind != guess.kind)
         text = f"what does {column} hold? {guess.reason} `one` class a row, `several`, or a `number` to estimate."
         questions.append(DataQuestion("data.labels", text, guess.kind, others))
-    return RowLayout(best.format, best.fields, guess.kind), questions
+    return RowLayout(best.format, best.fields, guess.kind, separator), questions
 
 
 def _inspect(
@@ -186,7 +188,7 @@ def _inspect(
 def _data(data: DataSettings, layout: RowLayout) -> DataSettings:
     stated = {"format": layout.format, "fields": dict(layout.fields)}
     if "label" in layout.fields:
-        stated["labels"] = layout.labels
+        stated |= {"labels": layout.labels, "label_separator": layout.separator}
     return data.model_copy(update=stated)
 
 
@@ -196,6 +198,8 @@ def _content(source: str, workload: str, data: DataSettings, sections: Mapping[s
     stated = {key: value for key, value in data.model_dump().items() if key in ("source", "format", "fields")}
     if "label" in data.fields:
         stated["labels"] = data.labels
+        if data.labels == "several" and data.label_separator != "|":
+            stated["label_separator"] = data.label_separator
     stated |= {"validation": data.validation, "test": data.test}
     if data.repair:
         stated["repair"] = list(data.repair)
@@ -218,7 +222,7 @@ def _choice(model: str | None, workload: str, inspection: Inspection, device: De
 def _repair_questions(inspection: Inspection) -> list[DataQuestion]:
     questions = []
     for kind, count in inspection.repairs.items():
-        text = f"{count:,} bad rows: {kind} {MEANINGS[kind]}. Is that right?"  # type: ignore[index]
+        text = f"{count:,} bad {'row' if count == 1 else 'rows'}: {kind} {MEANINGS[kind]}. Is that right?"  # type: ignore[index]
         questions.append(DataQuestion("data.repair", text, kind, ("without it they are an error",)))
     return questions
 

@@ -100,7 +100,7 @@ def choose_model(
         better = "" if best is None else f"{best.name}, when online or with its wheel or files here"
         return _from_scratch(kind, inspection, better)
     better = "" if best is None or best is here else f"{best.name}, when online"
-    where = "the largest" if best is here else "the largest that is here"
+    where = "the largest" if best is here else "the largest installed"
     reason = (
         f"{where} pretrained model for {workload} on {device.name} that init knows ({here.parameters / MEGA:,.0f} M)"
     )

@@ -1,5 +1,6 @@
 """What does a run show in the terminal? Forecast, progress, tables, verdict. Progress goes to stderr."""
 
+import psutil
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -10,7 +11,7 @@ from forerun.report.terminal import forecast_table, result_table, verdict_table
 from forerun.runs.recipe import Judgement
 from forerun.runs.run import RunListener
 from forerun.train.loop import Training
-from forerun.units import format_seconds
+from forerun.units import format_bytes, format_seconds
 
 PLAIN_LINES = 10
 """Lines of progress of a whole run where stderr is no terminal."""
@@ -57,7 +58,7 @@ class TerminalProgress(RunListener):
     def step_done(self, report: StepReport, left: Range) -> None:
         """Move the bar; without a terminal, print a line now and then."""
         total = self.training.schedule.total_steps
-        note = progress_note(report, left)
+        note = progress_note(report, left, psutil.Process().memory_info().rss)
         if self.progress is not None and self.task is not None:
             self.progress.update(self.task, completed=report.step, note=note)
         if not self.err.is_terminal and report.step % max(1, total // PLAIN_LINES) == 0:
@@ -92,10 +93,11 @@ class TerminalProgress(RunListener):
         self.out.print(verdict_table(verdict))
 
 
-def progress_note(report: StepReport, left: Range) -> str:
-    """Loss, rate, tokens per second, and the time left."""
-    speed = report.tokens / report.step_seconds
-    text = f"loss {report.loss:.4f}  lr {report.learning_rate:.2e}  {speed:,.0f} tokens/s"
+def progress_note(report: StepReport, left: Range, resident_bytes: int) -> str:
+    """Loss, rate, tokens per second, memory (the GPU's peak, else what the process holds), and the time left."""
+    speed, peak = report.tokens / report.step_seconds, report.peak_allocated_bytes
+    memory = f"{format_bytes(resident_bytes)} resident" if peak is None else f"peak {format_bytes(peak)}"
+    text = f"loss {report.loss:.4f}  lr {report.learning_rate:.2e}  {speed:,.0f} tokens/s  {memory}"
     if not left.expected:
         return text
     return f"{text}  left {format_seconds(left.optimistic)} to {format_seconds(left.conservative)}"

@@ -60,6 +60,14 @@ def test_a_scale_is_a_question_with_its_default_marked(tmp_path):
     assert lines[place + 3].strip().startswith("labels: one")
 
 
+def test_labels_between_commas_are_several_and_a_question(tmp_path):
+    sets = ["red", "red, green", "green, blue", "blue, red", "blue"]
+    proposal = proposal_of(tmp_path, [{"text": text(n), "labels": sets[n % 5]} for n in range(300)])
+    data = settings_from(proposal.content).data
+    assert (data.labels, data.label_separator) == ("several", ",")
+    assert "QUESTION: what does labels hold? some of labels have ',' between labels." in yaml_text(proposal, "x")
+
+
 def test_rows_that_could_be_two_things_are_a_question(tmp_path):
     rows = [{"question": text(n), "answer": text(-n - 1)} for n in range(300)]
     proposal = proposal_of(tmp_path, rows, model="tiny-gpt2")
@@ -79,7 +87,7 @@ def test_a_task_decides(tmp_path):
 def test_bad_rows_are_a_question_and_counted(tmp_path):
     proposal = proposal_of(tmp_path, [*LABELLED, {"text": "", "label": "a"}, {"text": "x y", "label": None}])
     assert settings_from(proposal.content).data.repair == ["empty-texts", "missing-labels"]
-    assert "# QUESTION: 1 bad rows: empty-texts leaves rows with an empty text out." in yaml_text(proposal, "x")
+    assert "# QUESTION: 1 bad row: empty-texts leaves rows with an empty text out." in yaml_text(proposal, "x")
 
 
 def test_the_data_are_not_changed(tmp_path):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import read_own_rows
 from forerun.errors import FilesNotWritten, InvalidSettings, NotSupported
 from forerun.own.trained import TrainedModel
@@ -112,9 +113,11 @@ def _answered(
     trained: TrainedModel, source: str, answers: Answers, repair: Sequence[Repair]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Each row and its answer."""
-    numbered = enumerate(read_own_rows(source, repair), start=1)
+    repairs = Repairs(tuple(repair))
+    header = {part: name for part, name in trained.facts.fields.items() if part == "header"}
+    numbered = enumerate(read_own_rows(source, repairs=repairs, fields=header), start=1)
     while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):
-        questions = [question_of(row, trained.facts, f"{source}, row {number}") for number, row in chunk]
+        questions = [question_of(row, trained.facts, f"{source}, row {number}", repairs) for number, row in chunk]
         for (_, row), answer in zip(chunk, answers(questions), strict=True):
             yield row, {key: value for key, value in answer.items() if key not in NOT_COUNTED}
 

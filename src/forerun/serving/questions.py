@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from forerun.data.own.canonical import canonical_row
 from forerun.data.own.formats import RowLayout
+from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import (
     ChatRow,
     LabelledRow,
@@ -44,8 +45,8 @@ class Question:
     messages: tuple[Turn, ...] = ()
 
 
-def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str) -> Question:
-    """The question of a row; `where` names it in errors.
+def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: Repairs | None = None) -> Question:
+    """The question of a row; `where` names it in errors, and `repairs` says what may be mended.
 
     Raises:
         BadData: a column is missing or of the wrong kind.
@@ -55,7 +56,7 @@ def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str) -> Questio
         labels="one" if facts.label_kind == "none" else facts.label_kind,
     )  # fmt: skip
     filled = {**row, **_stand_ins(row, facts, where)}
-    match canonical_row(filled, layout, where):
+    match canonical_row(filled, layout, where, repairs):
         case TextRow(text):
             return Question(text)
         case LabelledRow(text, pair):

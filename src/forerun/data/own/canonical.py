@@ -1,11 +1,12 @@
 """Rows with somebody's own columns → records that training reads (`row_kinds.py`); an error names row and column."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from forerun.data.own.columns import Row, is_empty, number_of, structure_of, value_at
-from forerun.data.own.formats import RowLayout
+from forerun.data.own.formats import NO_PARTS, RowLayout
 from forerun.data.own.labels import label_name, labels_of
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import (
@@ -25,7 +26,8 @@ from forerun.errors import BadData
 ROLES = {
     "system": "system", "developer": "system", "human": "user", "user": "user", "prompter": "user",
     "gpt": "assistant", "assistant": "assistant", "model": "assistant", "bot": "assistant", "chatgpt": "assistant",
-    "function_call": "assistant", "tool": "tool", "function": "tool", "observation": "tool", "ipython": "tool",
+    "ai": "assistant", "function_call": "assistant", "tool": "tool", "function": "tool", "observation": "tool",
+    "ipython": "tool",
 }  # fmt: skip
 """Words for who speaks → the role that chat templates have."""
 SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
@@ -62,7 +64,7 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
     """
     for part, column in layout.fields.items():
         optional = MAY_BE_EMPTY.get(layout.format, ())
-        if part in optional or part in ("id", "split") or not is_empty(row.get(column, value_at(row, column))):
+        if part in optional or part in NO_PARTS or not is_empty(row.get(column, value_at(row, column))):
             continue
         if part not in ("label", "tags"):
             repairs.allow("empty-texts", where, f"the column {column!r} ({part}) holds text; found none.")
@@ -71,16 +73,16 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
         else:
             repairs.allow("missing-labels", where, f"the column {column!r} ({part}) holds a label; found none.")
         return None
-    return canonical_row(row, layout, where)
+    return canonical_row(row, layout, where, repairs)
 
 
-def canonical_row(row: Row, layout: RowLayout, where: str) -> CanonicalRow:
+def canonical_row(row: Row, layout: RowLayout, where: str, repairs: Repairs | None = None) -> CanonicalRow:
     """The record of one row; `where` names it in errors.
 
     Raises:
         BadData: a part is missing or of the wrong kind.
     """
-    reader = _Reader(row, layout, where)
+    reader = _Reader(row, layout, where, repairs or Repairs())
     match layout.format:
         case "text":
             return TextRow(reader.text("text"))
@@ -111,8 +113,8 @@ def canonical_row(row: Row, layout: RowLayout, where: str) -> CanonicalRow:
 class _Reader:
     """Parts of one row, checked."""
 
-    def __init__(self, row: Row, layout: RowLayout, where: str) -> None:
-        self._row, self._layout, self._where = row, layout, where
+    def __init__(self, row: Row, layout: RowLayout, where: str, repairs: Repairs) -> None:
+        self._row, self._layout, self._where, self._repairs = row, layout, where, repairs
 
     def has(self, part: str) -> bool:
         return part in self._layout.fields
@@ -243,6 +245,10 @@ class _Reader:
         role = ROLES.get(str(speaker).lower())
         if role is None:
             raise self._fault(part, f"a role among {', '.join(ROLES)}", speaker)
+        if role == "assistant" and (calls := calls_of(message)):
+            rule = f"the column {self._layout.fields[part]!r} has messages of text alone; found a call of a tool."
+            self._repairs.allow("tool-calls", self._where, rule)
+            content = "\n".join(filter(None, [content if isinstance(content, str) else "", *calls]))
         if isinstance(content, list) and all(isinstance(p, Mapping) and _is_text(p.get("text")) for p in content):
             content = "".join(p["text"] for p in content)
         if not isinstance(content, str) or (role == "assistant" and not content.strip()):
@@ -268,6 +274,17 @@ class _Reader:
             f"{self._where}: the column {column!r} ({part} of {self._layout.format}) holds {rule}; found {actual}."
             f"{hint} Correct the row, or name another column in data.fields.{part}."
         )
+
+
+def calls_of(message: Mapping[str, Any]) -> list[str]:
+    """Calls of tools in a message, each as the text that the chat template of Qwen2.5 makes of it."""
+    calls = [call.get("function", call) for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    calls += [message["function_call"]] if isinstance(message.get("function_call"), Mapping) else []
+    texts = []
+    for call in calls:
+        content = {"name": call.get("name"), "arguments": structure_of(call.get("arguments"))}
+        texts.append(f"<tool_call>\n{json.dumps(content, ensure_ascii=False)}\n</tool_call>")
+    return texts
 
 
 def _is_text(value: Any) -> bool:

@@ -44,10 +44,11 @@ def parquet_rows(path: Path) -> Iterator[Row]:
     file, pyarrow = parquet_file(path), _pyarrow(path)
     metadata = file.schema_arrow.metadata or {}
     names = class_names(json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {}))
+    bare = [field.name for field in file.schema_arrow if str(field.type) in ("binary", "large_binary")]
     try:
         for batch in file.iter_batches(BATCH_ROWS):
             for row in batch.to_pylist():
-                yield named(row, names)
+                yield named({**row, **{name: _as_text(row[name]) for name in bare}}, names)
     except (OSError, pyarrow.ArrowException) as error:
         raise BadData(f"{path}: is damaged: {str(error).splitlines()[0]} Fetch it anew.") from error
 
@@ -92,6 +93,14 @@ def _name(number: Any, names: list[str]) -> Any:
     if not isinstance(number, int):
         return number
     return names[number] if 0 <= number < len(names) else None
+
+
+def _as_text(value: Any) -> Any:
+    """The text of bytes, which Spark and Impala write without saying that they are one; other bytes as they are."""
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def _arrow_rows(folder: Path) -> Iterator[Row]:

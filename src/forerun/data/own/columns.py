@@ -6,6 +6,7 @@ mapping: `translation.en`.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,10 @@ from typing import Any, Literal
 Row = Mapping[str, Any]
 ColumnKind = Literal["empty", "text", "number", "messages", "turns", "mapping", "texts", "numbers", "mixed"]
 """`messages` lists of role and content, `turns` lists of from and value, `texts` and `numbers` lists of those."""
+YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
+"""Words of a column that says yes or no."""
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,(\d{1,2}|\d{4,})\s*")
+"""A number as much of Europe writes it; three digits behind a comma could be thousands."""
 NUMBER_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
 
 
@@ -30,6 +35,8 @@ class Column:
     """Characters of its texts; 0 where it holds none."""
     is_full: bool
     """Whether every row of the sample has a value."""
+    are_flags: bool = False
+    """Whether every row says yes or no: 1 or 0, true or false."""
 
 
 def value_at(row: Row, column: str) -> Any:
@@ -68,6 +75,8 @@ def number_of(value: Any) -> float | None:
         return None
     if isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
+    if isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
+        return float(value.replace(",", "."))
     if isinstance(value, str) and value.strip().lower() not in NUMBER_WORDS and "_" not in value:
         try:
             return float(value)
@@ -102,6 +111,7 @@ def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
         distinct=len({json.dumps(value, sort_keys=True, default=str) for value in present}),
         mean_length=sum(map(len, texts)) / len(texts) if texts else 0.0,
         is_full=len(present) == len(values),
+        are_flags=bool(values) and all(str(value).strip().lower() in (*YES, *NO) for value in values),
     )
 
 

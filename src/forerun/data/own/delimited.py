@@ -1,10 +1,16 @@
-"""Rows of a CSV file, one at a time with the byte at which each begins; the delimiter is told by the first rows."""
+"""Rows of a CSV file, one at a time with the byte at which each begins; the delimiter is told by the first rows.
+
+Excel's first line `sep=;` names the delimiter and is no row. The next line names the columns, or `header` is `none` and
+they are `column_1`, `column_2`; a line whose cell is a value of its own column seems a row, and must be decided on.
+"""
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from forerun.data.own.columns import Row
 from forerun.data.own.repairs import Repairs
@@ -14,6 +20,12 @@ from forerun.errors import BadData
 DELIMITERS = (",", ";", "\t", "|")
 SNIFFED = 50
 """Lines by which the delimiter is told."""
+EXCEL_MARK = "sep="
+LOOKED_AT, OFTEN = 500, 0.02
+"""Rows among which a column's name is looked for in it, and the share of them from which it seems a value."""
+LOOKED_AT_FOR_QUOTES = 5000
+QUOTED = re.compile(r'"([^"]|"")*"')
+NO_HEADER, HEADER = "none", "first"
 LONGEST_NAME = 200
 """Characters; a longer first field is text, not the name of a column."""
 csv.field_size_limit(LONGEST_LINE)
@@ -23,20 +35,64 @@ def delimiter_of(path: Path) -> str:
     """The delimiter that cuts the first rows into the same number of fields, most of them; a comma where none does."""
     if ".tsv" in path.name.lower():
         return "\t"
-    lines = list(islice(TextLines(path, Repairs(("encoding",))), SNIFFED))
+    lines = _first_lines(path, SNIFFED)
+    if lines and _is_mark(lines[0]):
+        return lines[0].strip()[len(EXCEL_MARK)]
     scores = {delimiter: _evenness(lines, delimiter) for delimiter in DELIMITERS}
     return max(DELIMITERS, key=lambda delimiter: scores[delimiter])
 
 
-def delimited_rows(path: Path, repairs: Repairs) -> Iterator[tuple[int, Row]]:
-    """Each row with the byte at which it begins.
+class NameAmongValues(NamedTuple):
+    """A cell of the first line that is also a value of its column, `times` in `rows` rows."""
+
+    name: str
+    times: int
+    rows: int
+
+
+def name_among_values(path: Path) -> NameAmongValues | None:
+    """The name of a column that comes so often in that column that the first line seems a row; None without one.
+
+    Lines that repeat the whole header, and names that only number the columns (0, 1, 2 …), say nothing.
+    """
+    lines = _first_lines(path, LOOKED_AT)
+    rows = csv.reader(lines[1:] if lines and _is_mark(lines[0]) else lines, delimiter=delimiter_of(path))
+    try:
+        names, *others = [row for row in rows if row] or [[]]
+    except csv.Error:
+        return None
+    if names in ([str(n) for n in range(len(names))], [str(n + 1) for n in range(len(names))]):
+        return None
+    others = [row for row in others if row != names]
+    counts = [
+        (sum(place < len(row) and row[place] == name for row in others), name)
+        for place, name in enumerate(names) if name.strip()
+    ]  # fmt: skip
+    count, name = max(counts, default=(0, ""))
+    is_often = count >= max(2, OFTEN * len(others))
+    return NameAmongValues(name, count, len(others)) if is_often else None
+
+
+def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> Iterator[tuple[int, Row]]:
+    """Each row with the byte at which it begins; `header` is `data.fields.header`.
 
     Raises:
         BadData: no header, a quote that is never closed, or a row that no repair of `repairs` is for.
     """
     lines, delimiter = TextLines(path, repairs), delimiter_of(path)
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
-    header = _header(path, next(rows, []))
+    quoting = _quoting(path, delimiter)
+    rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    first_line = next(iter(_first_lines(path, 1)), "")
+    if _is_mark(first_line):
+        next(rows)
+    if header is None:
+        _require_names(path)
+    names = _names(path, next(rows, []), header)
+    if header == NO_HEADER:
+        lines = TextLines(path, repairs)  # from the first line again, which is a row
+        rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+        if _is_mark(first_line):
+            next(rows)
     while True:
         start, line = lines.position, lines.number + 1
         try:
@@ -53,23 +109,59 @@ def delimited_rows(path: Path, repairs: Repairs) -> Iterator[tuple[int, Row]]:
             continue
         if not fields:  # a blank line
             continue
-        if len(fields) != len(header):
-            rule = f"has {len(header)} fields, as the header; found {len(fields)}."
+        if len(fields) != len(names):
+            model = "line 1" if header == NO_HEADER else "the header"
+            rule = f"has {len(names)} fields, as {model}; found {len(fields)}."
             repairs.allow("ragged-rows", f"{path}, line {line}", rule)
             continue
-        yield start, dict(zip(header, fields, strict=True))
+        yield start, dict(zip(names, fields, strict=True))
 
 
-def _header(path: Path, names: list[str]) -> list[str]:
+def _require_names(path: Path) -> None:
+    """Refuse a first line that seems a row."""
+    repeat = name_among_values(path)
+    if repeat is not None:
+        raise BadData(
+            f"{path}, line 1: must name the columns; found {repeat.name!r}, which is also the value of {repeat.times} "
+            f"of the next {repeat.rows} rows of its column, so it seems a row. Put a line of names before it, or set "
+            f"data.fields: {{header: {NO_HEADER}}} (the columns are column_1, column_2, …), or {{header: {HEADER}}} if "
+            f"it does name them."
+        )
+
+
+def _names(path: Path, names: list[str], header: str | None) -> list[str]:
+    if header == NO_HEADER:
+        return [f"column_{number}" for number in range(1, len(names) + 1)]
     if not any(name.strip() for name in names) or any(len(name) > LONGEST_NAME for name in names):
         raise BadData(
-            f"{path}, line 1: must name the columns; found {', '.join(names)[:80] or 'nothing'!r}. Add a header line."
+            f"{path}, line 1: must name the columns; found {', '.join(names)[:80] or 'nothing'!r}. Add a header line, "
+            f"or set data.fields: {{header: {NO_HEADER}}}."
         )
     names = [name.strip() or f"column_{number}" for number, name in enumerate(names, start=1)]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise BadData(f"{path}, line 1: each column has a name of its own; found {twice[0]!r} twice. Rename one.")
     return names
+
+
+def _first_lines(path: Path, count: int) -> list[str]:
+    return list(islice(TextLines(path, Repairs(("encoding",))), count))
+
+
+def _is_mark(line: str) -> bool:
+    """Whether a line is Excel's, which names the delimiter."""
+    line = line.strip("\r\n")
+    return line.lower().startswith(EXCEL_MARK) and len(line) == len(EXCEL_MARK) + 1 and line[-1] in DELIMITERS
+
+
+def _quoting(path: Path, delimiter: str) -> Literal[0, 3]:
+    """None in files of tabs whose quotes are letters: without it lines are even, and a quote that opens stays open."""
+    if delimiter != "\t":
+        return csv.QUOTE_MINIMAL
+    rows = [line.rstrip("\r\n").split("\t") for line in _first_lines(path, LOOKED_AT_FOR_QUOTES) if line.strip()]
+    is_even = len({len(row) for row in rows}) == 1
+    is_letter = any(cell.startswith('"') and not QUOTED.fullmatch(cell) for row in rows for cell in row)
+    return csv.QUOTE_NONE if is_even and is_letter else csv.QUOTE_MINIMAL
 
 
 def _evenness(lines: Iterable[str], delimiter: str) -> tuple[float, int]:

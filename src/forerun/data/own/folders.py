@@ -26,6 +26,12 @@ SPLIT_WORDS = {
 """Words for a part of the data → the part."""
 ABOUT = re.compile(r"(readme|license|licence|source|notice|changelog|citation|attribution)\b.*", re.IGNORECASE)
 """Files about data, which are no data."""
+NO_TEXTS = (
+    ".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".ico", ".bmp", ".tif", ".tiff", ".mp3", ".wav", ".mp4", ".mov",
+    ".webm", ".woff", ".woff2", ".ttf", ".css", ".js", ".map",
+)  # fmt: skip
+"""Files that lie beside texts and are left out: pictures, sound, and what pages are drawn with."""
+PROSE = (".md", ".txt", ".text", ".rst", ".html", ".htm")
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,8 @@ class FolderPlan:
 
     kind: Literal["tables", "labels", "documents"]
     files: tuple[Path, ...]
+    left_out: tuple[Path, ...] = ()
+    """Files beside texts that are none."""
 
 
 def plan_folder(folder: Path) -> FolderPlan:
@@ -46,6 +54,10 @@ def plan_folder(folder: Path) -> FolderPlan:
     files = [path for path in files if not (path.parent == folder and ABOUT.fullmatch(path.name))]
     if not files:
         raise BadData(f"data.source: {folder} must hold files; found none. Check the path.")
+    beside: list[Path] = []
+    if any(path.name.lower().endswith(PROSE) for path in files):
+        beside = [path for path in files if path.name.lower().endswith(NO_TEXTS)]
+        files = [path for path in files if path not in set(beside)]
     tables = [path for path in files if table_kind(path)]
     if tables and len(tables) < len(files):
         other = next(path for path in files if not table_kind(path))
@@ -62,7 +74,7 @@ def plan_folder(folder: Path) -> FolderPlan:
         are_labels = all(path.relative_to(folder).parts[0].lower() in SPLIT_WORDS for path in files)
     elif are_labels:
         are_labels = not all(label.lower() in SPLIT_WORDS for label in labels)
-    return FolderPlan("labels" if are_labels else "documents", tuple(files))
+    return FolderPlan("labels" if are_labels else "documents", tuple(files), tuple(beside))
 
 
 def text_file_rows(folder: Path, plan: FolderPlan, repairs: Repairs) -> Iterator[Row]:

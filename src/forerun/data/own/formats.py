@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.data.own.columns import Column, Row, columns_of, value_at
+from forerun.data.own.flag_columns import BETWEEN
 from forerun.data.own.labels import LabelKind, label_kind
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.settings.schema import DataFormat, DataSettings
 
 EXACT, ALIAS, VALUES = 3, 2, 1
+NO_PARTS = ("id", "split", "header")
+"""What `data.fields` also says, of whole rows and files."""
 SAMPLE_ROWS = 2000
 """Rows that a format is told by."""
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -23,7 +26,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "label": ("label", "labels", "class", "category", "categories", "sentiment", "intent", "topic", "topics", "tag",
               "target", "emotion", "emotions", "stars", "rating", "score", "is_duplicate", "y"),
     "words": ("words", "tokens"),
-    "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels"),
+    "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels", "labels"),
     "messages": ("messages", "conversations", "conversation", "chat", "dialog", "dialogue"),
     "conversations": ("conversations", "conversation", "messages", "chat"),
     "system": ("system", "system_prompt"),
@@ -76,6 +79,12 @@ PAIRS_OF_TEXTS = (
 )  # fmt: skip
 """Columns of two texts with one label, as GLUE, SNLI and Quora name them."""
 LISTS = {"words": ("texts",), "tags": ("texts", "numbers"), "messages": ("messages",), "conversations": ("turns",)}
+LANGUAGES = (
+    "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
+    "ja", "ko", "lt", "lv", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "sw", "th", "tr", "uk",
+    "ur", "vi", "zh",
+)  # fmt: skip
+"""Names of columns that hold a text and its translation (ISO 639-1)."""
 LONG_CHARACTERS = 40
 """Mean length from which a column holds more than names."""
 FEW = 20
@@ -128,7 +137,7 @@ def recognise(
     formats = _formats(format, fields, workload, columns)
     proposals = [p for p in (_proposal(name, columns, fields, workload) for name in formats) if p is not None]
     if not proposals and format in ("auto", "labelled") and "labelled" in formats:
-        proposals = _by_values(columns)
+        proposals = labelled_by_values(columns)
     if not proposals and format in ("auto", "text") and "text" in formats:
         proposals = _only_text(columns, workload)
     if not proposals:
@@ -152,7 +161,7 @@ def layout_of(data: DataSettings, rows: Sequence[Row], workload: str | None = No
         InvalidSettings: `data.fields` and `data.format` do not go together.
     """
     proposals = recognise(rows, data.format, data.fields, workload)
-    best = proposals[0]
+    best = with_header(proposals[0], data.fields)
     if not best.is_certain:
         others = ", or ".join(f"{p.format} ({_list(p.fields)})" for p in proposals)
         raise BadData(
@@ -173,24 +182,30 @@ def layout_of(data: DataSettings, rows: Sequence[Row], workload: str | None = No
     return RowLayout(best.format, best.fields, guess.kind, data.label_separator)
 
 
+def with_header(proposal: Proposal, fields: Mapping[str, str]) -> Proposal:
+    """The proposal, which remembers whether the first line names columns where `fields` says so."""
+    stated = {part: fields[part] for part in ("header",) if part in fields}
+    return replace(proposal, fields={**proposal.fields, **stated})
+
+
 def _formats(
     format: DataFormat, fields: Mapping[str, str], workload: str | None, columns: Mapping[str, Column]
 ) -> list[DataFormat]:
     """Formats that the settings leave open."""
     all_parts = sorted({part for parts in PARTS.values() for part in (*parts.required, *parts.optional)})
     for part, column in fields.items():
-        if part not in (*all_parts, "id", "split"):
+        if part not in (*all_parts, *NO_PARTS):
             raise InvalidSettings(
                 f"data.fields.{part}: no part of a row of any format. Nearest: {nearest(part, all_parts)}."
             )
-        if column not in columns and part not in ("id", "split"):
+        if column not in columns and part not in NO_PARTS:
             raise BadData(
                 f"data.fields.{part}: a column of the data; found {column!r}, which is none of {', '.join(columns)}."
             )
     names: list[DataFormat] = [format] if format != "auto" else list(PARTS)
     if workload is not None and any(workload in parts.workloads for parts in PARTS.values()):
         names = [name for name in names if workload in PARTS[name].workloads]
-    parts = set(fields) - {"id", "split"}
+    parts = set(fields) - set(NO_PARTS)
     fitting: list[DataFormat] = [name for name in names if parts <= {*PARTS[name].required, *PARTS[name].optional}]
     if not fitting:
         raise InvalidSettings(
@@ -217,7 +232,9 @@ def _proposal(
                 weights.append(EXACT if hit.name.lower() == ALIASES[part][0] else ALIAS)
     if any(part not in by_part for part in parts.required):
         return None
-    if format == "pairs" and "score" not in by_part and by_part["anchor"].lower() in ("sentence1", "sentence_a"):
+    if format == "pairs" and "score" in by_part and not fields and workload is None:
+        return None  # how alike two texts are is a number to estimate: no loss of `embedding` reads it
+    if format == "pairs" and by_part["anchor"].lower() in ("sentence1", "sentence_a") and "score" not in by_part:
         return None  # two sentences without a score have a label: SNLI, MRPC
     first = by_part[parts.required[0]]
     if format in ("messages", "conversations"):
@@ -241,6 +258,7 @@ def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Colu
     by_name = {column.name.lower(): column for column in reversed(list(columns.values()))}
     if part in ("source", "target"):
         languages = [c for c in columns.values() if c.name.startswith("translation.") and c.kind == "text"]
+        languages = languages or [c for c in columns.values() if c.name.lower() in LANGUAGES and c.kind == "text"]
         if len(languages) == 2:
             return languages[part == "target"]
     for name in ALIASES[part]:
@@ -253,7 +271,7 @@ def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Colu
 def _plays(part: str, column: Column) -> bool:
     """Whether a column's values can be that part of a row."""
     if part in LISTS:
-        is_spaced = part in ("words", "tags") and column.kind == "text"
+        is_spaced = part in ("words", "tags") and column.kind == "text" and column.name.lower() != "labels"
         return column.kind in LISTS[part] or is_spaced
     if part == "label":
         return is_label(column)
@@ -312,14 +330,21 @@ def _one_text_after_another(columns: Mapping[str, Column], first: str) -> list[P
     return [Proposal("prompt-completion", fields, "causal-lm", False, reason, VALUES)]
 
 
-def _by_values(columns: Mapping[str, Column]) -> list[Proposal]:
-    """Labelled texts under names that nobody knows: the longest text, and whatever comes again."""
+def labelled_by_values(columns: Mapping[str, Column]) -> list[Proposal]:
+    """Labelled texts under names that nobody knows: the longest text, and whatever comes again, or says yes or no."""
     texts = [c for c in columns.values() if c.kind == "text" and c.distinct > max(2, c.values // 2)]
     labels = [c for c in columns.values() if is_label(c) and 2 <= c.distinct <= max(2, c.values // 2)]
     if not texts:
         return []
     text = max(texts, key=lambda c: c.mean_length)
-    return [
+    flags = [c.name for c in columns.values() if c.are_flags]
+    together = [
+        Proposal(
+            "labelled", {"text": text.name, "label": BETWEEN.join(flags)}, "sequence-classification", False,
+            f"{text.name} has the longest texts, and {len(flags)} columns say yes or no.", VALUES,
+        )
+    ] if len(flags) > 1 else []  # fmt: skip
+    return together + [
         Proposal(
             "labelled", {"text": text.name, "label": label.name}, "sequence-classification", False,
             f"{text.name} has the longest texts, and {label.name} has {label.distinct} different values.", VALUES,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from forerun.data.own.canonical import checked_row
 from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
 from forerun.data.own.findings import findings_of
+from forerun.data.own.flag_columns import BETWEEN
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.inspection_record import Histogram, Inspection
 from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs
@@ -248,7 +249,8 @@ def _shared_values(tally: _Tally, split: HeldOutSplit) -> dict[str, float]:
 
 def _other_columns(columns: dict[str, Column], layout: RowLayout, data: DataSettings) -> list[str]:
     """Columns of short values that come again and are no part of the format."""
-    used = {*layout.fields.values(), data.fields.get("split", "split")}
+    labels = layout.fields.get("label", "").split(BETWEEN)
+    used = {*layout.fields.values(), *labels, data.fields.get("split", "split")}
     names = [
         column.name
         for column in columns.values()

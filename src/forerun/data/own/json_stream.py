@@ -2,8 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from forerun.data.own.columns import Row
 from forerun.data.own.repairs import Repairs
@@ -44,6 +46,39 @@ def json_line_rows(path: Path, repairs: Repairs) -> Iterator[tuple[int, Row]]:
                     rule += " A file with one object over many lines is no list of rows: give [{…}, {…}]."
                 repairs.allow("broken-lines", f"{path}, line {lines.number}", rule)
         start = lines.position
+
+
+def single_objects(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows, unless they are one object that holds a table: a list of rows, or one list a column.
+
+    Raises:
+        BadData: they are.
+    """
+    first, second = next(rows, None), next(rows, None)
+    if first is not None and second is None and (inside := _table_inside(first)):
+        raise BadData(
+            f"{path}: must hold one JSON object a row; found one object with {inside}. Write its rows as a list, or "
+            f"one a line: pandas.DataFrame(…).to_json('rows.jsonl', orient='records', lines=True)."
+        )
+    return chain((row for row in (first, second) if row is not None), rows)
+
+
+def _table_inside(row: Row) -> str:
+    """What of one object is a table, in words; empty where nothing is."""
+    if any(_is_chat(value) for value in row.values()) or {"tokens", "words"} & set(row):
+        return ""
+    for name, value in row.items():
+        if isinstance(value, list) and len(value) > 1 and all(isinstance(each, Mapping) for each in value):
+            return f"a list of {len(value):,} objects under {name!r}"
+    sizes = {len(value) if isinstance(value, list | Mapping) else -1 for value in row.values()}
+    if len(row) > 1 and len(sizes) == 1 and min(sizes) > 1:
+        return f"{min(sizes):,} values under each of {', '.join(row)}"
+    return ""
+
+
+def _is_chat(value: Any) -> bool:
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, Mapping) and bool({"role", "from"} & set(first))
 
 
 def json_list_rows(path: Path, repairs: Repairs) -> Iterator[Row]:

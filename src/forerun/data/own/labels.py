@@ -4,6 +4,7 @@ Lists and texts with the separator are several. Numbers with many different frac
 values, are numbers; `0, 1, 2 …` are classes; other short scales of whole numbers (1 to 5 stars) could be either.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from forerun.data.own.columns import is_empty, number_of
 LabelKind = Literal["one", "several", "number"]
 SCALE = 20
 """Most different values of a scale that could be classes."""
+SEPARATORS = ("|", ";", ",")
 SCALE_NAMES = ("rating", "score", "stars", "grade", "points", "similarity", "age", "price")
 
 
@@ -43,11 +45,23 @@ def label_kind(values: Iterable[Any], separator: str, column: str = "label") -> 
     return LabelGuess("one", True, f"{column} holds {len(set(texts))} different names.")
 
 
+def separator_of(values: Iterable[Any]) -> str | None:
+    """What stands between several labels in one text: those that it cuts come again in other texts. None without."""
+    texts = {str(value) for value in values if isinstance(value, str) and number_of(value) is None}
+    for separator in SEPARATORS:
+        counts = Counter(part.strip() for text in texts for part in text.split(separator))
+        if any(separator in text for text in texts) and len(counts) < len(texts) and max(counts.values()) > 1:
+            return separator
+    return None
+
+
 def labels_of(value: Any, kind: LabelKind, separator: str) -> tuple[str, ...]:
     """The labels in one value, as texts; for `several` sorted and each once."""
     if kind == "several":
         parts = value if isinstance(value, list | tuple) else str(value).split(separator) if separator else [value]
         return tuple(sorted({label_name(part) for part in parts if not is_empty(part)}))
+    if kind == "number" and isinstance(value, str):
+        value = value.replace(",", ".")
     return () if is_empty(value) else (label_name(value),)
 
 

@@ -16,6 +16,7 @@ MEANINGS: dict[Repair, str] = {
     "broken-lines": "leaves lines that are no JSON object out",
     "encoding": "reads bytes that are not UTF-8 as Windows-1252",
     "repeated-ids": "leaves all rows of one id but the first out",
+    "tool-calls": "writes calls of tools into answers as <tool_call>{…}</tool_call>, without descriptions of tools",
 }
 
 

@@ -3,6 +3,7 @@
     table.csv  .tsv  (comma, semicolon, tab or bar)     rows.jsonl  .ndjson     list.json         each also .gz
     table.parquet          a folder that `datasets.save_to_disk` wrote          a folder of files (`folders.py`)
     notes.txt  .md         a paragraph a row, or a line a row where no line is blank
+    words.conll  .bio      a word and its tag a line, a sentence a row (`tagged_lines.py`)
     owner/name  owner/name:configuration     the Hugging Face hub, when online
 
 Nothing is ever whole in memory, and nothing is lost in silence: a bad row is an error, or a repair that the user
@@ -19,9 +20,11 @@ from forerun.data.hub_rows import load_from_hub
 from forerun.data.own.columnar import arrow_folder_rows, class_names, is_arrow_folder, named, parquet_rows
 from forerun.data.own.columns import Row, is_empty
 from forerun.data.own.delimited import delimited_rows
+from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
-from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows
+from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, single_objects
 from forerun.data.own.repairs import Repairs
+from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
 from forerun.data.own.text_lines import TextLines
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings, Repair
@@ -29,26 +32,41 @@ from forerun.settings.schema import DataSettings, Repair
 TEXTS = (".txt", ".md", ".text")
 LINES_LOOKED_AT = 1000
 """Lines of a text file among which a blank one says that rows are paragraphs."""
+OTHER_PROGRAMS = {
+    ".xlsx": "Save it from the spreadsheet as CSV (UTF-8)", ".xls": "Save it from the spreadsheet as CSV (UTF-8)",
+    ".ods": "Save it from the spreadsheet as CSV (UTF-8)", ".pdf": "Write its text to a .txt or .md file",
+    ".docx": "Save it as plain text (.txt)", ".zip": "Unpack it, and name the file or folder inside",
+    ".tar.gz": "Unpack it, and name the file or folder inside", ".conllu": "Write word and tag a line to a .conll file",
+    ".arrow": "Name the folder that datasets.save_to_disk wrote", ".db": "Export the table as CSV",
+    ".sqlite": "Export the table as CSV", ".xml": "Write a JSON object a row to a .jsonl file",
+}  # fmt: skip
+"""Ending of what others write → what to do with it."""
 ID_COLUMNS = ("id", "_id", "uid", "guid", "uuid", "row_id", "example_id", "sample_id")
 NO_ID = "none"
 """`data.fields.id: none` says that no column names a row, though one is called so."""
 
 
 def read_own_rows(
-    source: str, repair: Sequence[Repair] = (), *, repairs: Repairs | None = None, id_column: str | None = None
+    source: str,
+    repair: Sequence[Repair] = (),
+    *,
+    repairs: Repairs | None = None,
+    fields: Mapping[str, str] | None = None,
 ) -> Iterator[Mapping[str, Any]]:
     """Rows of `source` in file order, without those that `repair` leaves out; `repairs` counts them.
 
     Rows are the same mappings each time: bad rows, and rows whose id came before in the same split, are errors unless
-    allowed. `id_column` names the ids; by default a column of `ID_COLUMNS`.
+    allowed. `fields` are those of `data`: `id` names the ids, by default a column of `ID_COLUMNS`; `header` says
+    whether the first line of a table names columns; `label` may join columns of yes and no.
 
     Raises:
         BadData: no such file or data set, no rows, or rows that no repair of `repair` is for.
         MissingExtra: a package that reads it is not installed.
     """
-    repairs = repairs or Repairs(tuple(repair))
+    repairs, fields = repairs or Repairs(tuple(repair)), fields or {}
     is_anything = False
-    for row in _each_once(_rows(source, repairs), source, repairs, id_column):
+    rows = with_flags(_rows(source, repairs, fields.get("header")), fields.get("label"), source)
+    for row in _each_once(rows, source, repairs, fields.get("id")):
         is_anything = True
         yield row
     if not is_anything:
@@ -65,14 +83,14 @@ def rows_of(data: DataSettings, repairs: Repairs | None = None, source: str | No
     source = source or data.source
     if source is None:
         raise BadData("data.source: a file, a folder or a hub id; found none. Set it.")
-    return read_own_rows(source, repairs=repairs or Repairs(tuple(data.repair)), id_column=data.fields.get("id"))
+    return read_own_rows(source, repairs=repairs or Repairs(tuple(data.repair)), fields=data.fields)
 
 
 def is_hub_id(source: str) -> bool:
     """Whether `source` can only be a data set of the hub."""
     path = Path(source)
     is_name = source.count("/") == 1 and not source.startswith((".", "/", "~"))
-    return is_name and not path.exists() and not table_kind(path) and not _is_text(path)
+    return is_name and not path.exists() and not table_kind(path) and not _is_text(path) and not is_tagged_lines(path)
 
 
 def row_meaning(source: str) -> str:
@@ -81,42 +99,48 @@ def row_meaning(source: str) -> str:
     if path.is_dir() and not is_arrow_folder(path):
         plan = plan_folder(path)
         means = {"tables": "a row of its tables", "labels": "a file, labelled by its folder", "documents": "a file"}
-        return f"{means[plan.kind]} ({len(plan.files)} files)"
+        left = f"; left out: {len(plan.left_out)}, such as {plan.left_out[0].name}" if plan.left_out else ""
+        return f"{means[plan.kind]} ({len(plan.files)} files{left})"
+    if is_tagged_lines(path):
+        return "a sentence of words with tags"
     if _is_text(path):
         return "a paragraph (blank lines between them)" if _has_paragraphs(path) else "a line"
     return "a row of the table" if table_kind(path) in (".csv", ".tsv", ".parquet") else "a JSON object"
 
 
-def _rows(source: str, repairs: Repairs) -> Iterator[Row]:
+def _rows(source: str, repairs: Repairs, header: str | None) -> Iterator[Row]:
     path = Path(source)
     if path.is_dir():
-        yield from arrow_folder_rows(path) if is_arrow_folder(path) else _folder(path, repairs)
+        yield from arrow_folder_rows(path) if is_arrow_folder(path) else _folder(path, repairs, header)
     elif table_kind(path):
-        yield from _table(path, repairs)
+        yield from _table(path, repairs, header)
+    elif is_tagged_lines(path):
+        yield from tagged_line_rows(path, repairs)
     elif _is_text(path):
         yield from _paragraphs(path, repairs)
     elif is_hub_id(source):
         yield from _hub(source)
     else:
         raise BadData(
-            f"data.source: a file ending in {', '.join((*TABLES, *TEXTS))} (perhaps .gz), a folder, or a hub id such "
-            f"as owner/name; found {source!r}, which is none of them. Check the path."
+            f"data.source: a file ending in {', '.join((*TABLES, *TEXTS, *ENDINGS))} (perhaps .gz), a folder, or a hub "
+            f"id such as owner/name; found {source!r}, which is none of them. {_remedy(path)}."
         )
 
 
-def _table(path: Path, repairs: Repairs) -> Iterator[Row]:
+def _table(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
     kind = table_kind(path)
     if kind == ".parquet":
         yield from parquet_rows(path)
     elif kind in (".csv", ".tsv"):
-        yield from (row for _, row in delimited_rows(path, repairs))
+        yield from (row for _, row in delimited_rows(path, repairs, header))
     elif is_json_list(path):
         yield from json_list_rows(path, repairs)
     else:
-        yield from (row for _, row in json_line_rows(path, repairs))
+        rows = (row for _, row in json_line_rows(path, repairs))
+        yield from single_objects(path, rows) if kind == ".json" else rows
 
 
-def _folder(folder: Path, repairs: Repairs) -> Iterator[Row]:
+def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
     plan = plan_folder(folder)
     if plan.kind != "tables":
         yield from text_file_rows(folder, plan, repairs)
@@ -124,7 +148,7 @@ def _folder(folder: Path, repairs: Repairs) -> Iterator[Row]:
     first: list[str] = []
     for path in plan.files:
         split = split_of_name(path)
-        for number, row in enumerate(_table(path, repairs)):
+        for number, row in enumerate(_table(path, repairs, header)):
             if number == 0:
                 first = first or list(row)
                 check_columns(path, list(row), plan.files[0], first)
@@ -137,6 +161,11 @@ def _hub(source: str) -> Iterator[Row]:
         names = class_names(part.features.to_dict())
         for row in part:
             yield {**named(dict(row), names), "split": split}
+
+
+def _remedy(path: Path) -> str:
+    name = path.name.lower()
+    return next((what for ending, what in OTHER_PROGRAMS.items() if name.endswith(ending)), "Check the path")
 
 
 def _is_text(path: Path) -> bool:

@@ -112,10 +112,12 @@ def split_rows(keys: Iterable[SplitKey], data: DataSettings) -> HeldOutSplit:
     split = HeldOutSplit(codes, left_training, left_validation)
     for part, rows in split.counts.items():
         if rows == 0 and (part == "train" or part in missing):
+            different = len(np.unique(texts))
             raise BadData(
-                f"{data.source}: the part {part} must have rows; found none among {len(codes)} rows, of which "
-                f"{left_training} left training because they are judged on. Give more data, or other shares in "
-                f"data.validation and data.test."
+                f"{data.source}: the part {part} must have rows; found none among {len(codes)} rows of {different} "
+                f"different {'text' if different == 1 else 'texts'}; {left_training} left training because they are "
+                f"judged on. Give more data, other columns in data.fields, or other shares in data.validation and "
+                f"data.test."
             )
     return split
 

@@ -149,3 +149,17 @@ def test_an_empty_list_of_labels_says_that_none_applies():
     assert list(canonical_rows([{"text": "a", "label": []}], layout, "f")) == [LabelledRow("a", None, ())]
     with pytest.raises(BadData, match="missing-labels"):
         list(canonical_rows([{"text": "a", "label": None}], layout, "f"))
+
+
+def test_calls_of_tools_are_written_where_that_is_allowed():
+    call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    row = {"m": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "9"}]}
+    layout = RowLayout("messages", {"messages": "m"})
+    with pytest.raises(BadData, match=r"found a call of a tool. Correct it, or allow data.repair: \[tool-calls\]"):
+        canonical_row(row, layout, "row 1")
+    repairs = Repairs(("tool-calls",))
+    record = canonical_row(row, layout, "row 1", repairs)
+    assert record.messages[1].content == (
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    )
+    assert repairs.counts["tool-calls"] == 1

@@ -3,6 +3,11 @@ import pytest
 from forerun.data.own.columns import columns_of, is_empty, number_of, value_at
 
 
+def test_numbers_with_a_decimal_comma_are_numbers():
+    assert [number_of(text) for text in ("3,5", "-0,25", " 12,0001 ")] == [3.5, -0.25, 12.0001]
+    assert [number_of(text) for text in ("1,234", "1,2,3", "a,1", ",5")] == [None] * 4
+
+
 def test_kinds_are_told_by_values():
     row = {
         "a": "x",

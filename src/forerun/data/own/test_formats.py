@@ -75,9 +75,20 @@ def test_an_origin_is_no_text_to_translate():
     assert [p.format for p in recognise(rows)] == ["alpaca"]
 
 
-def test_two_sentences_and_a_score_are_compared_or_judged():
-    proposals = recognise([{"sentence1": "a red car", "sentence2": "a crimson car", "score": 0.9}])
-    assert [(p.format, p.is_certain) for p in proposals] == [("pairs", False), ("labelled", False)]
+def test_two_sentences_and_a_score_are_judged_and_no_embedding():
+    rows = [{"sentence1": "a red car", "sentence2": "a crimson car", "score": 0.9}]
+    assert [(p.format, p.is_certain) for p in recognise(rows)] == [("labelled", True)]
+    assert [p.format for p in recognise(rows, workload="embedding")] == ["pairs"]
+
+
+def test_columns_named_by_languages_are_a_translation():
+    best = recognise([{"en": "a house", "de": "ein Haus", "url": "http://a.b"}] * 3)[0]
+    assert (best.format, best.fields) == ("translation", {"source": "en", "target": "de"})
+
+
+def test_numbers_called_labels_beside_words_are_tags():
+    assert recognise([{"tokens": ["EU", "rejects"], "labels": [3, 0]}] * 3)[0].format == "tagged"
+    assert recognise([{"words": "EU rejects", "labels": "a b"}] * 3, "auto", {"text": "words"})[0].format == "labelled"
 
 
 def test_unknown_names_are_told_by_values_and_never_certain():

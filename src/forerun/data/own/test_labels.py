@@ -1,6 +1,6 @@
 import pytest
 
-from forerun.data.own.labels import label_kind, labels_of
+from forerun.data.own.labels import label_kind, labels_of, separator_of
 
 CASES = {
     "names": (["pos", "neg", "pos"], "one", True),
@@ -13,6 +13,7 @@ CASES = {
     "many classes that come again": (list(range(77)) * 10, "one", False),
     "counts": (list(range(3, 300, 7)), "number", True),
     "measures": ([n / 7 for n in range(40)], "number", True),
+    "measures with a decimal comma": ([f"{n},5" for n in range(40)], "number", True),
     "few fractions": ([0.5, 1.0, 1.5], "number", False),
     "lists": ([["a"], ["a", "b"], []], "several", True),
     "separated": (["a|b", "a", "b|c", "c"], "several", True),
@@ -39,3 +40,16 @@ def test_several_labels_are_sorted_and_each_once():
 def test_a_whole_number_is_named_without_a_fraction():
     assert labels_of(1.0, "one", "|") == labels_of(1, "one", "|") == ("1",)
     assert labels_of(None, "one", "|") == ()
+
+
+def test_a_number_with_a_decimal_comma_is_kept_as_a_number():
+    assert labels_of("3,5", "number", "|") == ("3.5",)
+    assert labels_of("3,5", "one", "|") == ("3,5",)
+
+
+def test_what_separates_labels_gives_labels_that_come_again():
+    colours = ["red", "red, green", "green, blue", "blue", "blue, red", "red, green, blue"]
+    assert separator_of(colours) == ","
+    assert separator_of([colour.replace(", ", ";") for colour in colours]) == ";"
+    assert separator_of(["Smith, John", "Jones, Mary", "other"]) is None
+    assert separator_of(["1,5", "2,5", "1,25"]) is None

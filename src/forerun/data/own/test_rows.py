@@ -23,6 +23,7 @@ FILES = {
     "bars.csv": csv_text("|").encode(),
     "windows.csv": b"\xef\xbb\xbf" + csv_text(",").replace("\n", "\r\n").encode(),
     "excel.csv": csv_text("\t").encode("utf-16"),
+    "mark.csv": b"\xef\xbb\xbfsep=;\r\n" + csv_text(";").encode(),
     "a.tsv": csv_text("\t").encode(),
     "a.csv.gz": gzip.compress(csv_text(",").encode()),
     "a.jsonl": ("\n" + LINES + "\n").encode(),
@@ -39,6 +40,46 @@ def test_every_kind_of_table_gives_the_same_rows(name, tmp_path):
     assert rows == ROWS
 
 
+HEADLESS = "".join(f"some text {n}\t{'pos' if n % 2 else 'neg'}\n" for n in range(20))
+
+
+def test_a_first_line_that_seems_a_row_is_decided_on(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(HEADLESS)
+    with pytest.raises(BadData, match="found 'neg', which is also the value of 9 of the next 19 rows .*header: none"):
+        list(read_own_rows(str(path)))
+    rows = list(read_own_rows(str(path), fields={"header": "none"}))
+    assert rows[0] == {"column_1": "some text 0", "column_2": "neg"}
+    assert len(rows) == 20
+    assert len(list(read_own_rows(str(path), fields={"header": "first"}))) == 19
+
+
+def test_quotes_of_a_file_of_tabs_may_be_letters(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tlabel\n"Yes" , he said\tx\n" never closed\ty\n"all of it"\tx\n')
+    assert [row["text"] for row in read_own_rows(str(path))] == ['"Yes" , he said', '" never closed', '"all of it"']
+    path.write_text('text\tlabel\n"a ""b"" c"\tx\n"d"\ty\n')
+    assert [row["text"] for row in read_own_rows(str(path))] == ['a "b" c', "d"]
+
+
+def test_numbered_columns_and_repeated_headers_name_columns(tmp_path):
+    (tmp_path / "a.csv").write_text("0,1\n" + "a text,1\nanother,0\n" * 9)
+    (tmp_path / "b.csv").write_text("text,label\n" + "a text,x\ntext,label\n" * 9)
+    assert next(read_own_rows(str(tmp_path / "a.csv"))) == {"0": "a text", "1": "1"}
+    assert len(list(read_own_rows(str(tmp_path / "b.csv")))) == 18
+
+
+def test_one_object_with_a_table_inside_is_no_row(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"version": 1, "data": ROWS}))
+    (tmp_path / "b.json").write_text(json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}))
+    (tmp_path / "c.json").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}] * 2}))
+    for name, inside in (("a", "a list of 2 objects under 'data'"), ("b", "2 values under each of text, label")):
+        with pytest.raises(BadData, match=inside):
+            list(read_own_rows(str(tmp_path / f"{name}.json")))
+    (tmp_path / "d.jsonl").write_text(json.dumps({"a": [1, 2], "b": [3, 4]}))
+    assert [len(list(read_own_rows(str(tmp_path / name)))) for name in ("c.json", "d.jsonl")] == [1, 1]
+
+
 def test_parquet_and_arrow_give_the_same_rows_with_named_classes(tmp_path):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["x", "y"])})
@@ -51,6 +92,13 @@ def test_parquet_and_arrow_give_the_same_rows_with_named_classes(tmp_path):
     assert list(read_own_rows(str(tmp_path / "a.parquet"))) == ROWS
     assert list(read_own_rows(str(tmp_path / "arrow"))) == ROWS
     assert [row["split"] for row in read_own_rows(str(tmp_path / "splits"))] == ["train", "train", "test"]
+
+
+def test_bytes_of_parquet_that_are_text_are_read_as_text(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"text": ["ä one".encode()], "blob": [b"\xff\xfe"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert list(read_own_rows(str(tmp_path / "a.parquet"))) == [{"text": "ä one", "blob": b"\xff\xfe"}]
 
 
 def test_paragraphs_or_lines(tmp_path):
@@ -67,6 +115,12 @@ def write(folder, **texts):
         path = folder / name.replace("__", "/").replace("_dot_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def test_pictures_beside_texts_are_left_out_and_said(tmp_path):
+    write(tmp_path, a__1_dot_md="one", b__2_dot_md="two", b__plan_dot_png="\0")
+    assert [row["text"] for row in read_own_rows(str(tmp_path))] == ["one", "two"]
+    assert row_meaning(str(tmp_path)) == "a file, labelled by its folder (2 files; left out: 1, such as plan.png)"
 
 
 def test_folders_are_labels_and_splits(tmp_path):
@@ -127,6 +181,7 @@ def test_windows_bytes_are_read_as_what_they_are(tmp_path):
 HOPELESS = {
     "not there": ("gone.csv", None, "gone.csv.* cannot be read"),
     "no such ending": ("a.docx", b"x", "which is none of them"),
+    "a spreadsheet": ("a.xlsx", b"PK", "which is none of them. Save it from the spreadsheet as CSV"),
     "empty": ("a.csv", b"", "must name the columns"),
     "header only": ("a.csv", b"text,label\n", "at least one row"),
     "one column twice": ("a.csv", b"text,text\na,b\n", "'text' twice"),

@@ -1,0 +1,112 @@
+"""What only the owner of data knows besides the format: does the first line name columns, are folders labels?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.data.own.columnar import is_arrow_folder
+from forerun.data.own.columns import Column, Row, columns_of
+from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values
+from forerun.data.own.folders import plan_folder, table_kind
+from forerun.data.own.formats import ALIASES, Proposal, labelled_by_values
+from forerun.data.own.tagged_lines import looks_tagged
+
+ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
+SHOWN = 3
+"""Folders and columns named in a question."""
+
+
+@dataclass(frozen=True)
+class DataQuestion:
+    """Something that only the owner of the data knows."""
+
+    setting: str
+    """Dotted path of the setting that answers it."""
+    text: str
+    default: str
+    others: tuple[str, ...]
+
+
+def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
+    """What `data.fields` says of the first line of a table: that it is a row, as a question, where it seems one."""
+    path = Path(source)
+    repeat = name_among_values(path) if path.is_file() and table_kind(path) in (".csv", ".tsv") else None
+    if repeat is None:
+        return {}, []
+    text = (
+        f"does the first line name the columns? Its {repeat.name!r} is the value of {repeat.times} of the next "
+        f"{repeat.rows} rows of that column."
+    )
+    default = f"header: {NO_HEADER}, it is a row, and the columns are column_1, column_2"
+    question = DataQuestion("data.fields", text, default, (f"header: {HEADER}, it names them",))
+    return {"header": NO_HEADER}, [question]
+
+
+def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[DataQuestion]:
+    """What the rows could be besides, where names of files, folders or columns say so."""
+    path = Path(source)
+    if path.is_dir() and not is_arrow_folder(path) and best.format == "labelled":
+        return _of_folders(path)
+    columns = columns_of(rows)
+    if best.format == "prompt-completion":
+        return _of_verdicts(best, columns)
+    if best.format != "text":
+        return []
+    texts = [text for row in rows[:SHOWN] if isinstance(text := row.get(best.fields["text"]), str)]
+    if looks_tagged(texts):
+        text = "lines look like words with their tags. Are they text all the same?"
+        return [DataQuestion("workload", text, "text", ("tags: name the file ….conll, and ask forerun init again",))]
+    return _of_labels(best, rows, columns) if best.is_certain else []
+
+
+def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """Answers of which a column says whether they are good, as TRL's KTO has them."""
+    column = next((c for c in columns.values() if c.are_flags and c.name.lower() == "label"), None)
+    if column is None or column.distinct < 2:
+        return []
+    text = f"are all answers to be learned? The column {column.name!r} says yes of some and no of others."
+    other = "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
+    return [DataQuestion("data.format", text, "all", (other,))]
+
+
+def _of_folders(folder: Path) -> list[DataQuestion]:
+    plan = plan_folder(folder)
+    if plan.kind != "labels" or any(len(path.relative_to(folder).parts) != 2 for path in plan.files):
+        return []
+    names = sorted({path.parent.name for path in plan.files})
+    listing = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    text = f"are the {len(names)} folders ({listing}) labels to learn, or only places?"
+    others = tuple(f"places: forerun init --task {task}" for task in ("causal-lm", "masked-lm"))
+    return [DataQuestion("workload", text, "labels", others)]
+
+
+def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """Columns beside a text that could be labels, or have the name of labels and are none."""
+    own = best.fields["text"]
+    unused = next((c for c in columns.values() if _is_annotation(c) and c.name != own), None)
+    if unused is not None:
+        example = str(next(row[unused.name] for row in rows if row.get(unused.name)))[:40]
+        values, other = (
+            f"its values, such as {example!r}, are no classes",
+            "an annotation of places in a text is read as ",
+        )
+        other += "words and tags, a .conll file"
+        if unused.kind == "text":
+            values = f"{unused.distinct:,} of its {unused.values:,} values differ (such as {example!r})"
+            other = "a date or amount is learned as a number: write a column of numbers, name it in data.fields.label, "
+            other += "with labels: number"
+        text = f"shall the column {unused.name!r} not be learned as classes? {values[0].upper()}{values[1:]}."
+        return [DataQuestion("data.format", text, "text alone", (other,))]
+    beside = [p for p in labelled_by_values(columns) if p.fields["text"] == own]
+    if not beside:
+        return []
+    text = f"is the text alone to be learned? {beside[0].reason}"
+    others = tuple(
+        f"workload: {p.workload}, format: labelled, fields: {{text: {p.fields['text']}, label: {p.fields['label']}}}"
+        for p in beside[:SHOWN]
+    )
+    return [DataQuestion("data.format", text, "text alone", others)]
+
+
+def _is_annotation(column: Column) -> bool:
+    return column.name.lower() in (*ALIASES["label"], *ANNOTATIONS) and column.kind in ("text", "mixed")

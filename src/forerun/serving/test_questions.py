@@ -1,0 +1,27 @@
+import pytest
+
+from forerun.data.own.repairs import Repairs
+from forerun.errors import BadData
+from forerun.own.facts import TaskFacts
+from forerun.serving.questions import question_of
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "weather", "arguments": "{}"}}]}
+ROW = {"messages": [{"role": "user", "content": "Is it warm?"}, CALL, {"role": "tool", "content": "30"}]}
+
+
+def facts(**fields):
+    return TaskFacts(workload="causal-lm", sequence_length=64, pad_id=0, **fields)
+
+
+def test_a_chat_is_asked_up_to_its_last_question_and_calls_of_tools_need_a_repair():
+    chat = facts(format="messages", fields={"messages": "messages"}, is_chat=True)
+    with pytest.raises(BadData, match=r"allow data.repair: \[tool-calls\]"):
+        question_of(ROW, chat, "row 1")
+    question = question_of(ROW, chat, "row 1", Repairs(("tool-calls",)))
+    assert [turn.role for turn in question.messages] == ["user", "assistant", "tool"]
+
+
+def test_rows_of_columns_of_yes_and_no_are_asked_without_them():
+    label = {"text": "body", "label": "rude + long"}
+    labelled = facts(format="labelled", fields=label, label_kind="several", label_names=("long", "rude"))
+    assert question_of({"body": "some words"}, labelled, "row 1").text == "some words"
