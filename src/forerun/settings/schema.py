@@ -315,10 +315,7 @@ class Settings(PlainSection):
         for name, default in LATER_WORDS.items():
             if content["parallel"][name] == default:
                 del content["parallel"][name]
-        if self.data.too_long == "cut":
-            del content["data"]["too_long"]
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return _hash_of(content)
 
     @property
     def resumable_hash(self) -> str:
@@ -327,11 +324,8 @@ class Settings(PlainSection):
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
         if self.preference == PreferenceSettings():  # as hashes of before there were others
             del content["preference"]
-        if self.data.too_long == "cut":
-            del content["data"]["too_long"]
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return _hash_of(content)
 
     @property
     def micro_batches_per_step(self) -> int:
@@ -346,6 +340,13 @@ class Settings(PlainSection):
         """Optimizer steps of the whole run over `sequences` per epoch."""
         steps = math.ceil(self.schedule.epochs * self.steps_per_epoch(sequences))
         return steps if self.schedule.max_steps is None else min(steps, self.schedule.max_steps)
+
+
+def _hash_of(content: dict[str, Any]) -> str:
+    if content["data"]["too_long"] == "cut":  # as before there was another word
+        del content["data"]["too_long"]
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def _conflicts(s: Settings) -> list[tuple[bool, str]]:
