@@ -37,8 +37,7 @@ DataFormat = Literal[
 ]  # fmt: skip
 """`text` plain text; `labelled` one or two texts and a label; `tagged` words and their tags; `messages` and
 `conversations` chats as TRL and ShareGPT write them; `alpaca` instruction, input, output; `translation` a text and what
-to make of it; `preference` prompt, chosen, rejected; `pairs` and `triplets` texts that belong together, and one that
-does not."""
+to make of it; `preference` prompt, chosen, rejected; `pairs`, `triplets` texts that belong together, or do not."""
 Repair = Literal[
     "empty-texts", "missing-labels", "ragged-rows", "broken-lines", "encoding", "repeated-ids", "tool-calls"
 ]
@@ -345,8 +344,7 @@ class Settings(PlainSection):
 def _hash_of(content: dict[str, Any]) -> str:
     if content["data"]["too_long"] == "cut":  # as before there was another word
         del content["data"]["too_long"]
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 def _conflicts(s: Settings) -> list[tuple[bool, str]]:
