@@ -24,9 +24,7 @@ from pathlib import Path
 from forerun.errors import FilesNotWritten
 
 UNTOUCHED = ("/dev", "/proc", "/run", "/sys")
-PSEUDO = frozenset(
-    ["autofs", "binfmt_misc", "cgroup", "cgroup2", "devpts", "devtmpfs", "mqueue", "proc", "ramfs", "sysfs"]
-)
+PSEUDO = frozenset(["binfmt_misc", "cgroup", "cgroup2", "devpts", "devtmpfs", "mqueue", "proc", "ramfs", "sysfs"])
 """Kinds of file systems that hold no files of users."""
 MOST_PLACES = 400
 """Overlays of one view; a machine with more mounts is not covered."""
@@ -105,7 +103,8 @@ def _enter(folder: str) -> None:
     from forerun.evaluate.jail import kernel
 
     working = os.getcwd()
-    folders = [each for each in {working, tempfile.gettempdir(), str(Path.home())} if os.access(each, os.W_OK)]
+    usual = {working, tempfile.gettempdir(), os.path.expanduser("~")}
+    folders = {each: os.stat(each).st_dev for each in usual if os.access(each, os.W_OK)}
     options = _leave_namespaces(working)
     kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
     places = covering_places(list(mount_points(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))))
@@ -113,7 +112,9 @@ def _enter(folder: str) -> None:
         raise OSError(errno.ENOSPC, f"{len(places)} places to cover")
     _cover_all(places, folder, options)
     os.chdir(working)
-    for each in folders:
+    for each, before in folders.items():
+        if os.stat(each).st_dev == before:
+            raise OSError(errno.EXDEV, f"{each} is not covered")
         tempfile.TemporaryFile(dir=each).close()
 
 
@@ -145,18 +146,29 @@ def _cover_all(places: Sequence[str], folder: str, options: str) -> None:
     from forerun.evaluate.jail import kernel
 
     layers = f"/proc/self/fd/{os.open(folder, os.O_PATH)}"  # the path itself will lead into the view
+    is_any = False
     for number, place in enumerate(places):
         try:
             _cover(place, f"{layers}/{number}", options)
+            is_any = True
         except OSError:
-            if not os.access(place, os.W_OK):
+            if not _can_be_written(place):
                 continue
-            if number > 0:
+            if is_any:
                 raise
             # what is an overlay itself, as in containers, cannot take what is written: memory does
             kernel.mount("none", folder, "tmpfs", 0)
             layers = f"/proc/self/fd/{os.open(folder, os.O_PATH)}"
             _cover(place, f"{layers}/{number}", options)
+
+
+def _can_be_written(place: str) -> bool:
+    """Whether somebody here could write to a place that cannot be covered; a boot partition is no place of programs."""
+    if place.startswith("/boot"):
+        return False
+    with contextlib.suppress(OSError):
+        return any(os.access(each, os.W_OK) for each in (place, *(entry.path for entry in os.scandir(place))))
+    return False
 
 
 def _cover(place: str, layer: str, options: str) -> None:
@@ -186,14 +198,20 @@ def covering_places(mounts: Sequence[tuple[str, str]]) -> list[str]:
     kinds = dict(mounts)
 
     def within(folder: str) -> Iterator[str]:
-        if folder in UNTOUCHED or kinds.get(folder) in PSEUDO or not os.path.isdir(folder) or os.path.islink(folder):
+        kind, below = kinds.get(folder), [path for path in kinds if path.startswith(folder.rstrip("/") + "/")]
+        if folder in UNTOUCHED or kind in PSEUDO:
             return
-        if not any(path.startswith(folder.rstrip("/") + "/") for path in kinds if path != folder):
+        if kind == "autofs":  # to list it would mount what is not there yet
+            inside = [each for each in below if not any(each.startswith(f"{path}/") for path in below)]
+            yield from (place for each in sorted(inside) for place in within(each))
+        elif not os.path.isdir(folder) or os.path.islink(folder):
+            return
+        elif not below:
             yield folder
-            return
-        with contextlib.suppress(PermissionError):
-            for name in sorted(os.listdir(folder)):
-                yield from within(os.path.join(folder, name))
+        else:
+            with contextlib.suppress(PermissionError):
+                for name in sorted(os.listdir(folder)):
+                    yield from within(os.path.join(folder, name))
 
     return list(within("/"))
 

@@ -16,6 +16,8 @@ MOUNTS = """\
 23 22 0:21 / /proc rw shared:1 - proc proc rw
 24 22 0:30 / /mnt/a\\040disk rw,relatime shared:9 - xfs /dev/vdb rw
 25 22 0:31 / /dev rw - devtmpfs devtmpfs rw
+26 22 0:32 / /users rw - autofs /etc/auto.users rw
+27 26 0:33 / /users/me rw - nfs4 server:/me rw
 """
 INSIDE = """
     import os, signal, sqlite3, subprocess, sys
@@ -80,12 +82,13 @@ def test_what_cannot_be_written_outside_is_an_error(tmp_path):
 
 def test_every_folder_of_users_is_covered_and_none_with_a_mount_below_it(monkeypatch):
     mounts = list(file_wall.mount_points(MOUNTS))
-    assert mounts == [("/", "ext4"), ("/proc", "proc"), ("/mnt/a disk", "xfs"), ("/dev", "devtmpfs")]
-    tree = {"/": ["home", "mnt", "proc", "dev", "bin"], "/mnt": ["a disk", "b"]}
+    kinds = {"/": "ext4", "/proc": "proc", "/mnt/a disk": "xfs", "/dev": "devtmpfs", "/users": "autofs"}
+    assert dict(mounts) == kinds | {"/users/me": "nfs4"}
+    tree = {"/": ["home", "mnt", "proc", "dev", "bin", "users"], "/mnt": ["a disk", "b"]}  # users is not listed
     monkeypatch.setattr(os, "listdir", lambda folder: tree[folder])
     monkeypatch.setattr(os.path, "isdir", lambda path: True)
     monkeypatch.setattr(os.path, "islink", lambda path: path == "/bin")
-    assert file_wall.covering_places(mounts) == ["/home", "/mnt/a disk", "/mnt/b"]
+    assert file_wall.covering_places(mounts) == ["/home", "/mnt/a disk", "/mnt/b", "/users/me"]
 
 
 def test_files_are_kept_where_that_is_asked_for():
