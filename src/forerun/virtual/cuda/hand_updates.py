@@ -101,4 +101,15 @@ class HandUpdates:
 def trained_tensors() -> list[torch.Tensor]:
     """Every tensor of the device that gradients are made for."""
     tensors: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    return [each for each in tensors if each.requires_grad and each.is_leaf and is_virtual(local(each))]
+    return [each for each in tensors if each.requires_grad and _is_leaf(each) and is_virtual(local(each))]
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether nothing made it. PyTorch refuses to say so of one of several views whose base was written to since.
+
+    FSDP1 leaves such views of a flat parameter behind, which its backward pass never reads again.
+    """
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False

@@ -1,9 +1,12 @@
 """Programs that update parameters without a PyTorch optimizer have the steps of those with one."""
 
 import pytest
+import torch
 
+import forerun
 from forerun.forecasting.program import forecast_program
 from forerun.hardware.catalogue import device
+from forerun.virtual.cuda.hand_updates import trained_tensors
 from forerun.virtual.cuda.launchers import parse_command
 
 PROGRAM = """
@@ -69,3 +72,14 @@ def test_steps_made_by_hand(kind, tmp_path):
     assert breakdown.parameter_bytes == by_optimizer.memory.breakdown.parameter_bytes
     states = breakdown.optimizer_state_bytes
     assert 4 * parameters <= states < 8 * parameters if kind == "momenta" else states == 0
+
+
+def test_views_of_a_tensor_that_was_written_to_are_no_leaves():
+    """PyTorch raises where it is asked for their history; they live as long as somebody's graph does."""
+    with forerun.virtual_cuda("t4"):
+        whole = torch.zeros(4, device="cuda").requires_grad_()
+        views = torch.split(whole * 1, 2)
+        views[0]._base.detach().add_(1)
+        with pytest.raises(RuntimeError, match="returns multiple views"):
+            views[0].is_leaf  # noqa: B018
+        assert [each for each in trained_tensors() if each.shape == whole.shape] == [whole]
