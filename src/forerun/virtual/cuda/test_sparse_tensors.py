@@ -1,5 +1,7 @@
 """Sparse gradients and matrices on the virtual GPU need the memory of what they hold, not of what they stand for."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -20,14 +22,13 @@ def optimizers():
     }
 
 
-@pytest.mark.parametrize("name", optimizers())
 @pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
-def test_a_gradient_has_the_rows_of_its_batch(layer, name):
+def test_a_gradient_has_the_rows_of_its_batch(layer):
     """On the host the same program runs with the same kinds of gradients."""
     with forerun.virtual_cuda("t4"):
-        for device in ("cpu", "cuda"):
+        for device, make in itertools.product(("cpu", "cuda"), optimizers().values()):
             table = layer(ROWS if device == "cuda" else 100, WIDTH, sparse=True).to(device)
-            optimizer = optimizers()[name](table.parameters())
+            optimizer = make(table.parameters())
             for step in range(2):
                 numbers = torch.randint(0, 100, (8, BATCH // 8), device=device)
                 before = torch.cuda.memory_allocated()
@@ -39,8 +40,8 @@ def test_a_gradient_has_the_rows_of_its_batch(layer, name):
                 del gradient
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=step == 0)
-        # values, and numbers of eight bytes
-        assert BATCH * WIDTH * FLOAT_BYTES <= held <= BATCH * (WIDTH * FLOAT_BYTES + 2 * 8) + 4096
+            if device == "cuda":  # values, and numbers of eight bytes
+                assert BATCH * WIDTH * FLOAT_BYTES <= held <= BATCH * (WIDTH * FLOAT_BYTES + 2 * 8) + 4096
 
 
 def test_a_product_with_a_sparse_matrix_needs_no_matrix_of_all_pairs():
