@@ -62,8 +62,16 @@ OTHER_PRODUCT_SHARE = 0.6
 """Share of peak of products that are neither of the above (grouped, int8 of bitsandbytes); stated."""
 
 
-ALONE = frozenset({"t4"})
-"""Measured GPUs that are no example for others of their architecture: this one's 70 W hold its tensor cores back."""
+ALONE = frozenset({"t4", "l4"})
+"""Measured GPUs that are no example for others of their architecture: their 70 and 72 W hold tensor cores and memory
+back. They reach 74 and 78 % of their bandwidth; an RTX 2060 91 %, 2080 89 %, 4090 91 %, V100 90 %, A100 94 % (clpeak,
+krrishnarraj/clpeak 82de99a, results/NVIDIA_CUDA, and its issue 106; reading alone)."""
+PARTITIONED = ((8, 0), (9, 0), (10, 0))
+"""Compute capabilities whose L2 is two partitions, each of which caches what the multiprocessors beside it ask for
+(white papers "NVIDIA A100 Tensor Core GPU Architecture", 2020, and of H100, 2022; a B200 is two dies)."""
+FRESH_SHARE = 0.7
+"""Share of what kernels read that was written just before; the rest, such as saved activations, comes from memory. Fitted
+to eager attention benchmarks and LoRA on an L40S, whose L2 holds 96 MiB."""
 
 
 @cache
@@ -222,10 +230,18 @@ class PriorCosts:
         return KERNEL_SECONDS + self._from_memory(call) / (self._bandwidth() * self._share())
 
     def _from_memory(self, call: Call) -> float:
-        """Bytes that pass through memory: what a kernel reads was written shortly before, and is in L2 if small."""
-        moved_bytes = call.bytes_read + call.bytes_written
-        cached_share = max(0.0, 1 - moved_bytes / (self.device.l2_bytes or 1))
-        return call.bytes_written + call.bytes_read * (1 - cached_share)
+        """Bytes that pass through memory, where `FRESH_SHARE` of what a kernel reads was written just before.
+
+        While it writes its results, what was least recently used leaves L2, before the kernel has come to read it.
+        """
+        room = self._cache_bytes() - call.bytes_read
+        cached_share = min(1.0, max(0.0, room / (call.bytes_written or 1)))
+        return call.bytes_written + call.bytes_read * (1 - FRESH_SHARE * cached_share)
+
+    def _cache_bytes(self) -> float:
+        """Bytes of L2 that hold different data: two partitions may both hold what both read."""
+        cache = self.device.l2_bytes or 0
+        return cache / 2 if self.device.compute_capability in PARTITIONED else cache
 
     def _bandwidth(self) -> float:
         if self.device.bandwidth_bytes_per_second is None:
@@ -240,7 +256,7 @@ class PriorCosts:
 
     def _coefficients(self, kind: str) -> list[float]:
         entry = table()[kind]
-        like = measured_like(self.device, list(entry["devices"]))
+        like = self._like(entry["devices"])
         return entry["devices"][like] if like else entry["unseen"]
 
     def _dtype(self, call: Call) -> str:

@@ -37,6 +37,12 @@ def product(m, n=None, k=None, dtype="bfloat16", width=2, name="mm"):
                 out.bytes)  # fmt: skip
 
 
+def seconds_of_gelu(gpu, elements):
+    """Of bfloat16."""
+    call = Call("aten.gelu.default", (), (), (), (), 0, 2 * elements, 2 * elements)
+    return PriorCosts(device(gpu)).device_seconds(call)
+
+
 def attention(length, causal, name="flash", flops=10**12):
     spec = TensorSpec((4, 16, length, 64), (), "bfloat16", 2 * 4 * 16 * length * 64)
     kernel = f"aten._scaled_dot_product_{name}_attention.default"
@@ -125,6 +131,23 @@ def test_elementwise_is_bound_by_bandwidth():
     assert A100.bandwidth_bytes_per_second is not None
     share = 3e9 / (PriorCosts(A100).device_seconds(call) - KERNEL_SECONDS) / A100.bandwidth_bytes_per_second
     assert 0.75 < share < 1
+
+
+def test_what_a_large_l2_holds_is_read_from_there():
+    # An L40S keeps 96 MiB: 32 MiB read and 32 written fit, 128 and 128 do not; an RTX 3090 keeps 6 MiB.
+    fits, does_not = 2**24, 2**26
+    per_byte = {
+        gpu: [seconds_of_gelu(gpu, n) * device(gpu).bandwidth_bytes_per_second / n for n in (fits, does_not)]
+        for gpu in ("l40s", "rtx-3090")
+    }
+    assert per_byte["l40s"][0] < 0.75 * per_byte["l40s"][1]
+    assert per_byte["rtx-3090"][0] == pytest.approx(per_byte["rtx-3090"][1], rel=0.1)
+
+
+def test_l2_in_two_partitions_holds_half():
+    # 24 MiB read and written are in the 48 MiB of an L4, and not in two partitions of 20 MiB of an A100.
+    l4, a100 = (seconds_of_gelu(g, 12 * 2**20) * device(g).bandwidth_bytes_per_second for g in ("l4", "a100-80gb"))
+    assert l4 < 0.8 * a100
 
 
 def test_views_and_graphs():
@@ -219,6 +242,13 @@ def test_a_card_that_its_power_holds_back_is_no_example_for_others():
         big.flops / PriorCosts(device(g)).device_seconds(big) / device(g).peak("float16") for g in ("t4", "rtx-5000")
     ]
     assert shares[0] < 0.65 < shares[1]
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(("gpu", "reached"), [("rtx-4090", 921.3), ("rtx-2060-6gb", 307.3), ("rtx-2080", 400.8)])
+def test_memory_of_boards_with_power_to_spare_reaches_what_clpeak_reads(gpu, reached):
+    seconds = seconds_of_gelu(gpu, 2**28)
+    assert 2 * 2 * 2**28 / seconds / 1e9 == pytest.approx(reached, rel=0.05)
 
 
 @pytest.mark.parametrize(("ranks", "algbw"), [(2, 282), (8, 229)])
