@@ -22,7 +22,7 @@ from benchmarks.priors.rows import chip_of, products, some
 from scipy.optimize import minimize
 
 import forerun.clock
-from forerun.clock.priors import ALONE
+from forerun.clock.alike import ALONE
 from forerun.clock.products import (
     LEANINGS,
     LIMIT,

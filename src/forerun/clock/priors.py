@@ -9,7 +9,6 @@ Not covered: kernels that differ from one library version to the next.
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.clock import recurrent
+from forerun.clock.alike import example_of, has_half_rate
 from forerun.clock.between_ranks import STREAMING_BLOCKS, Job, between_cards, job_of
 from forerun.clock.convolutions import CONVOLUTIONS, DENSE, ConvolutionModel, Parts
 from forerun.clock.costs import (
@@ -36,7 +36,7 @@ from forerun.clock.image_layers import image_layer_parts
 from forerun.clock.power import sustained_share
 from forerun.clock.products import Chip, ProductPrior, Products
 from forerun.experience import DeviceCalibration
-from forerun.hardware.catalogue import REAL_DTYPES, Device, devices
+from forerun.hardware.catalogue import REAL_DTYPES, Device
 from forerun.network.algorithms import Kind, Layout
 from forerun.network.catalogue import Network
 from forerun.network.collective import CollectivePrice
@@ -62,16 +62,12 @@ OTHER_PRODUCT_SHARE = 0.6
 """Share of peak of products that are neither of the above (grouped, int8 of bitsandbytes); stated."""
 
 
-ALONE = frozenset({"t4", "l4"})
-"""Measured GPUs that are no example for others of their architecture: their 70 and 72 W hold tensor cores and memory
-back. They reach 74 and 78 % of their bandwidth; an RTX 2060 91 %, 2080 89 %, 4090 91 %, V100 90 %, A100 94 % (clpeak,
-krrishnarraj/clpeak 82de99a, results/NVIDIA_CUDA, and its issue 106; reading alone)."""
 PARTITIONED = ((8, 0), (9, 0), (10, 0))
 """Compute capabilities whose L2 is two partitions, each of which caches what the multiprocessors beside it ask for
 (white papers "NVIDIA A100 Tensor Core GPU Architecture", 2020, and of H100, 2022; a B200 is two dies)."""
 FRESH_SHARE = 0.7
-"""Share of what kernels read that was written just before; the rest, such as saved activations, comes from memory. Fitted
-to eager attention benchmarks and LoRA on an L40S, whose L2 holds 96 MiB."""
+"""Share of what kernels read that was written just before; the rest, such as saved activations, comes from memory.
+Fitted to eager attention benchmarks and LoRA on an L40S, whose L2 holds 96 MiB."""
 
 
 @cache
@@ -83,17 +79,6 @@ def table() -> dict[str, Any]:
 @cache
 def _products(kind: str) -> ProductPrior:
     return ProductPrior.read(table()["products"][kind])
-
-
-def measured_like(gpu: Device, names: list[str]) -> str | None:
-    """Name of a measured GPU: this one, else the nearest in multiprocessors of its architecture; or None."""
-    if gpu.name in names:
-        return gpu.name
-    rows = {row.name: row for row in devices()}
-    alike = [rows[n] for n in names if n in rows and rows[n].compute_capability == gpu.compute_capability]
-    if not alike:
-        return None
-    return min(alike, key=lambda row: abs((row.sm_count or 0) - (gpu.sm_count or 0))).name
 
 
 @dataclass(frozen=True)
@@ -116,7 +101,7 @@ class PriorCosts:
         """ "measured", "architecture" or "unseen": whose products the coefficients come from."""
         if self.calibration is not None:
             return "measured"
-        like = self._like(table()["products"]["tensor"]["lean"])
+        like = example_of(self.device, table()["products"]["tensor"]["lean"])
         return "measured" if like == self.device.name else "architecture" if like else "unseen"
 
     @property
@@ -256,7 +241,7 @@ class PriorCosts:
 
     def _coefficients(self, kind: str) -> list[float]:
         entry = table()[kind]
-        like = self._like(entry["devices"])
+        like = example_of(self.device, entry["devices"])
         return entry["devices"][like] if like else entry["unseen"]
 
     def _dtype(self, call: Call) -> str:
@@ -317,15 +302,10 @@ class PriorCosts:
         count, l2, clock = gpu.sm_count or 1, gpu.l2_bytes or 1, gpu.boost_clock_hertz
         return Chip(gpu.peak(dtype), self._bandwidth(), count, l2, clock)
 
-    def _like(self, leans: Mapping[str, Any]) -> str | None:
-        """Name of the GPU whose measured products stand for this one's; None without any."""
-        mine = self.device.name
-        return measured_like(self.device, [name for name in leans if name == mine or name not in ALONE])
-
     def _lean(self, prior: ProductPrior, dtype: str) -> NDArray[np.float64] | None:
         timed = [p for p in self.calibration.products if p.dtype == dtype] if self.calibration is not None else []
         leans = prior.float8_lean if dtype.startswith("float8") and prior.float8_lean else prior.lean
-        like = leans.get(self._like(leans) or "")
+        like = leans.get(example_of(self.device, leans, "float16" if self._on_tensor_cores(dtype) else "float32") or "")
         if not timed:
             return like
         if dtype not in self._leans:
@@ -339,6 +319,8 @@ class PriorCosts:
         length, blocks = _length_and_blocks(call)
         is_third = "_attention_3_" in call.name
         most, half_length, half_wave, start, power = self._coefficients("attention_3" if is_third else "attention")
+        if has_half_rate(self.device):  # products take twice as long, what is beside them does not
+            most = 2 / (1 + 1 / most)
         waves, size = blocks / (self.device.sm_count or 1), _query_of(call).shape[-1] / WIDE_HEAD
         share = most * length / (length + half_length / min(size, 1.0)) * waves / (waves + half_wave) * size**power
         if (self.device.compute_capability or (0, 0))[0] == 9 and not is_third:

@@ -162,6 +162,10 @@ def test_fp32_runs_on_tensor_cores_where_there_is_tf32():
     assert seconds(forward(dtype="float16")) < seconds(call)
 
 
+ABOVE_STATED_CLOCK = 1.2
+"""As in `test_priors.py`: GeForce boards go beyond the clock of their peak."""
+
+
 @pytest.mark.parametrize(
     "gpu", [row.name for row in devices() if row.segment != "slice" and "float16" in row.peak_flops_per_second][::5]
 )
@@ -171,5 +175,5 @@ def test_every_gpu_has_plausible_times(gpu):
         call = forward(dtype=dtype)
         tf32 = costs.device.peak_flops_per_second.get("tfloat32") if dtype == "float32" else None
         share = call.flops / seconds(call, costs) / (tf32 or costs.device.peak(dtype))
-        assert 0.1 < share < 1.05
+        assert 0.1 < share < 1.05 * ABOVE_STATED_CLOCK
         assert seconds(backward(call), costs) > 1.2 * seconds(call, costs)

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
+from forerun.clock.alike import example_of, has_half_rate, measured_like
 from forerun.clock.costs import KERNEL_SECONDS, OPERATOR_HOST_SECONDS
 from forerun.clock.measured import MeasuredCosts
 from forerun.clock.power import sustained_share
-from forerun.clock.priors import PriorCosts, measured_like, table
+from forerun.clock.priors import PriorCosts, table
 from forerun.errors import MissingPeak
 from forerun.experience import DeviceCalibration, TimedProduct
 from forerun.hardware.catalogue import device, devices
@@ -109,6 +110,11 @@ def test_errors_of_the_fit_are_in_the_file():
     assert large["with_20_measured"] < 0.076
 
 
+ABOVE_STATED_CLOCK = 1.2
+"""GeForce boards go beyond the clock of their peak: an RTX 3060 Ti reached 36.5 of 32.4 TFLOP/s, an RTX 5090 240 of 209.5
+(zzc0721/torch-performance-test-data, issues 55 and 96)."""
+
+
 @pytest.mark.parametrize("gpu", [row.name for row in devices() if "float16" in row.peak_flops_per_second][::5])
 def test_every_gpu_has_costs(gpu):
     row = device(gpu)
@@ -116,7 +122,7 @@ def test_every_gpu_has_costs(gpu):
     costs = PriorCosts(row)
     for call in (product(4096, dtype=dtype), product(4096, dtype="float32", width=4)):
         share = call.flops / costs.device_seconds(call) / row.peak(call.inputs[0].dtype)
-        assert 0.2 < share < 1.05
+        assert 0.2 < share < ABOVE_STATED_CLOCK
 
 
 def test_more_work_takes_longer():
@@ -226,13 +232,33 @@ def test_long_sequences_use_the_gpu_better():
 @pytest.mark.parametrize(
     ("gpu", "like", "evidence"),
     [("a100-80gb", "a100-80gb", "measured"), ("a100-40gb", "a100-80gb", "architecture"), ("t4", "t4", "measured"),
-     ("rtx-5090", None, "unseen"), ("rtx-3090", "a40", "architecture"), ("l4", "l40s", "architecture"), ("h100-pcie", "h200", "architecture")],
+     ("rtx-5090", "rtx-5090", "measured"), ("rtx-3080-12gb", "rtx-3080-10gb", "architecture"), ("rtx-a5500", "a40", "architecture"),
+     ("rtx-4080", "rtx-4070-ti-super", "architecture"), ("quadro-rtx-8000", None, "unseen"),
+     ("rtx-pro-5000-48gb", "rtx-pro-6000-server", "architecture"), ("l4", "l40s", "architecture"), ("h100-pcie", "h200", "architecture")],
 )  # fmt: skip
 def test_whose_measurements_are_used_is_said(gpu, like, evidence):
     names = list(table()["products"]["tensor"]["lean"])
-    example = measured_like(device(gpu), names)
+    example = example_of(device(gpu), names)
     assert (example == like) or (gpu == "h100-pcie" and example in ("h100-80gb", "h200"))
     assert PriorCosts(device(gpu)).evidence == evidence
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(
+    ("gpu", "size", "tera"),
+    [("rtx-4090", 2048, 167.1), ("rtx-4090", 8192, 158.6), ("a100-80gb-pcie", 2048, 192.5), ("a100-80gb-pcie", 8192, 215.3)],
+)
+def test_square_products_reach_what_a_stranger_measured(gpu, size, tera):
+    # mli/transformers-benchmarks, issue 4 (13 April 2023); an A800 is an A100. Not what the leans were learned from.
+    call = product(size, dtype="float16")
+    assert call.flops / PriorCosts(device(gpu)).device_seconds(call) / TERA == pytest.approx(tera, rel=0.16)
+
+
+def test_half_the_rate_is_another_class():
+    assert measured_like(device("rtx-a5500"), ["rtx-3090", "a40"]) == "a40"
+    assert measured_like(device("rtx-3090-ti"), ["rtx-3090", "a40"]) == "rtx-3090"
+    assert measured_like(device("a40"), ["rtx-3090"]) is None
+    assert has_half_rate(device("rtx-4090")) and not has_half_rate(device("l40s")) and not has_half_rate(device("h20"))
 
 
 def test_a_card_that_its_power_holds_back_is_no_example_for_others():

@@ -1,0 +1,48 @@
+"""Which measured GPU another one is like: its architecture, and what its tensor cores do in a cycle."""
+
+import math
+from collections.abc import Iterable
+
+from forerun.hardware.catalogue import Device, devices
+
+ALONE = frozenset({"t4", "l4", "rtx-a2000-12gb"})
+"""Measured GPUs that are no example for others of their architecture: their 70 and 72 W hold tensor cores and memory
+back. T4 and L4 reach 74 and 78 % of their bandwidth; an RTX 2060 91 %, 2080 89 %, 4090 91 %, V100 90 %, A100 94 %
+(clpeak, krrishnarraj/clpeak 82de99a, results/NVIDIA_CUDA, and its issue 106; reading alone)."""
+SAME_RATE = math.log(1.4)
+"""Logarithm of the ratio of two rates that are still one: clocks of datasheets differ, half the rate does not count."""
+HALF_RATE = 768
+"""FLOP a cycle of a multiprocessor with 16-bit factors below which tensor cores sum FP32 at half their rate: 512 of
+GeForce boards, A10G and L20 against 1,024 of others since Turing."""
+
+
+def measured_like(gpu: Device, names: Iterable[str], dtype: str = "float16") -> str | None:
+    """Name of a measured GPU: this one, else the nearest in multiprocessors of its architecture and rate; or None.
+
+    The rate is FLOP a cycle of a multiprocessor in `dtype`. Where it is half of what others of the architecture have,
+    nothing but the tensor cores holds a product back; at the full rate power and memory do.
+    """
+    if gpu.name in names:
+        return gpu.name
+    rows = {row.name: row for row in devices()}
+    alike = [rows[n] for n in names if n in rows and rows[n].compute_capability == gpu.compute_capability]
+    alike = [row for row in alike if abs(math.log(rate(row, dtype) / rate(gpu, dtype))) < SAME_RATE]
+    if not alike:
+        return None
+    return min(alike, key=lambda row: abs((row.sm_count or 0) - (gpu.sm_count or 0))).name
+
+
+def example_of(gpu: Device, names: Iterable[str], dtype: str = "float16") -> str | None:
+    """As `measured_like`, without those that are no example for others."""
+    return measured_like(gpu, [name for name in names if name == gpu.name or name not in ALONE], dtype)
+
+
+def rate(gpu: Device, dtype: str) -> float:
+    """FLOP a cycle of a multiprocessor; of FP32 where the GPU has no `dtype`."""
+    peaks = gpu.peak_flops_per_second
+    return peaks.get(dtype, peaks["float32"]) / (gpu.sm_count or 1) / gpu.boost_clock_hertz
+
+
+def has_half_rate(gpu: Device) -> bool:
+    """Whether its tensor cores sum FP32 at half their rate."""
+    return gpu.has_tensor_cores and rate(gpu, "float16") < HALF_RATE
