@@ -97,6 +97,21 @@ def judge(prior: ProductPrior, rows: Timed, others: Timed, dtype: str, width: fl
           f"class {figures[1]}, like the middle of it {figures[2]}")  # fmt: skip
 
 
+def print_left_out(prior: ProductPrior, rows: Timed, dtype: str, width: float, title: str) -> None:
+    """Of each class, mean errors of its GPUs: where none of these was known, and as the nearest of the others say."""
+    errors: dict[Any, list[list[float]]] = defaultdict(list)
+    for name, listed in rows.items():
+        rest = {other: each for other, each in rows.items() if other != name}
+        leans = (prior.lean, prior.lean | learned(prior, rest, dtype, width)[0])
+        likes = [lean.get(example_of(device(name), lean, dtype) or "") for lean in leans]
+        each = [float(errors_of(prior, name, listed, like, dtype, width).mean()) for like in likes]
+        errors[class_of(name, dtype)].append(each)
+    for (capability, half_octaves), listed in sorted(errors.items()):
+        (before, after), count = np.mean(listed, axis=0), len(listed)
+        what = f"{title} left out: capability {capability}, {2 ** (half_octaves / 2):.0f} FLOP a cycle"
+        print(f"{what}, {count:2} GPUs: {before:.1%} -> {after:.1%}")
+
+
 def fitted_under_other_names(prior: ProductPrior, folder: Path) -> Timed:
     """Leans of the GPUs of `SYSTEMS`, with the catalogue's rates."""
     rows: dict[str, list[list[float]]] = defaultdict(list)
@@ -128,6 +143,7 @@ def main() -> None:
         for name, listed in better.items():
             error = errors_of(prior, name, listed, prior.lean[name], dtype, width).mean()
             print(f"{kind}: {name} as other timings say, mean error {error:.1%}")
+        print_left_out(fresh, rows, dtype, width, kind)
         leans, _ = learned(fresh, rows, dtype, width)
         own = np.mean([errors_of(prior, n, rows[n], leans[n], dtype, width).mean() for n in rows])
         print(f"{kind}: {len(rows)} GPUs learned, mean error on what was learned {own:.1%}")

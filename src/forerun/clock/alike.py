@@ -5,10 +5,12 @@ from collections.abc import Iterable
 
 from forerun.hardware.catalogue import Device, devices
 
-ALONE = frozenset({"t4", "l4", "rtx-a2000-12gb"})
-"""Measured GPUs that are no example for others of their architecture: their 70 and 72 W hold tensor cores and memory
+HELD_BACK = frozenset({"t4", "l4", "rtx-a2000-12gb"})
+"""Measured GPUs that are an example only for boards of as few watts: theirs, 70 and 72, hold tensor cores and memory
 back. T4 and L4 reach 74 and 78 % of their bandwidth; an RTX 2060 91 %, 2080 89 %, 4090 91 %, V100 90 %, A100 94 %
 (clpeak, krrishnarraj/clpeak 82de99a, results/NVIDIA_CUDA, and its issue 106; reading alone)."""
+FEW_WATTS = 80
+"""Power limit of a board up to which it is held back like these."""
 SAME_RATE = math.log(1.4)
 """Logarithm of the ratio of two rates that are still one: clocks of datasheets differ, half the rate does not count."""
 HALF_RATE = 768
@@ -33,8 +35,9 @@ def measured_like(gpu: Device, names: Iterable[str], dtype: str = "float16") -> 
 
 
 def example_of(gpu: Device, names: Iterable[str], dtype: str = "float16") -> str | None:
-    """As `measured_like`, without those that are no example for others."""
-    return measured_like(gpu, [name for name in names if name == gpu.name or name not in ALONE], dtype)
+    """As `measured_like`, but boards that their power holds back only for their like."""
+    is_held_back = gpu.board_watts is not None and gpu.board_watts <= FEW_WATTS
+    return measured_like(gpu, [n for n in names if is_held_back or n == gpu.name or n not in HELD_BACK], dtype)
 
 
 def rate(gpu: Device, dtype: str) -> float:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from forerun.clock.alike import example_of, has_half_rate, measured_like
+from forerun.clock.alike import example_of
 from forerun.clock.costs import KERNEL_SECONDS, OPERATOR_HOST_SECONDS
 from forerun.clock.measured import MeasuredCosts
 from forerun.clock.power import sustained_share
@@ -257,18 +257,6 @@ def test_square_products_reach_what_a_stranger_measured(gpu, size, tera):
     # mli/transformers-benchmarks, issue 4 (13 April 2023); an A800 is an A100. Not what the leans were learned from.
     call = product(size, dtype="float16")
     assert call.flops / PriorCosts(device(gpu)).device_seconds(call) / TERA == pytest.approx(tera, rel=0.16)
-
-
-def test_half_the_rate_is_another_class():
-    assert measured_like(device("rtx-a5500"), ["rtx-3090", "a40"]) == "a40"
-    assert measured_like(device("rtx-3090-ti"), ["rtx-3090", "a40"]) == "rtx-3090"
-    assert measured_like(device("a40"), ["rtx-3090"]) is None
-    assert [has_half_rate(device(name)) for name in ("rtx-4090", "l40s", "h20", "p100-16gb")] == [
-        True,
-        False,
-        False,
-        False,
-    ]
 
 
 def test_a_card_that_its_power_holds_back_is_no_example_for_others():
