@@ -346,6 +346,7 @@ def main() -> None:
     }
     before = json.loads(TARGET.read_text(encoding="utf-8"))  # convolutions have a fit of their own: benchmarks/vision
     table |= {name: before[name] for name in ("images", "images_source", "dense_convolutions")}
+    table |= {name: entry for name, entry in before.items() if name.endswith("_bidirectional")}  # then bidirectional.py
     table["products"]["tensor"]["float8_lean"] = before["products"]["tensor"].get("float8_lean", {})  # then float8.py
     table["errors"]["images"] = before["errors"]["images"]
     TARGET.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

@@ -47,8 +47,10 @@ OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_i
 """Positions of the two operands among the arguments of a product."""
 BACKWARD_SHARE = 0.86
 """Backward over forward share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
-HOPPER_SHARE = 0.35 / 0.7
-"""FlashAttention-2 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
+OLDER_SHARE = {9: 0.35 / 0.7, 10: 0.157 / 0.57}
+"""By major capability, what kernels written for Ampere reach of the share that they have there. FlashAttention-2 reaches
+35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's; 354 of a B200's 2,250 TFLOP/s
+with heads of 64 (Dao-AILab/flash-attention, issue 1589: mean of five lengths from 1,024, forward, no mask)."""
 WIDE_HEAD = 128
 """Head size beyond which the length at which half of a kernel's share is reached stays the same (priors/fit.py)."""
 HOST_LINK_SHARE = 0.78
@@ -318,13 +320,14 @@ class PriorCosts:
         """FLOP that the kernel executes (causal ones skip half) at the share of peak that it reaches."""
         length, blocks = _length_and_blocks(call)
         is_third = "_attention_3_" in call.name
-        most, half_length, half_wave, start, power = self._coefficients("attention_3" if is_third else "attention")
+        curve = ("attention_3" if is_third else "attention") + ("" if _has_diagonal(call) else "_bidirectional")
+        most, half_length, half_wave, start, power = self._coefficients(curve)
         if has_half_rate(self.device):  # products take twice as long, what is beside them does not
             most = 2 / (1 + 1 / most)
         waves, size = blocks / (self.device.sm_count or 1), _query_of(call).shape[-1] / WIDE_HEAD
         share = most * length / (length + half_length / min(size, 1.0)) * waves / (waves + half_wave) * size**power
-        if (self.device.compute_capability or (0, 0))[0] == 9 and not is_third:
-            share *= HOPPER_SHARE
+        if not is_third:
+            share *= OLDER_SHARE.get((self.device.compute_capability or (0, 0))[0], 1.0)
         if "backward" in call.name:
             share *= BACKWARD_SHARE
         if "efficient" in call.name:
@@ -336,10 +339,17 @@ class PriorCosts:
 
 def _is_causal(call: Call) -> bool:
     """Whether a kernel may skip half: causal by its schema, and no sliding window has left the rest out already."""
-    place = CAUSAL_ARGUMENT.get(call.name.split(".")[1], len(call.arguments))
-    if place >= len(call.arguments) or call.arguments[place] is not True:
-        return False
-    return not call.name.startswith(WINDOWED) or call.arguments[place + 1] < 0
+    return _has_diagonal(call) and not (call.name.startswith(WINDOWED) and call.arguments[_causal_place(call) + 1] >= 0)
+
+
+def _has_diagonal(call: Call) -> bool:
+    """Whether blocks on the diagonal are computed whole and half of them thrown away."""
+    place = _causal_place(call)
+    return place < len(call.arguments) and call.arguments[place] is True
+
+
+def _causal_place(call: Call) -> int:
+    return CAUSAL_ARGUMENT.get(call.name.split(".")[1], len(call.arguments))
 
 
 def _query_of(call: Call) -> TensorSpec:

@@ -177,7 +177,9 @@ def test_a_dtype_without_peak_is_refused():
 def test_causal_attention_does_half_the_work_and_backward_is_slower():
     costs = PriorCosts(A100)
     full, causal = (costs.device_seconds(attention(2048, c)) for c in (False, True))
-    assert full / causal == pytest.approx(2, rel=0.02)
+    assert 1.5 < full / causal < 2  # of a causal pass blocks on the diagonal are computed whole
+    long = [costs.device_seconds(attention(2**16, c)) for c in (False, True)]
+    assert long[0] / long[1] == pytest.approx(2, rel=0.05)
     assert costs.device_seconds(attention(2048, False, "flash_backward")) > full
     assert costs.device_seconds(attention(2048, False, "efficient")) > full
 
@@ -193,7 +195,7 @@ def test_memory_efficient_attention_skips_what_a_causal_mask_hides(name, place):
         )
         for is_causal in (False, True)
     )  # fmt: skip
-    assert full / causal == pytest.approx(2, rel=0.02)
+    assert 1.4 < full / causal < 2
 
 
 def of_heads(length, size, name="aten._scaled_dot_product_flash_attention"):
@@ -219,9 +221,19 @@ def test_flash_attention_3_reaches_what_was_measured(length, size, tera):
     """Best rates on an H100 SXM (NVIDIA AIConfigurator data); a fit of all shapes lies below the best of them."""
     call = of_heads(length, size, "forerun._flash_attention_3_forward")
     query = dataclasses.replace(call.inputs[0], shape=(16, length, 32, size))
-    call = dataclasses.replace(call, arguments=(query,) * 3)  # tokens before heads, and no word of causality
-    rate = call.flops / PriorCosts(device("h100-80gb")).device_seconds(call) / TERA
+    call = dataclasses.replace(call, arguments=(*(query,) * 3, *(None,) * 6, True, -1, -1))  # tokens before heads
+    rate = call.flops / 2 / PriorCosts(device("h100-80gb")).device_seconds(call) / TERA
     assert 0.75 * tera < rate < 1.05 * tera
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(("length", "micro"), [(256, 44.7), (512, 155.5), (1024, 543.4)])
+def test_attention_of_an_encoder_takes_what_was_measured(length, micro):
+    """32 sequences, 12 heads of 64, no mask: FlashAttention-2 on an L40S (NVIDIA AIConfigurator data)."""
+    spec = TensorSpec((32, 12, length, 64), (), "bfloat16", 2 * 32 * 12 * length * 64)
+    name, flops = "aten._scaled_dot_product_flash_attention.default", 4 * 32 * 12 * length**2 * 64
+    call = Call(name, (spec, spec, spec, 0.0, False, False), (), (spec,) * 3, (spec,), flops, 0, 0)
+    assert PriorCosts(device("l40s")).device_seconds(call) * 1e6 == pytest.approx(micro, rel=0.2)
 
 
 def test_long_sequences_use_the_gpu_better():
