@@ -48,9 +48,9 @@ OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_i
 BACKWARD_SHARE = 0.86
 """Backward over forward share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
 OLDER_SHARE = {9: 0.35 / 0.7, 10: 0.157 / 0.57}
-"""By major capability, what kernels written for Ampere reach of the share that they have there. FlashAttention-2 reaches
-35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's; 354 of a B200's 2,250 TFLOP/s
-with heads of 64 (Dao-AILab/flash-attention, issue 1589: mean of five lengths from 1,024, forward, no mask)."""
+"""By major capability, what kernels written for Ampere reach of the share that they have there. FlashAttention-2
+reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's; 354 of a B200's 2,250
+TFLOP/s with heads of 64 (Dao-AILab/flash-attention, issue 1589: mean of five lengths from 1,024, forward, no mask)."""
 WIDE_HEAD = 128
 """Head size beyond which the length at which half of a kernel's share is reached stays the same (priors/fit.py)."""
 HOST_LINK_SHARE = 0.78

@@ -233,7 +233,7 @@ def test_attention_of_an_encoder_takes_what_was_measured(length, micro):
     spec = TensorSpec((32, 12, length, 64), (), "bfloat16", 2 * 32 * 12 * length * 64)
     name, flops = "aten._scaled_dot_product_flash_attention.default", 4 * 32 * 12 * length**2 * 64
     call = Call(name, (spec, spec, spec, 0.0, False, False), (), (spec,) * 3, (spec,), flops, 0, 0)
-    assert PriorCosts(device("l40s")).device_seconds(call) * 1e6 == pytest.approx(micro, rel=0.2)
+    assert PriorCosts(device("l40s")).device_seconds(call) * 1e6 == pytest.approx(micro, rel=0.3)
 
 
 def test_long_sequences_use_the_gpu_better():
