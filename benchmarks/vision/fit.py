@@ -37,10 +37,11 @@ NOISE = 0.1
 STARTS = {
     "dense": (0.85, 0.2), "grouped_plain": (5.0, 1.0), "grouped": (1.3, 0.6), "depthwise": (2.0, 0.8),
     "conversion": (1.2, 0.4), "batch_norm": (1.7, 0.3), "pooling": (1.5, 0.2), "bias": (1.2, 0.4),
-    "transposition": (3.0, 0.4), "concatenation": (3.0, 0.7), "fixed": (1.0, 0.05),
+    "transposition": (3.0, 0.4), "concatenation": (3.0, 0.7), "products": (1.0, 0.05), "moving": (1.0, 0.2),
 }  # fmt: skip
-"""Beginning of a coefficient's name → where it starts, and the standard deviation of its logarithm. `fixed` is all
-that has coefficients already; its freedom only keeps their errors out of the others."""
+"""Beginning of a coefficient's name → where it starts, and the standard deviation of its logarithm. `products` has
+coefficients already; its freedom only keeps their errors out of the others. `moving` is all that passes over memory
+once: what it takes more than the bandwidth that this GPU was given is the GPU's own share of bandwidth."""
 HOST_SECONDS = 12e-6
 """Steps of less than this for each operator may wait for the host, and are left out."""
 ROWS_PER_GPU = 60
@@ -54,7 +55,7 @@ def parts_of(call: Call, costs: PriorCosts) -> Parts:
     if "convolution" in call.name:
         return costs.convolutions(costs._convolution_dtype(call)).parts(call)
     parts = image_layer_parts(call, costs._bandwidth())
-    return {"fixed": costs.device_seconds(call)} if parts is None else parts
+    return {"products" if call.flops else "moving": costs.device_seconds(call)} if parts is None else parts
 
 
 def step_parts(trace: Trace, costs: PriorCosts) -> tuple[Parts, int]:
@@ -153,7 +154,9 @@ def main() -> None:
     print_families(rows, ratios)
     plain, dense = fit_operators(Path(sys.argv[1]))
     dense[GPU] = [coefficients.pop(name) for name in DENSE]
-    coefficients.pop("fixed")
+    coefficients.pop("products")
+    share, start = costs._coefficients("elementwise")
+    table["elementwise"]["devices"][GPU] = [round(share / coefficients.pop("moving"), 4), start]
     middle = np.exp(np.mean(np.log(list(dense.values())), axis=0))
     print(dense, "unseen", middle, plain)
     table["images"] = {name: round(value, 3) for name, value in sorted((coefficients | plain).items())}

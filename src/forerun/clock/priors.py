@@ -51,6 +51,8 @@ OLDER_SHARE = {9: 0.35 / 0.7, 10: 0.157 / 0.57}
 """By major capability, what kernels written for Ampere reach of the share that they have there. FlashAttention-2
 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's; 354 of a B200's 2,250
 TFLOP/s with heads of 64 (Dao-AILab/flash-attention, issue 1589: mean of five lengths from 1,024, forward, no mask)."""
+HEAD_ROUNDING = 32
+"""Attention kernels are compiled for heads of multiples of this (`headdim_switch`, FlashAttention 2); zeros fill up."""
 WIDE_HEAD = 128
 """Head size beyond which the length at which half of a kernel's share is reached stays the same (priors/fit.py)."""
 HOST_LINK_SHARE = 0.78
@@ -243,7 +245,7 @@ class PriorCosts:
 
     def _coefficients(self, kind: str) -> list[float]:
         entry = table()[kind]
-        like = example_of(self.device, entry["devices"])
+        like = example_of(self.device, entry["devices"], "float32" if kind == "elementwise" else "float16")
         return entry["devices"][like] if like else entry["unseen"]
 
     def _dtype(self, call: Call) -> str:
@@ -333,7 +335,8 @@ class PriorCosts:
         if "efficient" in call.name:
             share *= EFFICIENT_SHARE_OF_FLASH
         skips_half = _is_causal(call) and any(kernel in call.name for kernel in HALF_CAUSAL)
-        flops = call.flops / 2 if skips_half else call.flops
+        heads = math.ceil(_query_of(call).shape[-1] / HEAD_ROUNDING) * HEAD_ROUNDING / _query_of(call).shape[-1]
+        flops = call.flops * heads / (2 if skips_half else 1)
         return start * MICRO + flops / (self.device.peak(self._dtype(call)) * share)
 
 
