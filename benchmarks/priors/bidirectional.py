@@ -47,16 +47,16 @@ def fitted(rows: Array, name: str, power: float) -> list[float]:
     flops = 4 * rows[:, 0] * rows[:, 1] ** 2 * rows[:, 2] * heads  # kernels are compiled for a few sizes of a head
     rows, flops = rows[flops > LEAST_FLOPS], flops[flops > LEAST_FLOPS]
     order = np.random.default_rng(0).permutation(len(rows))
-    here, there = order[::2], order[1::2]
-    rates = (chip.multiprocessors, chip.flops_per_second)
 
-    def predict(x: Array, part: Array = here) -> Array:
-        return seconds(np.append(x, power), rows[part], flops[part], *rates)
+    def predict(x: Array, half: int = 0) -> Array:
+        part = order[half::2]
+        return seconds(np.append(x, power), rows[part], flops[part], chip.multiprocessors, chip.flops_per_second)
 
-    c, error = fit_few(predict, rows[here, 4] / 1e3, START)
+    measured = rows[:, 4] / 1e3
+    c, error = fit_few(lambda x: predict(x), measured[order[::2]], START)
+    misses = predict(c, 1) / measured[order[1::2]] - 1
     c = np.append(c, power)
-    misses = seconds(c, rows[there], flops[there], *rates) / (rows[there, 4] / 1e3) - 1
-    print(f"{name:20} {len(here)} rows {error:6.1%}, the other half {np.abs(misses).mean():6.1%} {np.round(c, 3)}")
+    print(f"{name:20} {len(rows) // 2} rows {error:6.1%}, the other half {np.abs(misses).mean():6.1%} {np.round(c, 3)}")
     return [round(float(value), 4) for value in c]
 
 
