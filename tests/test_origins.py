@@ -2,13 +2,14 @@
 
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import pytest  # noqa: E402
-from benchmarks.origins.collect import GPUS, documents, kept  # noqa: E402
+from benchmarks.origins.collect import GPUS, documents, keep, kept  # noqa: E402
 from benchmarks.origins.page import pages  # noqa: E402
 from benchmarks.origins.recipe_pages import profile_key, profiles, recipe_pages, with_figures  # noqa: E402
 
@@ -60,6 +61,26 @@ def test_every_line_and_every_system_was_run():
         tuple(entry["content"][key] for key in ("document", "line", "command")) for entry in kept()["lines"].values()
     }
     assert {document["title"] for document in documents()} == set(kept()["transcripts"])
+
+
+def test_entries_made_at_the_same_time_are_all_kept_and_every_reader_sees_a_whole_file(tmp_path):
+    file, content = tmp_path / "parts.json", list(range(6_000))
+    names = [[f"{writer}: {number}" for number in range(4)] for writer in range(3)]
+    keep("lines", "first", content, file)
+    with ThreadPoolExecutor(len(names)) as pool:
+        writers = [pool.submit(lambda own: [keep("lines", name, content, file) for name in own], own) for own in names]
+        while not all(writer.done() for writer in writers):
+            assert "first" in kept(file)["lines"]
+    assert set(kept(file)["lines"]) == {"first", *(name for own in names for name in own)}
+    assert [writer.exception() for writer in writers] == [None] * len(names)
+
+
+def test_an_entry_that_cannot_be_written_leaves_the_others(tmp_path):
+    file = tmp_path / "parts.json"
+    keep("lines", "first", 1, file)
+    with pytest.raises(TypeError):
+        keep("lines", "second", {1, 2}, file)
+    assert set(kept(file)["lines"]) == {"first"}
 
 
 STALE = 0.05

@@ -3,7 +3,9 @@
 Each part is a dated entry of `origins.json`, so that one that takes an hour need not be made again with the others.
 """
 
+import fcntl
 import json
+import os
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -39,16 +41,30 @@ def documents() -> list[Content]:
     return tomllib.loads((FOLDER / "documents.toml").read_text(encoding="utf-8"))["document"]
 
 
-def kept() -> Content:
+def kept(file: Path = FILE) -> Content:
     """The parts that were made, by name; empty before the first."""
-    return json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
-def keep(part: str, name: str, content: Any) -> None:
-    """Enter one entry of a part, with its date."""
-    parts = kept()
-    parts.setdefault(part, {})[name] = {"date": datetime.now(UTC).date().isoformat(), "content": content}
-    FILE.write_text(json.dumps(parts, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+def keep(part: str, name: str, content: Any, file: Path = FILE) -> None:
+    """Enter one entry of a part, with its date.
+
+    Parts that are made at the same time each keep theirs, and a stop leaves the file as it was: all that is there took
+    an hour and a half to make.
+    """
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # the kernel lets go of it when the process ends, however that ends
+        parts = kept(file)
+        parts.setdefault(part, {})[name] = {"date": datetime.now(UTC).date().isoformat(), "content": content}
+        partial = file.with_suffix(".partial")
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.write(json.dumps(parts, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())  # else a power cut may leave the new name on an empty file
+        partial.replace(file)
+    finally:
+        os.close(folder)
 
 
 def make_audits(say: Callable[[str], None], only: str = "", enter: Callable[[str, str, Any], None] = keep) -> None:
