@@ -3,6 +3,8 @@
 - *Threshold by budget*: the lowest one whose false-positive rate is, with 95 % confidence, within the budget: the upper
   end of the one-sided Clopper-Pearson interval on the validation rows must not exceed it (Clopper and Pearson,
   Biometrika 1934). With few human rows small budgets cannot be promised at all: none of n false still allows 3/n.
+- *Second opinion*: where another reader must agree, a file's score is the lesser of its ranks among the validation
+  files under both, and the threshold is certified for that: one threshold for each reader, of equal rank.
 - *Calibration*: a logistic curve over the score's log-odds, fitted on validation (Platt 1999).
 - *PPV*: of what is flagged, the share that is right, at a stated prevalence; it falls with rare misconduct.
 - *Coverage and risk*: how often the rest is wrong when the least certain, or the smallest, files are left alone
@@ -57,6 +59,8 @@ class BudgetPoint(Record):
     fpr_high: float | None
     ppv: dict[str, float | None]
     """Share of flagged files that are AI-written, by prevalence (as text); null where nothing would be flagged."""
+    second_threshold: float | None = None
+    """What the second opinion must lie above too; null where there is none."""
 
 
 class CoveragePoint(Record):
@@ -106,24 +110,53 @@ def certified_threshold(validation: Scored, budget: float) -> tuple[float, int] 
     return threshold, int((negatives > threshold).sum())
 
 
+def certified_pair(validation: Scored, second: Floats, budget: float) -> tuple[float, float, int] | None:
+    """Lowest thresholds of equal rank under two readers that promise `budget`, and the negatives above both.
+
+    `second` has the other reader's scores of the same files. None where no threshold promises it.
+    """
+    ranks = np.minimum(_ranks(validation.scores), _ranks(second)).astype(float)
+    certificate = certified_threshold(Scored(validation.labels, ranks, validation.groups), budget)
+    if certificate is None:
+        return None
+    # A rank above `place` is a score above the value at that place: ranks count what lies strictly below.
+    place = int(certificate[0])
+    return float(np.sort(validation.scores)[place]), float(np.sort(second)[place]), certificate[1]
+
+
+def _ranks(scores: Floats) -> NDArray[np.int64]:
+    """How many of the scores lie below each."""
+    return np.searchsorted(np.sort(scores), scores, side="left")
+
+
 def ppv(tpr: float, fpr: float, prevalence: float) -> float | None:
     """Share of the flagged that are positive; None where nothing is flagged."""
     right, wrong = tpr * prevalence, fpr * (1 - prevalence)
     return right / (right + wrong) if right + wrong else None
 
 
-def budget_point(validation: Scored, test: Scored, budget: float) -> BudgetPoint:
-    """The threshold of a budget and its rates on `test`; PPV takes the upper end of the false-positive rate."""
+def budget_point(
+    validation: Scored, test: Scored, budget: float, second: tuple[Floats, Floats] | None = None
+) -> BudgetPoint:
+    """The threshold of a budget and its rates on `test`; PPV takes the upper end of the false-positive rate.
+
+    `second` has the second opinion's scores of the same validation and test files: only what lies above both thresholds
+    is flagged.
+    """
     humans = int((validation.labels == 0).sum())
-    certificate = certified_threshold(validation, budget)
+    certificate = (
+        certified_threshold(validation, budget) if second is None else certified_pair(validation, second[0], budget)
+    )
     if certificate is None:
         nothing = dict.fromkeys(("tpr", "tpr_low", "tpr_high", "fpr", "fpr_low", "fpr_high"))
         return BudgetPoint(
             budget=budget, threshold=None, validation_human_files=humans, validation_flagged=0, validation_upper=None,
             ppv={f"{p:g}": None for p in PREVALENCES}, **nothing,
         )  # fmt: skip
-    threshold, flagged_negatives = certificate
+    threshold, *second_threshold, flagged_negatives = certificate
     flagged, positive = test.scores > threshold, test.labels == 1
+    if second is not None:
+        flagged &= second[1] > second_threshold[0]
     hits, false = int((flagged & positive).sum()), int((flagged & ~positive).sum())
     tpr_low, tpr_high = clopper_pearson(hits, int(positive.sum()))
     fpr_low, fpr_high = clopper_pearson(false, int((~positive).sum()))
@@ -141,6 +174,7 @@ def budget_point(validation: Scored, test: Scored, budget: float) -> BudgetPoint
         fpr_low=fpr_low,
         fpr_high=fpr_high,
         ppv={f"{p:g}": ppv(tpr, fpr_high, p) for p in PREVALENCES},
+        second_threshold=second_threshold[0] if second_threshold else None,
     )
 
 

@@ -31,7 +31,7 @@ class UnseenPeople(Record):
             (row for row in self.rates if row.files >= WORTH_SAYING_FILES), key=lambda row: -row.flagged / row.files
         )
         parts = [
-            f"{row.flagged:,} of {row.files:,} of {row.name} ({row.flagged / row.files:.1%}, promise "
+            f"{row.flagged:,} of {row.files:,} of {row.label} ({row.flagged / row.files:.1%}, promise "
             f"{row.promise(self.budget)})"
             for row in ordered
         ]
