@@ -32,6 +32,8 @@ FOLDER = Path(__file__).parent
 FILE = FOLDER / "origins.json"
 RUNS = Path("runs") / "origins"
 """Folders of the transcripts, with their ledgers, in the current folder."""
+LOOKED_AT = ("gcj2020_", "leetcode_", "whodunit_", "the standard library")
+"""Sources of people's code on which the windows and the second opinion of code-detector were chosen."""
 GPUS = ("t4", "l4", "rtx-3090", "rtx-4090", "a100-40gb", "h100-80gb")
 Content = dict[str, Any]
 
@@ -226,7 +228,10 @@ def _newest(ledger: Ledger, recipe: str) -> Content | None:
 
 
 def make_people(say: Callable[[str], None], only: str = "") -> None:
-    """How often the exported detector of the transcripts flags people whom it has not seen; `only` names their rows."""
+    """How often the exported detector of the transcripts flags people whom it has not seen.
+
+    `only` names files of people's rows, with commas between them.
+    """
     from benchmarks.detector_errors import MOST_FILES, of_library, of_sources
 
     from forerun.recipes.code_detector.evaluation.unseen_people import FILE as SHIPPED
@@ -238,7 +243,9 @@ def make_people(say: Callable[[str], None], only: str = "") -> None:
         say(f"No export below {RUNS / '0-code-guard'}; python -m benchmarks.origins transcripts=0-code-guard")
         return
     detector = open_detector(folders[-1])
-    rates = [of_library(detector), *(of_sources(detector, Path(only), MOST_FILES) if only else [])]
+    files = [Path(name) for name in only.split(",") if name]
+    measured = [of_library(detector), *(rate for file in files for rate in of_sources(detector, file, MOST_FILES))]
+    rates = [rate.model_copy(update={"looked_at": rate.name.startswith(LOOKED_AT)}) for rate in measured]
     people = UnseenPeople(
         run=folders[-1].parent.name, date=datetime.now(UTC).date().isoformat(), budget=detector.card.served.budget,
         rates=tuple(sorted((rate for rate in rates if rate.files), key=lambda rate: rate.name)),

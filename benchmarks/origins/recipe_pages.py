@@ -109,7 +109,7 @@ def _people(document: Content, parts: Content) -> Iterator[str]:
         share = f"{row.flagged / row.files:.1%} ({row.low:.1%} to {row.high:.1%})"
         promise = row.promise(people.budget)
         word = f"**{promise}**" if promise == "broken" else promise
-        yield f"| {row.name} | {row.language or ''} | {row.flagged:,} of {row.files:,} | {share} | {word} |"
+        yield f"| {row.label} | {row.language or ''} | {row.flagged:,} of {row.files:,} | {share} | {word} |"
 
 
 def _profiles(document: Content, parts: Content, table: str) -> Iterator[str]:
