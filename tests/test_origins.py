@@ -51,8 +51,11 @@ def test_a_detectors_thresholds_come_from_the_recorded_run():
     page = "<!-- figures: decisions, by python -m benchmarks.origins -->\n<!-- end of figures -->"
     text = with_figures(page, {"name": "d", "recipe": "code-detector"}, parts)
     assert "Run r1, 2026-11-25." in text
-    assert "| 0.1 % | none can be promised | | | |" in text
-    assert "| 5 % | 0.250 | 0.250 | 0.250 (0.250 to 0.250) | 0.50 / 0.50 / 0.50 / 0.50 |" in text
+    assert "| 0.1 % | none can be promised | | | | | |" in text
+    assert "| 5 % | 0.250, none | 0.250 | none | 0.250 (0.250 to 0.250) | none | 0.50 / 0.50 / 0.50 / 0.50 |" in text
+    metrics |= {"budget_5_percent.second_threshold": 0.75, "alone.budget_5_percent.tpr": 0.5}
+    text = with_figures(page, {"name": "d", "recipe": "code-detector"}, parts)
+    assert "| 5 % | 0.250, 0.750 | 0.250 | 0.500 |" in text
 
 
 def test_every_line_and_every_system_was_run():

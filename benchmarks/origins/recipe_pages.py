@@ -28,7 +28,7 @@ BLOCK = re.compile(
 )
 Content = dict[str, Any]
 PREVALENCES = ("0.01", "0.05", "0.1", "0.5")
-BUDGET = re.compile(r"budget_(?P<budget>[\d.]+)_percent\.(?P<figure>\w+(?:\.\d+)?)")
+BUDGET = re.compile(r"(?P<alone>alone\.)?budget_(?P<budget>[\d.]+)_percent\.(?P<figure>\w+(?:\.\d+)?)")
 
 
 def profiles() -> list[Content]:
@@ -77,25 +77,31 @@ def _decisions(document: Content, parts: Content) -> Iterator[str]:
     budgets: dict[float, dict[str, float]] = {}
     for name, value in own.get("metrics", {}).items():
         if match := BUDGET.fullmatch(name):
-            budgets.setdefault(float(match["budget"]), {})[match["figure"]] = value
+            budgets.setdefault(float(match["budget"]), {})[f"{match['alone'] or ''}{match['figure']}"] = value
     if not budgets:
         yield "No run is recorded with its metrics."
         return
-    yield f"Run {own['run']}, {own['started']}. Intervals of 95 %."
+    yield f"Run {own['run']}, {own['started']}. Intervals of 95 %. Alone: rates of the detector without the other."
     yield ""
-    yield "| budget | threshold | TPR on test | FPR on test | PPV at " + " / ".join(
-        f"{float(share):.0%}" for share in PREVALENCES
+    yield "| budget | thresholds: detector, second opinion | TPR on test | alone | FPR on test | alone | PPV at " + (
+        " / ".join(f"{float(share):.0%}" for share in PREVALENCES)
     ) + " AI-written |"  # fmt: skip
-    yield "|--:|--:|--:|--:|--:|"
+    yield "|--:|--:|--:|--:|--:|--:|--:|"
     for budget, figures in sorted(budgets.items()):
         if "threshold" not in figures:
-            yield f"| {budget:g} % | none can be promised | | | |"
+            yield f"| {budget:g} % | none can be promised | | | | | |"
             continue
         ppv = " / ".join(f"{figures[f'ppv_at_prevalence_{prevalence}']:.2f}" for prevalence in PREVALENCES)
         yield (
-            f"| {budget:g} % | {figures['threshold']:.3f} | {figures['tpr']:.3f} | {figures['fpr']:.3f} "
-            f"({figures['fpr_low']:.3f} to {figures['fpr_high']:.3f}) | {ppv} |"
+            f"| {budget:g} % | {figures['threshold']:.3f}, {_rate(figures, 'second_threshold')} | {figures['tpr']:.3f} "
+            f"| {_rate(figures, 'alone.tpr')} | {figures['fpr']:.3f} ({figures['fpr_low']:.3f} to "
+            f"{figures['fpr_high']:.3f}) | {_rate(figures, 'alone.fpr')} | {ppv} |"
         )
+
+
+def _rate(figures: dict[str, float], name: str) -> str:
+    """A figure that runs without a second opinion lack."""
+    return f"{figures[name]:.3f}" if name in figures else "none"
 
 
 def _people(document: Content, parts: Content) -> Iterator[str]:

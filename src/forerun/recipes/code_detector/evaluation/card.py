@@ -37,7 +37,8 @@ SIZE_BINS = (0, 64, 128, 192)
 LEAST_SHARE = 0.05
 HISTOGRAM_BINS, ATOM = 10, 0.05
 SECOND_OPINION = (
-    "A flag needs a second opinion, which reads the code without its formatting, to lie above its threshold too."
+    "A flag needs a second opinion, which reads the code without its formatting, to lie above its threshold too; it "
+    "takes flags away and adds none."
 )
 STATEMENT = (
     "This score is no evidence against a person. It says how much a file resembles the AI-written files that this "

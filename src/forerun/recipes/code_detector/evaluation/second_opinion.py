@@ -1,9 +1,9 @@
 """A second opinion on a file that cannot see its formatting: character n-grams of the normalised code, by logistic
 regression.
 
-A detector that reads code as it is learns much formatting, and people whom it has not seen format otherwise. A file is
-flagged only where this reader agrees, which is certified for both together (`decision.certified_pair`); what that does
-on unseen people's files is in `unseen_people.json`. It goes with an exported model as `second_opinion.safetensors`.
+A detector that reads code as it is learns much formatting, and people whom it has not seen format otherwise. A file
+that it flags stays flagged only where this reader agrees (`decision.certified_pair`); what that does on unseen people's
+files is in `unseen_people.json`. It goes with an exported model as `second_opinion.safetensors`.
 """
 
 import json
