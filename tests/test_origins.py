@@ -42,18 +42,18 @@ def test_every_recipe_page_has_its_recorded_run_and_every_profile_its_forecast()
     assert {each["target"] for each in profiles()} <= set(target_names())
 
 
-def test_a_detectors_thresholds_come_from_the_recorded_run():
+def test_a_detectors_thresholds_come_from_its_exported_card():
     figures = dict.fromkeys(("threshold", "tpr", "fpr", "fpr_low", "fpr_high"), 0.25)
-    metrics = {f"budget_5_percent.{name}": value for name, value in figures.items()}
-    metrics |= {f"budget_5_percent.ppv_at_prevalence_{share}": 0.5 for share in ("0.01", "0.05", "0.1", "0.5")}
-    parts = {"runs": {"d": {"content": {"run": "r1", "started": "2026-11-25", "metrics": metrics}}}}
-    parts["runs"]["d"]["content"]["metrics"]["budget_0.1_percent.validation"] = 0.0
+    point = {"budget": 0.05, "ppv": dict.fromkeys(("0.01", "0.05", "0.1", "0.5"), 0.5), **figures}
+    none = {"budget": 0.001, "threshold": None}
+    own = {"run": "r1", "points": [none, point], "alone": []}
+    parts = {"detectors": {"d": {"date": "2026-11-25", "content": own}}}
     page = "<!-- figures: decisions, by python -m benchmarks.origins -->\n<!-- end of figures -->"
     text = with_figures(page, {"name": "d", "recipe": "code-detector"}, parts)
-    assert "Run r1, 2026-11-25." in text
+    assert "Run r1, exported 2026-11-25." in text
     assert "| 0.1 % | none can be promised | | | | | |" in text
     assert "| 5 % | 0.250, none | 0.250 | none | 0.250 (0.250 to 0.250) | none | 0.50 / 0.50 / 0.50 / 0.50 |" in text
-    metrics |= {"budget_5_percent.second_threshold": 0.75, "alone.budget_5_percent.tpr": 0.5}
+    own |= {"points": [none, point | {"second_threshold": 0.75}], "alone": [none, point | {"tpr": 0.5}]}
     text = with_figures(page, {"name": "d", "recipe": "code-detector"}, parts)
     assert "| 5 % | 0.250, 0.750 | 0.250 | 0.500 |" in text
 

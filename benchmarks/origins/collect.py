@@ -246,8 +246,12 @@ def make_people(say: Callable[[str], None], only: str = "") -> None:
     files = [Path(name) for name in only.split(",") if name]
     measured = [of_library(detector), *(rate for file in files for rate in of_sources(detector, file, MOST_FILES))]
     rates = [rate.model_copy(update={"looked_at": rate.name.startswith(LOOKED_AT)}) for rate in measured]
+    card = detector.card
+    points = {name: [each.model_dump(mode="json") for each in own] for name, own in
+              (("points", card.points), ("alone", card.alone))}  # fmt: skip
+    keep("detectors", "0-code-guard", {"run": folders[-1].parent.name, **points})
     people = UnseenPeople(
-        run=folders[-1].parent.name, date=datetime.now(UTC).date().isoformat(), budget=detector.card.served.budget,
+        run=folders[-1].parent.name, date=datetime.now(UTC).date().isoformat(), budget=card.served.budget,
         rates=tuple(sorted((rate for rate in rates if rate.files), key=lambda rate: rate.name)),
     )  # fmt: skip
     SHIPPED.write_text(people.model_dump_json(indent=1) + "\n", encoding="utf-8")
