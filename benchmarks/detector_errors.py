@@ -101,11 +101,12 @@ def people_of(path: Path) -> Iterator[tuple[str, Language, str, str]]:
 
 def rate(detector: ServedDetector, name: str, language: Language, files: Mapping[str, str]) -> KnownHuman:
     """How many of the files that get a verdict are flagged; prints those with the highest scores."""
-    rows = []
+    rows, alone, alone_threshold = [], 0, _alone_threshold(detector)
     for file, text in files.items():
         [answer] = detector.answer([DetectionQuestion(text, language)])
         verdict, _ = verdict_of(answer, detector.card, language, text)
         rows.append((answer.probability, verdict, file))
+        alone += verdict in JUDGED and answer.decisive(detector.card) > alone_threshold
     judged = sorted((row for row in rows if row[1] in JUDGED), reverse=True)
     flagged = sum(verdict == JUDGED[0] for _, verdict, _ in judged)
     interval = wilson(flagged, len(judged))
@@ -113,8 +114,16 @@ def rate(detector: ServedDetector, name: str, language: Language, files: Mapping
         print(f"{probability:.4f}  {verdict:22} {file}")
     print(f"{name}, {language}: {flagged} of {len(judged)} flagged, {len(rows) - len(judged)} without a verdict")
     return KnownHuman(
-        name=name, files=len(judged), flagged=flagged, low=interval.low, high=interval.high, language=language
-    )
+        name=name, files=len(judged), flagged=flagged, low=interval.low, high=interval.high, language=language,
+        flagged_alone=alone if detector.card.has_second_opinion else None,
+    )  # fmt: skip
+
+
+def _alone_threshold(detector: ServedDetector) -> float:
+    """Threshold of the detector without its second opinion; above all scores where it has none."""
+    card = detector.card
+    point = next((point for point in card.alone if point.budget == card.served.budget), None)
+    return 2.0 if point is None or point.threshold is None else point.threshold
 
 
 def main() -> None:

@@ -106,13 +106,15 @@ def _people(document: Content, parts: Content) -> Iterator[str]:
     people = unseen_people()
     yield f"Run {people.run}, {people.date}, at a promise of {people.budget:.0%}."
     yield ""
-    yield "| people's files of | language | flagged | share (95 %) | promise |"
-    yield "|---|---|--:|--:|---|"
+    yield "| people's files of | language | flagged | share (95 %) | promise | without the second opinion |"
+    yield "|---|---|--:|--:|---|--:|"
     for row in people.rates:
         share = f"{row.flagged / row.files:.1%} ({row.low:.1%} to {row.high:.1%})"
         promise = row.promise(people.budget)
         word = f"**{promise}**" if promise == "broken" else promise
-        yield f"| {row.label} | {row.language or ''} | {row.flagged:,} of {row.files:,} | {share} | {word} |"
+        alone = "" if row.flagged_alone is None else f"{row.flagged_alone:,}"
+        flagged = f"{row.flagged:,} of {row.files:,}"
+        yield f"| {row.label} | {row.language or ''} | {flagged} | {share} | {word} | {alone} |"
 
 
 def _profiles(document: Content, parts: Content, table: str) -> Iterator[str]:

@@ -246,15 +246,26 @@ def unseen_human_tables(card: DetectorCard) -> list[ResultTable]:
     if not card.known_human:
         return []
     rows: list[list[Cell]] = [
-        [r.label, r.language, r.files, r.flagged, r.flagged / r.files, r.low, r.high, r.promise(card.served.budget)]
+        [
+            r.label,
+            r.language,
+            r.files,
+            r.flagged,
+            r.flagged / r.files,
+            r.low,
+            r.high,
+            r.promise(card.served.budget),
+            r.flagged_alone,
+        ]
         for r in card.known_human
     ]
     return [
         ResultTable(
             title="People's files of sources that it has not seen",
             note=f"The threshold promises {card.served.budget:.1%} on files like the validation files. 95 % intervals; "
-            "broken: even their lower end is above that. Looked at before: while its design was chosen.",
-            columns=["source", "language", "files", "flagged", "share", "low", "high", "promise"],
+            "broken: even their lower end is above that. Looked at before: while its design was chosen. Alone: "
+            "flagged without the second opinion.",
+            columns=["source", "language", "files", "flagged", "share", "low", "high", "promise", "alone"],
             rows=rows,
         )
     ]

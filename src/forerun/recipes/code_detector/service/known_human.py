@@ -16,6 +16,8 @@ class KnownHuman(Record):
     high: float
     language: str | None = None
     """Language of all files; null where nobody said."""
+    flagged_alone: int | None = None
+    """How many the detector would flag without its second opinion; null where there is none."""
     looked_at: bool = False
     """Whether its rate was known while the detector's design was chosen, so that it is no test of that choice."""
 
