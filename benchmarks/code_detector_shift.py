@@ -4,8 +4,8 @@
     python benchmarks/code_detector_shift.py --data FILE.jsonl.gz --source gcj2020_java_gpt4o_rewrite
 
 FILE has the fields of `forerun.recipes.code_detector.data.corpus`. Trains with the recipe's settings (75 s on two
-cores), prints a table and one JSON line. Method version 1: the held-out source is the test split, validation stays in
-distribution.
+cores), prints a table and one JSON line: AUC, and what the thresholds of each budget flag of it, with the second
+opinion and without. Method version 2: the held-out source is the test split, validation stays in distribution.
 """
 
 import argparse
@@ -41,9 +41,14 @@ def main() -> None:
     Console().print(f"Left out: {arguments.source}; trained {seconds:.0f} s")
     for table in judgement.tables:
         Console().print(result_table(table))
-    names = [name for name in judgement.metrics if name.endswith("roc_auc")]
+    rates = (".tpr", ".fpr")
+    names = [
+        name
+        for name in judgement.metrics
+        if name.endswith("roc_auc") or (name.endswith(rates) and name.removeprefix("alone.").startswith("budget_"))
+    ]
     figures = {name: round(judgement.metrics[name], 4) for name in names}
-    print(json.dumps({"benchmark": "code_detector_shift", "version": 1, "source": arguments.source, **figures}))
+    print(json.dumps({"benchmark": "code_detector_shift", "version": 2, "source": arguments.source, **figures}))
 
 
 if __name__ == "__main__":

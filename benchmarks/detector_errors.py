@@ -3,9 +3,10 @@
     python -m benchmarks.detector_errors FOLDER [--keep]        FOLDER: what `forerun export RUN` wrote; a minute
     python -m benchmarks.detector_errors FOLDER --data FILE     people's rows of FILE, by source and language
 
-Without FILE the files are the modules of this Python's standard library, but for those that are in the corpus or share
-a tenth of their words in a row with one of it. Files that are too short for a verdict do not count. FILE has the fields
-of `forerun.recipes.code_detector.data.corpus`; sources that the detector was trained on are left out. `--keep` writes
+Without FILE the files are the modules of this Python's standard library. FILE has the fields of
+`forerun.recipes.code_detector.data.corpus`; rows without a `label` are people's. Sources that the detector was trained
+on are left out, and so are files that share a tenth of their words in a row with the corpus. Files that are too short
+for a verdict do not count. `--keep` writes
 the rates into the export's card, so that every answer and the service's page show them. Prints the files with the
 highest scores and one JSON line.
 
@@ -13,15 +14,17 @@ highest scores and one JSON line.
 """
 
 import argparse
+import gzip
 import json
 import os
 import platform
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from forerun.evaluate.proportions import wilson
-from forerun.recipes.code_detector.data.corpus import Language, embedded, from_path
+from forerun.recipes.code_detector.data.corpus import Language, embedded
 from forerun.recipes.code_detector.evaluation.card import write_card
 from forerun.recipes.code_detector.service.detector_card import read_card
 from forerun.recipes.code_detector.service.known_human import KnownHuman
@@ -29,7 +32,7 @@ from forerun.recipes.code_detector.service.messages import MOST_CHARACTERS
 from forerun.recipes.code_detector.service.scoring import DetectionQuestion, verdict_of
 from forerun.recipes.code_detector.service.serving import ServedDetector, open_detector
 
-METHOD, SHOWN = 2, 5
+METHOD, SHOWN = 3, 5
 MOST_FILES = 1000
 """Files of a source and language, drawn at random."""
 WORDS_IN_A_ROW, MOST_SHARED = 13, 0.1
@@ -60,36 +63,50 @@ def library_files() -> dict[str, str]:
 
 def of_library(detector: ServedDetector) -> KnownHuman:
     """The rate on the standard library, without what the corpus holds."""
-    own = [sample.code for sample in embedded().samples if sample.language == "python"]
+    files = without_known(library_files(), "python")
+    return rate(detector, f"the standard library of Python {platform.python_version()}", "python", files)
+
+
+def without_known(files: dict[str, str], language: Language) -> dict[str, str]:
+    """The files but for those that are in the corpus, or nearly."""
+    own = [sample.code for sample in embedded().samples if sample.language == language]
     known_runs = set().union(*map(runs, own))
-    files = library_files()
     shared = {name: _share(runs(text), known_runs) for name, text in files.items()}
     kept = {name: text for name, text in files.items() if shared[name] < MOST_SHARED}
-    print(f"{len(files) - len(kept)} left out as known")
-    return rate(detector, f"the standard library of Python {platform.python_version()}", "python", kept)
+    print(f"{len(files) - len(kept)} of {len(files)} left out as known")
+    return kept
 
 
 def of_sources(detector: ServedDetector, path: Path, most: int) -> list[KnownHuman]:
     """The rate on the people's rows of each source and language of a file that the detector has not seen."""
-    rows = [sample for sample in from_path(path).samples if not sample.is_ai]
-    groups: set[tuple[str, Language]] = {
-        (row.source, row.language) for row in rows if row.source not in detector.card.sources
-    }
+    groups: dict[tuple[str, Language], dict[str, str]] = {}
+    for source, language, name, code in people_of(path):
+        if source not in detector.card.sources and len(code) <= MOST_CHARACTERS:
+            groups.setdefault((source, language), {})[name] = code
     rates = []
-    for source, language in sorted(groups):
-        texts = {row.id: row.code for row in rows if (row.source, row.language) == (source, language)}
+    for (source, language), texts in sorted(groups.items()):
         drawn = dict(random.Random(0).sample(sorted(texts.items()), min(most, len(texts))))
-        rates.append(rate(detector, source, language, drawn))
+        rates.append(rate(detector, source, language, without_known(drawn, language)))
     return rates
+
+
+def people_of(path: Path) -> Iterator[tuple[str, Language, str, str]]:
+    """Source, language, name and code of every row that people wrote."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    for line in text.decode("utf-8").split("\n"):
+        row: dict[str, Any] = json.loads(line) if line.strip() else {"label": "ai"}
+        if row.get("label", "human") == "human":
+            yield row["source"], row["language"], row["id"], row["code"]
 
 
 def rate(detector: ServedDetector, name: str, language: Language, files: Mapping[str, str]) -> KnownHuman:
     """How many of the files that get a verdict are flagged; prints those with the highest scores."""
-    rows = []
+    rows, alone, alone_threshold = [], 0, _alone_threshold(detector)
     for file, text in files.items():
         [answer] = detector.answer([DetectionQuestion(text, language)])
         verdict, _ = verdict_of(answer, detector.card, language, text)
         rows.append((answer.probability, verdict, file))
+        alone += verdict in JUDGED and answer.decisive(detector.card) > alone_threshold
     judged = sorted((row for row in rows if row[1] in JUDGED), reverse=True)
     flagged = sum(verdict == JUDGED[0] for _, verdict, _ in judged)
     interval = wilson(flagged, len(judged))
@@ -97,8 +114,16 @@ def rate(detector: ServedDetector, name: str, language: Language, files: Mapping
         print(f"{probability:.4f}  {verdict:22} {file}")
     print(f"{name}, {language}: {flagged} of {len(judged)} flagged, {len(rows) - len(judged)} without a verdict")
     return KnownHuman(
-        name=name, files=len(judged), flagged=flagged, low=interval.low, high=interval.high, language=language
-    )
+        name=name, files=len(judged), flagged=flagged, low=interval.low, high=interval.high, language=language,
+        flagged_alone=alone if detector.card.has_second_opinion else None,
+    )  # fmt: skip
+
+
+def _alone_threshold(detector: ServedDetector) -> float:
+    """Threshold of the detector without its second opinion; above all scores where it has none."""
+    card = detector.card
+    point = next((point for point in card.alone if point.budget == card.served.budget), None)
+    return 2.0 if point is None or point.threshold is None else point.threshold
 
 
 def main() -> None:

@@ -2,13 +2,14 @@
 
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import pytest  # noqa: E402
-from benchmarks.origins.collect import GPUS, documents, kept  # noqa: E402
+from benchmarks.origins.collect import GPUS, documents, keep, kept  # noqa: E402
 from benchmarks.origins.page import pages  # noqa: E402
 from benchmarks.origins.recipe_pages import profile_key, profiles, recipe_pages, with_figures  # noqa: E402
 
@@ -41,17 +42,20 @@ def test_every_recipe_page_has_its_recorded_run_and_every_profile_its_forecast()
     assert {each["target"] for each in profiles()} <= set(target_names())
 
 
-def test_a_detectors_thresholds_come_from_the_recorded_run():
+def test_a_detectors_thresholds_come_from_its_exported_card():
     figures = dict.fromkeys(("threshold", "tpr", "fpr", "fpr_low", "fpr_high"), 0.25)
-    metrics = {f"budget_5_percent.{name}": value for name, value in figures.items()}
-    metrics |= {f"budget_5_percent.ppv_at_prevalence_{share}": 0.5 for share in ("0.01", "0.05", "0.1", "0.5")}
-    parts = {"runs": {"d": {"content": {"run": "r1", "started": "2026-11-25", "metrics": metrics}}}}
-    parts["runs"]["d"]["content"]["metrics"]["budget_0.1_percent.validation"] = 0.0
+    point = {"budget": 0.05, "ppv": dict.fromkeys(("0.01", "0.05", "0.1", "0.5"), 0.5), **figures}
+    none = {"budget": 0.001, "threshold": None}
+    own = {"run": "r1", "points": [none, point], "alone": []}
+    parts = {"detectors": {"d": {"date": "2026-11-25", "content": own}}}
     page = "<!-- figures: decisions, by python -m benchmarks.origins -->\n<!-- end of figures -->"
     text = with_figures(page, {"name": "d", "recipe": "code-detector"}, parts)
-    assert "Run r1, 2026-11-25." in text
-    assert "| 0.1 % | none can be promised | | | |" in text
-    assert "| 5 % | 0.250 | 0.250 | 0.250 (0.250 to 0.250) | 0.50 / 0.50 / 0.50 / 0.50 |" in text
+    assert "Run r1, exported 2026-11-25." in text
+    assert "| 0.1 % | none can be promised | | | | | |" in text
+    assert "| 5 % | 0.250, none | 0.250 | none | 0.250 (0.250 to 0.250) | none | 0.50 / 0.50 / 0.50 / 0.50 |" in text
+    own |= {"points": [none, point | {"second_threshold": 0.75}], "alone": [none, point | {"tpr": 0.5}]}
+    text = with_figures(page, {"name": "d", "recipe": "code-detector"}, parts)
+    assert "| 5 % | 0.250, 0.750 | 0.250 | 0.500 |" in text
 
 
 def test_every_line_and_every_system_was_run():
@@ -60,6 +64,26 @@ def test_every_line_and_every_system_was_run():
         tuple(entry["content"][key] for key in ("document", "line", "command")) for entry in kept()["lines"].values()
     }
     assert {document["title"] for document in documents()} == set(kept()["transcripts"])
+
+
+def test_entries_made_at_the_same_time_are_all_kept_and_every_reader_sees_a_whole_file(tmp_path):
+    file, content = tmp_path / "parts.json", list(range(6_000))
+    names = [[f"{writer}: {number}" for number in range(4)] for writer in range(3)]
+    keep("lines", "first", content, file)
+    with ThreadPoolExecutor(len(names)) as pool:
+        writers = [pool.submit(lambda own: [keep("lines", name, content, file) for name in own], own) for own in names]
+        while not all(writer.done() for writer in writers):
+            assert "first" in kept(file)["lines"]
+    assert set(kept(file)["lines"]) == {"first", *(name for own in names for name in own)}
+    assert [writer.exception() for writer in writers] == [None] * len(names)
+
+
+def test_an_entry_that_cannot_be_written_leaves_the_others(tmp_path):
+    file = tmp_path / "parts.json"
+    keep("lines", "first", 1, file)
+    with pytest.raises(TypeError):
+        keep("lines", "second", {1, 2}, file)
+    assert set(kept(file)["lines"]) == {"first"}
 
 
 STALE = 0.05

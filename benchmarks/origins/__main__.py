@@ -4,9 +4,9 @@ Parts: audits, forecasts, runs, lines, transcripts, profiles, people. Without on
 was kept (`origins.json`). `audits` takes about a minute, `forecasts` (eleven full-size runs on six GPUs) half an hour
 on two cores, `lines` ten minutes, `profiles` ten; `transcripts` runs every system once below `./runs/origins`, some
 twelve minutes, and `runs` reads their ledgers, or else the one here. `people=FILE` asks the exported detector of the
-transcripts about people's rows of FILE (fields: `data/corpus.py` of the recipe) and of the standard library, two
-minutes. Else `PART=TEXT` makes only the entries whose name contains TEXT. No GPU, weights or network are used. Method
-version 3.
+transcripts about people's rows of FILE (fields: `data/corpus.py` of the recipe; several with commas) and of the
+standard library, five minutes. Else `PART=TEXT` makes only the entries whose name contains TEXT. No GPU, weights or
+network are used. Method version 3.
 """
 
 import sys

@@ -3,7 +3,9 @@
 Each part is a dated entry of `origins.json`, so that one that takes an hour need not be made again with the others.
 """
 
+import fcntl
 import json
+import os
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,8 @@ FOLDER = Path(__file__).parent
 FILE = FOLDER / "origins.json"
 RUNS = Path("runs") / "origins"
 """Folders of the transcripts, with their ledgers, in the current folder."""
+LOOKED_AT = ("gcj2020_", "leetcode_", "whodunit_", "the standard library")
+"""Sources of people's code on which the windows and the second opinion of code-detector were chosen."""
 GPUS = ("t4", "l4", "rtx-3090", "rtx-4090", "a100-40gb", "h100-80gb")
 Content = dict[str, Any]
 
@@ -39,16 +43,30 @@ def documents() -> list[Content]:
     return tomllib.loads((FOLDER / "documents.toml").read_text(encoding="utf-8"))["document"]
 
 
-def kept() -> Content:
+def kept(file: Path = FILE) -> Content:
     """The parts that were made, by name; empty before the first."""
-    return json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
-def keep(part: str, name: str, content: Any) -> None:
-    """Enter one entry of a part, with its date."""
-    parts = kept()
-    parts.setdefault(part, {})[name] = {"date": datetime.now(UTC).date().isoformat(), "content": content}
-    FILE.write_text(json.dumps(parts, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+def keep(part: str, name: str, content: Any, file: Path = FILE) -> None:
+    """Enter one entry of a part, with its date.
+
+    Parts that are made at the same time each keep theirs, and a stop leaves the file as it was: all that is there took
+    an hour and a half to make.
+    """
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # the kernel lets go of it when the process ends, however that ends
+        parts = kept(file)
+        parts.setdefault(part, {})[name] = {"date": datetime.now(UTC).date().isoformat(), "content": content}
+        partial = file.with_suffix(".partial")
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.write(json.dumps(parts, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())  # else a power cut may leave the new name on an empty file
+        partial.replace(file)
+    finally:
+        os.close(folder)
 
 
 def make_audits(say: Callable[[str], None], only: str = "", enter: Callable[[str, str, Any], None] = keep) -> None:
@@ -210,7 +228,10 @@ def _newest(ledger: Ledger, recipe: str) -> Content | None:
 
 
 def make_people(say: Callable[[str], None], only: str = "") -> None:
-    """How often the exported detector of the transcripts flags people whom it has not seen; `only` names their rows."""
+    """How often the exported detector of the transcripts flags people whom it has not seen.
+
+    `only` names files of people's rows, with commas between them.
+    """
     from benchmarks.detector_errors import MOST_FILES, of_library, of_sources
 
     from forerun.recipes.code_detector.evaluation.unseen_people import FILE as SHIPPED
@@ -222,9 +243,15 @@ def make_people(say: Callable[[str], None], only: str = "") -> None:
         say(f"No export below {RUNS / '0-code-guard'}; python -m benchmarks.origins transcripts=0-code-guard")
         return
     detector = open_detector(folders[-1])
-    rates = [of_library(detector), *(of_sources(detector, Path(only), MOST_FILES) if only else [])]
+    files = [Path(name) for name in only.split(",") if name]
+    measured = [of_library(detector), *(rate for file in files for rate in of_sources(detector, file, MOST_FILES))]
+    rates = [rate.model_copy(update={"looked_at": rate.name.startswith(LOOKED_AT)}) for rate in measured]
+    card = detector.card
+    points = {name: [each.model_dump(mode="json") for each in own] for name, own in
+              (("points", card.points), ("alone", card.alone))}  # fmt: skip
+    keep("detectors", "0-code-guard", {"run": folders[-1].parent.name, **points})
     people = UnseenPeople(
-        run=folders[-1].parent.name, date=datetime.now(UTC).date().isoformat(), budget=detector.card.served.budget,
+        run=folders[-1].parent.name, date=datetime.now(UTC).date().isoformat(), budget=card.served.budget,
         rates=tuple(sorted((rate for rate in rates if rate.files), key=lambda rate: rate.name)),
     )  # fmt: skip
     SHIPPED.write_text(people.model_dump_json(indent=1) + "\n", encoding="utf-8")

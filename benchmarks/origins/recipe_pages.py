@@ -3,7 +3,7 @@
     <!-- figures: NAME, by python -m benchmarks.origins -->  …  <!-- end of figures -->
 
 `run`: the newest recorded run of the recipe's own settings. `profiles`: forecasts of `profiles.toml`, side by side;
-`profiles KINDS`: those whose `table` is `KINDS`. `decisions`: the recorded detector's thresholds and rates; `people`:
+`profiles KINDS`: those whose `table` is `KINDS`. `decisions`: the exported detector's thresholds and rates; `people`:
 its rates on people whom it has not seen.
 """
 
@@ -28,7 +28,6 @@ BLOCK = re.compile(
 )
 Content = dict[str, Any]
 PREVALENCES = ("0.01", "0.05", "0.1", "0.5")
-BUDGET = re.compile(r"budget_(?P<budget>[\d.]+)_percent\.(?P<figure>\w+(?:\.\d+)?)")
 
 
 def profiles() -> list[Content]:
@@ -72,30 +71,34 @@ def _run(document: Content, parts: Content) -> Iterator[str]:
 
 
 def _decisions(document: Content, parts: Content) -> Iterator[str]:
-    """Thresholds by budget with their rates on test, of the recorded run's metrics."""
-    own = parts.get("runs", {}).get(document["name"], {}).get("content", {})
-    budgets: dict[float, dict[str, float]] = {}
-    for name, value in own.get("metrics", {}).items():
-        if match := BUDGET.fullmatch(name):
-            budgets.setdefault(float(match["budget"]), {})[match["figure"]] = value
-    if not budgets:
-        yield "No run is recorded with its metrics."
+    """Thresholds by budget with their rates on test, of the exported detector's card."""
+    entry = parts.get("detectors", {}).get(document["name"])
+    if entry is None:
+        yield "No exported detector is recorded."
         return
-    yield f"Run {own['run']}, {own['started']}. Intervals of 95 %."
+    own = entry["content"]
+    yield f"Run {own['run']}, exported {entry['date']}. Intervals of 95 %. Alone: the detector without the other."
     yield ""
-    yield "| budget | threshold | TPR on test | FPR on test | PPV at " + " / ".join(
-        f"{float(share):.0%}" for share in PREVALENCES
+    yield "| budget | thresholds: detector, second opinion | TPR on test | alone | FPR on test | alone | PPV at " + (
+        " / ".join(f"{float(share):.0%}" for share in PREVALENCES)
     ) + " AI-written |"  # fmt: skip
-    yield "|--:|--:|--:|--:|--:|"
-    for budget, figures in sorted(budgets.items()):
-        if "threshold" not in figures:
-            yield f"| {budget:g} % | none can be promised | | | |"
+    yield "|--:|--:|--:|--:|--:|--:|--:|"
+    for place, point in enumerate(own["points"]):
+        if point["threshold"] is None:
+            yield f"| {100 * point['budget']:g} % | none can be promised | | | | | |"
             continue
-        ppv = " / ".join(f"{figures[f'ppv_at_prevalence_{prevalence}']:.2f}" for prevalence in PREVALENCES)
+        alone = own["alone"][place] if own["alone"] else {}
+        ppv = " / ".join(f"{point['ppv'][prevalence]:.2f}" for prevalence in PREVALENCES)
         yield (
-            f"| {budget:g} % | {figures['threshold']:.3f} | {figures['tpr']:.3f} | {figures['fpr']:.3f} "
-            f"({figures['fpr_low']:.3f} to {figures['fpr_high']:.3f}) | {ppv} |"
+            f"| {100 * point['budget']:g} % | {point['threshold']:.3f}, {_rate(point, 'second_threshold')} "
+            f"| {point['tpr']:.3f} | {_rate(alone, 'tpr')} | {point['fpr']:.3f} ({point['fpr_low']:.3f} to "
+            f"{point['fpr_high']:.3f}) | {_rate(alone, 'fpr')} | {ppv} |"
         )
+
+
+def _rate(figures: Content, name: str) -> str:
+    """A figure that detectors without a second opinion lack."""
+    return "none" if figures.get(name) is None else f"{figures[name]:.3f}"
 
 
 def _people(document: Content, parts: Content) -> Iterator[str]:
@@ -103,13 +106,15 @@ def _people(document: Content, parts: Content) -> Iterator[str]:
     people = unseen_people()
     yield f"Run {people.run}, {people.date}, at a promise of {people.budget:.0%}."
     yield ""
-    yield "| people's files of | language | flagged | share (95 %) | promise |"
-    yield "|---|---|--:|--:|---|"
+    yield "| people's files of | language | flagged | share (95 %) | promise | without the second opinion |"
+    yield "|---|---|--:|--:|---|--:|"
     for row in people.rates:
         share = f"{row.flagged / row.files:.1%} ({row.low:.1%} to {row.high:.1%})"
         promise = row.promise(people.budget)
         word = f"**{promise}**" if promise == "broken" else promise
-        yield f"| {row.name} | {row.language or ''} | {row.flagged:,} of {row.files:,} | {share} | {word} |"
+        alone = "" if row.flagged_alone is None else f"{row.flagged_alone:,}"
+        flagged = f"{row.flagged:,} of {row.files:,}"
+        yield f"| {row.label} | {row.language or ''} | {flagged} | {share} | {word} | {alone} |"
 
 
 def _profiles(document: Content, parts: Content, table: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from benchmarks.origins.collect import FOLDER, RUNS, documents, keep
 
 ANSWERS = (0, 3, 4)
 """Exit codes that are answers: done, does not fit, a criterion failed."""
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 1800
 ROOT = Path(__file__).parents[2]
 FORERUN = re.compile(r"(?:^|(?<=[;&|] ))forerun ")
 NOISE = re.compile(r"FutureWarning|^\s*output = func|\[transformers\]|it/s\]")

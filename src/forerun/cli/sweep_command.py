@@ -11,6 +11,7 @@ from forerun.cli.options import (
     TargetArgument,
     ThreadsOption,
     complete_gpus,
+    gpu_names,
     ledger_url,
     print_json,
     use_threads,
@@ -18,10 +19,11 @@ from forerun.cli.options import (
 from forerun.cli.output import print_view, with_format
 
 if TYPE_CHECKING:
+    from forerun.hardware.catalogue import Device
     from forerun.ledger.store import Ledger
     from forerun.records import Forecast
     from forerun.report.tables import ResultCurve, ResultTable
-    from forerun.runs.sweep import Sweep
+    from forerun.runs.sweep import Sweep, Variant
     from forerun.settings.schema import Settings
 
 SCHEMA = "forerun.sweep/1"
@@ -45,11 +47,11 @@ def sweep(
     resume: Annotated[bool, typer.Option("--resume", help="Go on: take finished runs of these settings.")] = False,
     dry: Annotated[bool, typer.Option("--forecast-only", help="Forecast the variants and stop.")] = False,
     gpu: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--gpu",
-            metavar="NAME",
-            help="Forecast for this GPU instead of the device here, and stop.",
+            metavar="A,B,…",
+            help="Forecast for these GPUs instead of the device here, and stop.",
             autocompletion=complete_gpus,
         ),
     ] = None,
@@ -60,24 +62,20 @@ def sweep(
     use_threads(threads)
     from rich.console import Console
 
-    from forerun.api import find_device, forecast_settings, resolve
+    from forerun.api import find_device, resolve
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
     from forerun.runs.registry import load_recipe, recipe_names
-    from forerun.runs.sweep import make_variants, plan_sweep, run_variant
+    from forerun.runs.sweep import make_variants, run_variant
 
     say = Console(stderr=True).print
     base = resolve(target)
     usual = getattr(load_recipe(base.workload), "VARIANTS", {}) if base.workload in recipe_names() else {}
     variants = make_variants(base, overrides or (), usual)
-    device, dry = (detect().device, dry) if gpu is None else (find_device(gpu), True)
+    devices = [find_device(name) for name in gpu_names(gpu, default="")] if gpu else [detect().device]
+    dry = dry or bool(gpu)
     with open_ledger(ledger_url()) as ledger:
-        timed: dict[Any, float] = {}  # operators that variants share are timed once
-
-        def forecast(settings: "Settings") -> "Forecast":
-            return forecast_settings(settings, device, ledger=ledger, timed_calls=timed)
-
-        plan = plan_sweep(target, variants, forecast, ledger, resume=resume)
+        plan = _planned(target, variants, devices, ledger, resume)
         _show([_plan(plan)], on_stderr=as_json)
         if all(planned.state == "does not fit" for planned in plan.planned):
             _finish(plan, ledger, as_json)
@@ -94,6 +92,30 @@ def sweep(
     if not dry and any(planned.state != "finished" for planned in plan.planned):
         typer.echo(unfinished_line(plan), err=True)
         raise typer.Exit(EXIT_NOT_ALL_FINISHED)
+
+
+def _planned(
+    target: str, variants: "list[Variant]", devices: "list[Device]", ledger: "Ledger", resume: bool
+) -> "Sweep":
+    """Every variant on every device: the variants of one device as runs that can follow, of several side by side."""
+    from forerun.api import forecast_on_cards, forecast_settings
+    from forerun.runs.sweep import PlannedRun, Sweep, plan_sweep
+
+    if len(devices) > 1:
+        return Sweep(
+            target,
+            [
+                PlannedRun(variant, forecast, state="waiting" if forecast.fits else "does not fit")
+                for variant in variants
+                for forecast in forecast_on_cards(variant.settings, devices, ledger=ledger)
+            ],
+        )
+    timed: dict[Any, float] = {}  # operators that variants share are timed once
+
+    def forecast(settings: "Settings") -> "Forecast":
+        return forecast_settings(settings, devices[0], ledger=ledger, timed_calls=timed)
+
+    return plan_sweep(target, variants, forecast, ledger, resume=resume)
 
 
 def unfinished_line(plan: "Sweep") -> str:

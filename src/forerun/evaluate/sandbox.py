@@ -117,9 +117,12 @@ class Sandbox:
         limits: SandboxLimits | None = None,
         *,
         allow_unsafe: bool = False,
-        without: Sequence[Wall | Literal["belt"]] = (),
+        without: Sequence[Wall | Literal["belt", "nobody"]] = (),
     ) -> None:
-        """`without` leaves walls out, as kernels do that lack them, or the audit hook, which is no wall (`belt`)."""
+        """`without` leaves walls out, as kernels do that lack them.
+
+        Two are no walls: the audit hook (`belt`), and the user nobody that root's programs become (`nobody`).
+        """
         if os.name != "posix":
             raise NotSupported("The sandbox needs the processes of Linux or macOS; found Windows. Use WSL.")
         self.limits = limits or SandboxLimits()

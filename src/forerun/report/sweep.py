@@ -13,10 +13,12 @@ PARTS = ("training", "evaluation", "checkpoint")
 def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, cost: float | None) -> ResultTable:
     """Forecast of each variant (name, forecast, state), and of all that is still to run."""
     priced = any(forecast.run.cost is not None for _, forecast, _ in variants)
+    several = len({forecast.gpu for _, forecast, _ in variants}) > 1
     rows: list[list[Cell]] = []
     for name, forecast, state in variants:
         row: list[Cell] = [
             name,
+            *([forecast.gpu] if several else []),
             _count(forecast.parameters.trainable),
             format_seconds(forecast.step.seconds.expected),
             format_bytes(forecast.memory.peak_allocated_bytes),
@@ -32,11 +34,14 @@ def plan_table(variants: Sequence[tuple[str, Forecast, str]], seconds: float, co
     left = f"Still to run: {format_seconds(seconds)} in all{cost_note}, one run after the other."
     if all(state != "waiting" for _, _, state in variants):
         left = "Nothing is left to run."
+    if several:
+        left = "Each row is a run of its own; none was made."
     return ResultTable(
         title="Forecast of the sweep",
         note=" ".join([left, *of_all]),
         columns=[
             "variant",
+            *(["GPU"] if several else []),
             "trainable",
             "step",
             "allocated",

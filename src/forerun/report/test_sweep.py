@@ -26,3 +26,11 @@ def test_all_runs_are_added_up():
     assert len(table.rows) == 2
     share = one.run.seconds.expected / took.run.seconds - 1
     assert f"{100 * share:+.1f} %" in table.note.replace("−", "-")
+
+
+def test_several_gpus_stand_side_by_side():
+    other = warned().model_copy(update={"gpu": "t4"})
+    table = plan_table([("a", warned(), "waiting"), ("a", other, "does not fit")], 90.0, None)
+    assert table.columns[:2] == ["variant", "GPU"]
+    assert [row[1] for row in table.rows] == [forecast().gpu, "t4"]
+    assert "none was made" in table.note

@@ -138,10 +138,10 @@ def calls_are_filtered() -> str:
     return os.strerror(os.waitstatus_to_exitcode(status)) if os.WIFEXITED(status) else "the filter's test was killed"
 
 
-def shut_in(limits: tuple[float, float, float], parent: int, *, is_filtered: bool) -> None:
+def shut_in(limits: tuple[float, float, float], parent: int, *, is_filtered: bool, keeps_user: bool) -> None:
     """Close the last door of this process: limits (CPU seconds, memory bytes, open files), nobody's rights, the filter.
 
-    It ends with its `parent`.
+    It ends with its `parent`. `keeps_user` leaves the rights of a user root, as where nobody could read the library.
     """
     cpu_seconds, memory_bytes, open_files = (int(value) for value in limits)
     for name, value in (
@@ -150,7 +150,7 @@ def shut_in(limits: tuple[float, float, float], parent: int, *, is_filtered: boo
     ):  # fmt: skip
         if hasattr(resource, name):
             resource.setrlimit(getattr(resource, name), (value, value))
-    if os.geteuid() == 0 and all(_everybody_reads(folder) for folder in library_folders()):
+    if not keeps_user and os.geteuid() == 0 and all(_everybody_reads(folder) for folder in library_folders()):
         with contextlib.suppress(OSError):  # a namespace that maps one user has nobody else to become
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)

@@ -50,6 +50,8 @@ class Standing(NamedTuple):
     filter: bool
     belt: bool
     """The audit hook of `cell.py`."""
+    keeps_user: bool
+    """Whether programs stay the user that started them, who may read more than nobody."""
 
 
 def main() -> NoReturn:
@@ -76,7 +78,8 @@ def main() -> NoReturn:
     gc.freeze()  # no collection in a child looks at what was here before, and so copies its pages
     control.sendall(json.dumps(account).encode() + b"\n")
     try:
-        standing = Standing(not why_no_namespaces, not why_no_filter, "belt" not in wish["without"])
+        left_out = wish["without"]
+        standing = Standing(not why_no_namespaces, not why_no_filter, "belt" not in left_out, "nobody" in left_out)
         _serve(control, standing)
     finally:
         os._exit(0)
@@ -206,7 +209,7 @@ def _be_cell(program: int, pipes: tuple[int, int], limits: tuple[float, float, f
     try:
         content = _content(program)
         _keep_open(*pipes)
-        walls.shut_in(limits, parent, is_filtered=standing.filter)
+        walls.shut_in(limits, parent, is_filtered=standing.filter, keeps_user=standing.keeps_user)
         cell.run_cell(content.decode("utf-8", "surrogatepass"), values.MessagePipe(*pipes), is_watched=standing.belt)
         exit_code = 0
     finally:
@@ -220,7 +223,7 @@ def _be_grader(
     try:
         job = json.loads(_content(tests))
         _keep_open(verdict, *pipes)
-        walls.shut_in(limits, parent, is_filtered=standing.filter)
+        walls.shut_in(limits, parent, is_filtered=standing.filter, keeps_user=standing.keeps_user)
         outcome = grader.grade(
             job["tests"], values.MessagePipe(*pipes), prelude=job["prelude"], names=job["names"], modules=job["modules"]
         )

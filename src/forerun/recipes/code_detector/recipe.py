@@ -15,6 +15,7 @@ Forecast and measured figures, with their dates: `README.md` beside this file.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -48,6 +49,7 @@ from forerun.recipes.code_detector.evaluation.scores import (
     task_pair_auc,
     with_windows,
 )
+from forerun.recipes.code_detector.evaluation.second_opinion import SecondOpinion, fit_second_opinion
 from forerun.recipes.code_detector.evaluation.unseen import unseen_table
 from forerun.recipes.code_detector.onnx_export import write_onnx
 from forerun.recipes.code_detector.options import VARIANTS, options_of, part_of
@@ -128,9 +130,12 @@ def load_experiment(settings: Settings, corpus: CodeCorpus | None = None, *, len
         evaluate=evaluate,
         judge=lambda step: judge(step, data),
         baselines=lambda scores: with_baselines(
-            scores, data, run_baselines(corpus, baseline_forms(settings)), settings
+            with_second_opinion(scores, data, second_opinion(data, settings)),
+            data,
+            run_baselines(corpus, baseline_forms(settings)),
+            settings,
         ),
-        write_card=lambda scores, folder: write_card(make_card(scores, data, settings), folder),
+        write_card=lambda scores, folder: write_quality(scores, data, settings, folder),
         criteria=criteria_for(settings),
         save_assets=data.save_tokeniser,
         write_onnx=lambda step, folder: write_onnx(step.model, data, folder),
@@ -148,6 +153,26 @@ def judge(step: TrainingStep, data: CodeDetectorData) -> Scores:
     splits: tuple[Split, ...] = ("val", "test")
     scores = {split: score_split(step.model, data, split, precision=precision) for split in splits}
     return {split: with_windows(scores[split], step.model, data, split, precision) for split in splits}
+
+
+def second_opinion(data: CodeDetectorData, settings: Settings) -> SecondOpinion | None:
+    """The reader without formatting that a flag needs; None for a detector that reads no formatting itself."""
+    return fit_second_opinion(data.samples["train"]) if options_of(settings).form == "raw" else None
+
+
+def with_second_opinion(scores: Scores, data: CodeDetectorData, opinion: SecondOpinion | None) -> Scores:
+    """The scores with those of the second opinion beside them."""
+    if opinion is None:
+        return scores
+    return {split: replace(own, second=opinion.of_samples(data.samples[split])) for split, own in scores.items()}
+
+
+def write_quality(scores: Scores, data: CodeDetectorData, settings: Settings, folder: Path) -> None:
+    """The card and the second opinion of an exported model into its folder."""
+    opinion = second_opinion(data, settings)
+    if opinion is not None:
+        opinion.save(folder)
+    write_card(make_card(with_second_opinion(scores, data, opinion), data, settings), folder)
 
 
 def with_baselines(

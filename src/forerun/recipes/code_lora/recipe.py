@@ -59,12 +59,13 @@ SETTINGS = Settings.model_validate(
     }
 )  # fmt: skip
 VARIANTS = {
-    "r8": ("adapter.rank=8", "adapter.alpha=16"),
-    "r16": ("adapter.rank=16", "adapter.alpha=32"),
-    "r32": ("adapter.rank=32", "adapter.alpha=64"),
+    "r8": ("adapter.rank=8", "adapter.alpha=16", "quantization=none"),
+    "r16": ("adapter.rank=16", "adapter.alpha=32", "quantization=none"),
+    "r32": ("adapter.rank=32", "adapter.alpha=64", "quantization=none"),
     "qlora-r16": ("adapter.rank=16", "adapter.alpha=32", "quantization=nf4"),
 }
-"""The scale alpha / rank is 2 for all, so that ranks are compared and not step sizes."""
+"""The scale alpha / rank is 2 for all, so that ranks are compared and not step sizes. All but QLoRA are said not to be
+quantised, as `code-lora-t4` is."""
 ASSUMED_MEAN_TOKENS = 120.0
 """Mean tokens of a row where neither rows nor `data.mean_tokens` are there: 1,767 Python rows of CodeAlpaca have 117
 in SmolLM2's tokens, template included (2026-11-21)."""

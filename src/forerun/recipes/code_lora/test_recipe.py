@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun.api import forecast
+from forerun.api import forecast, resolve
 from forerun.data.instructions import Instruction
 from forerun.errors import BadData, InvalidSettings
 from forerun.evaluate.sandbox import isolation_here
@@ -88,6 +88,12 @@ def test_adapters_of_every_variant_are_as_large_as_they_say():
         sizes[name] = sum(p.numel() for p in model.parameters() if p.requires_grad)
     per_rank = 4 * (4 * (128 + 128) + 3 * (128 + 384))
     assert sizes == {"r8": 8 * per_rank, "r16": 16 * per_rank, "r32": 32 * per_rank, "qlora-r16": 16 * per_rank}
+
+
+@pytest.mark.parametrize("target", ["code-lora", "code-lora-t4", "code-lora-a100"])
+def test_only_the_variant_that_says_so_is_quantised(target):
+    kinds = {n: settings_from(resolve(target).model_dump(), o).quantization for n, o in code_lora.VARIANTS.items()}
+    assert kinds == {"r8": "none", "r16": "none", "r32": "none", "qlora-r16": "nf4"}
 
 
 def test_the_quantised_variant_really_trains_its_adapter_alone(recipe_data):

@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,26 +157,37 @@ def fit_metadata(train: Sequence[CodeSample], texts: Sequence[str], labels: NDAr
 
 def fit_ngrams(train: Sequence[CodeSample], texts: Sequence[str], labels: NDArray[np.int64]) -> Predict:
     """Logistic regression on TF-IDF weights of character n-grams."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-
-    vectoriser = TfidfVectorizer(
-        analyzer="char",
-        ngram_range=NGRAM_RANGE,
-        min_df=min(NGRAM_MINIMUM_FILES, len(texts)),
-        max_features=NGRAM_FEATURES,
-        sublinear_tf=True,
-        lowercase=False,
-        dtype=np.float32,  # type: ignore[arg-type]
-    )
-    model = LogisticRegression(C=NGRAM_INVERSE_PENALTY, solver="liblinear")
-    model.fit(vectoriser.fit_transform(text.translate(VISIBLE) for text in texts), labels)
+    vectoriser = ngram_vectoriser(len(texts))
+    model = fit_ngram_weights(vectoriser.fit_transform(text.translate(VISIBLE) for text in texts), labels)
 
     def predict(samples: Sequence[CodeSample], texts: Sequence[str]) -> Floats:
         features = vectoriser.transform(text.translate(VISIBLE) for text in texts)
         return model.predict_proba(features)[:, 1].astype(np.float64)
 
     return predict
+
+
+def ngram_vectoriser(files: int, terms: Sequence[str] | None = None) -> Any:
+    """TF-IDF weights of character n-grams, to be fitted on so many files, or with these terms."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(
+        analyzer="char",
+        ngram_range=NGRAM_RANGE,
+        min_df=min(NGRAM_MINIMUM_FILES, files),
+        max_features=NGRAM_FEATURES,
+        sublinear_tf=True,
+        lowercase=False,
+        vocabulary=terms,
+        dtype=np.float32,  # type: ignore[arg-type]
+    )
+
+
+def fit_ngram_weights(features: Any, labels: NDArray[np.int64]) -> Any:
+    """Logistic regression on features of n-grams."""
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=NGRAM_INVERSE_PENALTY, solver="liblinear").fit(features, labels)
 
 
 def formatting_counts(text: str) -> list[float]:

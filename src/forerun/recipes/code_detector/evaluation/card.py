@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from forerun.evaluate.classification import Scored, bootstrap_auc, expected_calibration_error, roc_auc
+from forerun.evaluate.classification import Floats, Scored, bootstrap_auc, expected_calibration_error, roc_auc
 from forerun.recipes.code_detector.data.corpus import CodeSample, Split
 from forerun.recipes.code_detector.data.training_data import CodeDetectorData
 from forerun.recipes.code_detector.evaluation.baselines import FORMATTING_COUNTS, formatting_counts, scored
 from forerun.recipes.code_detector.evaluation.decision import (
     BUDGETS,
+    BudgetPoint,
     budget_point,
     by_certainty,
     by_size,
@@ -34,6 +36,10 @@ SIZE_LIMITS = (0, 32, 64, 96, 128, 192)
 SIZE_BINS = (0, 64, 128, 192)
 LEAST_SHARE = 0.05
 HISTOGRAM_BINS, ATOM = 10, 0.05
+SECOND_OPINION = (
+    "A flag needs a second opinion, which reads the code without its formatting, to lie above its threshold too; it "
+    "takes flags away and adds none."
+)
 STATEMENT = (
     "This score is no evidence against a person. It says how much a file resembles the AI-written files that this "
     "detector was trained on, by style as much as by substance.",
@@ -55,7 +61,8 @@ def make_card(scores: Mapping[Split, SplitScores], data: CodeDetectorData, setti
         Scored(raw.labels, calibration(own.decisive), raw.groups)
         for own, raw in ((scores["val"], validation_raw), (scores["test"], test_raw))
     )
-    points = [budget_point(deciding, judged, budget) for budget in BUDGETS]
+    second = _seconds(scores)
+    points, alone = ([budget_point(deciding, judged, budget, pair) for budget in BUDGETS] for pair in (second, None))
     sizes = {split: np.asarray([len(ids) for ids in data.ids[split]]) for split in ("val", "test")}
     low, high = bootstrap_auc(test)
     options = options_of(settings)
@@ -86,11 +93,25 @@ def make_card(scores: Mapping[Split, SplitScores], data: CodeDetectorData, setti
         reference=_reference(validation, sizes["val"], data.samples["val"]),
         statement=[*STATEMENT, unseen_people().sentence()],
         decided_by_windows=scores["val"].least is not None,
+        alone=[] if second is None else alone,
     )
-    threshold = card.served.threshold
-    return card.model_copy(
-        update={"slices": list(_slices(test, judged, data.samples["test"], sizes["test"].tolist(), threshold))}
-    )
+    flagged = _flagged(card.served, judged.scores, None if second is None else second[1])
+    rows = _slices(test, flagged, data.samples["test"], sizes["test"].tolist())
+    return card.model_copy(update={"slices": list(rows)})
+
+
+def _seconds(scores: Mapping[Split, SplitScores]) -> tuple[Floats, Floats] | None:
+    """The second opinion's scores of validation and test; None where none was asked."""
+    validation, test = scores["val"].second, scores["test"].second
+    return None if validation is None or test is None else (validation, test)
+
+
+def _flagged(point: BudgetPoint, scores: Floats, second: Floats | None) -> NDArray[np.bool_] | None:
+    """Which files a point flags; None where it promises nothing."""
+    if point.threshold is None:
+        return None
+    flagged = scores > point.threshold
+    return flagged if second is None or point.second_threshold is None else flagged & (second > point.second_threshold)
 
 
 def _reference(validation: Scored, sizes: np.ndarray, samples: Sequence[CodeSample]) -> Reference:
@@ -130,7 +151,7 @@ def shares(values: np.ndarray, edges: np.ndarray) -> list[float]:
 
 
 def _slices(
-    test: Scored, judged: Scored, samples: Sequence[CodeSample], sizes: Sequence[int], threshold: float | None
+    test: Scored, flagged: NDArray[np.bool_] | None, samples: Sequence[CodeSample], sizes: Sequence[int]
 ) -> Iterator[SliceRow]:
     """Rows by language, length in tokens (cut at the sequence length), source and maker of the generator."""
     human = np.asarray([not sample.is_ai for sample in samples])
@@ -146,28 +167,29 @@ def _slices(
         parts[f"written by {name}"] = human | np.asarray([sample.family == name for sample in samples])
     for name, mask in parts.items():
         if mask.any():
-            yield _slice(name, test.where(mask), judged.where(mask), threshold)
+            yield _slice(name, test.where(mask), None if flagged is None else flagged[mask])
 
 
-def _slice(name: str, part: Scored, judged: Scored, threshold: float | None) -> SliceRow:
+def _slice(name: str, part: Scored, flagged: NDArray[np.bool_] | None) -> SliceRow:
     positive = part.labels == 1
-    flagged = judged.scores > threshold if threshold is not None else np.zeros(len(part.labels), dtype=bool)
     both = 0 < positive.sum() < len(positive)
     return SliceRow(
         name=name,
         files=len(part.labels),
         ai_files=int(positive.sum()),
         roc_auc=roc_auc(part.labels, part.scores) if both else None,
-        tpr=float(flagged[positive].mean()) if positive.any() and threshold is not None else None,
-        fpr=float(flagged[~positive].mean()) if not positive.all() and threshold is not None else None,
+        tpr=float(flagged[positive].mean()) if positive.any() and flagged is not None else None,
+        fpr=float(flagged[~positive].mean()) if not positive.all() and flagged is not None else None,
     )
 
 
 def card_tables(card: DetectorCard) -> list[ResultTable]:
     """The card as tables."""
+    names = ("with the second opinion", "the detector alone") if card.alone else ("the detector alone",)
     points: list[list[Cell]] = [
-        [f"{p.budget:.1%}", p.threshold, f"{p.validation_flagged} of {p.validation_human_files}", p.tpr, p.tpr_low,
-         p.tpr_high, p.fpr, p.fpr_low, p.fpr_high] for p in card.points
+        [f"{p.budget:.1%}", name, p.threshold, p.second_threshold, f"{p.validation_flagged} of "
+         f"{p.validation_human_files}", p.tpr, p.tpr_low, p.tpr_high, p.fpr, p.fpr_low, p.fpr_high]
+        for name, part in zip(names, (card.points, card.alone), strict=False) for p in part
     ]  # fmt: skip
     prevalences = list(card.points[0].ppv)
     right: list[list[Cell]] = [[f"{p.budget:.1%}", *(p.ppv[share] for share in prevalences)] for p in card.points]
@@ -178,15 +200,28 @@ def card_tables(card: DetectorCard) -> list[ResultTable]:
         ResultTable(
             title="Thresholds by false-positive budget",
             note="With 95 % confidence no more than the budget of innocent validation files is flagged; a dash: too "
-            "few human files to promise it. A long file is flagged where it and its windows all lie above. Rates on "
-            "test with exact 95 % intervals.",
-            columns=["budget", "threshold", "flagged on validation", "TPR", "low", "high", "FPR", "low", "high"],
+            "few human files to promise it. A long file is flagged where it and its windows all lie above. "
+            + (f"{SECOND_OPINION} " if card.alone else "")
+            + "Rates on test with exact 95 % intervals.",
+            columns=[
+                "budget",
+                "flags",
+                "threshold",
+                "second threshold",
+                "flagged on validation",
+                "TPR",
+                "low",
+                "high",
+                "FPR",
+                "low",
+                "high",
+            ],  # fmt: skip
             rows=points,
         ),
         ResultTable(
             title="Of the flagged files, how many are AI-written",
             note="At the share of AI-written files in the heading, with the upper end of the measured FPR. "
-            + " ".join(card.statement),
+            + " ".join(card.full_statement),
             columns=["budget", *(f"{float(share):.0%}" for share in prevalences)],
             rows=right,
         ),
@@ -211,15 +246,26 @@ def unseen_human_tables(card: DetectorCard) -> list[ResultTable]:
     if not card.known_human:
         return []
     rows: list[list[Cell]] = [
-        [r.name, r.language, r.files, r.flagged, r.flagged / r.files, r.low, r.high, r.promise(card.served.budget)]
+        [
+            r.label,
+            r.language,
+            r.files,
+            r.flagged,
+            r.flagged / r.files,
+            r.low,
+            r.high,
+            r.promise(card.served.budget),
+            r.flagged_alone,
+        ]
         for r in card.known_human
     ]
     return [
         ResultTable(
             title="People's files of sources that it has not seen",
             note=f"The threshold promises {card.served.budget:.1%} on files like the validation files. 95 % intervals; "
-            "broken: even their lower end is above that.",
-            columns=["source", "language", "files", "flagged", "share", "low", "high", "promise"],
+            "broken: even their lower end is above that. Looked at before: while its design was chosen. Alone: "
+            "flagged without the second opinion.",
+            columns=["source", "language", "files", "flagged", "share", "low", "high", "promise", "alone"],
             rows=rows,
         )
     ]
@@ -230,9 +276,12 @@ def card_metrics(card: DetectorCard) -> dict[str, float]:
     metrics: dict[str, float | None] = {"calibration_error": card.calibration_error}
     for point in card.points:
         name = f"budget_{100 * point.budget:g}_percent"
-        rates = ("threshold", "tpr", "fpr", "fpr_low", "fpr_high")
+        rates = ("threshold", "second_threshold", "tpr", "fpr", "fpr_low", "fpr_high")
         metrics |= {f"{name}.{rate}": getattr(point, rate) for rate in rates}
         metrics |= {f"{name}.ppv_at_prevalence_{prevalence}": value for prevalence, value in point.ppv.items()}
+    for point in card.alone:
+        name = f"alone.budget_{100 * point.budget:g}_percent"
+        metrics |= {f"{name}.{rate}": getattr(point, rate) for rate in ("threshold", "tpr", "fpr")}
     metrics |= {f"coverage_{point.coverage:.1f}.error": point.error for point in card.by_certainty}
     for part in card.slices:
         metrics |= {f"slice.{part.name}.{rate}": getattr(part, rate) for rate in ("roc_auc", "tpr", "fpr")}
@@ -263,7 +312,7 @@ def _markdown(card: DetectorCard) -> Iterator[str]:
     yield ""
     yield "Is this file written by a person or by a language model?"
     yield ""
-    for sentence in card.statement:
+    for sentence in card.full_statement:
         yield f"- {sentence}"
     yield ""
     yield (

@@ -3,6 +3,10 @@
 - *Threshold by budget*: the lowest one whose false-positive rate is, with 95 % confidence, within the budget: the upper
   end of the one-sided Clopper-Pearson interval on the validation rows must not exceed it (Clopper and Pearson,
   Biometrika 1934). With few human rows small budgets cannot be promised at all: none of n false still allows 3/n.
+- *Second opinion*: it takes flags away and never adds one. Its threshold has the rank that is certified for files above
+  both, where a file's score is the lesser of its ranks among the validation files; the first reader's threshold is the
+  higher one of that rank's and its own. With equal ranks alone, people's files of a source on which the first reader
+  had kept its promise were flagged (2026-11-25: 19 of 342 library modules, where it alone flags none).
 - *Calibration*: a logistic curve over the score's log-odds, fitted on validation (Platt 1999).
 - *PPV*: of what is flagged, the share that is right, at a stated prevalence; it falls with rare misconduct.
 - *Coverage and risk*: how often the rest is wrong when the least certain, or the smallest, files are left alone
@@ -57,6 +61,8 @@ class BudgetPoint(Record):
     fpr_high: float | None
     ppv: dict[str, float | None]
     """Share of flagged files that are AI-written, by prevalence (as text); null where nothing would be flagged."""
+    second_threshold: float | None = None
+    """What the second opinion must lie above too; null where there is none."""
 
 
 class CoveragePoint(Record):
@@ -106,24 +112,58 @@ def certified_threshold(validation: Scored, budget: float) -> tuple[float, int] 
     return threshold, int((negatives > threshold).sum())
 
 
+def certified_pair(validation: Scored, second: Floats, budget: float) -> tuple[float, float, int] | None:
+    """Thresholds of two readers that promise `budget` for files above both, and the negatives above both.
+
+    `second` has the other reader's scores of the same files. What both flag, the first alone would flag too. None where
+    no threshold promises it.
+    """
+    alone = certified_threshold(validation, budget)
+    ranks = np.minimum(_ranks(validation.scores), _ranks(second)).astype(float)
+    certificate = certified_threshold(Scored(validation.labels, ranks, validation.groups), budget)
+    if alone is None or certificate is None:
+        return None
+    # A rank above `place` is a score above the value at that place: ranks count what lies strictly below.
+    place = int(certificate[0])
+    first_threshold = max(alone[0], float(np.sort(validation.scores)[place]))
+    second_threshold = float(np.sort(second)[place])
+    above = (validation.scores > first_threshold) & (second > second_threshold)
+    return first_threshold, second_threshold, int((above & (validation.labels == 0)).sum())
+
+
+def _ranks(scores: Floats) -> NDArray[np.int64]:
+    """How many of the scores lie below each."""
+    return np.searchsorted(np.sort(scores), scores, side="left")
+
+
 def ppv(tpr: float, fpr: float, prevalence: float) -> float | None:
     """Share of the flagged that are positive; None where nothing is flagged."""
     right, wrong = tpr * prevalence, fpr * (1 - prevalence)
     return right / (right + wrong) if right + wrong else None
 
 
-def budget_point(validation: Scored, test: Scored, budget: float) -> BudgetPoint:
-    """The threshold of a budget and its rates on `test`; PPV takes the upper end of the false-positive rate."""
+def budget_point(
+    validation: Scored, test: Scored, budget: float, second: tuple[Floats, Floats] | None = None
+) -> BudgetPoint:
+    """The threshold of a budget and its rates on `test`; PPV takes the upper end of the false-positive rate.
+
+    `second` has the second opinion's scores of the same validation and test files: only what lies above both thresholds
+    is flagged.
+    """
     humans = int((validation.labels == 0).sum())
-    certificate = certified_threshold(validation, budget)
+    certificate = (
+        certified_threshold(validation, budget) if second is None else certified_pair(validation, second[0], budget)
+    )
     if certificate is None:
         nothing = dict.fromkeys(("tpr", "tpr_low", "tpr_high", "fpr", "fpr_low", "fpr_high"))
         return BudgetPoint(
             budget=budget, threshold=None, validation_human_files=humans, validation_flagged=0, validation_upper=None,
             ppv={f"{p:g}": None for p in PREVALENCES}, **nothing,
         )  # fmt: skip
-    threshold, flagged_negatives = certificate
+    threshold, *second_threshold, flagged_negatives = certificate
     flagged, positive = test.scores > threshold, test.labels == 1
+    if second is not None:
+        flagged &= second[1] > second_threshold[0]
     hits, false = int((flagged & positive).sum()), int((flagged & ~positive).sum())
     tpr_low, tpr_high = clopper_pearson(hits, int(positive.sum()))
     fpr_low, fpr_high = clopper_pearson(false, int((~positive).sum()))
@@ -141,6 +181,7 @@ def budget_point(validation: Scored, test: Scored, budget: float) -> BudgetPoint
         fpr_low=fpr_low,
         fpr_high=fpr_high,
         ppv={f"{p:g}": ppv(tpr, fpr_high, p) for p in PREVALENCES},
+        second_threshold=second_threshold[0] if second_threshold else None,
     )
 
 

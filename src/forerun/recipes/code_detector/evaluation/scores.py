@@ -31,6 +31,8 @@ class SplitScores:
     """Unit vectors (samples, 128) of the embedding head."""
     least: Floats | None = None
     """Least probability of each file and its decisive windows, which verdicts rest on; None where there are none."""
+    second: Floats | None = None
+    """Probabilities of the second opinion (`evaluation/second_opinion.py`); None where none was asked."""
 
     @property
     def decisive(self) -> Floats:

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from forerun.recipes.code_detector.evaluation import card as c
 from forerun.recipes.code_detector.evaluation.scores import CRITERIA, SplitScores, criteria_for
 from forerun.recipes.code_detector.evaluation.unseen_people import unseen_people
 from forerun.recipes.code_detector.options import options_of, part_of
-from forerun.recipes.code_detector.service.detector_card import CARD, read_card
+from forerun.recipes.code_detector.service.detector_card import CARD, NO_SECOND_OPINION, read_card
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,27 @@ def test_calibration_and_abstention_are_part_of_it(card, data):
     assert sum(size < card.least_tokens for size in sizes) <= 0.05 * len(sizes)
     assert [point.limit for point in card.by_size][0] == 0
     assert card.by_certainty[-1].error < card.by_certainty[0].error
+
+
+def test_a_second_opinion_has_thresholds_of_its_own_and_stands_beside_the_detector_alone(card, data, scores):
+    """A second reader that is right about everybody takes away the false flags and no others."""
+    sure = {
+        split: dataclasses.replace(own, second=np.asarray([0.9 if s.is_ai else 0.1 for s in data.samples[split]]))
+        for split, own in scores.items()
+    }
+    paired = c.make_card(sure, data, settings())
+    assert paired.alone == card.points
+    assert paired.has_second_opinion
+    assert paired.served.second_threshold == 0.1
+    assert (paired.served.threshold, paired.served.tpr) == (card.served.threshold, card.served.tpr)
+    assert paired.served.fpr == 0
+    rates = {row.name: row.tpr for row in paired.slices}
+    assert rates["language python"] == pytest.approx(paired.served.tpr)
+    assert c.card_metrics(paired)["alone.budget_1_percent.tpr"] == card.served.tpr
+    [table, *_] = c.card_tables(paired)
+    assert [row[1] for row in table.rows] == ["with the second opinion"] * 3 + ["the detector alone"] * 3
+    assert NO_SECOND_OPINION in card.full_statement
+    assert NO_SECOND_OPINION not in paired.full_statement
 
 
 def test_slices_hold_every_file_once_per_attribute(card):

@@ -41,6 +41,36 @@ def test_the_promise_is_kept_and_the_next_lower_threshold_would_break_it(files, 
     assert d.upper_bound(flagged, files) <= budget < d.upper_bound(flagged + 1, files)
 
 
+@given(st.integers(300, 700), st.sampled_from([0.01, 0.05]), st.floats(0, 1), st.integers(0, 99))
+@settings(deadline=None, max_examples=30)
+def test_a_pair_keeps_its_promise_and_flags_nothing_that_the_first_reader_would_not(files, budget, likeness, seed):
+    random = np.random.default_rng(seed)
+    human, ai = random.random(files), random.random(files // 2) + 0.5
+    validation = scored(human, ai)
+    second = likeness * validation.scores**3 + (1 - likeness) * random.random(len(validation.scores))
+    certificate = d.certified_pair(validation, second, budget)
+    assert certificate is not None
+    first_threshold, second_threshold, flagged = certificate
+    above = (validation.scores > first_threshold) & (second > second_threshold)
+    assert flagged == above[: len(human)].sum()
+    assert d.upper_bound(flagged, files) <= budget
+    alone, _ = d.certified_threshold(validation, budget) or (0.0, 0)
+    place, firsts = int((second < second_threshold).sum()), np.sort(validation.scores)
+    assert first_threshold == max(alone, firsts[place])  # what both flag, the first alone would flag too
+    looser = (validation.scores > firsts[place - 1]) & (second > np.sort(second)[place - 1])
+    assert d.upper_bound(int(looser[: len(human)].sum()), files) > budget
+
+
+def test_a_point_with_a_second_opinion_flags_what_lies_above_both():
+    validation, test = scored(np.linspace(0, 0.5, 400), [0.9] * 10), scored([0.1] * 98 + [0.7] * 2, [0.9] * 10)
+    second = np.linspace(0, 0.5, 410), np.asarray([0.1] * 99 + [0.7] + [0.9] * 4 + [0.1] * 6)
+    alone, pair = d.budget_point(validation, test, 0.01), d.budget_point(validation, test, 0.01, second)
+    assert (alone.tpr, alone.fpr, alone.second_threshold) == (1.0, 0.02, None)
+    assert (pair.tpr, pair.fpr) == (0.4, 0.01)
+    assert pair.second_threshold is not None
+    assert d.budget_point(validation, test, 0.001, second).second_threshold is None
+
+
 def test_ties_are_not_flagged():
     human = [0.2] * 400 + [0.8] * 200
     threshold, flagged = d.certified_threshold(scored(human, [1.0]), 0.05) or (0, 0)

@@ -30,15 +30,20 @@ class UnseenPeople(Record):
         ordered = sorted(
             (row for row in self.rates if row.files >= WORTH_SAYING_FILES), key=lambda row: -row.flagged / row.files
         )
-        parts = [
-            f"{row.flagged:,} of {row.files:,} of {row.name} ({row.flagged / row.files:.1%}, promise "
-            f"{row.promise(self.budget)})"
-            for row in ordered
-        ]
+        parts = [f"{_source(row)} ({row.flagged / row.files:.1%}, {self._worth(row)})" for row in ordered]
         return (
             f"Measured {self.date} on people whom the recipe's own detector (run {self.run}) has not seen, at a "
             f"promise of {self.budget:.0%}: it flagged {'; '.join(parts)}."
         )
+
+    def _worth(self, row: KnownHuman) -> str:
+        alone = "" if row.flagged_alone is None else f", {row.flagged_alone:,} without its second opinion"
+        return f"promise {row.promise(self.budget)}{alone}"
+
+
+def _source(row: KnownHuman) -> str:
+    language = f", {row.language}" if row.language else ""
+    return f"{row.flagged:,} of {row.files:,} of {row.label}{language}"
 
 
 @cache

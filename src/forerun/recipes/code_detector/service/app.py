@@ -162,10 +162,12 @@ class Service:
             reason=reason,
             probability=answer.probability if judged else None,
             threshold=card.served.threshold,
+            second_opinion=answer.second if judged else None,
+            second_threshold=card.served.second_threshold,
             budget=card.served.budget,
             tokens=answer.tokens,
             windows=list(answer.windows) if judged else [],
-            statement=card.statement,
+            statement=card.full_statement,
             model=card.settings_hash,
         )
 
@@ -180,6 +182,7 @@ class Service:
             least_tokens=card.least_tokens,
             budget=card.served.budget,
             threshold=card.served.threshold,
+            second_threshold=card.served.second_threshold,
             answered=self.answered,
             waiting=self.waiting,
             uptime_seconds=time.monotonic() - self.began,
@@ -257,7 +260,7 @@ def _add_detection(app: FastAPI, service: Service) -> None:
         """Verdicts on the files of an assignment, and its most similar pairs."""
         pairs = await service.in_thread(lambda: compare_batch(request, service.until()))
         files = await service.detect(request.files, "batch")
-        statement = [*service.detector.card.statement, *STATEMENT]
+        statement = [*service.detector.card.full_statement, *STATEMENT]
         return BatchAnswer(files=files, pairs=pairs, guarantee=Winnowing().guarantee, statement=statement)
 
     @app.post("/v1/feedback")

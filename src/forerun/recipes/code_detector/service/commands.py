@@ -66,7 +66,7 @@ def serve(
         deleted_count = store.forget_before(keep_days)
         file = _folder(row) / STORE_FILE
         err.print(f"Predictions go to {file}; {deleted_count} older than {keep_days:g} days deleted.")
-    for sentence in detector.card.statement:
+    for sentence in detector.card.full_statement:
         err.print(f"- {sentence}")
     _listen(host, port, detector=detector, token=token, store=store, embedding=trained, rate=rate)
 

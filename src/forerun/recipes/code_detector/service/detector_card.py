@@ -12,6 +12,10 @@ from forerun.recipes.code_detector.service.known_human import KnownHuman
 from forerun.records import Record
 
 CARD = "detector.json"
+NO_SECOND_OPINION = (
+    "This export flags without a second opinion that cannot see formatting, so it flags more of the people whom it has "
+    "not seen. Export the run again to have one: forerun export RUN --to NEW."
+)
 
 
 class SliceRow(Record):
@@ -74,6 +78,8 @@ class DetectorCard(Record):
     slices: list[SliceRow]
     reference: Reference
     statement: list[str]
+    alone: list[BudgetPoint] = []
+    """Points of the detector without its second opinion, to see what that costs; none where it has none."""
     decided_by_windows: bool = False
     """Whether thresholds and rates are of the least score of a file and its windows; false in older cards."""
     known_human: tuple[KnownHuman, ...] = ()
@@ -89,6 +95,17 @@ class DetectorCard(Record):
         """The unseen source of a language of which most is flagged; None where none was measured."""
         rows = [row for row in self.known_human if row.language in (None, language)]
         return max(rows, key=lambda row: row.flagged / row.files, default=None)
+
+    @property
+    def full_statement(self) -> list[str]:
+        """What every answer says, and that there is no second opinion where there is none."""
+        missing = self.form == "raw" and not self.has_second_opinion
+        return [*self.statement, *([NO_SECOND_OPINION] if missing else [])]
+
+    @property
+    def has_second_opinion(self) -> bool:
+        """Whether a flag needs a second reader to agree; older exports have none."""
+        return bool(self.alone)
 
     @property
     def served(self) -> BudgetPoint:

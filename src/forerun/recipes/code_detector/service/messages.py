@@ -85,6 +85,10 @@ class DetectAnswer(Message):
     probability: float | None
     """Calibrated; null where no verdict is given."""
     threshold: float | None
+    second_opinion: float | None = None
+    """Probability by the code without its formatting; null where it was not asked, for files not to be flagged."""
+    second_threshold: float | None = None
+    """What that must lie above too for a flag; null where there is no second opinion."""
     budget: float
     """Share of people's files that the threshold may flag."""
     tokens: int
@@ -160,6 +164,8 @@ class StatusAnswer(Message):
     embedding: str = "detector"
     """What the trained embedding of the third tier learned from; `detector` where there is none, and the cosine is that
     of the detector's own head, which was not trained to find the like."""
+    second_threshold: float | None = None
+    """Threshold of the second opinion; null where there is none."""
     known_human: tuple[KnownHuman, ...] = ()
     """People's files of sources that the model has not seen, and how many are flagged all the same."""
 

@@ -35,6 +35,8 @@ class Answer:
     """Unit vector of the embedding head."""
     least: float | None = None
     """Least probability of the file and of those of its windows that have a say; null for a file without windows."""
+    second: float | None = None
+    """The second opinion's probability; null where there is none, or where the detector does not flag the file."""
 
     def decisive(self, card: DetectorCard) -> float:
         """The probability that the verdict rests on."""
@@ -75,6 +77,12 @@ def verdict_of(answer: Answer, card: DetectorCard, language: str, code: str) -> 
             f"The whole file lies above the threshold, and a part of it does not ({answer.decisive(card):.3f}): a flag "
             f"needs every part that has a say. That does not show that a person wrote it."
         )
+    if answer.second is not None and point.second_threshold is not None and answer.second <= point.second_threshold:
+        return "no-finding", (
+            f"The file lies above the threshold, and the second opinion, which reads it without its formatting, does "
+            f"not ({answer.second:.3f}, threshold {point.second_threshold:.3f}): a flag needs both. That does not show "
+            f"that a person wrote it."
+        )
     if answer.probability <= point.threshold:
         return "no-finding", (
             f"Below the threshold. That does not show that a person wrote it: {1 - (point.tpr or 0):.0%} of the "
@@ -85,10 +93,14 @@ def verdict_of(answer: Answer, card: DetectorCard, language: str, code: str) -> 
         "" if share is None else f" Where one file in 20 is AI-written, {1 - share:.0%} of the flagged ones are not."
     )
     return "worth-a-conversation", (
-        f"Above the threshold that flags at most {point.budget:.1%} of people's files like the validation files "
+        f"{_above(card)} that flags at most {point.budget:.1%} of people's files like the validation files "
         f"(measured on test: {point.fpr or 0:.1%}, 95 % interval {point.fpr_low or 0:.1%} to "
         f"{point.fpr_high or 0:.1%}).{_unseen(card, language)}{honest}"
     )
+
+
+def _above(card: DetectorCard) -> str:
+    return "Above both thresholds, with and without formatting," if card.has_second_opinion else "Above the threshold"
 
 
 def _unseen(card: DetectorCard, language: str) -> str:

@@ -2,12 +2,14 @@
 
 Each file is scored as in evaluation: its head and tail up to the model's length. A longer file is also read in windows
 that overlap by half, to show which lines the score comes from. A flag needs the file and a few of its windows above the
-threshold, which was measured so; of cards that were not, the whole-file score decides alone.
+threshold, which was measured so; of cards that were not, the whole-file score decides alone. Where the card has a
+second opinion, that is asked about every file that would be flagged, and must agree.
 """
 
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from forerun.recipes.code_detector.data.training_data import (
     load_exported_tokeniser,
     text_of,
 )
+from forerun.recipes.code_detector.evaluation.second_opinion import SecondOpinion, read_second_opinion
 from forerun.recipes.code_detector.options import options_of
 from forerun.recipes.code_detector.service.detector_card import DetectorCard, read_card
 from forerun.recipes.code_detector.service.messages import Window
@@ -40,8 +43,15 @@ Ids = NDArray[np.int32]
 class ServedDetector:
     """A detector that answers questions; build it with `open_detector`."""
 
-    def __init__(self, model: nn.Module, tokeniser: Any, settings: Settings, card: DetectorCard):
-        self.model, self.tokeniser, self.settings = model.eval(), tokeniser, settings
+    def __init__(
+        self,
+        model: nn.Module,
+        tokeniser: Any,
+        settings: Settings,
+        card: DetectorCard,
+        second: SecondOpinion | None = None,
+    ):
+        self.model, self.tokeniser, self.settings, self.second = model.eval(), tokeniser, settings, second
         self._card, self._form = card, options_of(settings).form
 
     @property
@@ -60,7 +70,7 @@ class ServedDetector:
             sequences += [whole, *(ids for ids, _ in windows)]
         probabilities, vectors = self.scores(sequences)
         calibrated = self._card.calibration(probabilities)
-        return [
+        answers = [
             Answer(
                 probability=float(calibrated[first]),
                 tokens=tokens,
@@ -73,6 +83,14 @@ class ServedDetector:
             )
             for first, tokens, lines in entries
         ]
+        return [self._with_second(*each) for each in zip(questions, answers, strict=True)]
+
+    def _with_second(self, question: DetectionQuestion, answer: Answer) -> Answer:
+        """The answer with the second opinion, which is asked where the detector alone would flag the file."""
+        threshold = self._card.served.threshold
+        if self.second is None or threshold is None or answer.decisive(self._card) <= threshold:
+            return answer
+        return replace(answer, second=float(self.second([question.code], [question.language])[0]))
 
     def _least(self, probabilities: NDArray[np.float64], first: int, windows: int) -> float | None:
         """Calibrated least score of a file and of its windows that have a say; None for a file without windows."""
@@ -139,4 +157,6 @@ def open_detector(folder: Path) -> ServedDetector:
     if settings.workload != CodeDetectorWorkload.name:
         raise NotSupported(f"serve: a {CodeDetectorWorkload.name} can be served; {folder} holds a {settings.workload}.")
     settings, model = load_exported(folder, CodeDetectorWorkload(settings))
-    return ServedDetector(model, load_exported_tokeniser(folder, settings), settings, read_card(folder))
+    card = read_card(folder)
+    second = read_second_opinion(folder) if card.has_second_opinion else None
+    return ServedDetector(model, load_exported_tokeniser(folder, settings), settings, card, second)

@@ -57,7 +57,7 @@ def file(code=LONG, language="python", **more):
 def test_verdicts_come_with_what_they_do_not_prove(client, detector):
     flagged = client.post("/v1/detect", json=file("e(e)\n" * 300, name="one.py")).json()
     assert (flagged["verdict"], flagged["name"]) == ("worth-a-conversation", "one.py")
-    assert flagged["statement"] == list(detector.card.statement)
+    assert flagged["statement"] == list(detector.card.full_statement)
     assert "at most 1.0%" in flagged["reason"]
     calm = client.post("/v1/detect", json=file("x(x)\n" * 300)).json()
     assert calm["verdict"] == "no-finding"

@@ -67,6 +67,18 @@ def test_what_is_no_code_gets_no_score():
     assert verdict_of(answer(), card(), "python", "x" * 2000)[0] == "not-code"
 
 
+def test_a_flag_needs_the_second_opinion_where_there_is_one():
+    served = point().model_copy(update={"second_threshold": 0.5})
+    paired = card(points=[served], alone=[point()])
+    verdict, reason = verdict_of(dataclasses.replace(answer(), second=0.5), paired, "python", CODE)
+    assert verdict == "no-finding"
+    assert "without its formatting, does not (0.500, threshold 0.500)" in reason
+    verdict, reason = verdict_of(dataclasses.replace(answer(), second=0.51), paired, "python", CODE)
+    assert verdict == "worth-a-conversation"
+    assert reason.startswith("Above both thresholds")
+    assert verdict_of(answer(0.3), paired, "python", CODE)[1].startswith("Below the threshold")  # it was not asked
+
+
 JAVA = KnownHuman(name="contest", language="java", files=1000, flagged=33, low=0.024, high=0.046)
 PYTHON = KnownHuman(name="library", language="python", files=300, flagged=1, low=0.001, high=0.019)
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -14,13 +15,15 @@ from forerun.errors import BadData, InvalidSettings, NotSupported
 from forerun.hardware.detect import detect_cpu
 from forerun.recipes.code_detector.data.test_training_data import corpus
 from forerun.recipes.code_detector.data.test_training_data import settings as settings_of
+from forerun.recipes.code_detector.evaluation.second_opinion import FILE as SECOND
 from forerun.recipes.code_detector.recipe import load_experiment
 from forerun.recipes.code_detector.service import promotion as code_detector_promotion
 from forerun.recipes.code_detector.service.app import make_app
+from forerun.recipes.code_detector.service.detector_card import NO_SECOND_OPINION
 from forerun.recipes.code_detector.service.drift import write_edge_cases
 from forerun.recipes.code_detector.service.promotion import side_by_side
 from forerun.recipes.code_detector.service.scoring import DetectionQuestion
-from forerun.recipes.code_detector.service.serving import open_detector
+from forerun.recipes.code_detector.service.serving import ServedDetector, open_detector
 from forerun.recipes.code_detector.service.test_scoring import card
 from forerun.recipes.code_detector.service.test_store import prediction
 from forerun.runs.export import export_run
@@ -65,6 +68,26 @@ def test_served_scores_are_those_of_evaluation(detector, experiment, exported):
     assert any(answer.windows for answer in answers)
     expected = detector.card.calibration(judged.decisive[:200])
     np.testing.assert_allclose([answer.decisive(detector.card) for answer in answers], expected, atol=1e-5)
+
+
+def test_the_second_opinion_goes_with_the_export_and_is_asked_where_the_detector_flags(detector, exported, tmp_path):
+    assert detector.card.has_second_opinion
+    assert (exported[0] / SECOND).exists()
+    low = [point.model_copy(update={"threshold": 0.0, "second_threshold": 0.5}) for point in detector.card.points]
+    flags = ServedDetector(
+        detector.model, detector.tokeniser, detector.settings, detector.card.model_copy(update={"points": low}),
+        detector.second,
+    )  # fmt: skip
+    [answer] = flags.answer([DetectionQuestion(LONG, "python")])
+    assert answer.second == pytest.approx(detector.second([LONG], ["python"])[0])
+    older = ServedDetector(detector.model, detector.tokeniser, detector.settings, flags.card)
+    assert older.answer([DetectionQuestion(LONG, "python")])[0].second is None
+    folder = shutil.copytree(exported[0], tmp_path / "export")
+    (folder / SECOND).unlink()
+    with pytest.raises(BadData, match="second opinion that cannot be read"):
+        open_detector(folder)
+    (folder / "detector.json").write_text(detector.card.model_copy(update={"alone": []}).model_dump_json())
+    assert open_detector(folder).card.full_statement[-1] == NO_SECOND_OPINION  # as exports were before there was one
 
 
 @given(

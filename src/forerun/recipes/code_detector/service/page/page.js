@@ -59,11 +59,18 @@ function verdictBox(answer) {
   const score = answer.probability === null ? null : make("p", {
     className: "quiet",
     textContent: "Score " + answer.probability.toFixed(3) + ", threshold " + answer.threshold.toFixed(3) + " (at most " +
-      percent(answer.budget) + " of people's files), " + answer.tokens + " tokens, model " + answer.model,
+      percent(answer.budget) + " of people's files), " + secondOpinion(answer) + answer.tokens + " tokens, model " + answer.model,
   });
   return make("div", { className: "verdict " + kind },
     make("strong", { textContent: (answer.name ? answer.name + ": " : "") + title }), make("p", { textContent: answer.reason }),
     score, feedback(answer.prediction_id));
+}
+
+function secondOpinion(answer) {
+  if (answer.second_threshold === null) return "no second opinion, ";
+  if (answer.second_opinion === null) return "second opinion not needed, ";
+  return "second opinion without formatting " + answer.second_opinion.toFixed(3) + ", threshold " +
+    answer.second_threshold.toFixed(3) + ", ";
 }
 
 function feedback(prediction_id) {
@@ -94,7 +101,7 @@ function heat(windows) {
 
 function knownHuman(rates, budget) {
   if (!rates.length) return " How often it flags code that people are known to have written was not measured.";
-  return rates.map((rate) => " Of " + rate.files + " files of " + rate.name + ", which people wrote, it flags " + rate.flagged + " (" +
+  return rates.map((rate) => " Of " + rate.files + " files of " + rate.name + (rate.looked_at ? " (looked at before)" : "") + ", which people wrote, it flags " + rate.flagged + " (" +
     percent(rate.flagged / rate.files) + ", 95 % interval " + percent(rate.low) + " to " + percent(rate.high) + ")" +
     (rate.low > budget ? ": more than the " + percent(budget) + " that its validation files promise." : ".")).join("");
 }
