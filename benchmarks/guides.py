@@ -2,9 +2,10 @@
 
     python -m benchmarks.guides [GUIDE ...] [--to FILE]        a table and one JSON line; fifteen minutes on two cores
 
-Every line of a guide's `sh` blocks runs in an empty folder with a ledger and a cache of its own, as `tests/test_guides.py`
-does. `wall` is what a reader waits, `processor` what all processes of the line took; `load` is the machine's average over
-a minute when the line ended. Threads are those of the environment (`OMP_NUM_THREADS`). Method version 1.
+Every line of a guide's `sh` blocks runs in an empty folder with a ledger and a cache of its own, as in
+`tests/test_guides.py`. `wall` is what a reader waits, `processor` what all processes of the line took; `load` is the
+machine's average over a minute when the line ended. Threads are those of the environment (`OMP_NUM_THREADS`). Method
+version 1.
 """
 
 import argparse
@@ -31,7 +32,8 @@ def environment(folder: Path) -> dict[str, str]:
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {call}"$@"\n')
         (programs / name).chmod(0o755)
     return {
-        **os.environ, "GUIDES": str(GUIDES), "HF_HUB_OFFLINE": "1", "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        **os.environ, "GUIDES": str(GUIDES), "HF_HUB_OFFLINE": "1",
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "FORERUN_LEDGER": f"sqlite:///{folder / 'ledger.sqlite'}", "FORERUN_CACHE": str(folder / "cache"),
     }  # fmt: skip
 
@@ -58,7 +60,10 @@ def run_guide(guide: str, folder: Path) -> list[dict[str, Any]]:
             "tail": result.stdout[-3000:],
         })  # fmt: skip
         row = lines[-1]
-        print(f"{guide:11}{row['wall_seconds']:7.1f} s{row['processor_seconds']:8.1f} s{row['load']:6.1f}  {line[:90]}", flush=True)
+        print(
+            f"{guide:11}{row['wall_seconds']:7.1f} s{row['processor_seconds']:8.1f} s{row['load']:6.1f}  {line[:90]}",
+            flush=True,
+        )
     return lines
 
 

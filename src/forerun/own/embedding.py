@@ -84,7 +84,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     Raises:
         NotSupported: pairs have scores.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     _require_no_scores(settings, split["train"])
     texts = (text for row in parts.learning_rows for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)

@@ -66,7 +66,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         InvalidSettings: the tokenizer has no end token, or a template writes the start token twice.
         BadData: no row has anything to learn.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     is_text = parts.format == "text"
     texts = chain.from_iterable(texts_of(row) for row in parts.learning_rows)
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)

@@ -92,7 +92,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     Raises:
         BadData: no pair has both answers within the sequence length.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     texts = (text for row in parts.learning_rows for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     encoder = ChatEncoder(tokenizer, settings)

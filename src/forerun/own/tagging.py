@@ -42,7 +42,7 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
     Raises:
         BadData: fewer than two tags.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     tokenizer, assumptions = tokenizer_of(
         settings,
         (" ".join(row.words) for row in parts.learning_rows),

@@ -60,6 +60,9 @@ class Task:
     before: Callable[[TrainingStep, Path], None] | None = None
     """Work on the untrained model, once, before the first step; what it keeps goes into the run's folder."""
 
+    after: Callable[[Path], None] | None = None
+    """What is known of the trained model beside its weights, written into the folder of an export."""
+
     @property
     def default_score(self) -> str:
         """The score that the task is judged by."""
