@@ -125,6 +125,7 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
         data=TokenData(settings, samples["train"], facts.pad_id),
         train_size=len(rows["train"]),
         watched_size=len(rows["validation"]),
+        test_size=len(rows["test"]),
         final_examples=len(rows["test"]) + (len(rows["validation"]) if facts.label_kind == "several" else 0),
         evaluate=evaluate,
         judge=judge,

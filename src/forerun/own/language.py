@@ -107,6 +107,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         data=data,
         train_size=len(data.samples),
         watched_size=len(rows["validation"].samples),
+        test_size=len(rows["test"].samples),
         final_examples=2 * len(rows["test"].samples),
         evaluate=evaluate,
         judge=judge,

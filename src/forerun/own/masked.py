@@ -171,6 +171,7 @@ def open_masked(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> T
         data=MaskedData(TokenData(settings, plain["train"], facts.pad_id), masking),
         train_size=len(plain["train"]),
         watched_size=len(plain["validation"]),
+        test_size=len(plain["test"]),
         final_examples=2 * len(plain["test"]),
         evaluate=evaluate,
         judge=lambda step: score_tokens(step, held_out["test"]),

@@ -123,6 +123,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
         data=data["train"],
         train_size=len(rows_left["train"]),
         watched_size=len(rows_left["validation"]),
+        test_size=len(rows_left["test"]),
         final_examples=2 * len(rows_left["test"]),
         evaluate=evaluate,
         judge=lambda step: log_probabilities(step, data["test"]),

@@ -92,6 +92,7 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         data=data,
         train_size=len(samples["train"]),
         watched_size=len(samples["validation"]),
+        test_size=len(samples["test"]),
         final_examples=2 * len(samples["test"]),
         evaluate=evaluate,
         judge=judge,

@@ -72,6 +72,7 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
         data=data,
         train_size=len(samples["train"]),
         watched_size=len(samples["validation"]),
+        test_size=len(samples["test"]),
         final_examples=len(samples["test"]),
         evaluate=evaluate,
         judge=lambda step: answer_tags(step, held_out["test"], split["test"], names),

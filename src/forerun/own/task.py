@@ -44,7 +44,10 @@ class Task:
     """Training samples."""
     watched_size: int
     """Samples that are scored between epochs."""
+    test_size: int
+    """Test samples that judge the run."""
     final_examples: int
+    """Samples that are scored once, the untrained model's among them."""
     evaluate: Callable[[TrainingStep], dict[str, float]]
     """Scores of the validation rows, named with `VALIDATION`."""
     judge: Callable[[TrainingStep], Any]
