@@ -7,11 +7,12 @@ Each file is made here. A row is 20 to 200 words of a Zipf law over 50,000 made-
 sentences drawn from the speeches and Wikipedia articles in `DATA/lm_text`. It is trained on for three steps with the
 cheapest model from scratch, twice (`--once`: once): `first` reads, splits and tokenises, `again` opens what the first
 run kept. 10 % of the rows watch and 10 % judge, as a run has them that says nothing, of which at most 20,000 each are
-scored; `scoring` is from the last step to the end, the baselines included. `rows` and `tokens` are those trained on; `MB/s` are bytes of the file by seconds to the first step; `resident` is the larger of the child's
-largest resident set (`ru_maxrss`) and of what it and its workers held together when looked at (proportional sets, twice
-a second); `disk` is what rows and tokens take in the cache; `processor` is the processor time of the whole run, which
-other programs of a shared machine do not lengthen. Limit: 4 GB (10^9 bytes) of host memory whatever the file's
-size. Method version 3 (2: 0.1 % of the rows watched and judged; 1: the largest resident set of any one process).
+scored; `scoring` is from the last step to the end, the baselines included. `rows` and `tokens` are those trained on;
+`MB/s` are bytes of the file by seconds to the first step; `resident` is the larger of the child's largest resident set
+(`ru_maxrss`) and of what it and its workers held together when looked at (proportional sets, twice a second); `disk` is
+what rows and tokens take in the cache; `processor` is the processor time of the whole run, which other programs of a
+shared machine do not lengthen. Limit: 4 GB (10^9 bytes) of host memory whatever the file's size. Method version 3
+(2: 0.1 % of the rows watched and judged; 1: the largest resident set of any one process).
 """
 
 import argparse
@@ -164,7 +165,8 @@ def measured(folder: Path, kind: str, name: str) -> dict[str, Any]:
     assert last_step is not None, tail
     return {
         "kind": kind, "run": name, "rows": len(ends), "tokens": int(ends[-1]), "first_step_seconds": first_step,
-        "whole_seconds": whole, "scoring_seconds": whole - last_step, "processor_seconds": usage.ru_utime + usage.ru_stime,
+        "whole_seconds": whole, "scoring_seconds": whole - last_step,
+        "processor_seconds": usage.ru_utime + usage.ru_stime,
         "resident_bytes": max(usage.ru_maxrss * KILOBYTE, family.peak_bytes),
         "file_bytes": size, "prepared_bytes_per_second": size / first_step,
         "disk_bytes": sum(file["bytes"] for file in files), "steps": run["measurement"]["run"]["total_steps"],
