@@ -21,7 +21,7 @@ from forerun.settings.schema import Settings
 
 LEARNING_BYTES = 2**27
 """Most bytes of rows that a tokenizer is learned from."""
-SCORED_ROWS, SCORED_BYTES, DRAW_SEED = 20_000, 2**25, 0
+SCORED_ROWS, SCORED_BYTES, DRAW_SEED = 20_000, 2**23, 0
 """Rows of a held-out part, and bytes of them, that are scored unless the settings say a number; of so many rows a share
 is known to 0.7 points."""
 

@@ -27,10 +27,10 @@ from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.language import ChatEncoder, cut_sample
 from forerun.own.parts import OwnParts
-from forerun.own.scoring import BATCH_TOKENS, batches_by_length, scoring
+from forerun.own.scoring import batches_by_length, scoring
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
-from forerun.own.token_scores import LOGIT_VALUES
+from forerun.own.token_scores import scored_tokens
 from forerun.own.tokens import tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
@@ -180,10 +180,8 @@ def log_probabilities(step: TrainingStep, data: SidedData) -> np.ndarray:
         return torch.stack(workload.log_probabilities(step.model, on_device), dim=1).double().cpu()
 
     table = np.zeros((len(data.lengths), 2))
-    size = int(getattr(getattr(step.model, "config", None), "vocab_size", 0) or 1)
-    tokens = min(BATCH_TOKENS, max(1, LOGIT_VALUES // size)) // 2
     with scoring(step):
-        for indices, batch in batches_by_length(data.lengths, data.collate, tokens):
+        for indices, batch in batches_by_length(data.lengths, data.collate, scored_tokens(step) // 2):
             table[indices] = torch.cat(in_pieces(score, batch)).numpy()
     return table.T.copy()
 

@@ -14,9 +14,9 @@ class EvaluationSettings(PlainSection):
     """Epochs between evaluations."""
     examples: AnyNumber = 0
     """Samples scored each time; 0 does not evaluate. Of own data: most validation rows, drawn by chance; 0 takes all of
-    up to 20,000 rows and 32 MiB."""
+    up to 20,000 rows and 8 MiB."""
     test_examples: AnyNumber = 0
-    """Own data: most test rows that judge the run, drawn by chance; 0 takes all of up to 20,000 rows and 32 MiB."""
+    """Own data: most test rows that judge the run, drawn by chance; 0 takes all of up to 20,000 rows and 8 MiB."""
     new_tokens: Annotated[int, Field(ge=0, le=2**24)] = 0
     """Tokens generated per sample; 0 only scores."""
     metric: str | None = None
