@@ -81,7 +81,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     held_out = {part: held_out_data(settings, own.samples, facts.pad_id) for part, own in rows.items()}
     data = TokenData(settings, rows["train"].samples, facts.pad_id)
     untrained = Untrained(held_out["test"])
-    questions = [] if is_text or not settings.evaluation.new_tokens else list(split["test"][:GENERATED_ROWS])
+    questions = list(split["test"][:GENERATED_ROWS]) if settings.evaluation.new_tokens and not is_text else []
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         return watched(score_tokens(step, held_out["validation"]).metrics(rows["validation"].text_bytes))

@@ -108,9 +108,9 @@ def scored_tokens(step: TrainingStep) -> int:
 def _sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Nats, targets and hits of each row (B, 3) of logits (B, T, V) and labels (B, T)."""
     counts = labels != IGNORED
-    asked, targets = logits[counts].float(), labels[counts]
-    losses = F.cross_entropy(asked, targets, reduction="none")
-    both = torch.stack([losses.double(), (asked.argmax(dim=-1) == targets).double()], dim=1)
+    predictions, targets = logits[counts].float(), labels[counts]
+    losses = F.cross_entropy(predictions, targets, reduction="none")
+    both = torch.stack([losses.double(), (predictions.argmax(dim=-1) == targets).double()], dim=1)
     rows = torch.zeros(len(labels), 2, dtype=torch.float64, device=both.device)
     rows.index_add_(0, counts.nonzero()[:, 0], both)
     return torch.stack([rows[:, 0], counts.sum(1).double(), rows[:, 1]], dim=1)
