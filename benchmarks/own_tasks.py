@@ -63,7 +63,7 @@ CASES: dict[str, dict[str, Any]] = {
         data={"labels": "number", "group_by": "speech"},
     ),
     "clones": case(
-        "sequence-classification", MINILM, rate=2e-4, batch=(8, 1), length=64, epochs=1,
+        "sequence-classification", MINILM, rate=1e-4, batch=(8, 2), length=64, epochs=8,
         data={"format": "labelled", "fields": {"text": "text", "pair": "other", "label": "label"}},
     ),
     "tongues": case(
