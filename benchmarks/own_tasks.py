@@ -56,13 +56,16 @@ def sized(name: str, **sizes: int) -> dict[str, Any]:
 CASES: dict[str, dict[str, Any]] = {
     "questions": case("sequence-classification", MINILM, rate=3e-4, batch=(16, 1), length=32, epochs=2),
     "constructs": case(
-        "sequence-classification", MINILM, rate=3e-4, batch=(16, 1), length=40, epochs=2, data={"labels": "several"}
+        "sequence-classification", MINILM, rate=1e-4, batch=(8, 2), length=40, epochs=8, data={"labels": "several"}
     ),
     "years": case(
         "sequence-classification", MINILM, rate=3e-4, batch=(8, 1), length=48, epochs=1,
         data={"labels": "number", "group_by": "speech"},
     ),
-    "clones": case("sequence-classification", MINILM, rate=2e-4, batch=(8, 1), length=64, epochs=1),
+    "clones": case(
+        "sequence-classification", MINILM, rate=1e-4, batch=(8, 2), length=64, epochs=8,
+        data={"format": "labelled", "fields": {"text": "text", "pair": "other", "label": "label"}},
+    ),
     "tongues": case(
         "sequence-classification",
         sized("tiny-bert", vocab_size=2048, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,

@@ -5,6 +5,7 @@
 - `labels`: reviews in two classes, MiniLM trained whole; beside `transformers.Trainer`.
 - `chats`: questions about hours and days, SmolLM2-135M with LoRA; beside `trl.SFTTrainer`.
 - `preference`: the right answer to them before a wrong one, the same model with LoRA; beside `trl.DPOTrainer`.
+- `preference whole`: the same of a small LLaMA from random weights, all of them trained, over whole epochs.
 - `tags`, `hidden`, `rewrite`, `search`: the other four tasks (`side_by_side_tasks.py`).
 
 Both sides begin with one model (a copy, adapters included) and read the same rows in the same order. The other side
@@ -50,8 +51,12 @@ from forerun.step.training_step import TrainingStep
 from forerun.train.loop import Training
 
 MAKE = Path(__file__).parents[1] / "docs" / "guides" / "make_data.py"
-ROWS = {"labels": 2000, "chats": 240, "preference": 160}
+ROWS = {"labels": 2000, "chats": 240, "preference": 160, "preference whole": 800}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SMALL_LLAMA = {
+    "vocab_size": 1024, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}  # fmt: skip
 LORA = {"kind": "lora", "rank": 8, "alpha": 16}
 PLAIN = {
     "precision": "fp32", "data": {"validation": 0.02, "test": 0.2}, "seed": 1,
@@ -73,9 +78,16 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": {"learning_rate": 2e-4, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 6},
         "batch": {"micro_batch_size": 4, "sequence_length": 96, "padding": "bucketed"},
     },
+    "preference whole": {
+        "workload": "preference", "model": {"name": "tiny-llama", "config": SMALL_LLAMA},
+        "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 1.0}, "schedule": {"max_steps": 75},
+        "batch": {"micro_batch_size": 8, "sequence_length": 96, "padding": "bucketed"},
+    },
     **more.CASES,
 }  # fmt: skip
-SCORES = {"labels": "macro_f1", "chats": "loss", "preference": "accuracy", **more.SCORES}
+SCORES = {
+    "labels": "macro_f1", "chats": "loss", "preference": "accuracy", "preference whole": "accuracy", **more.SCORES
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,7 @@ def write_rows(kind: str, path: Path) -> None:
         made["reviews"](path, ROWS[kind])
         return
     made["chats"](path, ROWS[kind])
-    if kind == "preference":
+    if kind.startswith("preference"):
         path.write_text("".join(f"{json.dumps(_wrong(json.loads(line)))}\n" for line in path.read_text().splitlines()))
 
 
@@ -246,7 +258,7 @@ def preference_trainer(model: nn.Module, rows: Sequence[Any], task: Any, argumen
 
 TRAINERS: dict[str, Callable[..., Trainer]] = {
     "labels": label_trainer, "chats": chat_trainer, "preference": preference_trainer,
-    **more.TRAINERS,
+    "preference whole": preference_trainer, **more.TRAINERS,
 }  # fmt: skip
 
 

@@ -1,13 +1,13 @@
 """Texts, or pairs of texts, to labels: one, several, or a number (`sequence-classification`).
 
-Scores of labels are those of `evaluate/label_metrics.py` with plain decisions: nothing is tuned on rows that choose the
-checkpoint. Numbers are learned as distances from the training mean in standard deviations, and answered in their own
-unit.
+Scores of labels are those of `evaluate/label_metrics.py`. Of one label a row the most probable is the answer; of
+several each has a threshold that validation rows choose (`thresholds.py`). Numbers are learned as distances from the
+training mean in standard deviations, and answered in their own unit.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import overload
 
@@ -18,13 +18,7 @@ from forerun.data.own.stored_rows import StoredRows
 from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData
-from forerun.evaluate.label_metrics import (
-    LabelPredictions,
-    figures,
-    paired_gap,
-    plain_decision,
-    standard_error,
-)
+from forerun.evaluate.label_metrics import Decision, LabelPredictions, figures, paired_gap, standard_error
 from forerun.evaluate.text_baselines import answers_of, fit_baselines
 from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import (
@@ -39,6 +33,7 @@ from forerun.own.parts import OwnParts
 from forerun.own.scoring import class_logits, held_out_data
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
+from forerun.own.thresholds import KeptDecision, decision_for
 from forerun.own.tokens import encoded, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
@@ -106,7 +101,7 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
     Raises:
         BadData: fewer than two labels.
     """
-    rows = parts.split(settings.evaluation.examples)
+    rows = parts.split(settings.evaluation)
     texts = (text for row in parts.learning_rows for text in (row.text, row.pair) if text is not None)
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     facts = _facts(settings, parts, tokenizer.pad_token_id)
@@ -114,9 +109,14 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
     samples = {part: _samples(own, facts, tokenizer) for part, own in rows.items()}
     split = {part: LabelRows(rows[part], samples[part].id_lengths, facts) for part in ("validation", "test")}
     held_out = {part: held_out_data(settings, samples[part], facts.pad_id) for part in ("validation", "test")}
+    thresholds = KeptDecision(facts)
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         return watched(_scores(class_logits(step, held_out["validation"]), split["validation"], facts))
+
+    def judge(step: TrainingStep) -> dict[str, np.ndarray]:
+        names = ("validation", "test") if facts.label_kind == "several" else ("test",)
+        return {part: class_logits(step, held_out[part]) for part in names}
 
     return Task(
         facts=facts,
@@ -125,13 +125,16 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
         data=TokenData(settings, samples["train"], facts.pad_id),
         train_size=len(rows["train"]),
         watched_size=len(rows["validation"]),
-        final_examples=len(rows["test"]),
+        test_size=len(rows["test"]),
+        final_examples=len(rows["test"]) + (len(rows["validation"]) if facts.label_kind == "several" else 0),
         evaluate=evaluate,
-        judge=lambda step: class_logits(step, held_out["test"]),
-        baselines=lambda logits: _judge(logits, baseline_rows(rows["train"], facts), split["test"], facts),
+        judge=judge,
+        baselines=lambda logits: _judge(logits, baseline_rows(rows["train"], facts), split, thresholds),
         scores=scores_of_labels(facts.label_kind),
         assumptions=assumptions,
         trivial=_trivial(parts.train, facts),
+        before=lambda step, folder: thresholds.open(folder),
+        after=thresholds.copy,
     )
 
 
@@ -214,7 +217,8 @@ def _predictions(logits: np.ndarray, targets: np.ndarray, facts: TaskFacts) -> L
 def _scores(logits: np.ndarray, rows: LabelRows, facts: TaskFacts) -> dict[str, float]:
     if facts.label_kind == "number":
         return number_scores(rows.targets, numbers(logits, facts))
-    return figures(_predictions(logits, rows.targets, facts), plain_decision(len(facts.label_names)))
+    answers = _predictions(logits, rows.targets, facts)
+    return figures(answers, decision_for(answers))
 
 
 def _trivial(train: Sequence[LabelledRow], facts: TaskFacts) -> TrivialLoss | None:
@@ -225,22 +229,41 @@ def _trivial(train: Sequence[LabelledRow], facts: TaskFacts) -> TrivialLoss | No
     return TrivialLoss(label_entropy(_class(row, facts) for row in train), "always answering with the labels' shares")
 
 
-def _judge(logits: np.ndarray, train: LabelRows, test: LabelRows, facts: TaskFacts) -> Judgement:
+def _answers_of_baselines(
+    train: LabelRows, split: Mapping[str, LabelRows], *, is_several: bool
+) -> tuple[dict[str, LabelPredictions], dict[str, Decision]]:
+    """Each baseline's answers to the test rows, and its decision, made as the model's."""
+    others: dict[str, LabelPredictions] = {}
+    decisions: dict[str, Decision] = {}
+    for baseline in fit_baselines(train.texts, train.targets, is_multi_label=is_several):
+        if baseline.name not in ("prior", "all-negative"):
+            answers = {
+                part: answers_of(baseline, split[part].texts, split[part].targets, is_multi_label=is_several)
+                for part in (("validation", "test") if is_several else ("test",))
+            }
+            others[baseline.name] = answers["test"]
+            decisions[baseline.name] = decision_for(answers.get("validation", answers["test"]))
+    return others, decisions
+
+
+def _judge(
+    logits: Mapping[str, np.ndarray], train: LabelRows, split: Mapping[str, LabelRows], thresholds: KeptDecision
+) -> Judgement:
     """Scores of the test rows beside every baseline, with intervals."""
+    facts, test = thresholds.facts, split["test"]
     if facts.label_kind == "number":
-        return judge_numbers(numbers(logits, facts), train, test)
-    is_several, plain = facts.label_kind == "several", plain_decision(len(facts.label_names))
-    here = _predictions(logits, test.targets, facts)
-    others = {
-        baseline.name: answers_of(baseline, test.texts, test.targets, is_multi_label=is_several)
-        for baseline in fit_baselines(train.texts, train.targets, is_multi_label=is_several)
-        if baseline.name not in ("prior", "all-negative")
-    }
-    scores = {name: figures(answers, plain) for name, answers in others.items()}
-    metrics, score = figures(here, plain), next(iter(LABEL_SCORES))
-    error = Z95 * standard_error(here, score, plain)
+        return judge_numbers(numbers(logits["test"], facts), train, test)
+    is_several = facts.label_kind == "several"
+    answers = {part: _predictions(own, split[part].targets, facts) for part, own in logits.items()}
+    here = answers["test"]
+    decision = decision_for(answers.get("validation", here))
+    thresholds.keep(decision)
+    others, decisions = _answers_of_baselines(train, split, is_several=is_several)
+    scores = {name: figures(own, decisions[name]) for name, own in others.items()}
+    metrics, score = figures(here, decision), next(iter(LABEL_SCORES))
+    error = Z95 * standard_error(here, score, decision)
     best = strongest(score, scores, is_higher_better=True)
-    gap, low, high = paired_gap(here, others[best], score, (plain, plain))
+    gap, low, high = paired_gap(here, others[best], score, (decision, decisions[best]))
     metrics |= {**named(scores), f"{score}.low": metrics[score] - error}
     metrics |= {f"{score}.high": metrics[score] + error, "gap.low": low, "gap.high": high}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in LABEL_SCORES)]]
@@ -249,12 +272,13 @@ def _judge(logits: np.ndarray, train: LabelRows, test: LabelRows, facts: TaskFac
         f"{len(test.texts):,} test rows, {len(train.texts):,} to train on. {score} ± {error:.3f} (95 %, rows drawn "
         f"again); {gap:+.3f} ({low:+.3f} to {high:+.3f}) against {best}, the strongest baseline. {train.note}"
     ).strip()
+    note += " Thresholds of all are chosen on the validation rows." if is_several else ""
     tables = [
         ResultTable(title="Test, beside its baselines", note=note, columns=["", *LABEL_SCORES], rows=rows),
-        label_table(facts.label_names, here, plain),
-        *([] if is_several else [confusion_table(facts.label_names, here, plain)]),
+        label_table(facts.label_names, here, decision),
+        *([] if is_several else [confusion_table(facts.label_names, here, decision)]),
         calibration_table(here),
-        length_table(here, plain, test.lengths),
-        mistake_table(facts.label_names, test.texts, here, plain),
+        length_table(here, decision, test.lengths),
+        mistake_table(facts.label_names, test.texts, here, decision),
     ]
     return Judgement(metrics, tables, comparison_data={"probabilities": here.probabilities.round(6).tolist()})

@@ -84,7 +84,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     Raises:
         NotSupported: pairs have scores.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     _require_no_scores(settings, split["train"])
     texts = (text for row in parts.learning_rows for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
@@ -121,6 +121,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         data=SidedData(settings, sides, facts.pad_id),
         train_size=len(train),
         watched_size=len(split["validation"]),
+        test_size=len(split["test"]),
         final_examples=2 * (len(tasks["test"].anchors) + len(tasks["test"].candidates)),
         evaluate=lambda step: watched(rank_scores(scores(step, "validation"))),
         judge=lambda step: scores(step, "test"),

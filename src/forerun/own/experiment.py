@@ -105,9 +105,9 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         final_examples=task.final_examples,
         evaluate=lambda step, number: task.evaluate(step),
         judge=task.judge,
-        baselines=lambda answers: _with_notes(task.baselines(answers), parts),
+        baselines=lambda answers: _with_notes(task.baselines(answers), parts, settings),
         criteria=criteria_of_task(score, is_higher_better=task.scores[score]),
-        save_assets=lambda folder: write_assets(folder, task.facts, task.tokenizer, full),
+        save_assets=partial(_save_assets, task, full),
         write_onnx=lambda step, folder: write_onnx(step, task.facts, _onnx_samples(task), folder),
         trivial=task.trivial,
         best_by=task.best_by(metric),
@@ -149,6 +149,13 @@ def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) ->
         task.before(step, folder)
 
 
+def _save_assets(task: Task, settings: Settings, folder: Path) -> None:
+    """What users of an exported model need with its weights."""
+    write_assets(folder, task.facts, task.tokenizer, settings)
+    if task.after is not None:
+        task.after(folder)
+
+
 def open_task(settings: Settings) -> Task:
     """The task of the settings' workload and data.
 
@@ -170,10 +177,15 @@ def _parts(settings: Settings) -> OwnParts:
     return parts
 
 
-def _with_notes(judgement: Judgement, parts: OwnParts) -> Judgement:
-    """The judgement, and a table of what the data lost on the way, if anything."""
+def _with_notes(judgement: Judgement, parts: OwnParts, settings: Settings) -> Judgement:
+    """The judgement, and a table of the parts: how much of them was scored, and what the data lost on the way."""
     sizes = [("training", parts.train), ("validation", parts.validation), ("test", parts.test)]
     rows: list[list[Cell]] = [[name, str(len(own))] for name, own in sizes]
+    judging = parts.split(settings.evaluation)
+    for (name, own), setting in zip(sizes[1:], ("examples", "test_examples"), strict=True):
+        if len(judging[name]) < len(own):
+            chance = f"{len(judging[name])}, drawn by chance; evaluation.{setting} sets another number"
+            rows.append([f"{name}, scored", chance])
     for note in parts.notes:
         what, _, detail = note.partition(": ")
         rows.append([what, detail])

@@ -1,7 +1,7 @@
 """What must be known of a trained model to use it, beside its weights? Its task, written with the tokenizer.
 
-`assets/` in a run's folder, and an exported model's folder, hold `task.json` (`TaskFacts`), `settings.json` and the
-tokenizer's files. Nothing in them needs the training data.
+`assets/` in a run's folder, and an exported model's folder, hold `task.json` (`TaskFacts`), `settings.json`, the
+tokenizer's files, and of rows with several labels `thresholds.json`. Nothing in them needs the training data.
 """
 
 import json
@@ -16,6 +16,7 @@ from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 
 ASSETS, FACTS, SETTINGS_FILE = "assets", "task.json", "settings.json"
+THRESHOLDS = "thresholds.json"
 FACTS_SCHEMA = "forerun.task/1"
 
 
@@ -32,6 +33,8 @@ class TaskFacts(Record):
     """Names of the labels, or tags, in the order of the model's outputs."""
     label_kind: Literal["none", "one", "several", "number"] = "none"
     """Whether a row has one label, any number of them, or a number."""
+    label_levels: tuple[float, ...] = ()
+    """`several`: the probability above which a row has each label, chosen on validation rows; none: one half."""
     label_mean: float = 0.0
     """`number`: an answer is this plus `label_scale` times the model's output."""
     label_scale: float = 1.0
@@ -64,8 +67,11 @@ def read_assets(folder: Path) -> tuple[TaskFacts, Settings]:
     """
     try:
         facts = TaskFacts.model_validate_json((folder / FACTS).read_text(encoding="utf-8"))
+        if (folder / THRESHOLDS).exists():
+            levels = json.loads((folder / THRESHOLDS).read_text(encoding="utf-8"))
+            facts = facts.model_copy(update={"label_levels": tuple(float(levels[name]) for name in facts.label_names)})
         return facts, settings_from(json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValidationError, ValueError) as error:
+    except (OSError, ValidationError, ValueError, LookupError, TypeError) as error:
         raise BadData(
             f"{folder}: the task of a model trained on own data is in {FACTS} and {SETTINGS_FILE}; "
             f"{str(error).splitlines()[0]}. Name a run that forerun run made of data.source, or its export."

@@ -66,7 +66,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         InvalidSettings: the tokenizer has no end token, or a template writes the start token twice.
         BadData: no row has anything to learn.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     is_text = parts.format == "text"
     texts = chain.from_iterable(texts_of(row) for row in parts.learning_rows)
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
@@ -79,9 +79,10 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     rows = {part: language_rows(own, encoder, facts, settings) for part, own in split.items()}
     _require_rows(settings, rows)
     held_out = {part: held_out_data(settings, own.samples, facts.pad_id) for part, own in rows.items()}
-    data = TokenData(settings, rows["train"].samples, facts.pad_id)
+    train = rows["train"].samples
+    data = TokenData(settings, train, facts.pad_id)
     untrained = Untrained(held_out["test"])
-    questions = [] if is_text or not settings.evaluation.new_tokens else list(split["test"][:GENERATED_ROWS])
+    questions = list(split["test"][:GENERATED_ROWS]) if settings.evaluation.new_tokens and not is_text else []
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         return watched(score_tokens(step, held_out["validation"]).metrics(rows["validation"].text_bytes))
@@ -95,7 +96,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         notes = _notes(rows["train"], "training"), _notes(rows["test"], "test")
         texts = [tokenizer.decode(list(sample.ids)) for sample in rows["test"].samples[:SHOWN_TEXTS]]
         judgement = judge_tokens(
-            scores, data.samples, held_out["test"].samples, untrained, text_bytes=rows["test"].text_bytes,
+            scores, train, held_out["test"].samples, untrained, text_bytes=rows["test"].text_bytes,
             texts=texts, note=" ".join(filter(None, notes)),
         )  # fmt: skip
         return judgement if generated is None else generated_judgement(judgement, generated)
@@ -105,17 +106,16 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         tokenizer=tokenizer,
         workload=workload_of_facts(facts, tokenizer),
         data=data,
-        train_size=len(data.samples),
+        train_size=len(train),
         watched_size=len(rows["validation"].samples),
+        test_size=len(rows["test"].samples),
         final_examples=2 * len(rows["test"].samples),
         evaluate=evaluate,
         judge=judge,
         baselines=baselines,
         scores=TOKEN_SCORES,
         assumptions=assumptions,
-        trivial=TrivialLoss(
-            count_entropy(rows["train"].samples.counts), "always answering with the shares of the tokens"
-        ),
+        trivial=TrivialLoss(count_entropy(train.counts), "always answering with the shares of the tokens"),
         generated=Generated(((len(questions), None),)) if questions else Generated(),
         before=untrained.score,
     )

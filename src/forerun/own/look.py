@@ -89,7 +89,7 @@ def look_at(settings: Settings, rows: int = 3) -> Look:
         rows=looked,
         train_samples=task.train_size,
         validation_samples=task.watched_size,
-        test_samples=task.final_examples,
+        test_samples=task.test_size,
         mean_tokens=sum(lengths) / len(lengths),
         at_limit=sum(length >= settings.batch.sequence_length for length in lengths),
         loss_share=sum(token.carries_loss for token in tokens) / max(1, len(tokens)),

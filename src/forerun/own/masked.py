@@ -146,7 +146,7 @@ def open_masked(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> T
         settings.seed, tokenizer.mask_token_id, tuple(sorted(set(tokenizer.all_special_ids))), len(tokenizer)
     )
     length = settings.batch.sequence_length
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields), sequence_length=length,
         pad_id=tokenizer.pad_token_id,
@@ -171,6 +171,7 @@ def open_masked(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> T
         data=MaskedData(TokenData(settings, plain["train"], facts.pad_id), masking),
         train_size=len(plain["train"]),
         watched_size=len(plain["validation"]),
+        test_size=len(plain["test"]),
         final_examples=2 * len(plain["test"]),
         evaluate=evaluate,
         judge=lambda step: score_tokens(step, held_out["test"]),

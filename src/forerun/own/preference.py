@@ -27,10 +27,10 @@ from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.language import ChatEncoder, cut_sample
 from forerun.own.parts import OwnParts
-from forerun.own.scoring import BATCH_TOKENS, batches_by_length, scoring
+from forerun.own.scoring import batches_by_length, scoring
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
-from forerun.own.token_scores import LOGIT_VALUES
+from forerun.own.token_scores import scored_tokens
 from forerun.own.tokens import tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
@@ -92,7 +92,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     Raises:
         BadData: no pair has both answers within the sequence length.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     texts = (text for row in parts.learning_rows for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     encoder = ChatEncoder(tokenizer, settings)
@@ -123,6 +123,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
         data=data["train"],
         train_size=len(rows_left["train"]),
         watched_size=len(rows_left["validation"]),
+        test_size=len(rows_left["test"]),
         final_examples=2 * len(rows_left["test"]),
         evaluate=evaluate,
         judge=lambda step: log_probabilities(step, data["test"]),
@@ -179,10 +180,8 @@ def log_probabilities(step: TrainingStep, data: SidedData) -> np.ndarray:
         return torch.stack(workload.log_probabilities(step.model, on_device), dim=1).double().cpu()
 
     table = np.zeros((len(data.lengths), 2))
-    size = int(getattr(getattr(step.model, "config", None), "vocab_size", 0) or 1)
-    tokens = min(BATCH_TOKENS, max(1, LOGIT_VALUES // size)) // 2
     with scoring(step):
-        for indices, batch in batches_by_length(data.lengths, data.collate, tokens):
+        for indices, batch in batches_by_length(data.lengths, data.collate, scored_tokens(step) // 2):
             table[indices] = torch.cat(in_pieces(score, batch)).numpy()
     return table.T.copy()
 

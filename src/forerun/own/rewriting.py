@@ -49,7 +49,7 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
     Raises:
         BadData: a chat has more than one question and answer.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     texts = (text for row in parts.learning_rows for text in source_and_target(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     start = getattr(config_of(settings), "decoder_start_token_id", None)
@@ -92,6 +92,7 @@ def open_rewriting(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         data=data,
         train_size=len(samples["train"]),
         watched_size=len(samples["validation"]),
+        test_size=len(samples["test"]),
         final_examples=2 * len(samples["test"]),
         evaluate=evaluate,
         judge=judge,

@@ -42,7 +42,7 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
     Raises:
         BadData: fewer than two tags.
     """
-    split = parts.split(settings.evaluation.examples)
+    split = parts.split(settings.evaluation)
     tokenizer, assumptions = tokenizer_of(
         settings,
         (" ".join(row.words) for row in parts.learning_rows),
@@ -72,6 +72,7 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
         data=data,
         train_size=len(samples["train"]),
         watched_size=len(samples["validation"]),
+        test_size=len(samples["test"]),
         final_examples=len(samples["test"]),
         evaluate=evaluate,
         judge=lambda step: answer_tags(step, held_out["test"], split["test"], names),

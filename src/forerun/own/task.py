@@ -44,7 +44,10 @@ class Task:
     """Training samples."""
     watched_size: int
     """Samples that are scored between epochs."""
+    test_size: int
+    """Test samples that judge the run."""
     final_examples: int
+    """Samples that are scored once, the untrained model's among them."""
     evaluate: Callable[[TrainingStep], dict[str, float]]
     """Scores of the validation rows, named with `VALIDATION`."""
     judge: Callable[[TrainingStep], Any]
@@ -59,6 +62,9 @@ class Task:
     generated: Generated = field(default_factory=Generated)
     before: Callable[[TrainingStep, Path], None] | None = None
     """Work on the untrained model, once, before the first step; what it keeps goes into the run's folder."""
+
+    after: Callable[[Path], None] | None = None
+    """What is known of the trained model beside its weights, written into the folder of an export."""
 
     @property
     def default_score(self) -> str:

@@ -7,9 +7,10 @@ import pytest
 
 from forerun.data.token_data import TokenSample
 from forerun.errors import BadData
-from forerun.own.parts import read_parts
+from forerun.own.parts import SCORED_ROWS, read_parts, scored_rows
 from forerun.own.stores import code_digest, source_digest, stored_samples, tokenizer_digest
 from forerun.own.tokens import learned_tokenizer
+from forerun.settings.evaluation import EvaluationSettings
 from forerun.settings.load import settings_from
 
 TEXTS = [f"text number {number} says {number * 7}" for number in range(30)]
@@ -39,7 +40,19 @@ def test_rows_are_read_once_wherever_the_file_lies(tmp_path, cache):
     first = read_parts(settings_of(tmp_path / "a"))
     again = read_parts(settings_of(tmp_path / "b"))
     assert (entries(cache), list(first.train), first.fields) == (1, list(again.train), again.fields)
-    assert sorted(row.text for part in first.split(0).values() for row in part) == sorted(TEXTS)
+    assert sorted(row.text for part in first.split(EvaluationSettings()).values() for row in part) == sorted(TEXTS)
+
+
+def test_of_many_held_out_rows_some_drawn_by_chance_are_scored(tmp_path, monkeypatch):
+    rows = read_parts(settings_of(tmp_path / "a", validation=0.5)).validation
+    assert scored_rows(rows, 0) is rows, f"fewer than {SCORED_ROWS}"
+    few = scored_rows(rows, 4)
+    assert (len(few), list(few.places)) == (4, sorted(few.places))
+    assert set(few.places) < set(rows.places)
+    assert list(few.places) != list(rows.places[:4])
+    assert list(scored_rows(rows, 4).places) == list(few.places), "the same ones each time"
+    monkeypatch.setattr("forerun.own.parts.SCORED_BYTES", int(rows.size_bytes.sum()) // 2)
+    assert 0 < len(scored_rows(rows, 0)) < len(rows)
 
 
 @pytest.mark.parametrize("change", [{"texts": TEXTS[1:]}, {"validation": 0.2}, {"repair": ["empty-texts"]}])

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.evaluate.language import bigram_loss, unigram_loss
 from forerun.own import token_scores
-from forerun.own.token_scores import count_baselines, predicted_pairs
+from forerun.own.token_scores import _sums, count_baselines, predicted_pairs
 
 
 def samples_of(count, seed=0):
@@ -38,3 +40,12 @@ def test_of_many_training_samples_a_part_is_counted_and_named(monkeypatch):
     scores, note = count_baselines(train, test)
     assert "391 training targets, those of one sample in 3" in note
     assert scores == count_baselines(train[::3], test)[0]
+
+
+def test_sums_are_those_of_the_whole_table_of_logits():
+    logits, labels = torch.randn(3, 5, 11), torch.randint(0, 11, (3, 5))
+    labels[0, :2] = labels[2] = IGNORED
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    hits = (logits.argmax(-1) == labels).sum(1)
+    expected = torch.stack([losses.double().sum(1), (labels != IGNORED).sum(1).double(), hits.double()], dim=1)
+    assert torch.allclose(_sums(logits, labels), expected, atol=1e-5)

@@ -33,8 +33,9 @@ from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Batch
 
 TOKEN_SCORES = {"loss": False, "perplexity": False, "accuracy": True}
-LOGIT_VALUES = 2**27
-"""Most logits at once: 512 MiB in fp32."""
+LOGIT_VALUES, LOGIT_VALUES_ON_HOST, LEAST_TOKENS = 2**27, 2**21, 256
+"""Most logits at once: 512 MiB in fp32. A host takes blocks of more than 32 MiB anew from the operating system each
+time (glibc, M_MMAP_THRESHOLD), and filling their pages costs more than the arithmetic: 8 MiB, but some tokens."""
 DRAWS, EXAMPLES = 1000, 8
 UNTRAINED = "untrained.json"
 COUNTED_TOKENS = 2**24
@@ -88,17 +89,31 @@ def score_tokens(step: TrainingStep, data: TokenData) -> TokenScores:
 
     def score(batch: Batch) -> torch.Tensor:
         inputs = {key: value for key, value in batch.items() if key not in ("labels", "count")}
-        logits, labels = workload.align(step.model(**inputs).logits, batch["labels"])
-        losses = F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-        counts = labels != IGNORED
-        hits = (logits.argmax(dim=-1) == labels) & counts
-        return torch.stack([losses.double().sum(1), counts.sum(1).double(), hits.sum(1).double()], dim=1).cpu()
+        return _sums(*workload.align(step.model(**inputs).logits, batch["labels"])).cpu()
 
     table = np.zeros((len(data.samples), 3))
-    size = int(getattr(getattr(step.model, "config", None), "vocab_size", 0) or 1)
-    for indices, parts in answers(step, data, score, min(BATCH_TOKENS, max(1, LOGIT_VALUES // size))):
+    for indices, parts in answers(step, data, score, scored_tokens(step)):
         table[indices] = torch.cat(parts).numpy()
     return TokenScores(*table.T)
+
+
+def scored_tokens(step: TrainingStep) -> int:
+    """Padded tokens that are scored at once: as many as there is room for their logits."""
+    vocabulary = int(getattr(getattr(step.model, "config", None), "vocab_size", 0) or 1)
+    if next(step.model.parameters()).device.type == "cpu":
+        return min(BATCH_TOKENS, max(LEAST_TOKENS, LOGIT_VALUES_ON_HOST // vocabulary))
+    return min(BATCH_TOKENS, max(1, LOGIT_VALUES // vocabulary))
+
+
+def _sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Nats, targets and hits of each row (B, 3) of logits (B, T, V) and labels (B, T)."""
+    counts = labels != IGNORED
+    predictions, targets = logits[counts].float(), labels[counts]
+    losses = F.cross_entropy(predictions, targets, reduction="none")
+    both = torch.stack([losses.double(), (predictions.argmax(dim=-1) == targets).double()], dim=1)
+    rows = torch.zeros(len(labels), 2, dtype=torch.float64, device=both.device)
+    rows.index_add_(0, counts.nonzero()[:, 0], both)
+    return torch.stack([rows[:, 0], counts.sum(1).double(), rows[:, 1]], dim=1)
 
 
 class Untrained:

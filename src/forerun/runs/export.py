@@ -6,7 +6,7 @@ of the run's model and of the one read back from the files. How far they may lie
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -32,6 +32,8 @@ SAME, MERGED, ROUNDED = 1e-5, 1e-3, 2e-2
 bits or dequantised."""
 ONNX_TOLERANCE = 1e-4
 """Absolute tolerance of any score: ONNX Runtime sums in fp32 in another order."""
+CARD = "README.md"
+"""Where the Hugging Face hub looks for the card of a model."""
 METRIC_TOLERANCE = 0.01
 """Absolute tolerance of any metric of the evaluation, where the loss may move too."""
 
@@ -62,9 +64,10 @@ class ExportReport(Record):
 
 
 def export_run(
-    run_id: str, experiment: Experiment, device: Device, run: Path, to: Path, *, merge: bool, onnx: bool = False
-) -> ExportReport:
-    """Export the model that a run is judged by, under `run` into the new folder `to`.
+    run_id: str, experiment: Experiment, device: Device, run: Path, to: Path, *, merge: bool, onnx: bool = False,
+    card: Callable[[Kind], str] | None = None,
+) -> ExportReport:  # fmt: skip
+    """Export the model that a run is judged by, under `run` into the new folder `to`; `card` is its `README.md`.
 
     Raises:
         InvalidSettings: there is no checkpoint, or `to` is there already.
@@ -103,6 +106,8 @@ def export_run(
             )
         if experiment.write_card is not None:
             experiment.write_card(experiment.judge(again), partial)
+        if card is not None:
+            (partial / CARD).write_text(card(kind), encoding="utf-8")
         partial.rename(to)
     except (OSError, SafetensorError) as error:
         if isinstance(error, ForerunError):

@@ -5,7 +5,9 @@ proposed: from an installed wheel, the hub's cache, the hub where it answers, or
 said beside it.
 
 Rules of thumb, with their sources: learning rates of BERT-like encoders, Devlin et al. 2019, A.3 (2e-5 to 5e-5 for
-110 M parameters); of LoRA, Hu et al. 2021, D (2e-4); from scratch 1e-3 at widths of 64 to 256.
+110 M parameters; batches of 16 or 32; 2 to 4 epochs); of LoRA, Hu et al. 2021, D (2e-4); from scratch 1e-3 at widths of
+64 to 256. A head that starts from random weights needs steps, however few the rows: up to 20 epochs (Mosbach et al.
+2021, arXiv 2006.04884, section 6).
 """
 
 import math
@@ -28,6 +30,10 @@ ROOM = 1.1
 PACKED_LENGTH = 256
 SCRATCH_SIZES = ((0, 64, 2, 2000), (500_000, 128, 4, 4000), (10_000_000, 256, 6, 8000))
 """From this many tokens of text: width, blocks and vocabulary of a model from scratch."""
+HEADS = ("sequence-classification", "token-classification")
+"""Workloads whose head starts from random weights on a pretrained model."""
+FEW_ROWS, LEAST_STEPS, MOST_EPOCHS = 2000, 200, 20
+"""Training rows below which steps have half as many samples; steps that a new head needs, and epochs to get there."""
 ADAPTED_FROM = 100_000_000
 """Parameters from which adapters are trained rather than all weights."""
 
@@ -48,6 +54,8 @@ class ModelChoice:
 
     is_from_scratch: bool = False
     """Whether there are no weights to start from."""
+    needs_head: bool = False
+    """Whether its weights lack the head of the workload."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +69,16 @@ class Candidate:
     """Least memory of a GPU that it is proposed for; 0 also on a CPU."""
     languages: str
     """`English`, `code` or `any`."""
+    fills_masks: bool = True
+    """Encoder: whether its weights have the head that names hidden words."""
 
 
 CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "encoder": (
-        Candidate("codebert", 124_645_632, 512, 8, "code"),
+        Candidate("codebert", 124_645_632, 512, 8, "code", fills_masks=False),
         Candidate("roberta-base", 124_645_632, 512, 8, "English"),
         Candidate("xlm-roberta-base", 278_043_648, 512, 12, "any"),
-        Candidate("minilm", 22_713_216, 512, 0, "English"),
+        Candidate("minilm", 22_713_216, 512, 0, "English", fills_masks=False),
     ),
     "decoder": (
         Candidate("qwen2.5-7b", 7_615_616_512, 4096, 40, "any"),
@@ -104,7 +114,10 @@ def choose_model(
     reason = (
         f"{where} pretrained model for {workload} on {device.name} that init knows ({here.parameters / MEGA:,.0f} M)"
     )
-    return ModelChoice(here.name, {}, here.parameters, here.longest, reason, better)
+    needs_head = workload in HEADS or (workload == "masked-lm" and not here.fills_masks)
+    if needs_head and workload == "masked-lm":
+        reason += "; its weights have no head for hidden words, which is learned from nothing"
+    return ModelChoice(here.name, {}, here.parameters, here.longest, reason, better, needs_head=needs_head)
 
 
 def is_available(name: str) -> bool:
@@ -128,10 +141,12 @@ def first_settings(
     length, reasons["batch.sequence_length"] = _length(inspection, choice, packs)
     adapts = choice.parameters >= ADAPTED_FROM and workload in ("causal-lm", "preference")
     global_size = 8 if packs or workload == "preference" else 16 if workload in ("causal-lm", "seq2seq-lm") else 32
+    if choice.needs_head and inspection.parts["train"] < FEW_ROWS:
+        global_size = 16
     global_size = max(2, min(global_size, inspection.parts["train"] // 10 or 2))
     micro_size = min(global_size, 8 if is_cpu and not choice.is_from_scratch else global_size)
     steps = math.ceil(inspection.parts["train"] / global_size)
-    epochs, reasons["schedule.epochs"] = _epochs(inspection, choice, packs)
+    epochs, reasons["schedule.epochs"] = _epochs(inspection, choice, packs, steps)
     rate, reasons["optimizer.learning_rate"] = _rate(choice, adapts)
     warmup = max(1, min(500, round(0.06 * steps * epochs)))
     reasons["batch.micro_batch_size"] = f"{global_size} samples a step, {micro_size} at once"
@@ -171,12 +186,16 @@ def _length(inspection: Inspection, choice: ModelChoice, packs: bool) -> tuple[i
     return length, f"{why}; {inspection.truncated(length):.1%} of rows are cut"
 
 
-def _epochs(inspection: Inspection, choice: ModelChoice, packs: bool) -> tuple[int, str]:
+def _epochs(inspection: Inspection, choice: ModelChoice, packs: bool, steps: int) -> tuple[int, str]:
+    """Epochs of so many steps, and why."""
     rows = inspection.parts["train"]
     if choice.is_from_scratch:
         epochs = 10 if rows < 5000 else 5 if rows < 50_000 else 2
         return epochs, f"{rows:,} training rows, from random weights"
     epochs = 1 if packs or rows > 50_000 else 3
+    if choice.needs_head and epochs * steps < LEAST_STEPS:
+        epochs = min(MOST_EPOCHS, math.ceil(LEAST_STEPS / steps))
+        return epochs, f"{rows:,} training rows: a new head needs some {LEAST_STEPS} steps; the best epoch is kept"
     return epochs, f"{rows:,} training rows, from pretrained weights"
 
 

@@ -10,6 +10,7 @@ from forerun.records import Forecast, Range, StepReport, Verdict
 from forerun.report.terminal import forecast_table, result_table, verdict_table
 from forerun.runs.recipe import Judgement
 from forerun.runs.run import RunListener
+from forerun.runs.watching import RunningCurve
 from forerun.train.loop import Training
 from forerun.units import format_bytes, format_seconds
 
@@ -29,6 +30,7 @@ class TerminalProgress(RunListener):
         self.run_id = ""
         self.evaluations = 0
         self.forecast: Forecast | None = None
+        self.losses = RunningCurve()
 
     def forecast_made(self, forecast: Forecast) -> None:
         """Show the forecast."""
@@ -46,7 +48,7 @@ class TerminalProgress(RunListener):
             self.err.print(training.step.documents.description, highlight=False)
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
         )
@@ -59,14 +61,16 @@ class TerminalProgress(RunListener):
         """Move the bar; without a terminal, print a line now and then."""
         total = self.training.schedule.total_steps
         note = progress_note(report, left, psutil.Process().memory_info().rss)
-        if self.progress is not None and self.task is not None:
-            self.progress.update(self.task, completed=report.step, note=note)
+        self.losses.add(report.loss)
+        if self.progress is not None and self.task is not None and self.err.is_terminal:
+            self.progress.update(self.task, completed=report.step, note=_in_lines(note, self.losses.line()))
         if not self.err.is_terminal and report.step % max(1, total // PLAIN_LINES) == 0:
             self.err.print(f"step {report.step}/{total}  {note}", highlight=False)
         for number, scores in self.training.evaluations[self.evaluations :]:
             self.say_evaluation(number, scores)
         if report.step == total:
             self.close()
+            self.err.print(f"loss {self.losses.line()}", highlight=False)
             after = self.forecast.detail.final_evaluation_seconds if self.forecast is not None else 0.0
             long = f", forecast to take the model {format_seconds(after)}" if after else ""
             self.err.print(f"Training is done; scoring held-out data{long}, and the baselines.", highlight=False)
@@ -91,6 +95,12 @@ class TerminalProgress(RunListener):
     def verified(self, verdict: Verdict) -> None:
         """Show the verdict."""
         self.out.print(verdict_table(verdict))
+
+
+def _in_lines(note: str, curve: str) -> str:
+    """A note and the loss's curve below each other: a terminal of 80 columns cuts what is longer."""
+    loss, rate, speed, *others = note.split("  ")
+    return "\n".join(["  ".join((loss, rate, speed)), "  ".join(others), curve])
 
 
 def progress_note(report: StepReport, left: Range, resident_bytes: int) -> str:

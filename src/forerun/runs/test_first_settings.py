@@ -46,6 +46,22 @@ def test_texts_in_other_languages_get_a_model_that_reads_them(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("rows", "size", "epochs"), [(60, 6, 20), (384, 16, 9), (1700, 16, 3), (8000, 32, 3)])
+def test_a_new_head_gets_its_steps_however_few_the_rows(rows, size, epochs, tmp_path):
+    inspection = look(tmp_path).model_copy(update={"parts": {"train": rows, "val": 40, "test": 40}})
+    choice = choose_model("sequence-classification", inspection, CPU, can_be_had=lambda name: True)
+    sections, _ = first_settings("sequence-classification", choice, inspection, CPU, is_text=False)
+    batch = sections["batch"]
+    assert batch["micro_batch_size"] * batch["gradient_accumulation_steps"] <= size
+    assert sections["schedule"]["epochs"] == epochs
+
+
+def test_an_encoder_without_a_head_for_hidden_words_says_so(tmp_path):
+    choice = choose_model("masked-lm", look(tmp_path), CPU, can_be_had=lambda name: True)
+    assert choice.needs_head
+    assert "no head for hidden words" in choice.reason
+
+
 @pytest.mark.parametrize("workload", ["sequence-classification", "causal-lm", "seq2seq-lm", "embedding", "preference"])
 def test_without_any_weights_a_small_model_from_scratch_is_sized(workload, tmp_path):
     inspection = look(tmp_path)

@@ -12,7 +12,7 @@ from forerun.cli.options import complete_gpus, complete_runs, complete_targets
 from forerun.errors import RunNotFound
 from forerun.ledger.store import open_ledger
 from forerun.runs.test_eta import report
-from forerun.runs.watching import POINTS, bars, curve_of, view_of, view_panel
+from forerun.runs.watching import POINTS, RunningCurve, bars, curve_of, view_of, view_panel
 from forerun.verify.test_compare import forecast
 
 
@@ -67,3 +67,16 @@ def test_the_shell_completes_names(ledger, monkeypatch, tmp_path):
     assert complete_gpus("t4,a100-80gb-p") == ["t4,a100-80gb-pcie"]
     assert {"arithmetic", "arid.yaml"} <= set(complete_targets("ari"))
     assert complete_runs("la") == ["last"]
+
+
+def test_a_running_curve_fits_a_line_however_many_the_steps():
+    short, long = RunningCurve(), RunningCurve()
+    for value in (3.0, float("nan"), 2.0, 1.0):
+        short.add(value)
+    assert short.line() == "█▅▁  3.0000 → 1.0000"
+    for step in range(10_000):
+        long.add(10_000.0 - step)
+    assert 30 <= len(long.means) < 60
+    assert long.means == sorted(long.means, reverse=True)
+    assert len(long.line()) < 90
+    assert RunningCurve().line() == ""

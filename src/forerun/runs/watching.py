@@ -96,6 +96,32 @@ def curve_of(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
+class RunningCurve:
+    """A curve of at most `POINTS` points, however many values come: each is the mean of equally many."""
+
+    def __init__(self) -> None:
+        self.means: list[float] = []
+        self._width = 1
+        self._newest: list[float] = []
+
+    def add(self, value: float) -> None:
+        """Take a value; one that is no number is left out."""
+        if value != value or abs(value) == float("inf"):
+            return
+        self._newest.append(value)
+        if len(self._newest) == self._width:
+            self.means.append(sum(self._newest) / self._width)
+            self._newest = []
+        if len(self.means) == POINTS:
+            self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
+            self._width *= 2
+
+    def line(self) -> str:
+        """The curve as one line of text, with its ends."""
+        ends = f"  {self.means[0]:.4f} → {self.means[-1]:.4f}" if self.means else ""
+        return f"{bars(self.means)}{ends}"
+
+
 def bars(values: Sequence[float]) -> str:
     """A curve in one line of text, lowest to highest."""
     low, high = min(values, default=0.0), max(values, default=0.0)

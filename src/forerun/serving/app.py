@@ -8,6 +8,7 @@ imported or rendered: a chat template runs in transformers' own sandbox, on mess
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import struct
 import time
@@ -281,14 +282,29 @@ def _problem(message: str, kind: str, field: str | None) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": field, "code": None}}
 
 
+def _wrong_field(errors: Sequence[Any]) -> tuple[str, str]:
+    """The first wrong field and what it must be; where it may be one of several things, all of them."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return "", f"JSON must be sent; found other text from character {first['loc'][-1]} on"
+    fields = [_field(each["loc"]) for each in errors]
+    messages = [str(each["msg"]).removeprefix("Value error, ") for each in errors]
+    ways = [message for message, field in zip(messages, fields, strict=True) if field == fields[0]]
+    return fields[0], "; or ".join(dict.fromkeys(ways))
+
+
+def _field(place: Sequence[str | int]) -> str:
+    """`messages.0.role` of where an error is; pydantic puts the names of types behind it."""
+    names = list(itertools.takewhile(lambda part: isinstance(part, int) or part.isidentifier(), place[1:]))
+    return ".".join(map(str, names))
+
+
 def _add_errors(app: FastAPI) -> None:
     """Every error in one form; none repeats what was sent."""
 
     @app.exception_handler(RequestValidationError)
     async def wrong_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"] if part != "body")
-        text = str(first["msg"]).removeprefix("Value error, ")
+        field, text = _wrong_field(error.errors())
         return JSONResponse(_problem(f"{field or 'body'}: {text}.", "invalid_request_error", field or None), 422)
 
     @app.exception_handler(ForerunError)

@@ -23,6 +23,8 @@ BATCH_TOKENS = 8192
 KINDS = {"sequence-classification": "labels", "token-classification": "tags", "embedding": "vectors"}
 """What each workload answers."""
 SIGNIFICANT = 6
+HALF = 0.5
+"""Threshold of a label that has none of its own: models trained before there were any."""
 
 
 class RowModel:
@@ -127,8 +129,11 @@ def label_answer(logits: np.ndarray, facts: TaskFacts) -> dict[str, Any]:
         name: round(float(chance), SIGNIFICANT) for name, chance in zip(facts.label_names, chances, strict=True)
     }
     if facts.label_kind == "several":
+        levels = facts.label_levels or (HALF,) * len(chances)
         return {
-            "labels": [name for name, chance in probabilities.items() if chance > 0.5],
+            "labels": [
+                name for name, chance, level in zip(facts.label_names, chances, levels, strict=True) if chance > level
+            ],
             "probabilities": probabilities,
         }
     best = facts.label_names[int(chances.argmax())]

@@ -95,6 +95,14 @@ def test_what_is_not_offered_is_refused_by_name(client, change, words):
     assert words in response.json()["error"]["message"]
 
 
+def test_an_error_names_the_field_as_it_was_sent_and_all_that_it_may_be(client):
+    error = client.post("/v1/completions", json={"prompt": ["a", "b"]}).json()["error"]
+    assert (error["param"], "string" in error["message"], "at most 1" in error["message"]) == ("prompt", True, True)
+    sent = {"content": "{bad", "headers": {"content-type": "application/json"}}
+    error = client.post("/v1/completions", **sent).json()["error"]
+    assert (error["param"], error["message"][:28]) == (None, "body: JSON must be sent; fou")
+
+
 def test_fields_that_ask_for_nothing_are_taken(client):
     more = {"n": 1, "frequency_penalty": 0, "user": "me", "logprobs": None, "response_format": {"type": "text"}}
     assert client.post("/v1/chat/completions", json={**CHAT, **more}).status_code == 200

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
+from forerun.settings.evaluation import EvaluationSettings, without_later_fields
 from forerun.settings.lengths import TooLong, length_conflicts
 from forerun.settings.media import MediaSettings, media_conflicts
 from forerun.settings.plain import LARGEST
@@ -214,21 +215,6 @@ class CheckpointSettings(PlainSection):
     """Write from a copy in host memory while training goes on; `auto` does on a GPU."""
 
 
-class EvaluationSettings(PlainSection):
-    """When and on how much a run is scored."""
-
-    every_epochs: Epochs = 1
-    """Epochs between evaluations."""
-    examples: AnyNumber = 0
-    """Samples scored each time; 0 does not evaluate."""
-    new_tokens: Annotated[int, Field(ge=0, le=2**24)] = 0
-    """Tokens generated per sample; 0 only scores."""
-    metric: str | None = None
-    """Score by which the best checkpoint is chosen; `null` takes the workload's own."""
-    patience: Count | None = None
-    """Stop after so many evaluations in a row without a better score; `null` never stops early."""
-
-
 class Settings(PlainSection):
     """One training run."""
 
@@ -314,6 +300,7 @@ class Settings(PlainSection):
         for name, default in LATER_WORDS.items():
             if content["parallel"][name] == default:
                 del content["parallel"][name]
+        content["evaluation"] = without_later_fields(content["evaluation"])
         return _hash_of(content)
 
     @property
@@ -321,6 +308,7 @@ class Settings(PlainSection):
         """Like `hash`, but the same for runs that differ only in who does the work: devices, loading, saving."""
         content = self.model_dump(exclude={"name", "parallel", "cluster", "reliability", "versions", "media"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
+        content["evaluation"] = without_later_fields(content["evaluation"])
         if self.preference == PreferenceSettings():  # as hashes of before there were others
             del content["preference"]
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]

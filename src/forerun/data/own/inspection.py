@@ -94,7 +94,7 @@ def _add(
     tally.characters.append(len(whole))
     tally.words.append(len(whole.split()))
     tally.hashes += text_hash
-    tally.keys.append(SplitKey(hash_of(key.text).hex(), key.group, key.order, key.stated))
+    tally.keys.append(SplitKey(_hash_of_text(key), key.group, key.order, key.stated))
     labels = record.labels if isinstance(record, LabelledRow) else tuple(sorted(set(_tags(record))))
     tally.labels.append(shared.setdefault(labels, labels) if len(shared) < MOST_VALUES else labels)
     signs = signs_in(whole)
@@ -106,6 +106,11 @@ def _add(
         if len(codes) > MOST_VALUES:
             del tally.cells[name], tally.codes[name]
     _maybe_sample(tally, place, whole, int.from_bytes(text_hash))
+
+
+def _hash_of_text(key: SplitKey) -> bytes:
+    """What tells the text apart: kept for every row in place of the text."""
+    return key.text if isinstance(key.text, bytes) else hash_of(key.text)
 
 
 def _maybe_sample(tally: _Tally, place: int, whole: str, value: int) -> None:

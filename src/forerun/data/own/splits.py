@@ -48,8 +48,8 @@ class UnknownPart(BadData):
 class SplitKey:
     """What of a row decides its part."""
 
-    text: str
-    """The normalised text: rows with the same count as equal."""
+    text: str | bytes
+    """The normalised text, or its `hash_of`: rows with the same count as equal."""
     group: str | None = None
     order: float | str | None = None
     stated: Part | None = None
@@ -192,7 +192,7 @@ def _columns(
     texts, units, stated = bytearray(), bytearray(), bytearray()
     orders: list[float | str] = []
     for key in keys:
-        text = hash_of(key.text)
+        text = key.text if isinstance(key.text, bytes) else hash_of(key.text)
         texts += text
         units += text if key.group is None else hash_of(f"group {key.group}")
         stated.append(NOT_STATED if key.stated is None else PARTS.index(key.stated))

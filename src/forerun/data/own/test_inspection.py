@@ -6,7 +6,9 @@ import pytest
 from forerun.data.own.findings import findings_of
 from forerun.data.own.formats import RowLayout, layout_of
 from forerun.data.own.inspection import inspect
+from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import rows_of
+from forerun.data.own.splits import keyed_rows, split_rows
 from forerun.settings.schema import DataSettings
 
 WORDS = [f"word{n}" for n in range(400)]
@@ -68,6 +70,14 @@ def test_each_defect_is_named(kind, tmp_path):
     inspection = look(tmp_path, FAULTS[kind])
     assert kind in kinds(inspection)
     assert kind not in kinds(look(tmp_path, CLEAN))
+
+
+def test_the_parts_are_those_of_a_run(tmp_path):
+    found = look(tmp_path, CLEAN, validation=0.2, test=0.2)
+    data = DataSettings(source=str(tmp_path / "a.jsonl"), validation=0.2, test=0.2)
+    layout = layout_of(data, CLEAN)
+    split = split_rows((key for _, key in keyed_rows(data, layout, Repairs())), data)
+    assert (found.parts, found.split_hash) == (split.counts, split.hash)
 
 
 def test_secrets_are_counted_and_never_repeated(tmp_path):
