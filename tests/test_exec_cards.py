@@ -97,7 +97,7 @@ def test_files_are_of_the_card_that_needs_most(tmp_path):
 
 def test_halves_of_a_batch_overlap_on_two_cards(tmp_path):
     """One half waits for the other where the batch is whole; in eight parts both cards work at once."""
-    wide = TWO_HALVES.replace("WIDTH = 2048", "WIDTH = 8192")  # little to copy for its arithmetic
+    wide = TWO_HALVES.replace("WIDTH = 2048", "WIDTH = 12288")  # little to copy for its arithmetic
     whole, _ = forecast(tmp_path, "", head=wide.replace("ROWS", "4096"), cards=2)
     parts, _ = forecast(tmp_path, "", head=wide.replace("ROWS", "512"), cards=2)
     # four of six layers are on the first card: no schedule is faster than these

@@ -53,6 +53,9 @@ reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 7
 TFLOP/s with heads of 64 (Dao-AILab/flash-attention, issue 1589: mean of five lengths from 1,024, forward, no mask)."""
 HEAD_ROUNDING = 32
 """Attention kernels are compiled for heads of multiples of this (`headdim_switch`, FlashAttention 2); zeros fill up."""
+CUDNN_IS_NATIVE = (10,)
+"""Major capabilities for which cuDNN's attention is no older kernel: 980 to 1,157 TFLOP/s with heads of 64 on Blackwell
+(Dao-AILab/flash-attention, pull request 2605)."""
 WIDE_HEAD = 128
 """Head size beyond which the length at which half of a kernel's share is reached stays the same (priors/fit.py)."""
 HOST_LINK_SHARE = 0.78
@@ -328,8 +331,9 @@ class PriorCosts:
             most = 2 / (1 + 1 / most)
         waves, size = blocks / (self.device.sm_count or 1), _query_of(call).shape[-1] / WIDE_HEAD
         share = most * length / (length + half_length / min(size, 1.0)) * waves / (waves + half_wave) * size**power
-        if not is_third:
-            share *= OLDER_SHARE.get((self.device.compute_capability or (0, 0))[0], 1.0)
+        major = (self.device.compute_capability or (0, 0))[0]
+        if not is_third and not ("cudnn" in call.name and major in CUDNN_IS_NATIVE):
+            share *= OLDER_SHARE.get(major, 1.0)
         if "backward" in call.name:
             share *= BACKWARD_SHARE
         if "efficient" in call.name:

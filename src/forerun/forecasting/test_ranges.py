@@ -49,7 +49,7 @@ def trace_with(name: str, issuer: str = "eager", world_size: int = 1) -> Trace:
 
 
 def test_what_misses_most_decides_the_group():
-    known, other = PriorCosts(device("a100-80gb")), PriorCosts(device("rtx-3090"))
+    known, other = PriorCosts(device("a100-80gb")), PriorCosts(device("rtx-a5500"))
     assert group_of(trace_with("aten.mm.default"), known, PROGRAM) == "program"
     assert group_of(trace_with("aten.mm.default"), known, SETTINGS) == "settings"
     assert group_of(trace_with("aten.mm.default"), other, PROGRAM) == "program+other-gpu"

@@ -40,7 +40,7 @@ def test_training_with_cudnn_is_not_taken_for_causal(gpu):
         name = "aten._scaled_dot_product_cudnn_attention.default"
         return PriorCosts(device(gpu)).device_seconds(Call(name, arguments, (), (spec,) * 3, (spec,), 10**12, 0, 0))
 
-    assert seconds(False) == pytest.approx(2 * seconds(True), rel=0.02)
+    assert 1.3 * seconds(True) < seconds(False) < 2 * seconds(True)  # a causal pass wastes half of its diagonal blocks
 
 
 def test_memory_is_output_and_sums_and_grouped_heads_are_not_repeated():
