@@ -8,6 +8,7 @@ import pytest
 from forerun.clock.convolutions import Convolution, has_gaps, is_channels_last, kernels_of, shape_of
 from forerun.clock.costs import KERNEL_SECONDS
 from forerun.clock.priors import PriorCosts, table
+from forerun.clock.test_priors import ABOVE_STATED_CLOCK
 from forerun.hardware.catalogue import device, devices
 from forerun.trace import Call, TensorSpec
 
@@ -160,10 +161,6 @@ def test_fp32_runs_on_tensor_cores_where_there_is_tf32():
     assert call.flops / seconds(call) > 1.3 * 0.5 * GPU.peak("float32") * 0.5
     assert call.flops / seconds(call, PriorCosts(turing)) < 1.05 * turing.peak("float32")
     assert seconds(forward(dtype="float16")) < seconds(call)
-
-
-ABOVE_STATED_CLOCK = 1.2
-"""As in `test_priors.py`: GeForce boards go beyond the clock of their peak."""
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Steps come to the ledger fifty at a time (`ledger/store.py`), so a view may be that far behind.
 """
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Group
@@ -15,7 +16,7 @@ from forerun.runs.eta import TimeLeft
 from forerun.units import format_bytes, format_seconds
 
 POINTS = 60
-"""Most points of a curve."""
+"""Most points of a curve; even, as pairs are put together."""
 RUNNING = ("started", "resumed")
 BARS = "▁▂▃▄▅▆▇█"
 RECENT = 50
@@ -106,7 +107,7 @@ class RunningCurve:
 
     def add(self, value: float) -> None:
         """Take a value; one that is no number is left out."""
-        if value != value or abs(value) == float("inf"):
+        if not math.isfinite(value):
             return
         self._newest.append(value)
         if len(self._newest) == self._width:
