@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from benchmarks.scoreboard.squad import squad_training
 from torch import Tensor, nn
 
 from forerun.models.library_import import import_library
@@ -339,4 +340,5 @@ PROGRAMS: dict[str, Callable[..., Program]] = {
     "litgpt-lora": litgpt_lora,
     "forward-backward": forward_backward,
     "image-training": image_training,
+    "squad-training": squad_training,
 }

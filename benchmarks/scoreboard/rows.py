@@ -20,7 +20,7 @@ from forerun.units import GIB
 FOLDER = Path(__file__).parent / "rows"
 ADDED = Path(__file__).parent / "added"
 """Sources that came later, scored apart, with a board and a history of their own."""
-DOORS = ("settings", "image-training")
+DOORS = ("settings", "image-training", "squad-training")
 """Programs that are a user's door; the others are the exact program."""
 
 
