@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from forerun.api import forecast
-from forerun.clock.priors import HOST_LINK_SHARE, HOST_MEMORY_BYTES_PER_SECOND
+from forerun.clock.priors import HOST_LINK_SHARE, HOST_MEMORY_BYTES_PER_SECOND, PriorCosts
+from forerun.clock.timeline import replay_clock
 from forerun.data.plan import BatchShape
 from forerun.errors import NotSupported
 from forerun.hardware.catalogue import device
@@ -50,6 +51,16 @@ def test_the_state_of_large_parameters_is_on_the_host():
     updating = PASSES * 2 * large / HOST_MEMORY_BYTES_PER_SECOND
     assert offloaded.step.phases.optimizer_seconds == pytest.approx(updating, rel=0.3)
     assert any("host memory at 100 GB/s" in warning for warning in offloaded.warnings)
+
+
+def test_a_backward_pass_waits_for_a_slow_link():
+    trace, gpu = trace_of(settings(parallel={"offload": "optimizer"})), device(GPU)
+    slow = gpu.model_copy(update={"host_link_bytes_per_second": 1e8})
+    longer = replay_clock(trace, PriorCosts(slow)).seconds - replay_clock(trace, PriorCosts(gpu)).seconds
+    crossing = 2 * (trace.trainable_parameters - 5 * 512) / (1e8 * HOST_LINK_SHARE)
+    assert longer == pytest.approx(2 * crossing, rel=0.1)  # gradients, and weights that come back
+    seconds = sum(PriorCosts(slow).device_seconds(call) for call in trace.calls if "copy_to_host" in call.name)
+    assert seconds > 0
 
 
 def test_every_gradient_crosses_once_beside_the_backward_pass():

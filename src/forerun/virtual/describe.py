@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from forerun.step.parallel import local
 from forerun.trace import (
+    BESIDE_HOST,
     CARD,
     CARD_BYTES,
     GROUP_SIZE,
@@ -106,6 +107,7 @@ def describe(
     mutated = _mutated_arguments(func, args, kwargs)
     after_collective = packet._qualified_op_name in AFTER_COLLECTIVES
     is_view = packet in NO_KERNEL or after_collective or (not creates_storage and not mutated)
+    is_view = is_view and not packet._qualified_op_name.replace("::", ".").startswith(BESIDE_HOST)
     keywords = tuple((name, plain(value)) for name, value in kwargs.items())
     if func.namespace in ("c10d", "_c10d_functional") and not after_collective:
         is_view = False  # collectives write in place without saying so
