@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 import forerun
+from forerun.clock.priors import PriorCosts
 from forerun.errors import UntraceableOp
 from forerun.forecasting.any_step import trace_program
 from forerun.hardware.catalogue import device
 from forerun.memory.allocator import AllocatorOptions
+from forerun.trace import HOST_BYTES
 
 WIDTH = 1024
 
@@ -42,6 +44,18 @@ def test_what_the_loop_keeps_alive_counts():
     freed, retained = (forerun.forecast_step(program(keep)).memory for keep in (False, True))
     assert freed.breakdown.parameter_bytes == 4 * WIDTH**2
     assert retained.peak_allocated_bytes - freed.peak_allocated_bytes == 4 * WIDTH**2
+
+
+def test_a_copy_to_the_host_takes_as_long_as_one_from_it():
+    def build():
+        layer, inputs = nn.Linear(WIDTH, WIDTH, bias=False), torch.zeros(WIDTH, WIDTH, device="cpu")
+        return layer, lambda: layer(inputs.to("cuda")).detach().cpu()
+
+    gpu = device("rtx-3090")
+    costs, trace = PriorCosts(gpu), trace_program(build, gpu)
+    seconds = [costs.device_seconds(call) for call in trace.calls if HOST_BYTES in dict(call.keywords)]
+    assert len(seconds) == 2
+    assert seconds[0] == seconds[1] > 4 * WIDTH**2 / gpu.host_link_bytes_per_second
 
 
 @pytest.mark.parametrize(("truth", "products"), [(True, 2), (False, 1), (None, 1)])

@@ -107,7 +107,6 @@ def describe(
     mutated = _mutated_arguments(func, args, kwargs)
     after_collective = packet._qualified_op_name in AFTER_COLLECTIVES
     is_view = packet in NO_KERNEL or after_collective or (not creates_storage and not mutated)
-    is_view = is_view and not packet._qualified_op_name.replace("::", ".").startswith(BESIDE_HOST)
     keywords = tuple((name, plain(value)) for name, value in kwargs.items())
     if func.namespace in ("c10d", "_c10d_functional") and not after_collective:
         is_view = False  # collectives write in place without saying so
@@ -118,6 +117,8 @@ def describe(
         if current_stream():
             keywords += ((STREAM, current_stream()),)
     carried = _carried_bytes(packet, args, out, device)
+    if carried or packet._qualified_op_name.replace("::", ".").startswith(BESIDE_HOST):
+        is_view = False  # what it makes is not on the device
     if carried:
         keywords += ((HOST_BYTES, carried),)
     cards = cards_of((out,), args, kwargs)
