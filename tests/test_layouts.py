@@ -106,6 +106,23 @@ def mixture(tmp_path_factory):
     return str(model), run(tmp_path_factory.mktemp("alone"), 1, model=str(model), padding="fixed")
 
 
+def test_more_ranks_than_experts_train_one_mixture(tmp_path):
+    """FSDP splits two experts over four ranks along another dimension, dealt or not."""
+    few = MixtralConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
+        vocab_size=500, num_local_experts=2, num_experts_per_tok=1,
+    )  # fmt: skip
+    few.save_pretrained(tmp_path / "model")
+    same = {"model": str(tmp_path / "model"), "padding": "fixed"}
+    expected, one = run(tmp_path / "alone", 1, **same)
+    for parallel in ({"shard": 4}, {"shard": 4, "expert": 2}):
+        report, weights = run(tmp_path / f"{len(parallel)}", 4, parallel=parallel, **same)
+        assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+        assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+        assert_same(weights, one)
+        assert report["local"] < 0.27 * expected["local"]
+
+
 @pytest.mark.parametrize(
     ("world", "parallel", "recomputed"),
     [

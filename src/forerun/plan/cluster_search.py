@@ -10,7 +10,7 @@ recomputed and nothing exchanged, which split layers cannot beat.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from forerun.errors import ForerunError
+from forerun.errors import ForerunError, NotSupported
 from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
 from forerun.plan.candidates import Ask
@@ -19,6 +19,7 @@ from forerun.plan.layouts import ClusterLayout, ModelSize, indivisible, layouts_
 from forerun.plan.shallow import ShallowStep, StepEstimate
 from forerun.plan.space import recomputations, with_batch
 from forerun.settings.schema import Settings
+from forerun.step.expert_parallel import require_expert_parallel
 from forerun.units import format_bytes, format_percent, format_seconds
 
 GAIN = 0.01
@@ -70,7 +71,7 @@ def possible_layouts(question: ClusterQuestion) -> tuple[list[ClusterLayout], li
     """Layouts that arithmetic leaves, and those that it does not."""
     layouts, lost = [], []
     for count in question.counts:
-        for layout in layouts_of(question.settings, count):
+        for layout in layouts_of(question.settings, count, question.size.experts):
             cause, text = _impossible(question, layout)
             if cause is None:
                 layouts.append(layout)
@@ -83,6 +84,11 @@ def _impossible(question: ClusterQuestion, layout: ClusterLayout) -> tuple[Cause
     rows, ranks = question.settings.global_batch_size, layout.data_ranks
     if text := indivisible(layout, question.size):
         return "heads", text
+    if layout.expert > 1:
+        try:
+            require_expert_parallel(with_layout(question.settings, layout))
+        except NotSupported as error:
+            return "refused", str(error)
     if rows < ranks:
         return "batch", f"too small a batch: {rows} rows for {ranks} ranks"
     if rows % ranks:

@@ -1,6 +1,6 @@
 """Which layouts can a number of GPUs take, and what is the least that each holds? Arithmetic; nothing is traced.
 
-A layout is what `parallel` of the settings says: copies, shards, copies of shards, split layers, split sequences. Each
+A layout is what `parallel` of the settings says: copies, shards, split layers, split sequences, dealt experts. Each
 further way to spread a step is a field here, a loop in `layouts_of` and a factor of `least_bytes`.
 """
 
@@ -16,6 +16,7 @@ from forerun.forecasting.request import ForecastRequest
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.step.build import prepare_model
+from forerun.step.expert_parallel import COUNT, experts_of
 from forerun.step.tensor_parallel import ARGUMENTS
 
 LONG_SEQUENCE = 16384
@@ -38,6 +39,7 @@ class StepShape:
     context: int = 1
     pipeline: int = 1
     virtual_stages: int = 1
+    expert: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class ClusterLayout:
     pipeline: int = 1
     virtual_stages: int = 1
     """Of a pipeline: 1 by 1F1B, more interleaved."""
+    expert: int = 1
+    """Neighbours that hold different experts."""
 
     @property
     def gpus(self) -> int:
@@ -67,14 +71,15 @@ class ClusterLayout:
 
     @property
     def is_split(self) -> bool:
-        """Whether ranks share layers or sequences, so that no more rows are needed than there are groups of them."""
-        return self.tensor * self.context > 1
+        """Whether ranks share layers or sequences, or send rows to the experts of others."""
+        return self.tensor * self.context * self.expert > 1
 
     @property
     def shape(self) -> StepShape:
         """What layouts with the same operators share."""
         return StepShape(
-            self.kind, self.tensor, self.sequence_parallel, self.context, self.pipeline, self.virtual_stages
+            self.kind, self.tensor, self.sequence_parallel, self.context, self.pipeline, self.virtual_stages,
+            self.expert,
         )  # fmt: skip
 
     @property
@@ -90,7 +95,7 @@ class ClusterLayout:
             return {"kind": "none", "world_size": self.tensor * self.pipeline, **split}
         if self.kind == "ddp":
             return {"data": self.data_ranks}
-        pieces = {"context": self.context} if self.context > 1 else {}
+        pieces = {word: n for word, n in (("context", self.context), ("expert", self.expert)) if n > 1}
         rows = {"shard": self.data_ranks // self.replicate, "replicate": self.replicate}
         return {"kind": "fsdp", **rows, **split, **pieces}
 
@@ -103,6 +108,7 @@ class ClusterLayout:
         words += [f"replicate {self.replicate}"] if self.replicate > 1 else []
         words += [f"tensor {self.tensor}"] if self.tensor > 1 else []
         words += [f"context {self.context}"] if self.context > 1 else []
+        words += [f"expert {self.expert}"] if self.expert > 1 else []
         if self.pipeline > 1:
             parts = f" of {self.virtual_stages} parts" if self.virtual_stages > 1 else ""
             words.append(f"pipeline {self.pipeline}{parts}")
@@ -118,12 +124,12 @@ def with_layout(settings: Settings, layout: ClusterLayout, **changes: Any) -> Se
     return settings_from(settings.model_dump() | {"parallel": layout.parallel} | changes)
 
 
-def layouts_of(settings: Settings, gpus: int) -> Iterator[ClusterLayout]:
-    """Layouts of `gpus` that are worth a look, before anything is known of the model.
+def layouts_of(settings: Settings, gpus: int, experts: int = 0) -> Iterator[ClusterLayout]:
+    """Layouts of `gpus` that are worth a look for a model of so many experts a block.
 
-    Layers and sequences are split inside a machine only, not both. The stages of a pipeline hold whole layers, or
-    layers split over two ranks or a machine. Sharding goes over all data ranks, over those of one
-    machine, and over the number of machines half-way between.
+    Layers and sequences are split inside a machine only, not both; experts are dealt to its GPUs too. The stages of a
+    pipeline hold whole layers, or layers split over two ranks or a machine. Sharding goes over all data ranks, over
+    those of one machine, and over the number of machines half-way between.
     """
     near = min(gpus, settings.cluster.gpus_per_node)
     for tensor in (t for t in range(1, near + 1) if near % t == 0 and gpus % t == 0):
@@ -141,6 +147,9 @@ def layouts_of(settings: Settings, gpus: int) -> Iterator[ClusterLayout]:
         yield ClusterLayout("fsdp", ranks, context=context)
         if ranks > 1 and near > context:
             yield ClusterLayout("fsdp", ranks, gpus // near, context=context)
+    for expert in (n for n in _doublings(near) if experts and experts % n == 0 and gpus % n == 0):
+        for shard in (s for s in _shards(gpus, near) if s % expert == 0):
+            yield ClusterLayout("fsdp", gpus, gpus // shard, expert=expert)
     yield from _pipelines(settings, gpus, near)
 
 
@@ -162,8 +171,12 @@ def _contexts(settings: Settings, gpus: int, near: int) -> list[int]:
     batch = settings.batch
     if settings.workload != "causal-lm" or batch.padding != "fixed" or batch.sequence_length < LONG_SEQUENCE:
         return []
-    sizes = [2**power for power in range(1, near.bit_length())]
-    return [n for n in sizes if near % n == 0 and gpus % n == 0 and batch.sequence_length % (2 * n) == 0]
+    return [n for n in _doublings(near) if near % n == 0 and gpus % n == 0 and batch.sequence_length % (2 * n) == 0]
+
+
+def _doublings(near: int) -> list[int]:
+    """2, 4 … up to the GPUs of a machine."""
+    return [2**power for power in range(1, near.bit_length()) if near % 2**power == 0]
 
 
 def _shards(ranks: int, near: int) -> list[int]:
@@ -183,6 +196,8 @@ class ModelSize:
     """What split layers must divide: word → number."""
     blocks: int = 0
     """That a pipeline can deal to its stages; 0 where none are counted."""
+    experts: int = 0
+    """Of a block; 0 where the model is no mixture that is known."""
 
 
 def model_size(request: ForecastRequest) -> ModelSize:
@@ -200,6 +215,7 @@ def model_size(request: ForecastRequest) -> ModelSize:
         sum(p.numel() for p in model.parameters() if p.requires_grad),
         sizes,
         getattr(config, "num_hidden_layers", 0),
+        min((getattr(module, COUNT) for module in experts_of(model).values()), default=0),
     )
 
 

@@ -2,7 +2,7 @@
 
 Gathers and scatters of shards carry the whole weights whatever the number of shards; sums over copies carry one shard.
 Groups are told apart by their ranks: those of split layers are neighbours, those of shards lie `tensor` apart, those of
-copies `tensor` x `shard`.
+copies `tensor` x `shard`, those of shards of dealt experts `expert`.
 """
 
 import math
@@ -12,7 +12,7 @@ from forerun.plan.layouts import ClusterLayout
 from forerun.trace import BETWEEN_RANKS, GROUP_SIZE, MACHINES, RANKS, Call, TensorSpec, Trace
 
 PIECES = ("_c10d_functional.all_gather_into_tensor", "_c10d_functional.all_to_all_single")
-"""Exchanges of keys, values and their gradients; FSDP's have names of their own."""
+"""Exchanges of keys, values and their gradients, and of rows for experts; FSDP's have names of their own."""
 
 
 def regrouped(trace: Trace, old: ClusterLayout, new: ClusterLayout) -> Trace:
@@ -25,8 +25,8 @@ def regrouped(trace: Trace, old: ClusterLayout, new: ClusterLayout) -> Trace:
 
 def _regrouped(call: Call, old: ClusterLayout, new: ClusterLayout, gpus_per_machine: int) -> Call:
     keywords = dict(call.keywords)
-    if old.context > 1 and call.name.startswith(PIECES):
-        return call  # of ranks that share sequences, in one machine under every layout
+    if old.context * old.expert > 1 and call.name.startswith(PIECES):
+        return call  # of ranks that share sequences or experts, in one machine under every layout
     if not call.name.startswith(BETWEEN_RANKS) or GROUP_SIZE not in keywords:
         return call
     ranks: tuple[int, ...] = tuple(keywords.get(RANKS, range(keywords[GROUP_SIZE])))
@@ -37,6 +37,8 @@ def _regrouped(call: Call, old: ClusterLayout, new: ClusterLayout, gpus_per_mach
         size, apart = new.shard, new.tensor
     elif apart == old.tensor * old.shard and len(ranks) == old.replicate:
         size, apart, share = new.replicate, new.tensor * new.shard, old.shard / new.shard
+    elif apart == old.expert > 1 and len(ranks) == old.shard // old.expert:
+        size, apart = new.shard // new.expert, new.expert
     else:
         return call
     machines = min(size, math.ceil(size * apart / gpus_per_machine))

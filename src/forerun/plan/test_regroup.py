@@ -22,8 +22,14 @@ LARGE = 10_000
 """Bytes above which a message counts: padding of small parts differs by the number of shards."""
 
 
+MIXTURE = {"name": "mixtral-8x7b", "config": {
+    "num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 512,
+}}  # fmt: skip
+
+
 def trace_of(layout: ClusterLayout):
-    settings = with_layout(settings_from(RUN), layout)
+    settings = with_layout(settings_from(RUN | ({"model": MIXTURE} if layout.expert > 1 else {})), layout)
     request = request_of(settings, device("h100-80gb"), None)
     return trace_step(settings, request.workload, request.device, BatchShape(1, 64))
 
@@ -47,6 +53,8 @@ def exchanges(trace) -> Counter:
         (ClusterLayout("fsdp", 16, 2, 2, True), ClusterLayout("fsdp", 16, 4, 2, True)),
         (ClusterLayout("fsdp", 32, 4, context=2), ClusterLayout("fsdp", 16, 2, context=2)),
         (ClusterLayout("fsdp", 8, context=4), ClusterLayout("fsdp", 1, context=4)),
+        (ClusterLayout("fsdp", 32, expert=4), ClusterLayout("fsdp", 16, expert=4)),
+        (ClusterLayout("fsdp", 64, 2, expert=4), ClusterLayout("fsdp", 64, 4, expert=4)),
     ],
 )
 def test_groups_and_machines_are_those_of_the_other_layout(old, new):

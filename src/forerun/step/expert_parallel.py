@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
-from forerun.step.parallel import REPLICATE, refuse_together
+from forerun.step.parallel import REPLICATE, refuse_together, shard_placement
 
 EXPERT, EXPERT_SHARD = "expert", "expert_shard"
 """Dimensions of the mesh of experts: ranks with different ones, and ranks with shards of the same ones."""
@@ -79,13 +79,14 @@ def deal_experts(model: nn.Module, settings: Settings, device_type: str, options
     _require_divisible(model, modules, ranks)
     mesh = mesh_of_experts(settings, device_type)
     over = (REPLICATE, EXPERT_SHARD) if settings.parallel.replicate > 1 else (EXPERT_SHARD,)
+    place = shard_placement(mesh[EXPERT_SHARD].size())
     for module in modules.values():
         for name, weight in list(module.named_parameters(recurse=False)):
             own = distribute_tensor(weight, mesh[EXPERT], [Shard(0)], src_data_rank=None)
             module.register_parameter(name, nn.Parameter(own, requires_grad=weight.requires_grad))
         setattr(module, COUNT, getattr(module, COUNT) // ranks)
         module.forward = functools.partial(_over_ranks, mesh[EXPERT].get_group(), module, module.forward)
-        sharded: Any = fully_shard(module, mesh=mesh[over], **options)
+        sharded: Any = fully_shard(module, mesh=mesh[over], shard_placement_fn=place, **options)
         # rows of a whole group come to an expert, so its gradient is that of more ranks than reduce it
         sharded.set_gradient_divide_factor(float(settings.parallel.data_ranks * settings.parallel.context))
         # gloo has no operation that divides before it sums; FSDP divides twice where one rank "sums"

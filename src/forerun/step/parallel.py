@@ -8,7 +8,7 @@ in fp32 under mixed precision.
 
 import contextlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +21,8 @@ from forerun.settings.schema import Settings
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 """Dimensions of the mesh of ranks."""
+MATRICES = 3
+"""Dimensions of a weight that holds several matrices."""
 SHARDED_OPTIMIZERS = ("adamw", "sgd")
 """Rules that work on shards: element by element."""
 
@@ -111,6 +113,23 @@ def transformer_blocks(model: nn.Module) -> list[nn.Module]:
     declared = [module for module in model.modules() if type(module).__name__ in names]
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return declared or list(max(lists, key=len, default=[]))
+
+
+def shard_placement(ranks: int) -> Callable[[nn.Parameter], Any]:
+    """FSDP2's `shard_placement_fn`: weights over `ranks` ranks along their first dimension, or the next that divides.
+
+    All experts of a block are one weight with an entry for each. Split along these, a few ranks hold whole experts and
+    the others nothing. torchtitan 0.2.2 has the same rule (`models/llama4/infra/parallelize.py`).
+    """
+    from torch.distributed.tensor import Shard
+
+    def place(weight: nn.Parameter) -> Any:
+        own = local(weight)
+        if own.ndim < MATRICES or len(own) >= ranks:
+            return None
+        return next((Shard(n) for n in range(1, own.ndim) if own.shape[n] % ranks == 0), None)
+
+    return place
 
 
 def is_self_contained(block: nn.Module, model: nn.Module) -> bool:

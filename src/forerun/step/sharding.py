@@ -10,7 +10,15 @@ from torch import nn
 from forerun.settings.schema import Settings
 from forerun.step.context_parallel import share_sequences
 from forerun.step.expert_parallel import deal_experts
-from forerun.step.parallel import PIPELINE, REPLICATE, SHARD, TENSOR, is_self_contained, transformer_blocks
+from forerun.step.parallel import (
+    PIPELINE,
+    REPLICATE,
+    SHARD,
+    TENSOR,
+    is_self_contained,
+    shard_placement,
+    transformer_blocks,
+)
 from forerun.step.pipeline import cut
 from forerun.step.precision import policy_of
 from forerun.step.tensor_parallel import split
@@ -57,6 +65,7 @@ def _shard_part(model: nn.Module, root: nn.Module, settings: Settings, mesh: Any
     if settings.parallel.expert > 1:
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # that norms take two steps
         deal_experts(model, settings, mesh.device_type, {"mp_policy": mixed, **reshard})
+    place = shard_placement(mesh[SHARD].size())
     # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
     for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], root):
-        fully_shard(module, mesh=mesh[over], mp_policy=mixed, **reshard)
+        fully_shard(module, mesh=mesh[over], mp_policy=mixed, shard_placement_fn=place, **reshard)

@@ -101,6 +101,14 @@ def test_rows_are_sent_to_experts_and_back(mixtral):
     assert exchanges == {("forward", 2, numbers): 2, ("forward", 2, rows): 4, ("backward", 2, rows): 4}
 
 
+@pytest.mark.parametrize("expert", [1, EXPERTS])
+def test_more_ranks_than_experts_share_each_of_them(mixtral, expert):
+    """Split by experts, the first rank held a whole one, twice its part."""
+    trace = traced(mixtral, shard=2 * EXPERTS, expert=expert)
+    held = sum(storage.bytes for storage in trace.storages if storage.owner is Category.PARAMETER)
+    assert held == pytest.approx(4 * trace.total_parameters / (2 * EXPERTS), rel=0.05)
+
+
 def test_a_rank_holds_its_experts_and_gathers_no_others(mixtral):
     sharded, dealt = traced(mixtral, shard=4), traced(mixtral, shard=4, expert=4)
 
