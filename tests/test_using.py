@@ -84,10 +84,28 @@ def test_tags_stand_beside_their_words(tmp_path):
     assert len(cut["tags"]) == 60
 
 
+@pytest.mark.medium
+def test_hidden_words_are_those_of_transformers_pipeline(tmp_path):
+    from transformers import pipeline
+
+    model = trained(tmp_path, "masked")
+    texts = ["the dog <mask> and the cat <mask>.", "<mask> bird sings" + " and the dog barks" * 20 + " <mask>"]
+    answers = RowModel(model).answer([(text, None) for text in texts])
+    fill = pipeline("fill-mask", model=model.model, tokenizer=model.tokenizer, device="cpu", top_k=5)
+    for place, candidates in zip(answers[0]["masks"], fill(texts[0]), strict=True):
+        assert [one["id"] for one in place[:5]] == [one["token"] for one in candidates]
+        assert [one["probability"] for one in place[:5]] == pytest.approx([o["score"] for o in candidates], abs=2e-6)
+    assert "<mask>" not in answers[0]["filled"]
+    assert answers[1]["masks"][1] is None  # behind the sequence length
+    assert answers[1]["filled"].endswith(" <mask>")
+    with pytest.raises(NotSupported, match="fills in <mask>"):
+        RowModel(model).answer([("no word is hidden", None)])
+
+
 def test_every_workload_is_used_or_refused_by_name():
     from forerun.serving.writing import WRITES
 
-    assert {workload for _, workload, _ in SETS.values()} == {*KINDS, *WRITES, "masked-lm"}
+    assert {workload for _, workload, _ in SETS.values()} == {*KINDS, *WRITES}
 
 
 @pytest.mark.medium

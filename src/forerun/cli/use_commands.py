@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PREDICTED_SCHEMA, GENERATED_SCHEMA = "forerun.predicted/1", "forerun.generated/1"
 LOCAL = ("127.0.0.1", "localhost", "::1")
+ROW_PATHS = {"vectors": "/v1/embeddings", "masks": "/v1/fill-mask"}
 TOKEN_VARIABLE = "FORERUN_SERVE_TOKEN"
 
 RateOption = Annotated[
@@ -49,7 +50,7 @@ def predict(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer every row of a file with a trained model: labels, tags, numbers, vectors or text."""
+    """Answer every row of a file with a trained model: labels, tags, numbers, vectors, hidden words or text."""
     from forerun.serving.predictions import predict_file, write_predictions
 
     row = _row(run_id)
@@ -189,8 +190,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
         row.name, writer=writer, rows=rows, hosts=(host,) if host in LOCAL else None, token=token,
         limits=TextServiceLimits(requests_per_second=rate),
     )  # fmt: skip
-    path = "/v1/classify" if rows is not None else "/v1/completions"
-    path = "/v1/embeddings" if rows is not None and rows.kind == "vectors" else path
+    path = ROW_PATHS.get(rows.kind, "/v1/classify") if rows is not None else "/v1/completions"
     path = "/v1/chat/completions" if writer is not None and writer.is_chat else path
     announce(row.name, host, port, path)
     listen(app, host, port)

@@ -4,6 +4,7 @@ A learned tokenizer is one of transformers: `<pad>`, `<s>`, `</s>`, `<mask>` and
 where the model's configuration does not name others. Encoders get `<s> text </s>`, and a second text with its `</s>`.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,6 +102,8 @@ def learned_tokenizer(settings: Settings, texts: Iterable[str], rows: Sequence[s
 
     meaning = {"workload": settings.workload, "size": config.vocab_size, "special": list(special)}
     tokenizer = learn() if rows is None else stored_byte_pairs(rows, meaning, learn)
+    if settings.workload == "masked-lm":
+        tokenizer = _with_blank_before_mask(tokenizer)
     if settings.workload == "seq2seq-lm":
         tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[(END, special[END])])  # type: ignore[assignment]
     elif settings.workload not in GENERATING:
@@ -113,6 +116,14 @@ def learned_tokenizer(settings: Settings, texts: Iterable[str], rows: Sequence[s
         tokenizer_object=tokenizer, pad_token=PAD, bos_token=START, eos_token=END, cls_token=START, sep_token=END,
         mask_token=MASK, clean_up_tokenization_spaces=False, **(more if settings.workload in GENERATING else {}),
     )  # fmt: skip
+
+
+def _with_blank_before_mask(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer whose mask token takes the blank before it, as RoBERTa's: ` word` is one piece, ` <mask>` too."""
+    facts = json.loads(tokenizer.to_str())
+    for token in facts["added_tokens"]:
+        token["lstrip"] = token["content"] == MASK
+    return Tokenizer.from_str(json.dumps(facts))
 
 
 def encoded(

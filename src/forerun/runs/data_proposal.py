@@ -82,7 +82,7 @@ def propose(
     rows = list(islice(rows_of(every_repair, Repairs(every_repair.repair)), SAMPLE_ROWS))
     proposals = recognise(rows, workload=task)
     best = with_header(proposals[0], fields)
-    rows = list(with_flags(rows, best.fields.get("label"), source))
+    rows = list(with_flags(rows, best.fields.get("label"), source, Repairs(every_repair.repair)))
     layout, layout_questions = _layout(best, proposals, rows)
     questions += layout_questions
     if task is None:
@@ -94,7 +94,7 @@ def propose(
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
     stated = _data(DataSettings(source=source, repair=[*inspection.repairs]), layout)  # type: ignore[list-item]
     content = _content(source, best.workload, stated, sections)
-    questions += _repair_questions(inspection)
+    questions += _repair_questions(inspection, layout.labels == "several")
     reasons |= {"workload": best.reason, "data.format": best.reason}
     proposal = DataProposal(
         content, reasons, tuple(questions), inspection, row_meaning(source), choice.better, device.name
@@ -221,11 +221,14 @@ def _choice(model: str | None, workload: str, inspection: Inspection, device: De
     return ModelChoice(model, {}, parameters, longest, "as asked by --model", "", is_new, has_new_head)
 
 
-def _repair_questions(inspection: Inspection) -> list[DataQuestion]:
+def _repair_questions(inspection: Inspection, are_several: bool) -> list[DataQuestion]:
     questions = []
     for kind, count in inspection.repairs.items():
         text = f"{count:,} bad {'row' if count == 1 else 'rows'}: {kind} {MEANINGS[kind]}. Is that right?"  # type: ignore[index]
-        questions.append(DataQuestion("data.repair", text, kind, ("without it they are an error",)))
+        others = ["without it they are an error"]
+        if kind == "missing-labels" and are_several:
+            others.append(f"none-apply in its place, which {MEANINGS['none-apply']}")
+        questions.append(DataQuestion("data.repair", text, kind, tuple(others)))
     return questions
 
 

@@ -138,7 +138,7 @@ def first_settings(
     is_cpu = device.kind == "cpu"
     reasons: dict[str, str] = {"model.name": choice.reason}
     packs = workload == "causal-lm" and is_text
-    length, reasons["batch.sequence_length"] = _length(inspection, choice, packs)
+    length, reasons["batch.sequence_length"] = _length(inspection, choice, packs, goes_on=workload == "masked-lm")
     adapts = choice.parameters >= ADAPTED_FROM and workload in ("causal-lm", "preference")
     global_size = 8 if packs or workload == "preference" else 16 if workload in ("causal-lm", "seq2seq-lm") else 32
     if choice.needs_head and inspection.parts["train"] < FEW_ROWS:
@@ -173,8 +173,8 @@ def first_settings(
     return sections, reasons
 
 
-def _length(inspection: Inspection, choice: ModelChoice, packs: bool) -> tuple[int, str]:
-    """Tokens of a sample, and why."""
+def _length(inspection: Inspection, choice: ModelChoice, packs: bool, *, goes_on: bool) -> tuple[int, str]:
+    """Tokens of a sample, and why; whether a longer text goes on in the next sample."""
     if packs:
         return min(PACKED_LENGTH, choice.longest), "texts are packed one after the other into rows of this length"
     share = inspection.tokens.at[95]
@@ -183,7 +183,8 @@ def _length(inspection: Inspection, choice: ModelChoice, packs: bool) -> tuple[i
     why = f"95 % of rows have at most {share} tokens (estimated), and {ROOM - 1:.0%} room"
     if length < wanted_length:
         why = f"the most that {choice.name} reads; 5 % of rows have more than {share} tokens (estimated)"
-    return length, f"{why}; {inspection.truncated(length):.1%} of rows are cut"
+    longer = "go on in the next sample" if goes_on else "are cut"
+    return length, f"{why}; {inspection.truncated(length):.1%} of rows {longer}"
 
 
 def _epochs(inspection: Inspection, choice: ModelChoice, packs: bool, steps: int) -> tuple[int, str]:

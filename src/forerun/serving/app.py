@@ -26,7 +26,15 @@ from forerun.errors import ForerunError
 from forerun.infer.batching import Batcher, QueueFull
 from forerun.infer.gate import Gate
 from forerun.infer.request_rate import PER_SECOND, rate_of
-from forerun.serving.messages import ChatRequest, ClassifyRequest, CompletionRequest, EmbeddingRequest, TextRequest
+from forerun.serving.hidden_words import likeliest
+from forerun.serving.messages import (
+    ChatRequest,
+    ClassifyRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    FillMaskRequest,
+    TextRequest,
+)
 from forerun.serving.writing import Sampling, Writer, Writing
 
 DEFAULT_NEW_TOKENS = 256
@@ -37,7 +45,7 @@ class RowAnswers(Protocol):
     """A model that answers rows of texts: labels or vectors."""
 
     kind: str
-    """`labels`, or `vectors`."""
+    """`labels`, `tags`, `vectors` or `masks`."""
 
     def answer(self, rows: Sequence[tuple[str, str | None]]) -> list[Answer]:
         """One answer a row, in order; `tokens` is the number of its tokens."""
@@ -178,7 +186,15 @@ def _add_text(app: FastAPI, name: str, queue: WritingQueue) -> None:
 
 
 def _add_rows(app: FastAPI, name: str, kind: str, batcher: Batcher[tuple[str, str | None], Answer]) -> None:
-    if kind == "vectors":
+    if kind == "masks":
+
+        @app.post("/v1/fill-mask")
+        async def fill_mask(request: FillMaskRequest) -> dict[str, Any]:
+            answers = await batcher.ask([(text, None) for text in request.texts])
+            data = [{"index": place, **likeliest(answer, request.top_k)} for place, answer in enumerate(answers)]
+            return {"object": "list", "data": data, "model": name}
+
+    elif kind == "vectors":
 
         @app.post("/v1/embeddings")
         async def embeddings(request: EmbeddingRequest) -> dict[str, Any]:

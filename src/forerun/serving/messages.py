@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from forerun.serving.hidden_words import CANDIDATES, SHOWN_CANDIDATES
+
 MOST_CHARACTERS, MOST_TEXTS, MOST_MESSAGES, MOST_NEW_TOKENS = 400_000, 512, 1_000, 32_768
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 NO_EFFECT: dict[str, tuple[Any, ...]] = {
@@ -117,6 +119,19 @@ class EmbeddingRequest(ServiceRequest):
     input: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
     encoding_format: Literal["float", "base64"] | None = None
     """`base64` is what OpenAI's own client asks for: fp32, least byte first."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts."""
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+class FillMaskRequest(ServiceRequest):
+    """`POST /v1/fill-mask`: our own, with the parameter of transformers' pipeline."""
+
+    model: str = ""
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+    top_k: Annotated[int, Field(ge=1, le=CANDIDATES)] = SHOWN_CANDIDATES
 
     @property
     def texts(self) -> list[str]:

@@ -13,9 +13,10 @@ from typing import Any, TextIO
 
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import read_own_rows
-from forerun.errors import FilesNotWritten, InvalidSettings, NotSupported
+from forerun.errors import BadData, FilesNotWritten, InvalidSettings
 from forerun.own.trained import TrainedModel
 from forerun.records import Record
+from forerun.serving.hidden_words import likeliest
 from forerun.serving.questions import Question, question_of
 from forerun.serving.row_model import KINDS, RowModel
 from forerun.serving.writing import Sampling, Writer
@@ -86,16 +87,13 @@ def answers_of_model(trained: TrainedModel, sampling: Sampling, name: str) -> An
     """How a trained model answers questions: with labels, vectors, or text.
 
     Raises:
-        NotSupported: it does not.
+        NotSupported: it does not, or the rows lack what it reads.
     """
-    workload = trained.facts.workload
-    if workload in KINDS:
-        return RowModel(trained).questions
-    if workload == "masked-lm":
-        raise NotSupported(
-            "predict: a masked-lm model is one to train further, and answers no rows. Set model.name of another run to "
-            "its export (forerun export RUN)."
-        )
+    if trained.facts.workload in KINDS:
+        rows = RowModel(trained)
+        if rows.kind == "masks":
+            return lambda questions: [likeliest(answer) for answer in rows.questions(questions)]
+        return rows.questions
     writer = Writer(trained.model, trained.tokenizer, name, is_chat=trained.facts.is_chat)
     return lambda questions: [{"text": text} for text in writer.write_all(_prompts(writer, questions), sampling)]
 
@@ -118,8 +116,24 @@ def _answered(
     numbered = enumerate(read_own_rows(source, repairs=repairs, fields=header), start=1)
     while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):
         questions = [question_of(row, trained.facts, f"{source}, row {number}", repairs) for number, row in chunk]
+        _require_masks(trained, questions, source, chunk[0][0])
         for (_, row), answer in zip(chunk, answers(questions), strict=True):
             yield row, {key: value for key, value in answer.items() if key not in NOT_COUNTED}
+
+
+def _require_masks(trained: TrainedModel, questions: Sequence[Question], source: str, first: int) -> None:
+    """Check that every text of a masked language model hides a word.
+
+    Raises:
+        BadData: one does not.
+    """
+    mask = trained.tokenizer.mask_token
+    without = (number for number, question in enumerate(questions, start=first) if mask not in question.text)
+    if trained.facts.workload == "masked-lm" and (number := next(without, None)) is not None:
+        raise BadData(
+            f"{source}, row {number}: a masked-lm model fills in {mask}; found none in the text. Put {mask} where a "
+            f"word is hidden, or leave the row out."
+        )
 
 
 def _write(

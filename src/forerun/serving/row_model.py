@@ -1,4 +1,4 @@
-"""A trained encoder that answers rows of texts: labels with probabilities, numbers, tags of words, or vectors."""
+"""A trained encoder that answers rows: labels with probabilities, numbers, tags of words, vectors, hidden words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,13 +14,18 @@ from forerun.errors import NotSupported
 from forerun.own.facts import TaskFacts
 from forerun.own.tagging import tagged_sample
 from forerun.own.trained import TrainedModel
+from forerun.serving.hidden_words import filled_answer
 from forerun.serving.questions import Question
 from forerun.step.pairs import pooled
 from forerun.step.precision import POLICIES
 
 BATCH_TOKENS = 8192
 """Padded tokens of a batch."""
-KINDS = {"sequence-classification": "labels", "token-classification": "tags", "embedding": "vectors"}
+BATCH_LOGITS = 2**26
+"""Most logits of a batch: 256 MiB in fp32. A masked language model has one for each token and word."""
+KINDS = {
+    "sequence-classification": "labels", "token-classification": "tags", "embedding": "vectors", "masked-lm": "masks",
+}  # fmt: skip
 """What each workload answers."""
 SIGNIFICANT = 6
 HALF = 0.5
@@ -57,13 +62,17 @@ class RowModel:
             raise NotSupported(
                 "The model was trained on pairs of texts, so each row needs a second one. Send text and pair."
             )
+        if self.kind == "masks" and any(self.tokenizer.mask_token not in question.text for question in questions):
+            raise NotSupported(
+                f"The model fills in {self.tokenizer.mask_token}, so each text needs one. Put it in place of a word."
+            )
         inputs = [self._encoded(question) for question in questions]
         answers: dict[int, Mapping[str, Any]] = {}
         order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]["input_ids"]))
         device = next(self.model.parameters()).device
         with torch.inference_mode(), self.policy.autocast(device.type):
             while order:
-                size = max(1, BATCH_TOKENS // max(1, len(inputs[order[0]]["input_ids"])))
+                size = max(1, self._batch_tokens // max(1, len(inputs[order[0]]["input_ids"])))
                 batch, order = order[:size], order[size:]
                 outputs = self._outputs([inputs[place] for place in batch], device)
                 for place, output in zip(batch, outputs, strict=True):
@@ -73,13 +82,18 @@ class RowModel:
                     }
         return [answers[place] for place in range(len(questions))]
 
+    @property
+    def _batch_tokens(self) -> int:
+        return min(BATCH_TOKENS, BATCH_LOGITS // len(self.tokenizer)) if self.kind == "masks" else BATCH_TOKENS
+
     def _encoded(self, question: Question) -> Mapping[str, Any]:
         options: dict[str, Any] = {"truncation": True, "max_length": self.facts.sequence_length, "verbose": False}
         if self.kind == "tags":
             row = TaggedRow(question.words, (self.facts.label_names[0],) * len(question.words))
             sample = tagged_sample(row, self.facts, self.tokenizer)
             return {"input_ids": list(sample.ids), "first_pieces": sample.target, "words": question.words}
-        return self.tokenizer(question.text, question.pair, return_token_type_ids=self.facts.is_paired, **options)
+        both = self.tokenizer(question.text, question.pair, return_token_type_ids=self.facts.is_paired, **options)
+        return {**both, "text": question.text}
 
     def _outputs(self, inputs: Sequence[Mapping[str, Any]], device: torch.device) -> Sequence[Tensor]:
         """The model's output for each row, padding left out."""
@@ -99,7 +113,7 @@ class RowModel:
         output = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})
         logits = output.logits.float().cpu()
         return [
-            row[: len(one["input_ids"])] if self.kind == "tags" else row
+            row[: len(one["input_ids"])] if self.kind in ("tags", "masks") else row
             for row, one in zip(logits, inputs, strict=True)
         ]
 
@@ -108,6 +122,8 @@ class RowModel:
             return {"vector": [round(value, SIGNIFICANT) for value in output.tolist()]}
         if self.kind == "tags":
             return self._tags(output, encoded)
+        if self.kind == "masks":
+            return filled_answer(output, encoded["text"], encoded["input_ids"], self.tokenizer)
         return label_answer(output.numpy(), self.facts)
 
     def _tags(self, output: Tensor, encoded: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from forerun.data.own.columns import Row, is_empty, number_of, structure_of, value_at
+from forerun.data.own.columns import Row, is_empty, number_of, says_nothing, structure_of, value_at
 from forerun.data.own.formats import NO_PARTS, RowLayout
 from forerun.data.own.labels import label_name, labels_of
 from forerun.data.own.repairs import Repairs
@@ -64,14 +64,20 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
     """
     for part, column in layout.fields.items():
         optional = MAY_BE_EMPTY.get(layout.format, ())
-        if part in optional or part in NO_PARTS or not is_empty(row.get(column, value_at(row, column))):
+        value = row.get(column, value_at(row, column))
+        is_missing = says_nothing(value, layout.labels) if part == "label" else is_empty(value)
+        if part in optional or part in NO_PARTS or not is_missing:
             continue
         if part not in ("label", "tags"):
             repairs.allow("empty-texts", where, f"the column {column!r} ({part}) holds text; found none.")
-        elif layout.labels == "several" and isinstance(row.get(column), list | tuple):
+        elif layout.labels == "several" and isinstance(value, list | tuple):
             continue  # an empty list says that none applies
         else:
-            repairs.allow("missing-labels", where, f"the column {column!r} ({part}) holds a label; found none.")
+            actual = "none" if is_empty(value) else f"{value!r}, as programs write an empty cell"
+            rule = f"the column {column!r} ({part}) holds a label; found {actual}."
+            if layout.labels == "several" and part == "label" and repairs.is_none_meant(where, rule):
+                continue
+            repairs.allow("missing-labels", where, rule)
         return None
     return canonical_row(row, layout, where, repairs)
 

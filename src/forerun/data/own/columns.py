@@ -18,7 +18,12 @@ YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 """Words of a column that says yes or no."""
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,(\d{1,2}|\d{4,})\s*")
 """A number as much of Europe writes it; three digits behind a comma could be thousands."""
-NUMBER_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
+NUMBER_WORDS = {"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"}
+EMPTY_WORDS = {"nan", "<na>", "#n/a", "#na"}
+"""Words that programs write for an empty cell (pandas, R, Excel): no label is called so."""
+MOST_CLASS_NUMBERS = 20
+NO_NUMBER_WORDS = EMPTY_WORDS | {"na", "n/a", "null", "none", "missing", "-", "?"}
+"""Words that stand for an empty cell among numbers; among names they could be one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,7 @@ class Column:
     is_full: bool
     """Whether every row of the sample has a value."""
     are_flags: bool = False
-    """Whether every row says yes or no: 1 or 0, true or false."""
+    """Whether every row that has a value says yes or no: 1 or 0, true or false."""
 
 
 def value_at(row: Row, column: str) -> Any:
@@ -67,6 +72,30 @@ def is_empty(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return isinstance(value, list | tuple | dict) and not value
+
+
+def says_nothing(value: Any, kind: str = "") -> bool:
+    """Whether a label is empty, or a word for that; of the kind `number` also words that could be names elsewhere."""
+    words = NO_NUMBER_WORDS if kind == "number" else EMPTY_WORDS
+    return is_empty(value) or (isinstance(value, str) and value.strip().lower() in words)
+
+
+def numbers_of(values: Sequence[Any]) -> list[float]:
+    """The numbers that all values are; none where others are among them, but for words of an empty cell or infinity.
+
+    Such words count beside amounts alone (fractions, or many): beside 0, 1, 2 they could name a class.
+    """
+    numbers = [number for value in values if (number := number_of(value)) is not None]
+    if len(numbers) == len(values):
+        return numbers
+    are_amounts = any(not number.is_integer() for number in numbers) or len(set(numbers)) > MOST_CLASS_NUMBERS
+    others = (value for value in values if number_of(value) is None)
+    return numbers if are_amounts and all(_stands_for_number(value) for value in others) else []
+
+
+def _stands_for_number(value: Any) -> bool:
+    word = str(value).strip().lower() if isinstance(value, str | float) else ""
+    return word in NO_NUMBER_WORDS | NUMBER_WORDS
 
 
 def number_of(value: Any) -> float | None:
@@ -103,15 +132,16 @@ def columns_of(rows: Iterable[Row]) -> dict[str, Column]:
 def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
     """A column of `values`; `raw` are the same before lists in text were read."""
     present = [value for value in values if not is_empty(value)]
+    words = [str(value).strip().lower() for value in present]
     texts = [value for value in raw if isinstance(value, str) and value.strip()]
     return Column(
         name=name,
-        kind=_common_kind({_kind(value) for value in present}, len(texts) == len(present)),
+        kind="number" if numbers_of(present) else _common_kind({*map(_kind, present)}, len(texts) == len(present)),
         values=len(present),
         distinct=len({json.dumps(value, sort_keys=True, default=str) for value in present}),
         mean_length=sum(map(len, texts)) / len(texts) if texts else 0.0,
         is_full=len(present) == len(values),
-        are_flags=bool(values) and all(str(value).strip().lower() in (*YES, *NO) for value in values),
+        are_flags=bool(words) and all(word in (*YES, *NO, *EMPTY_WORDS) for word in words),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from forerun.data.own.columns import is_empty, number_of
+from forerun.data.own.columns import is_empty, number_of, numbers_of, says_nothing
 
 LabelKind = Literal["one", "several", "number"]
 SCALE = 20
@@ -33,12 +33,12 @@ def label_kind(values: Iterable[Any], separator: str, column: str = "label") -> 
 
     Values that are lists are taken one by one, texts are cut at `separator` where that gives labels that come again.
     """
-    present = [value for value in values if not is_empty(value)]
+    present = [value for value in values if not says_nothing(value)]
     if any(isinstance(value, list | tuple) for value in present):
         return LabelGuess("several", True, f"{column} holds lists.")
-    numbers = [number_of(value) for value in present]
-    if present and all(number is not None for number in numbers):
-        return _of_numbers([number for number in numbers if number is not None], column)
+    numbers = numbers_of(present)
+    if numbers:
+        return _of_numbers(numbers, column)
     texts = [str(value) for value in present]
     if separator and any(separator in text for text in texts):
         return _of_separated(texts, separator, column)
@@ -56,13 +56,15 @@ def separator_of(values: Iterable[Any]) -> str | None:
 
 
 def labels_of(value: Any, kind: LabelKind, separator: str) -> tuple[str, ...]:
-    """The labels in one value, as texts; for `several` sorted and each once."""
+    """The labels in one value, as texts; for `several` sorted and each once, none where it says nothing."""
+    if says_nothing(value, kind):
+        return ()
     if kind == "several":
         parts = value if isinstance(value, list | tuple) else str(value).split(separator) if separator else [value]
         return tuple(sorted({label_name(part) for part in parts if not is_empty(part)}))
     if kind == "number" and isinstance(value, str):
         value = value.replace(",", ".")
-    return () if is_empty(value) else (label_name(value),)
+    return (label_name(value),)
 
 
 def label_name(value: Any) -> str:

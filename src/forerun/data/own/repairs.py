@@ -12,6 +12,7 @@ LISTED = 20
 MEANINGS: dict[Repair, str] = {
     "empty-texts": "leaves rows with an empty text out",
     "missing-labels": "leaves rows without a label out",
+    "none-apply": "reads an empty cell of several labels as: none applies",
     "ragged-rows": "leaves rows with more or fewer fields than the header out",
     "broken-lines": "leaves lines that are no JSON object out",
     "encoding": "reads bytes that are not UTF-8 as Windows-1252",
@@ -42,6 +43,19 @@ class Repairs:
         places = self.places.setdefault(kind, [])
         if len(places) < LISTED:
             places.append(where)
+
+    def is_none_meant(self, where: str, rule: str) -> bool:
+        """Whether an empty cell of several labels says that none applies, which is counted.
+
+        Where `missing-labels` is allowed it says nothing, and the row is to be left out: that claims less.
+
+        Raises:
+            BadData: the user allowed neither.
+        """
+        if "missing-labels" in self.allowed:
+            return False
+        self.allow("none-apply", where, f"{rule} Rows without a label can be left out: data.repair: [missing-labels].")
+        return True
 
     def lines(self) -> list[str]:
         """One sentence for each kind of repair, with the first places."""

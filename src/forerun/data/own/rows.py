@@ -65,7 +65,7 @@ def read_own_rows(
     """
     repairs, fields = repairs or Repairs(tuple(repair)), fields or {}
     is_anything = False
-    rows = with_flags(_rows(source, repairs, fields.get("header")), fields.get("label"), source)
+    rows = with_flags(_rows(source, repairs, fields.get("header")), fields.get("label"), source, repairs)
     for row in _each_once(rows, source, repairs, fields.get("id")):
         is_anything = True
         yield row

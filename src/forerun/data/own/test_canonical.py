@@ -133,6 +133,7 @@ LAYOUT = RowLayout("labelled", {"text": "text", "label": "label"})
         ({"text": None, "label": "x"}, "empty-texts"),
         ({"text": "t", "label": ""}, "missing-labels"),
         ({"text": "t"}, "missing-labels"),
+        ({"text": "t", "label": " NaN "}, "missing-labels"),
     ],
 )
 def test_an_empty_part_is_an_error_or_an_allowed_and_counted_repair(row, repair):
@@ -147,8 +148,21 @@ def test_an_empty_part_is_an_error_or_an_allowed_and_counted_repair(row, repair)
 def test_an_empty_list_of_labels_says_that_none_applies():
     layout = RowLayout("labelled", {"text": "text", "label": "label"}, "several")
     assert list(canonical_rows([{"text": "a", "label": []}], layout, "f")) == [LabelledRow("a", None, ())]
-    with pytest.raises(BadData, match="missing-labels"):
-        list(canonical_rows([{"text": "a", "label": None}], layout, "f"))
+    for value in (None, "", float("nan"), "<NA>"):
+        row = {"text": "a", "label": value}
+        with pytest.raises(BadData, match=r"missing-labels.*none-apply"):
+            list(canonical_rows([row], layout, "f"))
+        repairs = Repairs(("none-apply",))
+        assert list(canonical_rows([row], layout, "f", repairs)) == [LabelledRow("a", None, ())]
+        assert repairs.counts == {"none-apply": 1}
+        assert list(canonical_rows([row], layout, "f", Repairs(("none-apply", "missing-labels")))) == []
+
+
+def test_a_number_to_estimate_is_finite_or_missing():
+    layout = RowLayout("labelled", {"text": "text", "label": "label"}, "number")
+    with pytest.raises(BadData, match="a number; found 'inf'"):
+        list(canonical_rows([{"text": "a", "label": "inf"}], layout, "f"))
+    assert list(canonical_rows([{"text": "a", "label": "n/a"}], layout, "f", Repairs(("missing-labels",)))) == []
 
 
 def test_calls_of_tools_are_written_where_that_is_allowed():

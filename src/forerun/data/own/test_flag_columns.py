@@ -3,6 +3,7 @@ import pytest
 from forerun.data.own.columns import columns_of
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.formats import layout_of, recognise
+from forerun.data.own.repairs import Repairs
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings
 
@@ -21,6 +22,15 @@ def test_columns_of_yes_and_no_are_several_labels():
     assert [row[LABEL] for row in rows[:4]] == [["long"], ["rude"], [], ["rude", "long"]]
     data = DataSettings(source="a.csv", format="labelled", fields={"text": "comment_text", "label": LABEL})
     assert layout_of(data, rows).labels == "several"
+
+
+def test_an_empty_cell_leaves_the_row_without_labels_or_says_no():
+    rows = [{"rude": "1", "long": ""}, {"rude": "nan", "long": "0"}]
+    assert [row[LABEL] for row in with_flags(rows, LABEL, "a.csv", Repairs(("missing-labels",)))] == [None, None]
+    repairs = Repairs(("none-apply",))
+    assert [row[LABEL] for row in with_flags(rows, LABEL, "a.csv", repairs)] == [["rude"], []]
+    assert repairs.lines() == ["none-apply: 2 (a.csv, row 1, a.csv, row 2)"]
+    assert columns_of([*ROWS, rows[0]])["long"].are_flags
 
 
 def test_rows_without_labels_stay_as_they_are():
