@@ -98,10 +98,12 @@ class Batcher(Generic[Question, Answer]):
         self.sizes = [*self.sizes[-99:], len(batch)]
         try:
             answers = await loop.run_in_executor(self._thread, self._work, [question for question, _ in batch])
-        except RuntimeError as error:  # the model's own; whoever asked is told
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
+        except Exception as error:  # the model's own, whatever it is; whoever asked is told
+            if len(batch) > 1:  # each alone, so that one question does not fail those of others
+                for each in batch:
+                    await self._answer([each])
+            elif not batch[0][1].done():
+                batch[0][1].set_exception(error)
             return
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from forerun.data.chat_tokens import small_tokenizer
+from forerun.errors import NotSupported
 from forerun.serving.app import TextServiceLimits, make_text_app
 from forerun.serving.writing import Writer
 
@@ -123,6 +124,33 @@ def test_rows_that_come_together_share_a_batch():
         )
     assert [[one["label"] for one in answer["data"]] for answer in answers] == [[str(n)] * 2 for n in range(8)]
     assert sum(rows.calls) == 16
+
+
+@pytest.mark.parametrize("error", [NotSupported("needs a mask. Put one in."), KeyError("x")])
+def test_one_bad_text_fails_nobody_elses(error):
+    class Picky(FakeRows):
+        def answer(self, rows):
+            if any(text == "bad" for text, _ in rows):
+                raise error
+            return super().answer(rows)
+
+    app = make_text_app("c", rows=Picky("labels"), hosts=["testserver"])
+    with TestClient(app, raise_server_exceptions=False) as client, ThreadPoolExecutor(8) as pool:
+        texts = ["bad" if n == 3 else f"{n}" for n in range(8)] * 2
+        codes = list(pool.map(lambda text: client.post("/v1/classify", json={"input": text}).status_code, texts))
+    assert codes == [(400 if isinstance(error, NotSupported) else 500) if text == "bad" else 200 for text in texts]
+
+
+def test_hidden_words_are_filled_with_as_many_candidates_as_asked():
+    class Filling(FakeRows):
+        def answer(self, rows):
+            words = [{"token": name, "id": place, "probability": 0.5} for place, name in enumerate("abc")]
+            return [{"filled": text.replace("<mask>", "a"), "masks": [words]} for text, _ in rows]
+
+    with TestClient(make_text_app("m", rows=Filling("masks"), hosts=["testserver"])) as client:
+        answer = client.post("/v1/fill-mask", json={"input": "b <mask>", "top_k": 2}).json()["data"]
+        assert [(one["filled"], [word["token"] for word in one["masks"][0]]) for one in answer] == [("b a", ["a", "b"])]
+        assert client.post("/v1/fill-mask", json={"input": "b <mask>", "top_k": 0}).status_code == 422
 
 
 def test_vectors_come_in_openais_form():
