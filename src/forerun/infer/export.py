@@ -152,8 +152,9 @@ def _write_plain(model: nn.Module, folder: Path) -> None:
 
     if isinstance(model, PreTrainedModel):
         model.config.use_cache = True  # off while training
-        if model.generation_config is not None:  # made from the configuration, and what `generate` goes by
-            model.generation_config.use_cache = True
+        generation = getattr(model, "generation_config", None)  # what `generate` goes by; encoders have none
+        if generation is not None:
+            generation.use_cache = True
         model.save_pretrained(folder)
         return
     pointers: set[int] = set()
