@@ -329,8 +329,8 @@ def _titan(table: list[Line]) -> Iterator[dict[str, Any]]:
 def _tiny_llama(table: list[Line]) -> Iterator[dict[str, Any]]:
     """One published rate of 16 GPUs; 16k tokens a GPU and step.
 
-    Its README names fused cross-entropy, RMSNorm, SwiGLU and rotary embedding; `liger`, their like, goes
-    not with shards.
+    Its README names fused cross-entropy, RMSNorm, SwiGLU and rotary embedding; `model.kernels`, their
+    like, does not go with shards.
     Seen: as the only row of its source its error stood on the board (+22 %, 25 November 2026, without them).
     """
     config = {"hidden_size": 2048, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,

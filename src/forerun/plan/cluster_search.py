@@ -3,8 +3,8 @@
 The global batch stays. Layouts fall by arithmetic (heads, rows for each rank, bytes of state) before anything is
 traced. The rest share traces by their operators (`shallow.py`): for each way of recomputing, the mildest first,
 micro-batches grow until they fit nowhere or gain nothing. A leaner way is tried where the milder left some layout
-without room, or small. Layers are split only where the best whole layers are slower than the same step with nothing
-recomputed and nothing exchanged, which split layers cannot beat.
+without room, or small. Layers are split and experts dealt only where the best whole layers are slower than the same
+step with nothing recomputed and nothing exchanged, which split layers cannot beat.
 """
 
 from collections.abc import Iterator, Sequence

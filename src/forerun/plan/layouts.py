@@ -171,7 +171,7 @@ def _contexts(settings: Settings, gpus: int, near: int) -> list[int]:
     batch = settings.batch
     if settings.workload != "causal-lm" or batch.padding != "fixed" or batch.sequence_length < LONG_SEQUENCE:
         return []
-    return [n for n in _doublings(near) if near % n == 0 and gpus % n == 0 and batch.sequence_length % (2 * n) == 0]
+    return [n for n in _doublings(near) if gpus % n == 0 and batch.sequence_length % (2 * n) == 0]
 
 
 def _doublings(near: int) -> list[int]:

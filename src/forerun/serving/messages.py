@@ -112,31 +112,29 @@ class CompletionRequest(TextRequest):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
-class EmbeddingRequest(ServiceRequest):
-    """`POST /v1/embeddings`."""
+class TextsRequest(ServiceRequest):
+    """One text or several, each on its own."""
 
     model: str = ""
     input: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts."""
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+class EmbeddingRequest(TextsRequest):
+    """`POST /v1/embeddings`."""
+
     encoding_format: Literal["float", "base64"] | None = None
     """`base64` is what OpenAI's own client asks for: fp32, least byte first."""
 
-    @property
-    def texts(self) -> list[str]:
-        """The texts."""
-        return [self.input] if isinstance(self.input, str) else self.input
 
-
-class FillMaskRequest(ServiceRequest):
+class FillMaskRequest(TextsRequest):
     """`POST /v1/fill-mask`: our own, with the parameter of transformers' pipeline."""
 
-    model: str = ""
-    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
     top_k: Annotated[int, Field(ge=1, le=CANDIDATES)] = SHOWN_CANDIDATES
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts."""
-        return [self.input] if isinstance(self.input, str) else self.input
 
 
 class PairText(BaseModel):
