@@ -96,15 +96,16 @@ class Batcher(Generic[Question, Answer]):
             return
         loop = asyncio.get_running_loop()
         self.sizes = [*self.sizes[-99:], len(batch)]
-        try:
-            answers = await loop.run_in_executor(self._thread, self._work, [question for question, _ in batch])
-        except Exception as error:  # the model's own, whatever it is; whoever asked is told
+        work = loop.run_in_executor(self._thread, self._work, [question for question, _ in batch])
+        await asyncio.wait([work])
+        if (error := work.exception()) is not None:  # the model's own, whatever it is; whoever asked is told
             if len(batch) > 1:  # each alone, so that one question does not fail those of others
                 for each in batch:
                     await self._answer([each])
             elif not batch[0][1].done():
                 batch[0][1].set_exception(error)
             return
+        answers = work.result()
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
