@@ -14,7 +14,7 @@ from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
 from forerun.forecasting.kinds import as_text
 from forerun.forecasting.request import ForecastRequest
-from forerun.forecasting.traces import stage_trace
+from forerun.forecasting.traces import stage_traces
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.replay import replay_memory
@@ -53,7 +53,7 @@ def trace_pipeline(request: ForecastRequest, shape: BatchShape) -> TracedPipelin
     def traced(micro_batches: int) -> list[Trace]:
         batch = settings.batch.model_copy(update={"gradient_accumulation_steps": micro_batches})
         short = settings.model_copy(update={"batch": batch})
-        return [stage_trace(request, short, shape, stage) for stage in range(parallel.pipeline)]
+        return stage_traces(request, short, shape)
 
     more = one_round if parallel.virtual_stages > 1 else 1  # interleaved schedules go on round by round
     rest = (count - full) % more

@@ -56,8 +56,7 @@ def test_further_micro_batches_take_what_the_pipeline_repeats(monkeypatch, sched
     short = forerun.forecast(asked, gpu="h100-80gb")
 
     def whole(request, shape):
-        traces = [module.stage_trace(request, request.settings, shape, stage) for stage in range(2)]
-        return module.TracedPipeline(request.settings, traces, [])
+        return module.TracedPipeline(request.settings, module.stage_traces(request, request.settings, shape), [])
 
     monkeypatch.setattr("forerun.forecasting.step_model.trace_pipeline", whole)
     full = forerun.forecast(asked, gpu="h100-80gb")

@@ -11,6 +11,7 @@ operators are timed), and what is traced in a process that changed PyTorch's swi
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -69,16 +70,29 @@ def step_trace(
     return _trace(request, at, shape, part, make)
 
 
-def stage_trace(request: ForecastRequest, settings: Settings, shape: BatchShape, stage: int) -> Trace:
-    """The trace of one stage of a pipeline, with all micro-batches of `settings`."""
+def stage_traces(request: ForecastRequest, settings: Settings, shape: BatchShape) -> list[Trace]:
+    """The traces of all stages of a pipeline, with all micro-batches of `settings`."""
+    results: dict[int, tuple[Trace, set[str]]] = {}
 
-    def make(device: Device) -> Trace:
-        from forerun.virtual.trace_step import trace_step
+    def make(stage: int, device: Device) -> Trace:
+        from forerun.step.pipeline_stages import stages_like
+        from forerun.virtual.trace_step import trace_stages
 
-        with work(f"tracing stage {stage} of the pipeline"):
-            return trace_step(settings, request.workload, device, shape, stage=stage)
+        if stage not in results:
+            stages = [each for each in stages_like(settings, stage) if each not in results]
+            watched, questions = watched_device(device)
+            with work(f"tracing stage {' and '.join(map(str, {stages[0], stages[-1]}))} of the pipeline"):
+                traces = trace_stages(settings, request.workload, watched, shape, stages)
+            results.update({each: (trace, questions) for each, trace in zip(stages, traces, strict=True)})
+        trace, questions = results.pop(stage)
+        for name in questions:  # who watches this device learns what the trace follows from
+            getattr(device, name)
+        return trace
 
-    return _trace(request, settings, shape, {"part": "stage", "stage": stage}, make)
+    return [
+        _trace(request, settings, shape, {"part": "stage", "stage": stage}, functools.partial(make, stage))
+        for stage in range(settings.parallel.pipeline)
+    ]
 
 
 def scoring_trace(request: ForecastRequest, shape: BatchShape) -> Trace:

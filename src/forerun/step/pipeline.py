@@ -10,11 +10,10 @@ Not covered: tied embeddings, packed micro-batches, adapters, quantised weights,
 with learned positions.
 """
 
-import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,18 +22,15 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 
 from forerun.data.token_data import IGNORED
-from forerun.errors import InvalidSettings, NotSupported
+from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.parallel import PIPELINE, refuse_together
+from forerun.step.pipeline_stages import IDS, STAGES, StageModule, places_on_rank
 from forerun.step.precision import policy_of
 from forerun.step.workload import BLANK
 from forerun.trace import Phase
 
-FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")
-"""`model_type`s whose stages were compared with the whole model; what others do around their blocks is not known."""
-STAGES = "pipeline_stages"
-"""Attribute of a model that was cut: its stages on this rank, by their places in the pipeline."""
-LABELS, IDS = "labels", "input_ids"
+LABELS = "labels"
 
 
 def require_pipeline(settings: Settings) -> None:
@@ -83,149 +79,22 @@ def require_pipeline(settings: Settings) -> None:
         )
 
 
-class PassedOn(nn.Module):
-    """Stands for a part of the model that another stage has."""
+class Passes(Protocol):
+    """Plays passes of a stage that repeat, on a virtual GPU."""
 
-    def __init__(self, original: nn.Module):
-        super().__init__()
-        kind = getattr(original, "attention_type", None)  # which mask a block of transformers wants
-        if kind is not None:
-            self.attention_type = kind
+    def begin(self) -> None:
+        """A step begins."""
+        ...
 
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """What came in."""
-        return hidden_states
+    def forward(self, module: nn.Module, run: Callable[[], Tensor]) -> Tensor:
+        """What `module` makes of the next micro-batch."""
+        ...
 
-
-class StageModule(nn.Module):
-    """One stage as the schedule calls it: token ids or hidden states in, hidden states or logits out."""
-
-    def __init__(self, part: nn.Module, settings: Settings, device_type: str, is_first: bool, is_last: bool):
-        super().__init__()
-        self.part = part
-        """A model of the same class, whose blocks of other stages pass on what they are given."""
-        self.is_first, self.is_last = is_first, is_last
-        self._policy, self._device_type = policy_of(settings), device_type
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(batch, sequence) ids or (batch, sequence, width) → (batch, sequence, width or vocabulary)."""
-        part: Any = self.part
-        inputs = {IDS: states} if self.is_first else {"inputs_embeds": states}
-        with self._policy.autocast(self._device_type):
-            if self.is_last:
-                return part(**inputs, use_cache=False).logits
-            return part.base_model(**inputs, use_cache=False).last_hidden_state
-
-
-def place_of_blocks(model: nn.Module, settings: Settings) -> str:
-    """Path of the list of blocks.
-
-    Raises:
-        NotSupported: the architecture is not one that can be cut, or its embedding is its output layer.
-    """
-    config: Any = model.config
-    if config.model_type not in FAMILIES:
-        raise NotSupported(
-            f"parallel.pipeline: stages of {type(model).__name__} are not known to give what the whole model gives; "
-            f"found parallel.pipeline={settings.parallel.pipeline}. Set it to 1, or take a model of "
-            f"{', '.join(FAMILIES)}."
-        )
-    if config.tie_word_embeddings:
-        raise NotSupported(
-            "parallel.pipeline: the first and the last stage would have to add up the gradient of one weight; found "
-            f"tied embeddings in {type(model).__name__}. Set tie_word_embeddings: false in model.config, or "
-            "parallel.pipeline to 1."
-        )
-    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
-    return max(lists, key=lambda name: len(lists[name]))
-
-
-def cut(model: nn.Module, settings: Settings, stage: int, device_type: str) -> list[StageModule]:
-    """Leave the blocks of rank `stage` of the pipeline in `model`, in place; returns what it runs of them, in order.
-
-    Raises:
-        NotSupported: the architecture cannot be cut.
-        InvalidSettings: it has fewer blocks than stages.
-    """
-    parallel = settings.parallel
-    path = place_of_blocks(model, settings)
-    count, places = parallel.pipeline * parallel.virtual_stages, places_on_rank(settings, stage)
-    blocks: Any = model.get_submodule(path)
-    if len(blocks) < count:
-        raise InvalidSettings(
-            f"parallel.pipeline: each of its {count} stages has a block; found {len(blocks)} blocks in "
-            f"{settings.model.name}. Set parallel.pipeline × parallel.virtual_stages to {len(blocks)} or less."
-        )
-    owner = block_owners(len(blocks), count)
-    parts = [
-        StageModule(_part(model, path, place, count, owner), settings, device_type, place == 0, place == count - 1)
-        for place in places
-    ]
-    for number, block in enumerate(blocks):
-        if owner[number] not in places:
-            blocks[number] = PassedOn(block)
-    backbone: Any = model.get_submodule(path.rpartition(".")[0])
-    bare: Any = model
-    if 0 not in places:
-        bare.set_input_embeddings(PassedOn(bare.get_input_embeddings()))
-    if count - 1 not in places:
-        _drop_end(bare, backbone)
-    setattr(model, STAGES, dict(zip(places, parts, strict=True)))
-    return parts
-
-
-def places_on_rank(settings: Settings, stage: int) -> list[int]:
-    """Stages of the pipeline that one rank of it holds: in turn, or back again where the schedule is a V."""
-    ranks, virtual = settings.parallel.pipeline, settings.parallel.virtual_stages
-    if settings.parallel.schedule == "zero-bubble":
-        return [stage, 2 * ranks - 1 - stage]
-    return [stage + ranks * number for number in range(virtual)]
-
-
-def block_owners(blocks: int, stages: int) -> list[int]:
-    """Stage of each block: evenly, what is left over to the stages in the middle, as the ends have more to do."""
-    sizes = [blocks // stages] * stages
-    begin = (stages - blocks % stages) // 2
-    for number in range(begin, begin + blocks % stages):
-        sizes[number] += 1
-    return [stage for stage, size in enumerate(sizes) for _ in range(size)]
-
-
-def _part(model: nn.Module, path: str, place: int, count: int, owner: Sequence[int]) -> nn.Module:
-    """A model of the same class that shares the blocks of one stage with `model`, and passes on everything else."""
-    part: Any = _shallow(model)
-    backbone: Any = part
-    for name in path.split(".")[:-1]:
-        child = _shallow(getattr(backbone, name))
-        backbone.add_module(name, child)
-        backbone = child
-    blocks: Any = _shallow(model.get_submodule(path))
-    backbone.add_module(path.rpartition(".")[2], blocks)
-    for number, block in enumerate(blocks):
-        if owner[number] != place:
-            blocks[number] = PassedOn(block)
-    if place:
-        part.set_input_embeddings(PassedOn(part.get_input_embeddings()))
-    if place < count - 1:
-        _drop_end(part, backbone)
-    return part
-
-
-def _shallow(module: nn.Module) -> nn.Module:
-    """A module with the same children, parameters and hooks, in registers of its own."""
-    twin = copy.copy(module)
-    for name, value in vars(module).items():
-        if name.startswith("_") and isinstance(value, dict | set):
-            vars(twin)[name] = value.copy()
-    return twin
-
-
-def _drop_end(model: Any, backbone: Any) -> None:
-    """Pass on where the final norm and the output layer would be."""
-    model.set_output_embeddings(PassedOn(model.get_output_embeddings()))
-    for name, child in list(backbone.named_children()):
-        if "norm" in type(child).__name__.lower():
-            backbone.add_module(name, PassedOn(child))
+    def backward(
+        self, module: nn.Module, loss: Tensor | None, run: Callable[[], Sequence[Tensor | None]]
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of what `module` was given, of the earliest micro-batch that has none."""
+        ...
 
 
 class _Known:
@@ -251,6 +120,8 @@ class Pipeline:
         self._parts: dict[int, StageModule] = getattr(model, STAGES)
         self._config = model.config
         self._schedule: Any = None
+        self.passes: Passes | None = None
+        """Stands for micro-batches that do the same, on a virtual GPU; None: each is run."""
         pipeline = self
 
         class Stage(PipelineStage):
@@ -271,6 +142,24 @@ class Pipeline:
         class VirtualStage(Stage):
             """One whose neighbours do not exist: it does not ask them whether they know their shapes."""
 
+            def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
+                def run() -> Tensor:
+                    return Stage.forward_maybe_with_nosync(self, *args, **kwargs)
+
+                passes = pipeline.passes
+                return run() if passes is None else passes.forward(self.submod, run)
+
+            def backward_maybe_with_nosync(
+                self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+            ) -> Any:
+                def run() -> Any:
+                    return Stage.backward_maybe_with_nosync(self, backward_type, bwd_kwargs, last_backward)
+
+                if pipeline.passes is None:
+                    return run()
+                loss = bwd_kwargs["stage_output"] if self.is_last else None
+                return pipeline.passes.backward(self.submod, loss, lambda: run()[0]), None
+
             def _warmup_forward_vote(self, *args: Any, **kwargs: Any) -> Any:
                 return _Known()
 
@@ -279,6 +168,16 @@ class Pipeline:
 
         self._stage_class = VirtualStage if self._is_virtual else Stage
         model.forward = self.score
+
+    def become(self, stage: int) -> None:
+        """Be another stage of the pipeline, one whose blocks are like those here, with its own neighbours."""
+        (part,) = self._parts.values()
+        self._parts = {stage: part}
+        batch = self._settings.batch
+        shape = torch.Size((batch.micro_batch_size, batch.sequence_length))
+        self._schedule = self._make_schedule(shape, batch.gradient_accumulation_steps)
+        # makes the buffers of what will arrive (torch/distributed/pipelining/schedules.py:726, 2.13)
+        self._schedule._initialize_stage((), {})
 
     def run(self, workload: Any, micro_batches: Sequence[dict[str, Tensor]], count: Any, observer: Any) -> Tensor:
         """Forward and backward passes of all micro-batches; the sum of their losses over `count`, on every stage."""
@@ -289,6 +188,8 @@ class Pipeline:
                 return workload.criterion(*workload.align(logits, targets)) / count
 
         self._loss = loss
+        if self.passes is not None:
+            self.passes.begin()
         losses: list[Tensor] = []
         if self._schedule is None:
             batch, length = self._settings.batch, micro_batches[0][IDS].shape[1]

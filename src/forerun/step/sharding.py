@@ -19,7 +19,7 @@ from forerun.step.parallel import (
     shard_placement,
     transformer_blocks,
 )
-from forerun.step.pipeline import cut
+from forerun.step.pipeline_stages import cut
 from forerun.step.precision import policy_of
 from forerun.step.tensor_parallel import split
 

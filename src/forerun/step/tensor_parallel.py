@@ -34,7 +34,7 @@ from torch.distributed.tensor.parallel import (
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.parallel import refuse_together
-from forerun.step.pipeline import PassedOn
+from forerun.step.pipeline_stages import PassedOn
 
 COLUMNS, ROWS, HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
 """Styles of a plan: a layer's output is split, its input is, or it works on each head alone."""

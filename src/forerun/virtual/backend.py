@@ -29,6 +29,7 @@ class VirtualBackend(backend_registration._DummyBackendModule):
     present_card = 0
     """Of these, the one that is meant where none is named."""
     _streams: list["Stream"]
+    _stream_numbers: Iterator[int] = itertools.count(1)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         """Both 16-bit formats; whether the target has them is checked against its hardware record."""
@@ -78,7 +79,7 @@ class Stream:
     """An order of work; everything here happens at once, so only its number matters: 0 is the default one."""
 
     def __init__(self, device: object = None, *, priority: int = 0, number: int | None = None):
-        self.number = next(_STREAM_NUMBERS) if number is None else number
+        self.number = next(VirtualBackend._stream_numbers) if number is None else number
 
     def wait_event(self, event: object) -> None:
         """Nothing to wait for."""
@@ -107,9 +108,13 @@ class Event:
         """Nothing to wait for."""
 
 
-_STREAM_NUMBERS = itertools.count(1)
 VirtualBackend.Stream, VirtualBackend.Event = Stream, Event
 VirtualBackend._streams = [Stream(number=0)]
+
+
+def number_streams_anew() -> None:
+    """Streams that are made from now on have the numbers that a fresh process gives them."""
+    VirtualBackend._stream_numbers = itertools.count(1)
 
 
 def current_stream() -> int:

@@ -20,6 +20,8 @@ WINDOWS = 12, 6, 3
 """Events that must agree after a repeated part for it to be taken as one; fewer where no part is found so."""
 FEW = 2
 """Results of an operator up to which their sizes may grow with depth; operators on lists have more results instead."""
+SHORT_ROW_BYTES = 2**16
+"""Of one number for each of the weights of a model with many thousands of them."""
 GROWING = (
     "total_parameters",
     "trainable_parameters",
@@ -63,6 +65,8 @@ class Lengthened:
 
     def __init__(self, first: Trace, second: Trace, third: Trace):
         self._traces = first, second, third
+        if first.waits or second.waits or third.waits:
+            raise NotRepeating  # places of waits are not moved
         tokens = _tokens(self._traces)
         self._pairs, self._later, parts = _repeated(*tokens)
         self._born = [_birth_places(trace) for trace in self._traces]
@@ -253,7 +257,7 @@ def _tokens_of(trace: Trace, number: Callable[[Any], int], masked: Callable[[str
                 made_by = calls[trace.ops[producer].call][1], masked(trace.ops[producer].module)
             place = s.phase, s.owner, s.freed_in, masked(s.name), s.stream, made_by
             exact_of_storage[index] = number((place, s.bytes))
-            grows = producer is not None and results <= FEW and _takes_a_list(trace.calls[trace.ops[producer].call])
+            grows = producer is not None and results <= FEW and _may_grow(trace.calls[trace.ops[producer].call])
             like_of_storage[index] = number((place, "like", results)) if grows else None
         like = like_of_storage[index]
         yield _Token(number((kind, exact_of_storage[index])), None if like is None else number((kind, "like", like)))
@@ -289,8 +293,12 @@ def _repeated(
     return pairs, later, parts
 
 
-def _takes_a_list(call: Call) -> bool:
-    return any(isinstance(argument, tuple) and TensorSpec in map(type, argument) for argument in call.arguments)
+def _may_grow(call: Call) -> bool:
+    """Whether a call's results may be larger in a deeper model: of a list, or of a short row with a number for each
+    weight, as the norms of gradients on their way over the ranks."""
+    if any(isinstance(argument, tuple) and TensorSpec in map(type, argument) for argument in call.arguments):
+        return True
+    return all(len(spec.shape) <= 1 and spec.bytes <= SHORT_ROW_BYTES for spec in (*call.inputs, *call.outputs))
 
 
 def _aligned(few: Sequence[_Token], many: Sequence[_Token]) -> tuple[list[int], list[tuple[int, int, int]]]:

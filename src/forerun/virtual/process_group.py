@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from forerun.errors import NotSupported
 from forerun.trace import Category
 from forerun.units import MIB
-from forerun.virtual.backend import VirtualBackend, current_stream
+from forerun.virtual.backend import VirtualBackend, current_stream, number_streams_anew
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.registration import register
@@ -46,6 +46,7 @@ def one_of(world_size: int, ranks_per_machine: int | None = None, rank: int = 0)
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     register()
+    number_streams_anew()
     dist.init_process_group("cpu:fake,virtual:fake", store=FakeStore(), rank=rank, world_size=world_size)
     VirtualBackend.ranks, VirtualBackend.ranks_per_machine = world_size, ranks_per_machine
     try:

@@ -312,7 +312,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         `places` are new storages from before for old ones, `tensors` those whose storage ends with that of an old one.
         The end of any other storage from before is not recorded: it is somebody else's.
         """
-        places, tensors = places or {}, tensors or {}
+        places, tensors = {} if places is None else places, tensors or {}
         for kind, index in events:
             if kind == OP:
                 if self.keeps_lines:

@@ -57,11 +57,14 @@ def trace_step_by_blocks(
 def shallow_depths(settings: Settings) -> tuple[list[Settings], int] | None:
     """Settings of shallow models, each a period of blocks deeper, and by how many the model is deeper than the first.
 
-    None where the model is spread over ranks, has no one stack of blocks, or is too shallow for this to be quicker, and
-    where it is compiled: as a whole its parts do not repeat, in blocks nearly all the time goes to the first.
+    None where the model is spread over ranks but by FSDP, has no one stack of blocks, or is too shallow for this to be
+    quicker, and where it is compiled: as a whole its parts do not repeat, in blocks nearly all the time goes to the
+    first.
     """
     config = config_of(settings)
-    if not settings.parallel.is_alone or settings.compile != "none" or config.is_encoder_decoder:
+    # DDP's and ZeRO's buckets hold parts of several blocks, as many as their bytes say
+    is_even = settings.parallel.is_alone or settings.parallel.kind == "fsdp"
+    if not is_even or settings.compile != "none" or config.is_encoder_decoder:
         return None
     blocks = getattr(config, "num_hidden_layers", None)  # a model of text and images has them in its parts
     if blocks is None:
@@ -70,6 +73,8 @@ def shallow_depths(settings: Settings) -> tuple[list[Settings], int] | None:
     lists = {n: v for n, v in config.to_dict().items() if isinstance(v, list | tuple) and len(v) == blocks}
     step = max((period(values) for values in lists.values()), default=1)
     least = SHALLOWEST + (blocks - SHALLOWEST) % step
+    if not settings.parallel.is_alone:
+        least += step  # FSDP gathers the next block beside this one, so that the last but one is special too
     depths = range(least, least + (TRACES + 1) * step, step)
     if blocks < WORTH_IT * sum(depths[:TRACES]):
         return None

@@ -114,6 +114,41 @@ def test_more_settings(sections):
     require_equal(*both(settings_of("tiny-llama", "causal-lm", **sections)))
 
 
+SHARDED = [
+    {"shard": 8}, {"shard": 4, "tensor": 2, "sequence_parallel": True}, {"shard": 2, "tensor": 2},
+    {"shard": 2, "replicate": 2}, {"shard": 2, "context": 2},
+]  # fmt: skip
+EXPERTS = [
+    ("tiny-mixtral", {"shard": 4, "expert": 2}), ("tiny-mixtral", {"shard": 2}),
+    ("tiny-mixtral", {"shard": 4, "expert": 4}),
+]  # fmt: skip
+
+
+def test_shards_are_traced_shallow():
+    require_equal(*both(settings_of("tiny-llama", "causal-lm", parallel={"shard": 8})))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("parallel", SHARDED, ids=str)
+@pytest.mark.parametrize("checkpointing", ["none", "blocks"])
+def test_one_of_several_ranks(parallel, checkpointing):
+    batch = {"gradient_accumulation_steps": 2, "padding": "fixed"}
+    sections = {"parallel": parallel, "activation_checkpointing": checkpointing, "batch": batch}
+    require_equal(*both(settings_of("tiny-llama", "causal-lm", **sections)))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("sections", [{"precision": "bf16-true"}, {"adapter": LORA}, {"precision": "fp32"}], ids=str)
+def test_shards_of_other_steps(sections):
+    require_equal(*both(settings_of("tiny-llama", "causal-lm", parallel={"shard": 4}, **sections)))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("name", "parallel"), EXPERTS, ids=str)
+def test_dealt_experts(name, parallel):
+    require_equal(*both(settings_of(name, "causal-lm", parallel=parallel, batch={"padding": "fixed"})))
+
+
 def test_lines_are_those_of_the_program():
     require_equal(*both(settings_of("tiny-llama", "causal-lm"), keep_lines=True))
 

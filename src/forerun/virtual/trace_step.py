@@ -7,7 +7,8 @@ first, which creates the gradients, and one that adds to them and stands for all
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import paged_bytes
 from forerun.step.optimizer_in_backward import OptimizerInBackward
 from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica
+from forerun.step.pipeline_stages import first_blocks, place_of_blocks
 from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
 from forerun.step.sharding import shard
@@ -43,7 +45,9 @@ from forerun.virtual.process_group import (
     without_shape_questions,
 )
 from forerun.virtual.recorder import Recorder
+from forerun.virtual.repeated_passes import RepeatedPasses
 from forerun.virtual.session import VirtualSession
+from forerun.virtual.windows import of_stage, window
 
 
 def trace_step(
@@ -64,10 +68,57 @@ def trace_step(
         UntraceableOp: an operator of the model cannot run on the virtual device.
         InvalidSettings, NotSupported, UnknownModel: the step cannot be built.
     """
+    how = _How(settings, workload, device, shape, frozen_encoder, keep_lines)
+    with _bound(how, stage) as (step, session):
+        return _record(step, session, shape)
+
+
+def trace_stages(
+    settings: Settings, workload: Workload, device: Device, shape: BatchShape, stages: Sequence[int]
+) -> list[Trace]:
+    """The traces of some stages of a pipeline; where there are several their blocks must be alike.
+
+    They differ in which of their micro-batches is under way when, so that one model runs the schedules of all. Micro-
+    batches that do the same are played from the record of two that were run, if that is possible.
+
+    Raises:
+        UntraceableOp, InvalidSettings, NotSupported, UnknownModel: as `trace_step`.
+    """
+    how = _How(settings, workload, device, shape)
+    passes: list[RepeatedPasses] = []
+    try:
+        with _bound(how, stages[0]) as (step, session):
+            if settings.parallel.schedule != "zero-bubble":
+                passes.append(RepeatedPasses(session.recorder))
+                assert step.pipeline is not None
+                step.pipeline.passes = passes[0]
+            return _record_stages(step, session, shape, stages)
+    except UntraceableOp:
+        if not passes or not passes[0].is_refused:
+            raise
+        return [trace_step(settings, workload, device, shape, stage=stage) for stage in stages]
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is traced."""
+
+    settings: Settings
+    workload: Workload
+    device: Device
+    shape: BatchShape
+    frozen_encoder: bool = False
+    keep_lines: bool = False
+
+
+@contextlib.contextmanager
+def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession]]:
+    """The step of one rank on the virtual device, before anything of it was run."""
+    settings, workload, device = how.settings, how.workload, how.device
     with torch.device("meta"):
         model = prepare_model(settings, workload, pretrained=False)
     session = VirtualSession(device, settings.model.attention, is_compiled=settings.compile != "none")
-    session.recorder.keeps_lines = keep_lines
+    session.recorder.keeps_lines = how.keep_lines
     parallel = settings.parallel
     with contextlib.ExitStack() as stack:
         stack.enter_context(_guarded(settings, device))
@@ -97,8 +148,8 @@ def trace_step(
         replicated = replica(step.called)
         if replicated is not None:
             record_reductions(replicated, session.recorder)
-        step.freeze_encoder(frozen_encoder)
-        return _record(step, session, shape)
+        step.freeze_encoder(how.frozen_encoder)
+        yield step, session
 
 
 def _guarded(settings: Settings, device: Device) -> contextlib.AbstractContextManager[None]:
@@ -164,6 +215,39 @@ def _trace_evaluation(
 
 
 def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> Trace:
+    start, _ = _prepare_and_run(step, session, shape)
+    session.recorder.is_closed = True
+    session.recorder.trace.warm_from = start
+    return session.recorder.trace
+
+
+def _record_stages(
+    step: TrainingStep, session: VirtualSession, shape: BatchShape, stages: Sequence[int]
+) -> list[Trace]:
+    assert step.pipeline is not None
+    trace = session.recorder.trace
+    spans = [_prepare_and_run(step, session, shape)]
+    for stage in stages[1:]:
+        step.pipeline.become(stage)
+        spans.append(_run_warm(step, session, shape))
+    session.recorder.is_closed = True
+    if len(stages) == 1:
+        trace.warm_from = spans[0][0]
+        return [trace]
+    parallel = step.settings.parallel
+    ranks = parallel.world_size // parallel.pipeline
+    path, firsts = place_of_blocks(step.model, step.settings), first_blocks(step.settings)
+    return [
+        of_stage(
+            window(trace, spans[0][0], *span), (stage - stages[0]) * ranks, ranks,
+            (path, firsts[stage] - firsts[stages[0]]),
+        )
+        for stage, span in zip(stages, spans, strict=True)
+    ]  # fmt: skip
+
+
+def _prepare_and_run(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> tuple[int, int]:
+    """Run what prepares the step and then the step; returns the events between which it lies."""
     recorder = session.recorder
     parameters = list(step.model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
@@ -181,22 +265,36 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
             parameter.register_post_accumulate_grad_hook(own_gradient)
     if step.settings.compile != "none":
         _compile(step, session, shape)
-    accumulation = step.settings.batch.gradient_accumulation_steps
-    micro_steps = accumulation if step.pipeline is not None else min(accumulation, 2)
     if step.settings.parallel.kind == "fsdp":  # makes its buffers in the first step
-        count = micro_steps if step.pipeline is not None else 1
+        count = _micro_steps(step) if step.pipeline is not None else 1
         step.run([_batch(step, session, shape, recorder) for _ in range(count)], StepObserver())
     else:
         _prime(step, trainable, recorder)
     state = [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
     recorder.own(state, Category.OPTIMIZER_STATE)
-    start = len(recorder.trace.events)
-    batches = [_batch(step, session, shape, recorder) for _ in range(micro_steps)]
-    step.run(batches, recorder)
+    _describe(step, session, shape, trainable, state)
+    return _run_warm(step, session, shape)
+
+
+def _run_warm(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> tuple[int, int]:
+    events = session.recorder.trace.events
+    start = len(events)
+    batches = [_batch(step, session, shape, session.recorder) for _ in range(_micro_steps(step))]
+    step.run(batches, session.recorder)
     del batches
-    recorder.is_closed = True
-    trace = recorder.trace
-    trace.warm_from = start
+    return start, len(events)
+
+
+def _micro_steps(step: TrainingStep) -> int:
+    accumulation = step.settings.batch.gradient_accumulation_steps
+    return accumulation if step.pipeline is not None else min(accumulation, 2)
+
+
+def _describe(
+    step: TrainingStep, session: VirtualSession, shape: BatchShape, trainable: list[nn.Parameter], state: list[Tensor]
+) -> None:
+    """Note what the trace is of."""
+    trace = session.recorder.trace
     trace.total_parameters = parameter_count(step.model)
     trace.trainable_parameters = sum(p.numel() for p in trainable)
     trace.checkpoint_bytes = _bytes(trainable) + _bytes(state)
@@ -204,14 +302,13 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
     trace.world_size = step.settings.parallel.world_size
     trace.gpus_per_machine = step.settings.cluster.gpus_per_node
     trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
-    trace.micro_steps, trace.accumulation = micro_steps, accumulation
+    trace.micro_steps, trace.accumulation = _micro_steps(step), step.settings.batch.gradient_accumulation_steps
     trace.paged_bytes = paged_bytes(step.optimizer)
     if step.settings.quantization != "none":
         trace.unpacked_expert_bytes, trace.narrow_bytes = unpacked_expert_bytes(step.model), narrow_bytes(step.model)
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
     trace.tf32 = step.policy.tf32
     trace.documents = "" if step.documents is None else step.documents.description
-    return trace
 
 
 def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> None:

@@ -1,0 +1,198 @@
+"""Blocks of a decoder dealt to the stages of a pipeline; each rank keeps its own, under their names in the whole model.
+
+A block of another stage passes on what it is given. The first stage keeps the embedding, the last one the final norm
+and the output layer.
+
+Not covered: tied embeddings, models with learned positions.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from forerun.errors import InvalidSettings, NotSupported
+from forerun.models.build import config_of
+from forerun.settings.schema import Settings
+from forerun.step.precision import policy_of
+
+FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")
+"""`model_type`s whose stages were compared with the whole model; what others do around their blocks is not known."""
+STAGES = "pipeline_stages"
+"""Attribute of a model that was cut: its stages on this rank, by their places in the pipeline."""
+IDS = "input_ids"
+
+
+class PassedOn(nn.Module):
+    """Stands for a part of the model that another stage has."""
+
+    def __init__(self, original: nn.Module):
+        super().__init__()
+        kind = getattr(original, "attention_type", None)  # which mask a block of transformers wants
+        if kind is not None:
+            self.attention_type = kind
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """What came in."""
+        return hidden_states
+
+
+class StageModule(nn.Module):
+    """One stage as the schedule calls it: token ids or hidden states in, hidden states or logits out."""
+
+    def __init__(self, part: nn.Module, settings: Settings, device_type: str, is_first: bool, is_last: bool):
+        super().__init__()
+        self.part = part
+        """A model of the same class, whose blocks of other stages pass on what they are given."""
+        self.is_first, self.is_last = is_first, is_last
+        self._policy, self._device_type = policy_of(settings), device_type
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(batch, sequence) ids or (batch, sequence, width) → (batch, sequence, width or vocabulary)."""
+        part: Any = self.part
+        inputs = {IDS: states} if self.is_first else {"inputs_embeds": states}
+        with self._policy.autocast(self._device_type):
+            if self.is_last:
+                return part(**inputs, use_cache=False).logits
+            return part.base_model(**inputs, use_cache=False).last_hidden_state
+
+
+def place_of_blocks(model: nn.Module, settings: Settings) -> str:
+    """Path of the list of blocks.
+
+    Raises:
+        NotSupported: the architecture is not one that can be cut, or its embedding is its output layer.
+    """
+    config: Any = model.config
+    if config.model_type not in FAMILIES:
+        raise NotSupported(
+            f"parallel.pipeline: stages of {type(model).__name__} are not known to give what the whole model gives; "
+            f"found parallel.pipeline={settings.parallel.pipeline}. Set it to 1, or take a model of "
+            f"{', '.join(FAMILIES)}."
+        )
+    if config.tie_word_embeddings:
+        raise NotSupported(
+            "parallel.pipeline: the first and the last stage would have to add up the gradient of one weight; found "
+            f"tied embeddings in {type(model).__name__}. Set tie_word_embeddings: false in model.config, or "
+            "parallel.pipeline to 1."
+        )
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    return max(lists, key=lambda name: len(lists[name]))
+
+
+def cut(model: nn.Module, settings: Settings, stage: int, device_type: str) -> list[StageModule]:
+    """Leave the blocks of rank `stage` of the pipeline in `model`, in place; returns what it runs of them, in order.
+
+    Raises:
+        NotSupported: the architecture cannot be cut.
+        InvalidSettings: it has fewer blocks than stages.
+    """
+    parallel = settings.parallel
+    path = place_of_blocks(model, settings)
+    count, places = parallel.pipeline * parallel.virtual_stages, places_on_rank(settings, stage)
+    blocks: Any = model.get_submodule(path)
+    if len(blocks) < count:
+        raise InvalidSettings(
+            f"parallel.pipeline: each of its {count} stages has a block; found {len(blocks)} blocks in "
+            f"{settings.model.name}. Set parallel.pipeline × parallel.virtual_stages to {len(blocks)} or less."
+        )
+    owner = block_owners(len(blocks), count)
+    parts = [
+        StageModule(_part(model, path, place, count, owner), settings, device_type, place == 0, place == count - 1)
+        for place in places
+    ]
+    for number, block in enumerate(blocks):
+        if owner[number] not in places:
+            blocks[number] = PassedOn(block)
+    backbone: Any = model.get_submodule(path.rpartition(".")[0])
+    bare: Any = model
+    if 0 not in places:
+        bare.set_input_embeddings(PassedOn(bare.get_input_embeddings()))
+    if count - 1 not in places:
+        _drop_end(bare, backbone)
+    setattr(model, STAGES, dict(zip(places, parts, strict=True)))
+    return parts
+
+
+def places_on_rank(settings: Settings, stage: int) -> list[int]:
+    """Stages of the pipeline that one rank of it holds: in turn, or back again where the schedule is a V."""
+    ranks, virtual = settings.parallel.pipeline, settings.parallel.virtual_stages
+    if settings.parallel.schedule == "zero-bubble":
+        return [stage, 2 * ranks - 1 - stage]
+    return [stage + ranks * number for number in range(virtual)]
+
+
+def block_owners(blocks: int, stages: int) -> list[int]:
+    """Stage of each block: evenly, what is left over to the stages in the middle, as the ends have more to do."""
+    sizes = [blocks // stages] * stages
+    begin = (stages - blocks % stages) // 2
+    for number in range(begin, begin + blocks % stages):
+        sizes[number] += 1
+    return [stage for stage, size in enumerate(sizes) for _ in range(size)]
+
+
+def first_blocks(settings: Settings) -> list[int]:
+    """Number of the first block of each stage of a pipeline whose ranks hold one, and after the last of all blocks."""
+    blocks = config_of(settings).num_hidden_layers
+    owner = block_owners(blocks, settings.parallel.pipeline)
+    return [owner.index(stage) for stage in range(settings.parallel.pipeline)] + [blocks]
+
+
+def stages_like(settings: Settings, stage: int) -> list[int]:
+    """`stage` and those after it that differ from it in their neighbours alone: blocks and links to them are alike."""
+    parallel = settings.parallel
+    last, ranks, per_machine = (
+        parallel.pipeline - 1,
+        parallel.world_size // parallel.pipeline,
+        settings.cluster.gpus_per_node,
+    )
+    fills_machines = ranks % per_machine == 0 or parallel.world_size <= per_machine
+    if stage in (0, last) or parallel.virtual_stages > 1 or not fills_machines:
+        return [stage]
+    firsts = first_blocks(settings)
+    by_block = [
+        v for v in config_of(settings).to_dict().values() if isinstance(v, list | tuple) and len(v) == firsts[-1]
+    ]
+
+    def kinds(of: int) -> list[Any]:
+        return [firsts[of + 1] - firsts[of], *(list(values[firsts[of] : firsts[of + 1]]) for values in by_block)]
+
+    return [other for other in range(stage, last) if kinds(other) == kinds(stage)]
+
+
+def _part(model: nn.Module, path: str, place: int, count: int, owner: Sequence[int]) -> nn.Module:
+    """A model of the same class that shares the blocks of one stage with `model`, and passes on everything else."""
+    part: Any = _shallow(model)
+    backbone: Any = part
+    for name in path.split(".")[:-1]:
+        child = _shallow(getattr(backbone, name))
+        backbone.add_module(name, child)
+        backbone = child
+    blocks: Any = _shallow(model.get_submodule(path))
+    backbone.add_module(path.rpartition(".")[2], blocks)
+    for number, block in enumerate(blocks):
+        if owner[number] != place:
+            blocks[number] = PassedOn(block)
+    if place:
+        part.set_input_embeddings(PassedOn(part.get_input_embeddings()))
+    if place < count - 1:
+        _drop_end(part, backbone)
+    return part
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    """A module with the same children, parameters and hooks, in registers of its own."""
+    twin = copy.copy(module)
+    for name, value in vars(module).items():
+        if name.startswith("_") and isinstance(value, dict | set):
+            vars(twin)[name] = value.copy()
+    return twin
+
+
+def _drop_end(model: Any, backbone: Any) -> None:
+    """Pass on where the final norm and the output layer would be."""
+    model.set_output_embeddings(PassedOn(model.get_output_embeddings()))
+    for name, child in list(backbone.named_children()):
+        if "norm" in type(child).__name__.lower():
+            backbone.add_module(name, PassedOn(child))

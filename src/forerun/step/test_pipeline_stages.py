@@ -1,0 +1,83 @@
+"""Stages cut from a model give what the whole gives, and are alike where their blocks and links are."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from forerun.errors import NotSupported
+from forerun.settings.load import settings_from
+from forerun.step.build import prepare_model
+from forerun.step.heads import generic_workload
+from forerun.step.pipeline_stages import FAMILIES, block_owners, cut, places_on_rank, stages_like
+
+SIZES = {
+    "num_hidden_layers": 5, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 97, "tie_word_embeddings": False, "pad_token_id": 0, "head_dim": 8,
+}  # fmt: skip
+
+
+def settings(pipeline=2, schedule="1f1b", virtual=1, **changes):
+    return settings_from({
+        "name": "a", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "precision": "fp32",
+        "batch": {"micro_batch_size": 1, "gradient_accumulation_steps": 4, "padding": "fixed", "sequence_length": 16},
+        "parallel": {"pipeline": pipeline, "schedule": schedule, "virtual_stages": virtual}, **changes,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_stages_in_turn_are_the_whole_model(family):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES)).eval()
+    ids = torch.randint(0, 97, (2, 16))
+    expected = model(input_ids=ids).logits
+    asked, states, names = settings(2, "interleaved", 2), ids, []
+    ranks = [copy.deepcopy(model) for _ in range(2)]
+    stages = dict(
+        itertools.chain.from_iterable(
+            zip(places_on_rank(asked, rank), cut(part, asked, rank, "cpu"), strict=True)
+            for rank, part in enumerate(ranks)
+        )
+    )
+    for place in range(4):
+        states = stages[place](states)
+    assert torch.equal(states, expected)
+    for part in ranks:
+        names += [name for name, _ in part.named_parameters()]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+
+
+def test_blocks_are_dealt_evenly_and_the_ends_have_fewer():
+    assert block_owners(5, 4) == [0, 1, 1, 2, 3]
+    assert block_owners(8, 4) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [places_on_rank(settings(4, "interleaved", 2), rank) for rank in (0, 3)] == [[0, 4], [3, 7]]
+    assert [places_on_rank(settings(4, "zero-bubble", 2), rank) for rank in (0, 3)] == [[0, 7], [3, 4]]
+
+
+@pytest.mark.parametrize(("name", "words"), [("gpt2", "not known to give"), ("llama-3.2-1b", "tied embeddings")])
+def test_models_that_cannot_be_cut(name, words):
+    asked = settings(model={"name": name})
+    with torch.device("meta"):
+        model = prepare_model(asked, generic_workload("causal-lm"), pretrained=False)
+    with pytest.raises(NotSupported, match=words):
+        cut(model, asked, 0, "meta")
+
+
+def alike(blocks, pipeline, shard, config=None, **parallel):
+    """Of each stage in the middle the stages like it, from itself on."""
+    config = {"num_hidden_layers": blocks, "tie_word_embeddings": False, **(config or {})}
+    model = {"name": "tiny-qwen2", "config": config}
+    asked = settings(pipeline, model=model, parallel={"pipeline": pipeline, "shard": shard, **parallel})
+    return [stages_like(asked, stage) for stage in range(1, pipeline - 1)]
+
+
+def test_stages_are_alike_in_blocks_and_in_links():
+    assert alike(8, 4, 2) == [[1, 2], [2]]
+    assert alike(9, 4, 2) == [[1], [2]], "three blocks and two"
+    assert alike(16, 8, 8) == [list(range(stage, 7)) for stage in range(1, 7)]
+    assert alike(12, 6, 4) == [[1], [2], [3], [4]], "half of a machine: some neighbours are in the same one"
+    assert alike(8, 4, 2, schedule="interleaved", virtual_stages=2) == [[1], [2]]
+    kinds = ["full_attention", "full_attention", "sliding_attention", "full_attention"] * 2
+    assert alike(8, 4, 2, {"layer_types": kinds}) == [[1], [2]], "the windows of blocks 2, 3 and 4, 5 differ"
