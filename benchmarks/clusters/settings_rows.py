@@ -27,6 +27,8 @@ MODELS = {
 """Llama 3.1 has the shape of Llama 3: its positions are scaled, which costs nothing at this accuracy."""
 CHECKPOINTING = {"none": "none", "full": "blocks", "op": "selective"}
 SCHEDULES = {"": "1f1b", "1F1B": "1f1b", "interleaved 1F1B": "interleaved", "Interleaved 1F1B": "interleaved"}
+ATTENTION = {"SDPA (flash)": "sdpa:flash", "flash-attention 2": "flash_attention_2"}
+"""Where the source says; today's PyTorch takes cuDNN's on Hopper (`auto`), as Transformer Engine does."""
 LEAST_POSITIONS = 8192
 """Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 is never asked for more than its 4,096."""
 MOST_STAGES = 4
@@ -43,7 +45,7 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
     settings: dict[str, Any] = {
         "name": "published-run",
         "workload": "causal-lm",
-        "model": {"name": _model(run), "config": _config(run)},
+        "model": {"name": _model(run), "config": _config(run), "attention": ATTENTION.get(run["attention"], "auto")},
         "precision": "bf16-mixed",
         "optimizer": {"name": "adamw", "implementation": "fused", "max_gradient_norm": 1.0},
         "batch": {

@@ -230,9 +230,10 @@ def foundry_rows(path: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"{name}: {parameter_count} parameters by its sizes, {parameters} published")
             settings = {
                 "name": "foundry", "workload": "causal-lm",
-                "model": {"name": "gpt2", "config": {"n_embd": width, "n_layer": layers, "n_head": heads,
-                          "n_positions": length, "vocab_size": FOUNDRY_VOCABULARY, "resid_pdrop": 0.0,
-                          "activation_function": "gelu",
+                # its script's --attn_impl triton is FlashAttention's first version; the nearest of PyTorch's
+                "model": {"name": "gpt2", "attention": "sdpa:flash", "config": {
+                          "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": length,
+                          "vocab_size": FOUNDRY_VOCABULARY, "resid_pdrop": 0.0, "activation_function": "gelu",
                           "embd_pdrop": 0.0, "attn_pdrop": 0.0}},
                 "precision": "bf16-mixed", "parallel": {"kind": "fsdp", "world_size": 8},
                 "activation_checkpointing": "blocks" if checkpointing else "none", "data": {"examples": 10**6},

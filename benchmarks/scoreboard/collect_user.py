@@ -312,7 +312,7 @@ def _titan(table: list[Line]) -> Iterator[dict[str, Any]]:
         size, length, ranks = (int(line[name]) for name in ("per_device_batch", "seq_len", "n_gpus"))
         is_hopper = "H100" in line["gpu"]
         settings = _settings(
-            "causal-lm", {"name": model}, _batch(size, length), precision="bf16-mixed",
+            "causal-lm", {"name": model, "attention": "sdpa:flash"}, _batch(size, length), precision="bf16-mixed",
             parallel={"kind": "fsdp", "world_size": ranks}, activation_checkpointing=checkpointing,
             compile="default" if line["compile"] == "yes" else "none", compile_unit="blocks",
         )  # fmt: skip

@@ -56,6 +56,10 @@ HEAD_ROUNDING = 32
 CUDNN_IS_NATIVE = (10,)
 """Major capabilities for which cuDNN's attention is no older kernel: 980 to 1,157 TFLOP/s with heads of 64 on Blackwell
 (Dao-AILab/flash-attention, pull request 2605)."""
+CUDNN_OF_THIRD = {9: 0.93}
+"""By major capability, cuDNN's speed over FlashAttention-3's, where it is a kernel of the same generation: the mean of
+21 bars with heads of 64 and 128, both passes, 512 to 16k tokens (0.83 to 1.06), on an H100 SXM5 (Shah et al. 2024,
+arXiv:2407.08608, figures 5 and 6). With heads of 256, which were left out, it is 0.85."""
 WIDE_HEAD = 128
 """Head size beyond which the length at which half of a kernel's share is reached stays the same (priors/fit.py)."""
 HOST_LINK_SHARE = 0.78
@@ -324,14 +328,16 @@ class PriorCosts:
     def _attention(self, call: Call) -> float:
         """FLOP that the kernel executes (causal ones skip half) at the share of peak that it reaches."""
         length, blocks = _length_and_blocks(call)
-        is_third = "_attention_3_" in call.name
+        major = (self.device.compute_capability or (0, 0))[0]
+        of_third = CUDNN_OF_THIRD.get(major) if "cudnn" in call.name else None
+        is_third = "_attention_3_" in call.name or of_third is not None
         curve = ("attention_3" if is_third else "attention") + ("" if _has_diagonal(call) else "_bidirectional")
         most, half_length, half_wave, start, power = self._coefficients(curve)
         if has_half_rate(self.device):  # products take twice as long, what is beside them does not
             most = 2 / (1 + 1 / most)
         waves, size = blocks / (self.device.sm_count or 1), _query_of(call).shape[-1] / WIDE_HEAD
         share = most * length / (length + half_length / min(size, 1.0)) * waves / (waves + half_wave) * size**power
-        major = (self.device.compute_capability or (0, 0))[0]
+        share *= of_third or 1.0
         if not is_third and not ("cudnn" in call.name and major in CUDNN_IS_NATIVE):
             share *= OLDER_SHARE.get(major, 1.0)
         if "backward" in call.name:
