@@ -128,6 +128,7 @@ def test_more_ranks_than_experts_train_one_mixture(tmp_path):
     [
         (2, {"shard": 2, "expert": 2}, "none"), (4, {"shard": 4, "expert": 2}, "blocks"),
         pytest.param(4, {"shard": 2, "replicate": 2, "expert": 2}, "none", marks=SLOW), (4, {"shard": 2, "context": 2, "expert": 4}, "none"),
+        (4, {"pipeline": 2, "shard": 2, "expert": 2}, "none"), (2, {"pipeline": 2}, "blocks"),
     ],
 )  # fmt: skip
 def test_dealt_experts_are_one_mixture(tmp_path, mixture, world, parallel, recomputed):

@@ -3,8 +3,7 @@
 Taken where the words of `docs/words.md` say what the source did, or the nearest thing to it: `differs` then says in
 what. What Megatron holds beside weights (fp32 gradients, a distributed optimizer) has no word: its steps are asked as
 FSDP's, whose messages of a step are the same where there is one micro-batch, its memory is not. Everything else is
-refused with the word that is missing. Not covered: pipelines of more than `MOST_STAGES`, whose stages are traced one
-by one and take minutes each.
+refused with the word that is missing. Not covered: pipelines of more than `MOST_STAGES`.
 """
 
 from typing import Any
@@ -31,7 +30,7 @@ ATTENTION = {"SDPA (flash)": "sdpa:flash", "flash-attention 2": "flash_attention
 """Where the source says; today's PyTorch takes cuDNN's on Hopper (`auto`), as Transformer Engine does."""
 LEAST_POSITIONS = 8192
 """Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 is never asked for more than its 4,096."""
-MOST_STAGES = 4
+MOST_STAGES = 64
 """Stages of a pipeline, times its parts, that one question traces."""
 
 
@@ -151,7 +150,7 @@ def missing_word(run: ClusterRun) -> str:
         (not is_nanotron and run["model"] not in MODELS, f"model not in the catalogue: {run['model']}"),
         (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),
         ("LoRA" in run["task"] or "LoRA" in run["model"], "adapters over split layers"),
-        (expert > 1 and (tensor > 1 or pipeline > 1), "experts beside split layers or stages"),
+        (expert > 1 and tensor > 1, "experts beside split layers"),
         (context > 1 and pipeline > 1, "split sequences beside stages"),
         (not run["micro_batch"] and not is_titan, "rows of a micro-batch not stated"),
         (not run["micro_batch"] and pipeline > 1, "rows of a micro-batch not stated"),

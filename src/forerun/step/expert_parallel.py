@@ -8,8 +8,8 @@ ranks that hold the same ones, and their gradients summed over those; everything
 
 A trace knows no routing: there every rank sends as many rows to each other rank as it keeps.
 
-Not covered: capacities and dropped tokens, split layers beside experts (expert tensor parallelism), pipelines,
-exchanges hidden behind shared experts.
+Not covered: capacities and dropped tokens, split layers beside experts (expert tensor parallelism), exchanges hidden
+behind shared experts.
 """
 
 import functools
@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
-from forerun.step.parallel import REPLICATE, refuse_together, shard_placement
+from forerun.step.parallel import PIPELINE, REPLICATE, refuse_together, shard_placement
 
 EXPERT, EXPERT_SHARD = "expert", "expert_shard"
 """Dimensions of the mesh of experts: ranks with different ones, and ranks with shards of the same ones."""
@@ -43,7 +43,6 @@ def require_expert_parallel(settings: Settings) -> None:
         ("workload", settings.workload != "causal-lm", "experts are dealt for causal-lm. Set parallel.expert to 1"),
         ("parallel.tensor", parallel.tensor > 1, "every rank that splits layers would send the same rows. Set "
          "parallel.tensor or parallel.expert to 1"),
-        ("parallel.pipeline", parallel.pipeline > 1, "stages of mixtures are not built. Set parallel.pipeline to 1"),
         ("adapter.kind", settings.adapter.kind != "none", "adapters of experts are not dealt. Set it to none"),
         ("quantization", settings.quantization != "none", "packed experts are not dealt. Set it to none"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling does not look for infinities in the experts of "
@@ -66,17 +65,12 @@ def experts_of(model: nn.Module) -> dict[str, nn.Module]:
 def deal_experts(model: nn.Module, settings: Settings, device_type: str, options: dict[str, Any]) -> None:
     """Leave this rank's experts in `model`, in place, and shard them; `options` are FSDP's of the rest of the model.
 
-    A collective: all ranks must call it. On `meta` nothing is ever held whole.
-
-    Raises:
-        NotSupported: the model is no mixture of experts that is known.
-        InvalidSettings: its experts cannot be divided by the number of ranks.
+    A collective: all ranks must call it. On `meta` nothing is ever held whole. A stage of a pipeline may have none.
     """
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard, distribute_tensor
 
     modules, ranks = experts_of(model), settings.parallel.expert
-    _require_divisible(model, modules, ranks)
     mesh = mesh_of_experts(settings, device_type)
     over = (REPLICATE, EXPERT_SHARD) if settings.parallel.replicate > 1 else (EXPERT_SHARD,)
     place = shard_placement(mesh[EXPERT_SHARD].size())
@@ -100,15 +94,22 @@ def mesh_of_experts(settings: Settings, device_type: str) -> Any:
 
     parallel = settings.parallel
     sizes = {
-        REPLICATE: parallel.replicate,
-        EXPERT_SHARD: parallel.world_size // parallel.replicate // parallel.expert,
+        PIPELINE: parallel.pipeline, REPLICATE: parallel.replicate,
+        EXPERT_SHARD: parallel.world_size // parallel.pipeline // parallel.replicate // parallel.expert,
         EXPERT: parallel.expert,
     }  # fmt: skip
-    own = {name: size for name, size in sizes.items() if size > 1 or name != REPLICATE}
+    own = {name: size for name, size in sizes.items() if size > 1 or name not in (PIPELINE, REPLICATE)}
     return init_device_mesh(device_type, tuple(own.values()), mesh_dim_names=tuple(own))
 
 
-def _require_divisible(model: nn.Module, modules: dict[str, nn.Module], ranks: int) -> None:
+def require_experts(model: nn.Module, settings: Settings) -> None:
+    """Refuse a model whose experts cannot be dealt.
+
+    Raises:
+        NotSupported: the model is no mixture of experts that is known.
+        InvalidSettings: its experts cannot be divided by the number of ranks.
+    """
+    modules, ranks = experts_of(model), settings.parallel.expert
     if not modules:
         raise NotSupported(
             f"parallel.expert: deals the experts of a mixture; {type(model).__name__} has none that are known; found "

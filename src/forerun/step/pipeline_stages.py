@@ -17,7 +17,10 @@ from forerun.models.build import config_of
 from forerun.settings.schema import Settings
 from forerun.step.precision import policy_of
 
-FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")
+FAMILIES = (
+    "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
+    "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "glm4_moe", "granitemoe",
+)  # fmt: skip
 """`model_type`s whose stages were compared with the whole model; what others do around their blocks is not known."""
 STAGES = "pipeline_stages"
 """Attribute of a model that was cut: its stages on this rank, by their places in the pipeline."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from forerun.settings.schema import Settings
 from forerun.step.context_parallel import share_sequences
-from forerun.step.expert_parallel import deal_experts
+from forerun.step.expert_parallel import deal_experts, require_experts
 from forerun.step.parallel import (
     PIPELINE,
     REPLICATE,
@@ -32,6 +32,8 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     Raises:
         NotSupported, InvalidSettings: the layers or sequences of the model cannot be split, or dealt to stages.
     """
+    if settings.parallel.expert > 1:
+        require_experts(model, settings)
     if settings.parallel.context > 1:
         share_sequences(model, settings, mesh.device_type)
     parts: list[tuple[nn.Module, nn.Module]] = [(model, model)]

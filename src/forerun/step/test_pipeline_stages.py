@@ -16,7 +16,12 @@ from forerun.step.pipeline_stages import FAMILIES, block_owners, cut, places_on_
 SIZES = {
     "num_hidden_layers": 5, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 97, "tie_word_embeddings": False, "pad_token_id": 0, "head_dim": 8,
+    "moe_intermediate_size": 16, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_shared_experts": 1, "shared_expert_intermediate_size": 16, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8,
 }  # fmt: skip
+LATENT = {"num_key_value_heads": 4, "head_dim": 4}
+"""Of families with latent attention."""
 
 
 def settings(pipeline=2, schedule="1f1b", virtual=1, **changes):
@@ -30,7 +35,8 @@ def settings(pipeline=2, schedule="1f1b", virtual=1, **changes):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_stages_in_turn_are_the_whole_model(family):
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES)).eval()
+    sizes = {**SIZES, **(LATENT if family.startswith("deepseek") else {})}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes)).eval()
     ids = torch.randint(0, 97, (2, 16))
     expected = model(input_ids=ids).logits
     asked, states, names = settings(2, "interleaved", 2), ids, []

@@ -5,7 +5,7 @@ told each phase as it begins and ends.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -219,22 +219,18 @@ class TrainingStep:
                 return None
             self.scaler.unscale_(self.optimizer)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if self.pipeline is not None:
-            own = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True))
-            norm = self.pipeline.norm_of_all(own)
-            if limit is not None:
-                nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=True)
-            return norm
-        groups = by_mesh(parameters)
-        if len(groups) > 1:  # experts lie over other ranks than the rest
-            norms = [whole(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])) for group in groups]
-            norm = torch.stack(norms).norm()
+        groups = by_mesh(parameters)  # experts lie over other ranks than the rest
+        if self.pipeline is not None or len(groups) > 1:
+            norms = [whole(nn.utils.get_total_norm(gradients_of(group), foreach=True)) for group in groups]
+            norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+            if self.pipeline is not None:
+                norm = self.pipeline.norm_of_all(norm)
             for group in groups if limit is not None else ():
                 nn.utils.clip_grads_with_norm_(group, limit or 0.0, norm, foreach=True)
             return norm
         if limit is not None:
             return whole(nn.utils.clip_grad_norm_(parameters, limit, foreach=True))
-        return whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True))
+        return whole(nn.utils.get_total_norm(gradients_of(parameters), foreach=True))
 
     def _update(self) -> None:
         if self.scaler is None:
@@ -266,6 +262,11 @@ class TrainingStep:
 def without_blank(batch: Batch) -> Batch:
     """A batch as the workload knows it."""
     return {key: value for key, value in batch.items() if key != BLANK} if BLANK in batch else batch
+
+
+def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Gradients of those parameters that have one."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def generator_states(device_type: str) -> list[Tensor]:

@@ -10,6 +10,7 @@ from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
 from forerun.step.pipeline_stages import FAMILIES, stages_like
+from forerun.step.test_pipeline_stages import LATENT, SIZES
 from forerun.trace import ALLOCATE, FREE, OP
 from forerun.virtual import trace_step as module
 from forerun.virtual.trace_step import trace_stages, trace_step
@@ -108,11 +109,14 @@ def test_every_way_of_running(asked):
 @pytest.mark.medium
 @pytest.mark.parametrize("family", [each for each in FAMILIES if each != "llama"])
 def test_every_family(family, tmp_path):
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-             "vocab_size": 97, "num_hidden_layers": 4, "pad_token_id": 0, "head_dim": 8}  # fmt: skip
-    AutoConfig.for_model(family, **sizes).save_pretrained(tmp_path)
+    sizes = {**SIZES, "num_hidden_layers": 4, **(LATENT if family.startswith("deepseek") else {})}
+    config = AutoConfig.for_model(family, **sizes)
+    config.save_pretrained(tmp_path)
     for stage in (0, 1, 3):
         is_same(settings(model=str(tmp_path), blocks=4), [stage])
+    if hasattr(config, "num_experts_per_tok"):
+        is_same(settings(model=str(tmp_path), blocks=4, expert=2), [0])
+        is_same(settings(model=str(tmp_path), blocks=4, expert=2), [1])
 
 
 def test_what_cannot_be_played_is_run(monkeypatch):
