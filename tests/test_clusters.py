@@ -100,7 +100,7 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
 
 @pytest.mark.parametrize(
     ("columns", "reason"),
-    [({"pp": "8", "dp": "2"}, "more than 4 parts"), ({"pp": "2", "vp": "4", "dp": "8"}, "more than 4 parts"),
+    [({"pp": "8", "vp": "16", "dp": "2"}, "more than 64 parts"),
      ({"cp": "2", "pp": "2"}, "split sequences beside stages"), ({"ep": "4", "tp": "2"}, "experts beside split layers"),
      ({"family": "megatron", "framework": "Megatron-Core", "fp8": "hybrid"}, "FP8"), ({"model": "BERT"}, "packed"),
      ({"task": "LoRA"}, "adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
@@ -128,7 +128,9 @@ def test_settings_say_the_layout():
      ({"pp": "2", "dp": "8", "pp_schedule": "1F1B"}, {"shard": 8, "pipeline": 2, "schedule": "1f1b"}),
      ({"pp": "2", "vp": "2", "dp": "8", "pp_schedule": "interleaved 1F1B"},
       {"shard": 8, "pipeline": 2, "schedule": "interleaved", "virtual_stages": 2}),
-     ({"ep": "8", "model": "Qwen3-30B-A3B"}, {"shard": 16, "expert": 8})],
+     ({"ep": "8", "model": "Qwen3-30B-A3B"}, {"shard": 16, "expert": 8}),
+     ({"pp": "2", "dp": "8", "ep": "4", "pp_schedule": "1F1B", "model": "Qwen3-30B-A3B"},
+      {"shard": 8, "expert": 4, "pipeline": 2, "schedule": "1f1b"})],
 )  # fmt: skip
 def test_settings_say_sequences_stages_and_experts(columns, layout):
     question = settings_question(run_with(**columns))
