@@ -57,7 +57,7 @@ def trace_pipeline(request: ForecastRequest, shape: BatchShape) -> TracedPipelin
 
     more = one_round if parallel.virtual_stages > 1 else 1  # interleaved schedules go on round by round
     rest = (count - full) % more
-    if parallel.schedule == "gpipe" or count <= full + more + rest:
+    if parallel.schedule == "gpipe" or count <= 2 * (full + rest) + more:  # two shorter steps would take as long
         return TracedPipeline(settings, traced(count), [])
     return TracedPipeline(settings, traced(full + rest + more), traced(full + rest))
 

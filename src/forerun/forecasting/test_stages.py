@@ -52,7 +52,7 @@ def test_first_stages_hold_more_micro_batches():
     ("schedule", "virtual"), [("1f1b", 1), ("interleaved", 2), ("zero-bubble", 2)],
 )  # fmt: skip
 def test_further_micro_batches_take_what_the_pipeline_repeats(monkeypatch, schedule, virtual):
-    asked = settings(14, schedule=schedule, virtual_stages=virtual)
+    asked = settings(18, schedule=schedule, virtual_stages=virtual)
     short = forerun.forecast(asked, gpu="h100-80gb")
 
     def whole(request, shape):
