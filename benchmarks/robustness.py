@@ -78,7 +78,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
     if list(arguments) in [row["arguments"] for row in same]:
         print(f"{name} {' '.join(arguments)}: kept already at this commit")
         return 0
-    load = os.getloadavg()[0]
+    load, at, when = os.getloadavg()[0], commit(), _today(time.time())
     result = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -87,7 +87,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
     if document is None:
         print(f"{name}: ended with {result.returncode} and without its JSON line; nothing is kept", file=sys.stderr)
         return result.returncode or 1
-    keep(name, arguments, document, load=load, when=_today(time.time()), at=commit())
+    keep(name, arguments, document, load=load, when=when, at=at)
     return result.returncode
 
 
@@ -162,8 +162,16 @@ def _fuzz(rows: Sequence[Content]) -> Iterator[str]:
         yield _row(kind, f"{kinds[kind].total():,}", *(f"{kinds[kind][name]:,}" for name in names))
     yield _row("**all**", f"**{asked:,}**", *(f"**{_total(kinds, name):,}**" for name in names))
     yield ""
-    yield f"{len(failures)} kinds of failure" + (":" if failures else ".")
-    yield from (f"- {_plain(line)[:300]}" for line in failures)
+    places = Counter(_plain(line).rstrip(": ")[:300] for line in failures)
+    yield f"{len(places)} kinds of failure" + (":" if places else ".")
+    yield from (f"- {line}" + (f" (in {number} parts)" if number > 1 else "") for line, number in places.items())
+    late = [spent for row in rows for spent in row["document"].get("late", ())]
+    if late:
+        yield (
+            f"\n{len(late)} more took over 60 s by the clock while others had the machine (up to "
+            f"{max(clock for clock, _ in late):.0f} s), and at most {max(used for _, used in late):.0f} s of processor "
+            "time, by which they were judged."
+        )
     yield f"\n{FUZZ_BEFORE}"
     if asked < FUZZ_GOAL:
         yield f"\n**Short**: {FUZZ_GOAL:,} were asked for; {FUZZ_GOAL - asked:,} are missing."
