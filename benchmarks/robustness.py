@@ -207,10 +207,16 @@ def _monotone(row: Content) -> Iterator[str]:
     yield f"`benchmarks/monotone.py`: {own['forecasts']:,} forecasts of {own['cases']} drawn cases; a rule was broken"
     yield f"{broken:,} times, cost = time x price x cards {own['wrong_costs']} times. Bounds with their reasons:"
     yield "`BOUNDS` there, held by `tests/test_monotone.py`.\n"
-    yield "| rule, quantity | pairs | broken | worst |"
-    yield "|---|--:|--:|--:|"
+    yield "| rule, quantity | pairs | broken | worst | beyond its bound |"
+    yield "|---|--:|--:|--:|--:|"
     for name, rule in own["rules"].items():
-        yield _row(name, rule["pairs"], rule["broken"], f"{rule['worst']:.2%}")
+        yield _row(name, rule["pairs"], rule["broken"], f"{rule['worst']:.2%}", rule.get("beyond", ""))
+    reasons: dict[str, list[str]] = {}
+    for name, rule in own["rules"].items():
+        if rule.get("why"):
+            reasons.setdefault(rule["why"], []).append(name)
+    yield "\nWhy:\n" if reasons else ""
+    yield from (f"- {'; '.join(names)}: {why}." for why, names in reasons.items())
     yield f"\n{MONOTONE_BEFORE}\n"
 
 
