@@ -248,22 +248,25 @@ def _faults(row: Content) -> Iterator[str]:
 
 
 def _service(row: Content) -> Iterator[str]:
-    own = row["document"]
-    yield f"## Attacks on a served run ({_when(row)})\n"
-    yield "`benchmarks/service_attacks.py`; server and clients share the cores.\n"
-    yield "| attack | tried | got something | refused with 429 | last dropped after |"
-    yield "|---|--:|--:|--:|--:|"
-    for attack in own["attacks"]:
-        dropped = attack["last_dropped_seconds"]
-        yield _row(
-            attack["name"], attack["tried"], attack["got_something"], attack["refused"] or "",
-            "" if dropped is None else f"{dropped:.1f} s",
-        )  # fmt: skip
-    yield "\n| clients that behave | requests | errors | p50 | p99 |"
-    yield "|---|--:|--:|--:|--:|"
-    for label, name in (("alone", "alone"), ("beside half-sent requests", "beside"), ("beside a flood", "flooded")):
-        load = own[name]
-        yield _row(label, load["requests"], load["errors"], f"{load['p50']:.3f} s", f"{load['p99']:.3f} s")
+    yield f"## Attacks on services ({_when(row)})\n"
+    yield "`benchmarks/service_attacks.py`; service and clients share the cores.\n"
+    yield "| service | attack | tried | got something | refused with 429 | last dropped after |"
+    yield "|---|---|--:|--:|--:|--:|"
+    services = row["document"]["services"]
+    for service in services:
+        for attack in service["attacks"]:
+            dropped = attack["last_dropped_seconds"]
+            yield _row(
+                service["name"], attack["name"], attack["tried"], attack["got_something"], attack["refused"] or "",
+                "" if dropped is None else f"{dropped:.1f} s",
+            )  # fmt: skip
+    yield "\n| service | clients that behave | requests | errors | p50 | p99 |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for service in services:
+        for label, name in (("alone", "alone"), ("beside half-sent requests", "beside"), ("beside a flood", "flooded")):
+            load = service[name]
+            times = f"{load['p50']:.3f} s", f"{load['p99']:.3f} s"
+            yield _row(service["name"], label, load["requests"], load["errors"], *times)
     yield ""
 
 
