@@ -190,7 +190,7 @@ def main() -> None:
     if options.own:
         services.append(Service("run on own data", ("serve", options.own, *rate), "/v1/classify"))
     if options.ui:
-        services.append(Service("pages of ui", ("ui",), "/", "/"))
+        services.append(Service("pages of ui", ("ui",), "/_nicegui_ws/socket.io/?EIO=4&transport=polling", "/"))
     results = [attacked(service, options.requests) for service in services]
     for result in results:
         show(result)
