@@ -9,6 +9,7 @@ Matrix products, attention and whatever is not known stay kernels of their own.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from forerun.trace import Phase
 from forerun.virtual.backend import DEVICE, Stream
 from forerun.virtual.describe import bytes_of
 from forerun.virtual.fusion import Kernel, is_random, plan_kernels, resolve, stored_base
@@ -140,6 +142,16 @@ class GraphPool:
         self.stream = Stream()
         self._results: dict[int, StorageWeakRef] = {}
         self._buffers: dict[Any, torch.Tensor] = {}
+        self._calls: Counter[int] = Counter()
+        self._is_backward = False
+
+    def call_number(self, graph: int, *, is_backward: bool) -> int:
+        """Which call of a graph this is since the forward pass began: each has a place, and a recording, of its own."""
+        if self._is_backward and not is_backward:
+            self._calls.clear()
+        self._is_backward = is_backward
+        self._calls[graph] += 1
+        return self._calls[graph]
 
     def keep(self, results: Sequence[Any]) -> None:
         """Note what a graph leaves in its memory."""
@@ -212,12 +224,15 @@ class CompiledGraph:
         if self.pool is None:
             return
         # torch/_inductor/cudagraph_trees.py:988-993 (2.13): all inputs but parameters and outputs of other graphs move;
-        # blocks share one graph, which is recorded once for the parameters of each
-        block = tuple(id(value) for value in values.values() if isinstance(value, torch.nn.Parameter))
+        # blocks share one graph, which is recorded once for the parameters of each, and one without any for each call
+        number = self.pool.call_number(id(self), is_backward=self.recorder.current_phase is Phase.BACKWARD)
+        block = tuple(id(value) for value in values.values() if isinstance(value, torch.nn.Parameter)) or number
+        # cudagraph_trees.py, cudagraphify_impl: a graph of dynamic shapes is recorded anew for each set of its integers
+        sizes = tuple(value for value in values.values() if isinstance(value, int))
         for index in self.copied:
             value = values[self.inputs[index]]
             if isinstance(value, torch.Tensor) and not self.pool.holds(value):
-                values[self.inputs[index]] = self.pool.fixed(value, (id(self), block, index))
+                values[self.inputs[index]] = self.pool.fixed(value, (id(self), block, sizes, index))
 
     @contextlib.contextmanager
     def _in_pool(self) -> Iterator[None]:
