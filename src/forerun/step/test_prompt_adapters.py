@@ -70,6 +70,7 @@ def test_a_prefix_makes_keys_longer_but_not_queries():
         ("prefix", {"activation_checkpointing": "blocks"}, "checkpointing"),
         ("prompt", {"batch": {"micro_batch_size": 2, "sequence_length": 64, "padding": "packed"}}, "packed"),
         ("prompt", {"workload": "sequence-classification"}, "sequence-classification"),
+        ("prompt", {"workload": "preference"}, "moves the places of answers"),
     ],
 )
 def test_what_has_no_place_is_refused_by_name(kind, changes, says):

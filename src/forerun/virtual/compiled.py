@@ -19,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from forerun.errors import NotSupported
 from forerun.trace import Phase
 from forerun.virtual.backend import DEVICE, Stream
 from forerun.virtual.describe import bytes_of
@@ -59,7 +60,11 @@ def virtual_backend(
 
 @contextlib.contextmanager
 def compiling_afresh(*, fails_at_limit: bool = True) -> Iterator[None]:
-    """Begin without graphs of other programs; `fails_at_limit` is for steps that PyTorch must not give up compiling."""
+    """Begin without graphs of other programs; `fails_at_limit` is for steps that PyTorch must not give up compiling.
+
+    Raises:
+        NotSupported: it gave up.
+    """
     import torch._dynamo
     import torch._functorch.config as functorch_config
 
@@ -79,6 +84,12 @@ def compiling_afresh(*, fails_at_limit: bool = True) -> Iterator[None]:
             _capturing_without_modes(),
         ):
             yield
+    except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+        raise NotSupported(
+            f"compile: a function of the model is compiled anew for one call after another, and PyTorch gives up after "
+            f"{torch._dynamo.config.recompile_limit} graphs of it; the rest would run as it is, which is not modelled. "
+            f"Set compile to none."
+        ) from error
     finally:
         torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
         torch._dynamo.reset()
