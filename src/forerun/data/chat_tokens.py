@@ -3,6 +3,8 @@
 The prompt is what the template makes of the request with its generation prompt. What the template puts after an answer
 (`<end_of_turn>` of Gemma, `<|im_end|>` of ChatML) is found by rendering one, and the first token of it is what
 generation stops at; it is trained too, so that a model learns to stop.
+
+Not covered: a template that never ends or fills memory; Jinja's sandbox, in which transformers runs them, limits neither.
 """
 
 from collections.abc import Mapping, Sequence
