@@ -4,7 +4,7 @@ The prompt is what the template makes of the request with its generation prompt.
 (`<end_of_turn>` of Gemma, `<|im_end|>` of ChatML) is found by rendering one, and the first token of it is what
 generation stops at; it is trained too, so that a model learns to stop.
 
-Not covered: a template that never ends or fills memory; Jinja's sandbox, in which transformers runs them, limits neither.
+Not covered: a template that never ends or fills memory; Jinja's sandbox, in which transformers runs it, limits neither.
 """
 
 from collections.abc import Mapping, Sequence
