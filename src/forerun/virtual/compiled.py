@@ -67,6 +67,7 @@ def compiling_afresh(*, fails_at_limit: bool = True) -> Iterator[None]:
     """
     import torch._dynamo
     import torch._functorch.config as functorch_config
+    from torch._dynamo.exc import FailOnRecompileLimitHit
 
     def copy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
         """A constant on the virtual device holds nothing that could be copied."""
@@ -84,7 +85,7 @@ def compiling_afresh(*, fails_at_limit: bool = True) -> Iterator[None]:
             _capturing_without_modes(),
         ):
             yield
-    except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+    except FailOnRecompileLimitHit as error:
         raise NotSupported(
             f"compile: a function of the model is compiled anew for one call after another, and PyTorch gives up after "
             f"{torch._dynamo.config.recompile_limit} graphs of it; the rest would run as it is, which is not modelled. "
