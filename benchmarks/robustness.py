@@ -78,7 +78,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
     if list(arguments) in [row["arguments"] for row in same]:
         print(f"{name} {' '.join(arguments)}: kept already at this commit")
         return 0
-    load = os.getloadavg()[0]
+    load, at, when = os.getloadavg()[0], commit(), _today(time.time())
     result = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -87,7 +87,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
     if document is None:
         print(f"{name}: ended with {result.returncode} and without its JSON line; nothing is kept", file=sys.stderr)
         return result.returncode or 1
-    keep(name, arguments, document, load=load, when=_today(time.time()), at=commit())
+    keep(name, arguments, document, load=load, when=when, at=at)
     return result.returncode
 
 
@@ -162,8 +162,16 @@ def _fuzz(rows: Sequence[Content]) -> Iterator[str]:
         yield _row(kind, f"{kinds[kind].total():,}", *(f"{kinds[kind][name]:,}" for name in names))
     yield _row("**all**", f"**{asked:,}**", *(f"**{_total(kinds, name):,}**" for name in names))
     yield ""
-    yield f"{len(failures)} kinds of failure" + (":" if failures else ".")
-    yield from (f"- {_plain(line)[:300]}" for line in failures)
+    places = Counter(_plain(line).rstrip(": ")[:300] for line in failures)
+    yield f"{len(places)} kinds of failure" + (":" if places else ".")
+    yield from (f"- {line}" + (f" (in {number} parts)" if number > 1 else "") for line, number in places.items())
+    late = [spent for row in rows for spent in row["document"].get("late", ())]
+    if late:
+        yield (
+            f"\n{len(late)} more took over 60 s by the clock while others had the machine (up to "
+            f"{max(clock for clock, _ in late):.0f} s), and at most {max(used for _, used in late):.0f} s of processor "
+            "time, by which they were judged."
+        )
     yield f"\n{FUZZ_BEFORE}"
     if asked < FUZZ_GOAL:
         yield f"\n**Short**: {FUZZ_GOAL:,} were asked for; {FUZZ_GOAL - asked:,} are missing."
@@ -182,10 +190,13 @@ def _total(kinds: dict[str, Counter[str]], name: str) -> int:
 def _covering(row: Content) -> Iterator[str]:
     own = row["document"]
     yield f"## Every two settings together ({_when(row)})\n"
-    yield f"`benchmarks/covering.py`: {own['rows']:,} questions, {own['forecasts']:,} of them forecasts.\n"
+    yield f"`benchmarks/covering.py`: {own['rows']:,} rows; with those made smaller, {own['forecasts']:,} forecasts.\n"
     yield "| pairs of values | forecast together | conflicts, refused in our words | not reached | failures |"
     yield "|--:|--:|--:|--:|--:|"
-    yield _row(*(f"{own[name]:,}" for name in ("pairs", "covered", "conflicts", "left", "failures")))
+    in_our_words = own["conflicts"] - own["failures"]
+    yield _row(
+        *(f"{number:,}" for number in (own["pairs"], own["covered"], in_our_words, own["left"], own["failures"]))
+    )
     yield f"\n{COVERING_BEFORE}"
     if own["left"]:
         yield f"\n**Short**: {own['left']:,} pairs were not reached in the time."
@@ -199,10 +210,16 @@ def _monotone(row: Content) -> Iterator[str]:
     yield f"`benchmarks/monotone.py`: {own['forecasts']:,} forecasts of {own['cases']} drawn cases; a rule was broken"
     yield f"{broken:,} times, cost = time x price x cards {own['wrong_costs']} times. Bounds with their reasons:"
     yield "`BOUNDS` there, held by `tests/test_monotone.py`.\n"
-    yield "| rule, quantity | pairs | broken | worst |"
-    yield "|---|--:|--:|--:|"
+    yield "| rule, quantity | pairs | broken | worst | beyond its bound |"
+    yield "|---|--:|--:|--:|--:|"
     for name, rule in own["rules"].items():
-        yield _row(name, rule["pairs"], rule["broken"], f"{rule['worst']:.2%}")
+        yield _row(name, rule["pairs"], rule["broken"], f"{rule['worst']:.2%}", rule.get("beyond", ""))
+    reasons: dict[str, list[str]] = {}
+    for name, rule in own["rules"].items():
+        if rule.get("why"):
+            reasons.setdefault(rule["why"], []).append(name)
+    yield "\nWhy:\n" if reasons else ""
+    yield from (f"- {'; '.join(names)}: {why}." for why, names in reasons.items())
     yield f"\n{MONOTONE_BEFORE}\n"
 
 
@@ -234,22 +251,25 @@ def _faults(row: Content) -> Iterator[str]:
 
 
 def _service(row: Content) -> Iterator[str]:
-    own = row["document"]
-    yield f"## Attacks on a served run ({_when(row)})\n"
-    yield "`benchmarks/service_attacks.py`; server and clients share the cores.\n"
-    yield "| attack | tried | got something | refused with 429 | last dropped after |"
-    yield "|---|--:|--:|--:|--:|"
-    for attack in own["attacks"]:
-        dropped = attack["last_dropped_seconds"]
-        yield _row(
-            attack["name"], attack["tried"], attack["got_something"], attack["refused"] or "",
-            "" if dropped is None else f"{dropped:.1f} s",
-        )  # fmt: skip
-    yield "\n| clients that behave | requests | errors | p50 | p99 |"
-    yield "|---|--:|--:|--:|--:|"
-    for label, name in (("alone", "alone"), ("beside half-sent requests", "beside"), ("beside a flood", "flooded")):
-        load = own[name]
-        yield _row(label, load["requests"], load["errors"], f"{load['p50']:.3f} s", f"{load['p99']:.3f} s")
+    yield f"## Attacks on services ({_when(row)})\n"
+    yield "`benchmarks/service_attacks.py`; service and clients share the cores.\n"
+    yield "| service | attack | tried | got something | refused with 429 | last dropped after |"
+    yield "|---|---|--:|--:|--:|--:|"
+    services = row["document"]["services"]
+    for service in services:
+        for attack in service["attacks"]:
+            dropped = attack["last_dropped_seconds"]
+            yield _row(
+                service["name"], attack["name"], attack["tried"], attack["got_something"], attack["refused"] or "",
+                "" if dropped is None else f"{dropped:.1f} s",
+            )  # fmt: skip
+    yield "\n| service | clients that behave | requests | errors | p50 | p99 |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for service in services:
+        for label, name in (("alone", "alone"), ("beside half-sent requests", "beside"), ("beside a flood", "flooded")):
+            load = service[name]
+            times = f"{load['p50']:.3f} s", f"{load['p99']:.3f} s"
+            yield _row(service["name"], label, load["requests"], load["errors"], *times)
     yield ""
 
 

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import httpx2
 import numpy as np
@@ -33,20 +33,25 @@ START_SECONDS = 180
 BATCH = 50
 
 
+def server(run: str, rate: float = 0.0) -> contextlib.AbstractContextManager[str]:
+    """Address of the service of a detector in a process of its own, while the block lasts."""
+    return started(["serve", run, "--no-store", "--rate", str(rate)], "/v1/status")
+
+
 @contextlib.contextmanager
-def server(run: str, rate: float = 0.0) -> Iterator[str]:
-    """The service in a process of its own, while the block lasts."""
+def started(words: Sequence[str], path: str) -> Iterator[str]:
+    """Address of `forerun WORDS --port …`, once it answers `path`, while the block lasts."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "forerun", "serve", run, "--port", str(port), "--no-store", "--rate", str(rate)]
-    process = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "forerun", *words, "--port", str(port)]
+    process = subprocess.Popen(command, env=os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
         until = time.monotonic() + START_SECONDS
         while True:
             with contextlib.suppress(httpx2.TransportError):
-                if httpx2.get(f"{address}/v1/status").status_code == 200:
+                if httpx2.get(f"{address}{path}").status_code == 200:
                     break
             if process.poll() is not None or time.monotonic() > until:
                 sys.exit(f"the service did not start (exit code {process.poll()}).")

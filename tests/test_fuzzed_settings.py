@@ -7,7 +7,7 @@ import os
 from collections import Counter
 
 import pytest
-from benchmarks.fuzz import Answer, Answerer, answering, described, judged, outcome_of
+from benchmarks.fuzz import Answer, Answerer, answering, described, is_too_long, judged, outcome_of
 from benchmarks.fuzz_cases import FIELDS, Question, questions, remote_code
 from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as options
@@ -83,9 +83,23 @@ def test_every_setting_is_asked_about():
     ],
 )
 def test_answers_are_judged(exit_code, output, message, failure):
-    assert judged(Question("any"), exit_code, 0.1, output, message).failure == failure
+    assert judged(Question("any"), exit_code, (0.1, 0.1), output, message).failure == failure
 
 
 def test_a_forecast_where_only_a_refusal_is_right_is_a_failure():
-    assert judged(Question("any", must_refuse="no price"), 0, 0.1, "{}", "").failure == "not refused"
+    assert judged(Question("any", must_refuse="no price"), 0, (0.1, 0.1), "{}", "").failure == "not refused"
     assert outcome_of(Answer("", 2, 0.1, "no head (ValueError, a/b.py:7).")).startswith("refused with")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "processor_seconds", "load", "too_long"),
+    [
+        (59, 59, 1, False),
+        (61, 5, 2, True),  # nobody else wants the cores
+        (61, 5, 12, False),
+        (400, 61, 12, True),
+        (601, 0, 12, True),  # waits for something that does not come
+    ],
+)
+def test_60_seconds_are_those_of_the_processor_where_others_have_it(seconds, processor_seconds, load, too_long):
+    assert is_too_long(seconds, processor_seconds, load, 2) is too_long

@@ -72,3 +72,4 @@ def test_less_for_more_is_found():
     assert excess(Pair("batch", small, large, QUANTITIES), "tensors") == 0
     assert quantity(small, "tensors") <= quantity(small, "allocated") <= quantity(small, "reserved")
     assert allowance(Pair("batch", small, large, QUANTITIES), "tensors")[0] == 0
+    assert allowance(Pair("batch", small, large, QUANTITIES), "reserved")[0] > 0

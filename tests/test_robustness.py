@@ -40,6 +40,16 @@ def test_parts_of_the_fuzz_run_are_added_up_and_their_failures_listed(kept):
     assert "1 kinds of failure:\n- traceback: here" in text
     assert "Longest answer 3.0 s, load 1," in text
     assert "9,991 are missing" in text
+    assert "by the clock" not in text
+
+
+def test_answers_that_only_the_clock_finds_late_are_said(kept):
+    keep("fuzz", fuzz(1, refused=5) | {"late": [[75.2, 20.1], [64.0, 31.4]]})
+    keep("fuzz", fuzz(2, traceback=1))
+    keep("fuzz", fuzz(3, traceback=1))
+    text = robustness.page()
+    assert "2 more took over 60 s by the clock while others had the machine (up to 75 s), and at most 31 s" in text
+    assert "1 kinds of failure:\n- traceback: here (in 2 parts)" in text
 
 
 def test_a_note_stands_below_its_table(kept):

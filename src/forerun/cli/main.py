@@ -68,12 +68,13 @@ for extension in extensions(COMMANDS).values():
 
 def main() -> None:
     """Run the command line; render expected errors, and say once each how a name was read."""
-    warnings.showwarning = _say_notes(warnings.showwarning)
-    warnings.simplefilter("once", UserNote)
-    if exec_command.throws_files_away(sys.argv[1:]):
-        run_inside(_run)
-    else:
-        _run()
+    with warnings.catch_warnings():  # else each call in one process would wrap what the one before had put there
+        warnings.showwarning = _say_notes(warnings.showwarning)
+        warnings.simplefilter("once", UserNote)
+        if exec_command.throws_files_away(sys.argv[1:]):
+            run_inside(_run)
+        else:
+            _run()
 
 
 def _run() -> None:

@@ -3,6 +3,8 @@
 The prompt is what the template makes of the request with its generation prompt. What the template puts after an answer
 (`<end_of_turn>` of Gemma, `<|im_end|>` of ChatML) is found by rendering one, and the first token of it is what
 generation stops at; it is trained too, so that a model learns to stop.
+
+Not covered: a template that never ends or fills memory; Jinja's sandbox, in which transformers runs it, limits neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ GEMMA_TEMPLATE = (
 PIECES = r"\r?\n[ \t]*|[0-9]{1,2}| ?[A-Za-z]+| ?_+| ?[^\sA-Za-z0-9_]+|[ \t]+(?! )|\s+"
 """The regular expression of `code_tokens`, with at most two digits together and no blank before them."""
 PROBE = "PROBE"
+LONGEST_FAULT = 300
 Message = Mapping[str, str]
 """`role` and `content`."""
 SPARE = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<unk>")
@@ -62,7 +65,14 @@ class ChatTokens:
                 f"model.name: the tokenizer of {name} needs a chat template, and has none. Take the model that was "
                 f"tuned on instructions, or save its tokenizer with a chat_template in a local directory."
             )
-        after = _rendered(tokenizer, [_user(PROBE), _assistant(PROBE)]).rpartition(PROBE)[2]
+        try:
+            after = _rendered(tokenizer, [_user(PROBE), _assistant(PROBE)]).rpartition(PROBE)[2]
+        except template_faults() as error:
+            raise InvalidSettings(
+                f"model.name: the chat template of {name} must render a question and its answer; it raised "
+                f"{fault_words(error)}. Take a model whose template can, or save its tokenizer with another "
+                f"chat_template in a local directory."
+            ) from error
         stop = tokenizer(after, add_special_tokens=False)["input_ids"][:1]
         if not stop:
             raise InvalidSettings(
@@ -74,7 +84,7 @@ class ChatTokens:
 
     def prompt(self, request: str) -> list[int]:
         """Ids of a request, up to where the answer begins."""
-        text = _rendered(self.tokenizer, [_user(request)], add_generation_prompt=True)
+        text = self._checked([_user(request)], add_generation_prompt=True)
         # the template writes its own start token: without add_special_tokens=False there would be two
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
@@ -146,20 +156,33 @@ class ChatTokens:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
 
     def _checked(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        from jinja2 import TemplateError
-
         try:
             return _rendered(self.tokenizer, list(messages), add_generation_prompt=add_generation_prompt)
-        except TemplateError as error:
+        except template_faults() as error:
             roles = ", ".join(message["role"] for message in messages)
             raise BadData(
-                f"chat: the model's chat template must take every chat; it refuses one with the roles {roles}: {error}"
-                f". Change those rows, or give a tokenizer with another chat_template."
+                f"chat: the model's chat template must take every chat; it refuses one with the roles {roles}: "
+                f"{fault_words(error)}. Change those rows, or give a tokenizer with another chat_template."
             ) from error
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of `ids`, without special tokens."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def template_faults() -> tuple[type[Exception], ...]:
+    """What a template may raise: it is a program of whoever made the model, shut in by Jinja's sandbox."""
+    from jinja2 import TemplateError
+
+    return (
+        TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+    )  # fmt: skip
+
+
+def fault_words(error: Exception) -> str:
+    """What a template raised, in one short line."""
+    text = " ".join(str(error).split())[:LONGEST_FAULT]
+    return f"{text or 'no message'} ({type(error).__name__})"
 
 
 def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:

@@ -78,3 +78,23 @@ def test_padding_with_the_end_token_is_replaced():
 def test_what_is_missing_is_said(make_tokenizer, words):
     with pytest.raises(InvalidSettings, match=words):
         ChatTokens.around(make_tokenizer(), "m")
+
+
+@pytest.mark.parametrize(
+    ("template", "raised"),
+    [
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
+        ("{% for %}", "TemplateSyntaxError"),
+        ("{{ raise_exception('no') }}", r"no \(TemplateError\)"),
+        ("{{ a.b.c }}", "UndefinedError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ 1 + 'a' }}", "TypeError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{% for a in range(1000000) %}{% endfor %}", "OverflowError"),
+    ],
+)
+def test_a_hostile_template_is_refused_in_words(template, raised):
+    tokenizer = small_tokenizer(["one two three four"] * 4, 300)
+    tokenizer.chat_template = template
+    with pytest.raises(InvalidSettings, match=f"the chat template of theirs must render .* raised .*{raised}"):
+        ChatTokens.around(tokenizer, "theirs")

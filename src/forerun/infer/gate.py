@@ -6,17 +6,15 @@ must call the service by one of its own names, and an `Origin`, where there is o
 Plain ASGI, so that a body that is too large is refused before it is collected.
 """
 
-import asyncio
-import contextlib
 import hmac
 import json
 import math
-import time
 from collections.abc import Collection
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from forerun.infer.body_limit import READ_SECONDS, answer_within, length_problem
 from forerun.infer.request_rate import RequestRate, client_of
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -33,14 +31,6 @@ HEADERS = (
         b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 )
-
-
-READ_SECONDS = 20.0
-"""Longest time that a request's body may take to come."""
-
-
-class BodyRefused(Exception):
-    """More bytes came than are allowed, or they came too slowly."""
 
 
 class Gate:
@@ -64,44 +54,20 @@ class Gate:
         headers = dict(scope["headers"])
         wait_seconds = 0.0 if self.rate is None else self.rate.wait_seconds(client_of(scope))
         refusal = (429, too_often(wait_seconds)) if wait_seconds else self._refusal(scope["path"], headers)
-        started, is_whole = False, False
-        problem: tuple[int, str] | None = None
 
         async def sending(message: Message) -> None:
-            nonlocal started
-            if problem is not None and not started:  # whoever reads the body may have made another answer of it
-                return
             if message["type"] == "http.response.start":
-                started = True
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
             await send(message)
 
         if refusal is not None:
             await _say(sending, *refusal, wait_seconds)
             return
-        read, until = 0, time.monotonic() + self.read_seconds
-
-        async def receiving() -> Message:
-            nonlocal read, problem, is_whole
-            if is_whole:  # what comes now is the client's leaving, which has no deadline
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
-            except TimeoutError:
-                problem = 408, f"The body must come within {self.read_seconds:g} seconds."
-                raise BodyRefused from None
-            read += len(message.get("body", b""))
-            is_whole = not message.get("more_body", False)
-            if read > self.most_bytes:
-                problem = 413, self._too_large()
-                raise BodyRefused
-            return message
-
-        with contextlib.suppress(BodyRefused):
-            await self.app(scope, receiving, sending)
-        if problem is not None and not started:
-            answer, problem = problem, None
-            await _say(sending, *answer)
+        problem = await answer_within(
+            self.app, scope, receive, sending, most_bytes=self.most_bytes, read_seconds=self.read_seconds
+        )
+        if problem is not None:
+            await _say(sending, *problem)
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         if self.hosts is not None and (problem := self._foreign(headers)):
@@ -111,12 +77,7 @@ class Gate:
             # in constant time: == would tell by its time how many bytes of a guess are right
             if not hmac.compare_digest(credentials, b"Bearer " + self.token):
                 return 401, "This service wants a token: send the header Authorization: Bearer TOKEN."
-        length = headers.get(b"content-length")
-        if length is not None and not length.isdigit():
-            return 400, "Content-Length must be a number of bytes."
-        if length is not None and int(length[:20]) > self.most_bytes:
-            return 413, self._too_large()
-        return None
+        return length_problem(headers, self.most_bytes)
 
     def _foreign(self, headers: dict[bytes, bytes]) -> str | None:
         """What is wrong with the name that a request calls the service by, or with the page that it comes from."""
@@ -128,9 +89,6 @@ class Gate:
         if origin is not None and _host_name(origin.decode("latin-1").partition("://")[2]) not in self.hosts:
             return "Pages of other sites may not ask this service (header Origin)."
         return None
-
-    def _too_large(self) -> str:
-        return f"The body may have {self.most_bytes:,} bytes. Send fewer or smaller files."
 
 
 def _host_name(text: str) -> str:

@@ -25,15 +25,16 @@ TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length
 class LimitedConnection(H11Protocol):
     """One connection of uvicorn's, with a deadline for the head of each request."""
 
-    head_seconds = HEAD_SECONDS
+    head_seconds, most_connections = HEAD_SECONDS, MOST_CONNECTIONS
     _deadline: asyncio.TimerHandle | None = None
+    _is_handed_over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse where this address has too many; else wait for a request."""
         super().connection_made(transport)
         address = self.client[0] if self.client else None
         others = [other for other in self.connections if isinstance(other, LimitedConnection) and other.client]
-        if sum(other.client[0] == address for other in others if other.client) > MOST_CONNECTIONS:
+        if sum(other.client[0] == address for other in others if other.client) > self.most_connections:
             transport.abort()
         else:
             self._wait_for_head()
@@ -44,8 +45,14 @@ class LimitedConnection(H11Protocol):
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering:
             self._stop_waiting()
-        elif self._deadline is None and not self.transport.is_closing():
+        elif not (self._deadline or self._is_handed_over or self.transport.is_closing()):
             self._wait_for_head()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Hand the connection over to a websocket, which may be silent for as long as it likes."""
+        super().handle_websocket_upgrade(event)
+        self._is_handed_over = True
+        self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadline."""
@@ -69,6 +76,12 @@ class LimitedConnection(H11Protocol):
         if not self.transport.is_closing():
             self.transport.write(TOO_SLOW)
             self.transport.close()
+
+
+class ProxiedConnection(LimitedConnection):
+    """One connection of a proxy, behind which all clients have one address; the proxy counts theirs."""
+
+    most_connections = MOST_OF_ALL
 
 
 def announce(name: str, host: str, port: int, path: str = "") -> None:

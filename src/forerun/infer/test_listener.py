@@ -17,6 +17,12 @@ class QuickConnection(listener.LimitedConnection):
 
 
 async def hello(scope, receive, send):
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        message = await receive()
+        await send({"type": "websocket.send", "text": message["text"]})
+        return
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
@@ -72,6 +78,19 @@ def test_a_request_that_drips_is_not_waited_for(address):
                 connection.sendall(b"X")
                 time.sleep(0.05)
     assert time.monotonic() - start < 2
+
+
+def test_a_websocket_may_be_silent(address):
+    pytest.importorskip("wsproto")
+    key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    with socket.create_connection(address) as connection:
+        connection.settimeout(3)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" + key)
+        connection.sendall(b"\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 101")
+        time.sleep(3 * QuickConnection.head_seconds)
+        connection.sendall(b"\x81\x82\0\0\0\0hi")  # text of two bytes, masked with zeros
+        assert connection.recv(4096).endswith(b"hi")
 
 
 def test_one_address_has_so_many_connections(address):

@@ -44,7 +44,8 @@ def run_locally(
             )
         except Interrupted as stop:
             progress.close()
-            stderr.print(f"{stop} Go on with: forerun run {experiment.settings.workload} --resume {progress.run_id}")
+            how = f"Go on with the same command and --resume {progress.run_id}"
+            stderr.print(f"{stop} {how}", soft_wrap=True, highlight=False)
             raise
         try:
             message = f"Page: {write_page(ledger, result.run_id)}"

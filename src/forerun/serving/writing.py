@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
-from forerun.data.chat_tokens import ChatTokens
+from forerun.data.chat_tokens import ChatTokens, fault_words, template_faults
 from forerun.errors import InvalidSettings
 from forerun.evaluate.generate import Decoding, generate
 from forerun.models.build import maximum_length
@@ -100,14 +100,12 @@ class Writer:
                 f"messages: {self.name} was not trained on chats, so its tokenizer has no chat template. Send a text "
                 f"to continue (/v1/completions, forerun generate), or train on chats."
             )
-        from jinja2 import TemplateError
-
         try:
             text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
+        except template_faults() as error:
             raise InvalidSettings(
-                f"messages: the chat template of {self.name} refuses them: {error}. Send roles in the order that it "
-                f"wants, as a rule system, user, assistant, user."
+                f"messages: the chat template of {self.name} refuses them: {fault_words(error)}. Send roles in the "
+                f"order that it wants, as a rule system, user, assistant, user."
             ) from error
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 

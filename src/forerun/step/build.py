@@ -247,6 +247,12 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     try:
         adapted = get_peft_model(model, config, autocast_adapter_dtype=kbit_preparation(settings) != "none")  # type: ignore[arg-type]
     except ValueError as error:
+        if adapter.dora and "use_dora" in str(error):  # peft/tuners/lora/layer.py:2372 (0.21): ParamWrapper
+            raise NotSupported(
+                "adapter.dora: peft has no DoRA for experts whose weights are one tensor, as those of "
+                f"{settings.model.name} are. Set adapter.dora to false, or adapter.targets to linear modules: "
+                f"{', '.join(linear)}."
+            ) from error
         raise InvalidSettings(
             f"adapter.targets: must name linear modules of {settings.model.name} that peft takes; found "
             f"{adapter.targets!r}: {cause_of(error)}. Its linear modules: {', '.join(linear)}."

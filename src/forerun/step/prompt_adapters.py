@@ -32,6 +32,8 @@ def require_place(settings: Settings, workload: str) -> None:
     kind, checkpointing = settings.adapter.kind, settings.activation_checkpointing
     obstacles = [
         (workload != "causal-lm", f"is for causal language models here; found workload {workload!r}"),
+        (kind == "prompt" and settings.workload == "preference", "moves the places of answers, whose logits preference "
+         "reads; found workload='preference'"),
         (settings.batch.padding == "packed", "is not packed; found batch.padding='packed'"),
         (kind == "prefix" and checkpointing != "none", "hands blocks a cache, which peft refuses with checkpointing; "
          f"found activation_checkpointing={checkpointing!r}"),

@@ -70,6 +70,7 @@ def test_a_prefix_makes_keys_longer_but_not_queries():
         ("prefix", {"activation_checkpointing": "blocks"}, "checkpointing"),
         ("prompt", {"batch": {"micro_batch_size": 2, "sequence_length": 64, "padding": "packed"}}, "packed"),
         ("prompt", {"workload": "sequence-classification"}, "sequence-classification"),
+        ("prompt", {"workload": "preference"}, "moves the places of answers"),
     ],
 )
 def test_what_has_no_place_is_refused_by_name(kind, changes, says):
@@ -88,3 +89,12 @@ def test_more_blocks_than_the_model_has_is_an_error_of_the_settings():
 def test_training_says_why_not():
     with pytest.raises(NotSupported, match="is forecast here, not trained"):
         build_step(settings("ia3", precision="fp32"), generic_workload("causal-lm"), "cpu", pretrained=False)
+
+
+def test_experts_that_are_one_tensor_take_no_dora():
+    mixtral = {"name": "e", "workload": "causal-lm", "model": {"name": "tiny-mixtral"}, "data": {"examples": 8},
+               "batch": {"micro_batch_size": 2, "sequence_length": 16}}  # fmt: skip
+    with pytest.raises(NotSupported, match=r"adapter\.dora: peft has no DoRA for experts .* linear modules: k_proj, "):
+        forecast(settings_from({**mixtral, "adapter": {"kind": "lora", "dora": True}}), "a100-40gb")
+    named = {"kind": "lora", "dora": True, "targets": ["q_proj", "v_proj"]}
+    assert forecast(settings_from({**mixtral, "adapter": named}), "a100-40gb").fits

@@ -9,6 +9,7 @@ Matrix products, attention and whatever is not known stay kernels of their own.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from forerun.errors import NotSupported
+from forerun.trace import Phase
 from forerun.virtual.backend import DEVICE, Stream
 from forerun.virtual.describe import bytes_of
 from forerun.virtual.fusion import Kernel, is_random, plan_kernels, resolve, stored_base
@@ -57,9 +60,14 @@ def virtual_backend(
 
 @contextlib.contextmanager
 def compiling_afresh(*, fails_at_limit: bool = True) -> Iterator[None]:
-    """Begin without graphs of other programs; `fails_at_limit` is for steps that PyTorch must not give up compiling."""
+    """Begin without graphs of other programs; `fails_at_limit` is for steps that PyTorch must not give up compiling.
+
+    Raises:
+        NotSupported: it gave up.
+    """
     import torch._dynamo
     import torch._functorch.config as functorch_config
+    from torch._dynamo.exc import FailOnRecompileLimitHit
 
     def copy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
         """A constant on the virtual device holds nothing that could be copied."""
@@ -77,6 +85,12 @@ def compiling_afresh(*, fails_at_limit: bool = True) -> Iterator[None]:
             _capturing_without_modes(),
         ):
             yield
+    except FailOnRecompileLimitHit as error:
+        raise NotSupported(
+            f"compile: a function of the model is compiled anew for one call after another, and PyTorch gives up after "
+            f"{torch._dynamo.config.recompile_limit} graphs of it; the rest would run as it is, which is not modelled. "
+            f"Set compile to none."
+        ) from error
     finally:
         torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
         torch._dynamo.reset()
@@ -140,6 +154,16 @@ class GraphPool:
         self.stream = Stream()
         self._results: dict[int, StorageWeakRef] = {}
         self._buffers: dict[Any, torch.Tensor] = {}
+        self._calls: Counter[int] = Counter()
+        self._is_backward = False
+
+    def call_number(self, graph: int, *, is_backward: bool) -> int:
+        """Which call of a graph this is since the forward pass began: each has a place, and a recording, of its own."""
+        if self._is_backward and not is_backward:
+            self._calls.clear()
+        self._is_backward = is_backward
+        self._calls[graph] += 1
+        return self._calls[graph]
 
     def keep(self, results: Sequence[Any]) -> None:
         """Note what a graph leaves in its memory."""
@@ -212,12 +236,15 @@ class CompiledGraph:
         if self.pool is None:
             return
         # torch/_inductor/cudagraph_trees.py:988-993 (2.13): all inputs but parameters and outputs of other graphs move;
-        # blocks share one graph, which is recorded once for the parameters of each
-        block = tuple(id(value) for value in values.values() if isinstance(value, torch.nn.Parameter))
+        # blocks share one graph, which is recorded once for the parameters of each, and one without any for each call
+        number = self.pool.call_number(id(self), is_backward=self.recorder.current_phase is Phase.BACKWARD)
+        block = tuple(id(value) for value in values.values() if isinstance(value, torch.nn.Parameter)) or number
+        # cudagraph_trees.py, cudagraphify_impl: a graph of dynamic shapes is recorded anew for each set of its integers
+        sizes = tuple(value for value in values.values() if isinstance(value, int))
         for index in self.copied:
             value = values[self.inputs[index]]
             if isinstance(value, torch.Tensor) and not self.pool.holds(value):
-                values[self.inputs[index]] = self.pool.fixed(value, (id(self), block, index))
+                values[self.inputs[index]] = self.pool.fixed(value, (id(self), block, sizes, index))
 
     @contextlib.contextmanager
     def _in_pool(self) -> Iterator[None]:

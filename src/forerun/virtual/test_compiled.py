@@ -86,6 +86,21 @@ def test_graphs_take_their_memory_from_a_pool_of_their_own():
     assert "graph" in {call.issuer for call in graphs.calls}
 
 
+@pytest.mark.medium
+def test_parts_of_a_block_without_weights_are_recorded_once_a_call():
+    # DoRA of peft breaks its graph; what is left calls one graph for layers of different widths, with no weights in it
+    dora = {"kind": "lora", "dora": True}
+    trace = traced(settings_of("tiny-llama", "causal-lm", adapter=dora, compile="max-autotune", compile_unit="blocks"))
+    assert "graph" in {call.issuer for call in trace.calls}
+
+
+@pytest.mark.medium
+def test_what_pytorch_gives_up_compiling_is_refused():
+    packed = {"adapter": {"kind": "lora"}, "quantization": "nf4-double", "precision": "tf32"}
+    with pytest.raises(NotSupported, match="PyTorch gives up after 8 graphs of it"):
+        traced(settings_of("tiny-mixtral", "causal-lm", compile="reduce-overhead", **packed))
+
+
 @pytest.mark.parametrize("name", ["tiny-falcon", "tiny-deberta-v2", "tiny-mixtral"])
 def test_models_with_constants_and_experts_compile(name):
     workload = "sequence-classification" if "deberta" in name else "causal-lm"

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from nicegui import app, ui
 from starlette.requests import Request
 
+from forerun.infer.listener import LimitedConnection, ProxiedConnection
 from forerun.web.asking import Asker
 from forerun.web.gate import PageGate
 from forerun.web.pages import PageOptions, Pages
@@ -36,4 +37,5 @@ def serve(
         host=host, port=port, title="Forerun", show=opens_browser, reload=False, uvicorn_logging_level="warning",
         dark=None, show_welcome_message=False, language="en-US",
         forwarded_allow_ips="*" if is_behind_proxy else "127.0.0.1",
+        http=ProxiedConnection if is_behind_proxy else LimitedConnection,
     )  # fmt: skip

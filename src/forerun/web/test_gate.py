@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from forerun.web.gate import PageGate
+from forerun.web.gate import MOST_BYTES, PageGate
 
 
 def answers(kind, headers, hosts=()):
@@ -20,6 +20,38 @@ def answers(kind, headers, hosts=()):
     scope = {"type": kind, "headers": [(name.encode(), value.encode()) for name, value in headers.items()]}
     asyncio.run(PageGate(app, hosts)(scope, None, send))
     return sent, bool(passed)
+
+
+@pytest.mark.parametrize(
+    ("length", "parts", "status"),
+    [
+        (b"99999999", [], 413),
+        (b"many", [], 400),
+        (None, [b"x" * MOST_BYTES, b"x"], 413),
+        (None, [b"half"], 408),
+        (None, [b"half", b""], 200),
+    ],
+)
+def test_a_body_has_a_size_and_a_deadline(length, parts, status):
+    sent, left = [], list(parts)
+
+    async def app(scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive():
+        if not left:
+            await asyncio.sleep(60)
+        body = left.pop(0)
+        return {"type": "http.request", "body": body, "more_body": bool(body)}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), *([(b"content-length", length)] if length else [])]
+    asyncio.run(PageGate(app, read_seconds=0.05)({"type": "http", "headers": headers}, receive, send))
+    assert sent[0]["status"] == status
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
