@@ -7,6 +7,7 @@ Not covered: tied embeddings, models with learned positions.
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -144,24 +145,20 @@ def first_blocks(settings: Settings) -> list[int]:
 
 def stages_like(settings: Settings, stage: int) -> list[int]:
     """`stage` and those after it that differ from it in their neighbours alone: blocks and links to them are alike."""
-    parallel = settings.parallel
-    last, ranks, per_machine = (
-        parallel.pipeline - 1,
-        parallel.world_size // parallel.pipeline,
-        settings.cluster.gpus_per_node,
-    )
-    fills_machines = ranks % per_machine == 0 or parallel.world_size <= per_machine
-    if stage in (0, last) or parallel.virtual_stages > 1 or not fills_machines:
+    parallel, per_machine = settings.parallel, settings.cluster.gpus_per_node
+    last, ranks = parallel.pipeline - 1, parallel.world_size // parallel.pipeline
+    if stage in (0, last) or parallel.virtual_stages > 1:
         return [stage]
+    # the same links to its neighbours: as far into its machine, or all in one
+    step = 1 if parallel.world_size <= per_machine else per_machine // math.gcd(ranks, per_machine)
     firsts = first_blocks(settings)
-    by_block = [
-        v for v in config_of(settings).to_dict().values() if isinstance(v, list | tuple) and len(v) == firsts[-1]
-    ]
+    values = config_of(settings).to_dict().values()
+    by_block = [each for each in values if isinstance(each, list | tuple) and len(each) == firsts[-1]]
 
     def kinds(of: int) -> list[Any]:
-        return [firsts[of + 1] - firsts[of], *(list(values[firsts[of] : firsts[of + 1]]) for values in by_block)]
+        return [firsts[of + 1] - firsts[of], *(list(each[firsts[of] : firsts[of + 1]]) for each in by_block)]
 
-    return [other for other in range(stage, last) if kinds(other) == kinds(stage)]
+    return [other for other in range(stage, last, step) if kinds(other) == kinds(stage)]
 
 
 def _part(model: nn.Module, path: str, place: int, count: int, owner: Sequence[int]) -> nn.Module:

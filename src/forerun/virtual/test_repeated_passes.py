@@ -89,6 +89,9 @@ def test_stages_that_are_alike_share_a_model():
     asked = settings(7, blocks=12, pipeline=6, shard=8)
     assert [stages_like(asked, stage) for stage in (0, 1, 5)] == [[0], [1, 2, 3, 4], [5]]
     is_same(asked, [1, 2, 3, 4])
+    halves = settings(7, blocks=12, pipeline=6, shard=4)
+    assert stages_like(halves, 2) == [2, 4]
+    is_same(halves, [2, 4])
 
 
 @pytest.mark.medium
