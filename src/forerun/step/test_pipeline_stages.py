@@ -86,7 +86,7 @@ def test_stages_are_alike_in_blocks_and_in_links():
     assert alike(12, 6, 4) == [[1, 3], [2, 4], [3], [4]], (
         "halves of machines: the next is in the same one, or it is not"
     )
-    assert alike(12, 6, 3) == [[1], [2], [3], [4]], "eight ranks on it lies alike again, and there are six stages"
+    assert alike(12, 6, 3) == [[1], [2], [3], [4]], "three ranks lie alike every eight stages"
     assert alike(8, 4, 2, schedule="interleaved", virtual_stages=2) == [[1], [2]]
     kinds = ["full_attention", "full_attention", "sliding_attention", "full_attention"] * 2
     assert alike(8, 4, 2, {"layer_types": kinds}) == [[1], [2]], "the windows of blocks 2, 3 and 4, 5 differ"
