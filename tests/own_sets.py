@@ -67,6 +67,12 @@ def chat(chance):
     return {"messages": turns}
 
 
+def completion(chance):
+    """A prompt as plain text, and how it goes on."""
+    a = chance.randint(0, 4)
+    return {"prompt": f"after {a}", "completion": f" comes {a + 1}, then {a + 2}."}
+
+
 def tagged(chance):
     """Names are two words after `mr`, and all others are O."""
     words, tags = [], []
@@ -107,6 +113,7 @@ SETS = {
     "text": (text, "causal-lm", "tiny-gpt2"),
     "packed": (text, "causal-lm", "tiny-llama"),
     "chat": (chat, "causal-lm", "tiny-llama"),
+    "completion": (completion, "causal-lm", "tiny-llama"),
     "tags": (tagged, "token-classification", "tiny-bert"),
     "masked": (text, "masked-lm", "tiny-bert"),
     "translation": (translation, "seq2seq-lm", "tiny-t5"),

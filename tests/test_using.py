@@ -7,11 +7,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from forerun.errors import BadData, InvalidSettings, NotSupported
+from forerun.hardware.detect import detect
 from forerun.own.trained import open_trained
+from forerun.runs.export import export_run
 from forerun.serving.app import make_text_app
 from forerun.serving.predictions import predict_file
 from forerun.serving.row_model import KINDS, RowModel
-from forerun.serving.writing import Sampling, Writer
+from forerun.serving.writing import Sampling, writer_of
 from own_driver import training_of
 from own_sets import SETS
 
@@ -21,6 +23,7 @@ ANSWER_COLUMNS = {
     "one": {"label", "probability", "probabilities"}, "several": {"labels", "probabilities"}, "number": {"number"},
     "pair": {"label", "probability", "probabilities"}, "tags": {"tags"}, "pairs": {"vector"}, "triplets": {"vector"},
     "text": {"text"}, "packed": {"text"}, "chat": {"text"}, "translation": {"text"}, "preference": {"text"},
+    "completion": {"text"},
 }  # fmt: skip
 ASKED = {
     "one": {"text": "a good film"}, "several": {"text": "we go out rain"}, "number": {"text": "much the film much"},
@@ -28,6 +31,7 @@ ASKED = {
     "pairs": {"anchor": "good sad film"}, "triplets": {"anchor": "good sad film"}, "text": {"text": "the dog"},
     "packed": {"text": "the dog"}, "chat": {"messages": [{"role": "user", "content": "after 2?"}]},
     "translation": {"source": "ab cd"}, "preference": {"prompt": "how is the rain?"},
+    "completion": {"prompt": "after 2"},
 }  # fmt: skip
 
 
@@ -102,6 +106,39 @@ def test_hidden_words_are_those_of_transformers_pipeline(tmp_path):
         RowModel(model).answer([("no word is hidden", None)])
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("kind", "prompt"),
+    [("text", "the dog"), ("chat", "after 2?"), ("completion", "after 2"), ("preference", "how is the rain?")],
+)
+def test_an_exported_writer_says_in_transformers_what_it_says_here(tmp_path, kind, prompt):
+    """Asked as somebody would who knows nothing of the run: in the chat template if there is one, else as text."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    experiment, training = training_of(tmp_path, kind, schedule={"epochs": 4, "warmup_steps": 4})
+    for _ in training.steps():
+        pass
+    export_run("run", experiment, detect().device, tmp_path, tmp_path / "export", merge=False)
+    trained = open_trained(tmp_path)
+    writer = writer_of(trained, kind)
+    message = [{"role": "user", "content": prompt}]
+    ids = writer.chat_ids(message) if writer.is_chat else writer.text_ids(prompt)
+    samples = experiment.data.sides[""] if kind == "preference" else experiment.data.samples
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "export")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
+    assert bool(tokenizer.chat_template) == writer.is_chat == (kind == "chat")
+    asked = (
+        tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+        if tokenizer.chat_template
+        else tokenizer(prompt, return_tensors="pt")
+    )
+    assert asked["input_ids"][0].tolist() == ids
+    assert writer.is_chat or ids[0] == samples[0].ids[0]
+    output = model.generate(**asked, max_new_tokens=12, do_sample=False)[0, len(ids) :]
+    assert tokenizer.decode(output, skip_special_tokens=True) == "".join(writer.write(ids, Sampling(new_tokens=12)))
+    assert set(writer.end_ids) == set(model.generation_config.eos_token_id)
+
+
 def test_every_workload_is_used_or_refused_by_name():
     from forerun.serving.writing import WRITES
 
@@ -111,7 +148,7 @@ def test_every_workload_is_used_or_refused_by_name():
 @pytest.mark.medium
 def test_a_chat_goes_on_over_several_turns(tmp_path):
     model = trained(tmp_path, "chat")
-    writer = Writer(model.model, model.tokenizer, "chat", is_chat=model.facts.is_chat)
+    writer = writer_of(model, "chat")
     messages = [{"role": "user", "content": "after 2?"}]
     answer = "".join(writer.write(writer.chat_ids(messages), Sampling(new_tokens=8)))
     messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "after 3?"}]

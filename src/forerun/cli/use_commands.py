@@ -240,14 +240,14 @@ def _writer(row: "RunRow") -> "Writer":
 
 
 def _writer_of(trained: "TrainedModel", name: str) -> "Writer":
-    from forerun.serving.writing import WRITES, Writer
+    from forerun.serving.writing import WRITES, writer_of
 
     if trained.facts.workload not in WRITES:
         raise InvalidSettings(
             f"{name} is a {trained.facts.workload} model, which writes no text; {', '.join(WRITES)} do. Use forerun "
             f"predict for rows."
         )
-    return Writer(trained.model, trained.tokenizer, name, is_chat=trained.facts.is_chat)
+    return writer_of(trained, name)
 
 
 def _sampling(

@@ -18,7 +18,7 @@ from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.own.classification import open_classification, scores_of_labels
 from forerun.own.embedding import RETRIEVAL_SCORES, open_embedding
-from forerun.own.facts import ASSETS, write_assets
+from forerun.own.facts import ASSETS, write_assets, write_generation
 from forerun.own.language import open_language
 from forerun.own.masked import HiddenSamples, MaskedData, open_masked
 from forerun.own.onnx_export import write_onnx
@@ -152,6 +152,7 @@ def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) ->
 def _save_assets(task: Task, settings: Settings, folder: Path) -> None:
     """What users of an exported model need with its weights."""
     write_assets(folder, task.facts, task.tokenizer, settings)
+    write_generation(folder, task.facts)
     if task.after is not None:
         task.after(folder)
 

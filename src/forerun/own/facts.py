@@ -16,7 +16,7 @@ from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 
 ASSETS, FACTS, SETTINGS_FILE = "assets", "task.json", "settings.json"
-THRESHOLDS = "thresholds.json"
+THRESHOLDS, GENERATION = "thresholds.json", "generation_config.json"
 FACTS_SCHEMA = "forerun.task/1"
 
 
@@ -46,9 +46,9 @@ class TaskFacts(Record):
     end_ids: tuple[int, ...] = ()
     """Generation stops after one of these."""
     start_id: int | None = None
-    """`seq2seq-lm`: id that the decoder begins with."""
+    """Id that a text begins with; of `seq2seq-lm` the one that the decoder begins with."""
     is_chat: bool = False
-    """Whether the model was trained on chats, in the tokenizer's chat template."""
+    """Whether rows went through the tokenizer's chat template; else they were texts."""
 
 
 def write_assets(folder: Path, facts: TaskFacts, tokenizer: Any, settings: Settings) -> None:
@@ -57,6 +57,18 @@ def write_assets(folder: Path, facts: TaskFacts, tokenizer: Any, settings: Setti
     tokenizer.save_pretrained(folder)
     (folder / FACTS).write_text(facts.model_dump_json(indent=2), encoding="utf-8")
     (folder / SETTINGS_FILE).write_text(json.dumps(settings.model_dump(mode="json"), indent=2), encoding="utf-8")
+
+
+def write_generation(folder: Path, facts: TaskFacts) -> None:
+    """Tell transformers' `generate` in the exported `folder` what texts begin with, end in, and are padded with."""
+    path = folder / GENERATION
+    if not path.exists() or not facts.end_ids:
+        return
+    own = json.loads(path.read_text(encoding="utf-8"))
+    own |= {"eos_token_id": list(facts.end_ids), "pad_token_id": facts.pad_id}
+    if facts.workload != "seq2seq-lm" and facts.start_id is not None:
+        own["bos_token_id"] = facts.start_id
+    path.write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
 
 
 def read_assets(folder: Path) -> tuple[TaskFacts, Settings]:

@@ -31,7 +31,7 @@ from forerun.own.scoring import held_out_data
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, watched
 from forerun.own.token_scores import SHOWN_TEXTS, TOKEN_SCORES, Untrained, judge_tokens, score_tokens
-from forerun.own.tokens import PLAIN_TEMPLATE, in_batches, plain_encoder, plain_ids, tokenizer_of
+from forerun.own.tokens import PLAIN_TEMPLATE, ask_as_trained, in_batches, plain_encoder, plain_ids, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
@@ -70,11 +70,12 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     is_text = parts.format == "text"
     texts = chain.from_iterable(texts_of(row) for row in parts.learning_rows)
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
-    encoder = TextEncoder(tokenizer, settings) if is_text else ChatEncoder(tokenizer, settings)
+    encoder = TextEncoder(tokenizer, settings) if is_text else ChatEncoder(tokenizer, settings, is_chat=parts.has_chats)
+    ask_as_trained(tokenizer, encoder.start_id, is_chat=parts.has_chats)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
-        start_id=encoder.start_id, is_chat=not is_text,
+        start_id=encoder.start_id, is_chat=parts.has_chats,
     )  # fmt: skip
     rows = {part: language_rows(own, encoder, facts, settings) for part, own in split.items()}
     _require_rows(settings, rows)
@@ -185,7 +186,9 @@ class TextEncoder:
 class ChatEncoder:
     """Chats, and prompts with their completions, to samples."""
 
-    def __init__(self, tokenizer: Any, settings: Settings):
+    def __init__(self, tokenizer: Any, settings: Settings, *, is_chat: bool = True):
+        """`is_chat` is False where prompt and completion are texts that follow each other without a chat template."""
+        self.is_chat = is_chat
         if tokenizer.chat_template is None and "<start_of_turn>" not in tokenizer.get_vocab():
             tokenizer.chat_template = PLAIN_TEMPLATE
         self.chat = ChatTokens.around(tokenizer, settings.model.name, tokenizer.pad_token_id)
@@ -214,8 +217,8 @@ class ChatEncoder:
         texts, encode = ((row, self._texts(row, first)) for row, first in rows), plain_encoder(self.tokenizer)
         for part in in_batches(texts, lambda both: sum(map(len, both[1]))):
             ids = plain_ids(encode, (text for _, own in part for text in own if text))
-            for row, own in part:
-                yield self._sample(row, [next(ids).tolist() if text else [] for text in own])
+            for _, own in part:
+                yield self._sample([next(ids).tolist() if text else [] for text in own])
 
     def sample(self, row: ChatRow, first: int = 0) -> TokenSample:
         """One chat; the loss is that of its answers from message `first` on."""
@@ -223,12 +226,12 @@ class ChatEncoder:
 
     def _texts(self, row: ChatRow, first: int) -> list[str]:
         """Prompt and answer, in turn."""
-        if not row.is_plain:
+        if self.is_chat:
             return self.chat.conversation_texts([_message(turn) for turn in row.messages], first)
         return ["".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content]
 
-    def _sample(self, row: ChatRow, ids: Sequence[Sequence[int]]) -> TokenSample:
-        if not row.is_plain:
+    def _sample(self, ids: Sequence[Sequence[int]]) -> TokenSample:
+        if self.is_chat:
             return self.chat.conversation_sample(ids)
         start = self.tokenizer.bos_token_id
         prompt, answer = [*([] if start is None else [start]), *ids[0]], [*ids[1], self.tokenizer.eos_token_id]
@@ -236,7 +239,7 @@ class ChatEncoder:
 
     def prompt(self, row: ChatRow) -> list[int]:
         """Ids up to where the last answer begins."""
-        if row.is_plain:
+        if not self.is_chat:
             return self.chat.continuation_prompt("".join(turn.content for turn in row.messages[:-1]))
         return self.chat.chat_prompt([_message(turn) for turn in row.messages[:-1]])
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from forerun.data.own.splits import PARTS, HeldOutSplit, SplitKey, keyed_rows, s
 from forerun.data.own.stored_rows import RowWriter, StoredRows
 from forerun.errors import BadData
 from forerun.models.first_weights import is_from_scratch
-from forerun.own.stores import CODES, row_entry
+from forerun.own.stores import CODES, Facts, row_entry
 from forerun.settings.evaluation import EvaluationSettings
 from forerun.settings.schema import Settings
 
@@ -36,6 +36,8 @@ class OwnParts:
     test: StoredRows
     notes: tuple[str, ...] = ()
     """Sentences on rows that were left out or mended."""
+    has_chats: bool = False
+    """Whether rows are made of messages; where one is, all go through the chat template."""
 
     @property
     def format(self) -> str:
@@ -101,11 +103,11 @@ def read_parts(settings: Settings) -> OwnParts:
     stride = learning_stride(train)
     if stride > 1 and is_from_scratch(settings):
         notes.append(f"tokenizer, where it is learned here: from one training row in {stride}")
-    return OwnParts(RowLayout(**facts["layout"]), train, validation, test, tuple(notes))
+    return OwnParts(RowLayout(**facts["layout"]), train, validation, test, tuple(notes), facts["has_chats"])
 
 
-def _write_parts(settings: Settings, folder: Path) -> tuple[RowLayout, HeldOutSplit, list[str]]:
-    """Write all rows into `folder`; how they are read, the part of each, and what was mended."""
+def _write_parts(settings: Settings, folder: Path) -> tuple[HeldOutSplit, Facts]:
+    """Write all rows into `folder`; the part of each, how they are read, and what was mended."""
     data = settings.data
     # the sample is read with a count of its own, or its repairs would be counted twice
     layout = layout_of(data, list(islice(rows_of(data, Repairs(data.repair)), SAMPLE_ROWS)), settings.workload)
@@ -124,4 +126,4 @@ def _write_parts(settings: Settings, folder: Path) -> tuple[RowLayout, HeldOutSp
                 f"{data.source}: a run needs rows to train on, to watch and to judge by; found none for {part} among "
                 f"{len(split.codes)}. Set data.validation and data.test to a share above 0, or to a file."
             )
-    return layout, split, repairs.lines()
+    return split, {"layout": asdict(layout), "notes": repairs.lines(), "has_chats": writer.has_chats}

@@ -31,7 +31,7 @@ from forerun.own.scoring import batches_by_length, scoring
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
 from forerun.own.token_scores import scored_tokens
-from forerun.own.tokens import tokenizer_of
+from forerun.own.tokens import ask_as_trained, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
@@ -95,11 +95,12 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     split = parts.split(settings.evaluation)
     texts = (text for row in parts.learning_rows for text in texts_of(row))
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
-    encoder = ChatEncoder(tokenizer, settings)
+    encoder = ChatEncoder(tokenizer, settings, is_chat=parts.has_chats)
+    ask_as_trained(tokenizer, encoder.start_id, is_chat=parts.has_chats)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
-        start_id=encoder.start_id, is_chat=True,
+        start_id=encoder.start_id, is_chat=parts.has_chats,
     )  # fmt: skip
     sided = {part: preference_samples(rows, encoder, facts, settings) for part, rows in split.items()}
     rows_left = {part: rows for part, (_, rows) in sided.items()}

@@ -11,7 +11,6 @@ import json
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tokenizers import Tokenizer
 
 import forerun
 from forerun.data.hub_rows import load_from_hub
-from forerun.data.own.formats import RowLayout
 from forerun.data.own.rows import is_hub_id
 from forerun.data.own.splits import HeldOutSplit, own_sources
 from forerun.data.own.stored_rows import StoredRows
@@ -36,8 +34,8 @@ NOT_OF_ROWS = {"source", "validation", "test", "examples", "mean_tokens", "too_l
 Facts = dict[str, Any]
 
 
-def row_entry(settings: Settings, fill: Callable[[Path], tuple[RowLayout, HeldOutSplit, list[str]]]) -> CacheEntry:
-    """The entry of the rows of `settings.data`; `fill` writes them, with their layout, parts and notes.
+def row_entry(settings: Settings, fill: Callable[[Path], tuple[HeldOutSplit, Facts]]) -> CacheEntry:
+    """The entry of the rows of `settings.data`; `fill` writes them, and says their parts and facts to keep of them.
 
     Raises:
         FilesNotWritten: as `cached`.
@@ -52,10 +50,10 @@ def row_entry(settings: Settings, fill: Callable[[Path], tuple[RowLayout, HeldOu
     }  # fmt: skip
 
     def filled(folder: Path) -> Facts:
-        layout, split, notes = fill(folder)
+        split, facts = fill(folder)
         np.save(folder / CODES, split.codes)
         left = {"left_training": split.left_training, "left_validation": split.left_validation}
-        return {"layout": asdict(layout), "notes": notes, "source": data.source, **left}
+        return {**facts, "source": data.source, **left}
 
     return cached(key, filled)
 

@@ -150,6 +150,22 @@ def _words_encoded(tokenizer: Any, texts: Iterable[str], sequence_length: int) -
         yield {"input_ids": whole, "token_type_ids": [0] * len(whole)}
 
 
+def ask_as_trained(tokenizer: Any, start_id: int | None, *, is_chat: bool) -> None:
+    """Make `tokenizer(text)` of plain texts begin with `start_id`, as rows did, and take a chat template away that no
+    row went through: whoever opens the files in transformers then asks as `forerun generate` does."""
+    from tokenizers.processors import TemplateProcessing
+
+    if is_chat:
+        return
+    tokenizer.chat_template = None
+    if start_id is None or tokenizer("a")["input_ids"][:1] == [start_id]:
+        return
+    start = tokenizer.convert_ids_to_tokens(start_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{start} $A", pair=f"{start} $A $B:1", special_tokens=[(start, start_id)]
+    )
+
+
 def plain_encoder(tokenizer: Any) -> Encode:
     """What gives the ids of texts without special tokens around; it remembers the words of a learned tokenizer."""
     if is_word_by_word(tokenizer):

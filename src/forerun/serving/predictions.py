@@ -19,7 +19,7 @@ from forerun.records import Record
 from forerun.serving.hidden_words import likeliest
 from forerun.serving.questions import Question, question_of
 from forerun.serving.row_model import KINDS, RowModel
-from forerun.serving.writing import Sampling, Writer
+from forerun.serving.writing import Sampling, Writer, writer_of
 from forerun.settings.schema import Repair
 
 ROWS_AT_ONCE = 256
@@ -94,7 +94,7 @@ def answers_of_model(trained: TrainedModel, sampling: Sampling, name: str) -> An
         if rows.kind == "masks":
             return lambda questions: [likeliest(answer) for answer in rows.questions(questions)]
         return rows.questions
-    writer = Writer(trained.model, trained.tokenizer, name, is_chat=trained.facts.is_chat)
+    writer = writer_of(trained, name)
     return lambda questions: [{"text": text} for text in writer.write_all(_prompts(writer, questions), sampling)]
 
 

@@ -67,11 +67,18 @@ def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: R
             return Question(source)
         case PairRow(anchor) | TripletRow(anchor):
             return Question(anchor)
-        case ChatRow(messages, is_plain):
-            asked_for = _before_answer(messages)
-            return Question(asked_for[-1].content) if is_plain else Question(messages=asked_for)
-        case PreferenceRow(prompt, is_plain=is_plain):
-            return Question(prompt[-1].content) if is_plain else Question(messages=prompt)
+        case ChatRow(messages):
+            return _asked_as_trained(_before_answer(messages), facts)
+        case PreferenceRow(prompt):
+            return _asked_as_trained(prompt, facts)
+
+
+def _asked_as_trained(messages: tuple[Turn, ...], facts: TaskFacts) -> Question:
+    """Messages for the chat template where rows went through it, else the text that they make."""
+    if facts.is_chat:
+        return Question(messages=messages)
+    between = "\n\n" if facts.workload == "seq2seq-lm" else ""  # `own/rewriting.py`, `own/language.py`
+    return Question(between.join(turn.content for turn in messages))
 
 
 def _stand_ins(row: Mapping[str, Any], facts: TaskFacts, where: str) -> dict[str, Any]:

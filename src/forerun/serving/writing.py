@@ -18,6 +18,7 @@ from forerun.data.chat_tokens import ChatTokens, fault_words, template_faults
 from forerun.errors import InvalidSettings
 from forerun.evaluate.generate import Decoding, generate
 from forerun.models.build import maximum_length
+from forerun.own.trained import TrainedModel
 
 WRITES = ("causal-lm", "seq2seq-lm", "preference")
 """Workloads whose models write text."""
@@ -71,15 +72,20 @@ class Writing:
 class Writer:
     """A language model that continues texts and, where its tokenizer has a chat template, answers messages."""
 
-    def __init__(self, model: nn.Module, tokenizer: Any, name: str, *, is_chat: bool = True):
-        """`is_chat` is False for a model that was trained on plain text, whatever its tokenizer has."""
+    def __init__(
+        self, model: nn.Module, tokenizer: Any, name: str, *, is_chat: bool = True, start_id: int | None = None,
+        end_ids: Sequence[int] = (),
+    ):  # fmt: skip
+        """`is_chat` is False for a model that was trained on plain text, whatever its tokenizer has; such texts begin
+        with `start_id` (None: the tokenizer's) and end in one of `end_ids` or the tokenizer's end."""
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.is_chat = is_chat and bool(getattr(tokenizer, "chat_template", None))
         self.is_two_sided = bool(getattr(model.config, "is_encoder_decoder", False))
-        ends: tuple[int, ...] = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
+        self.start_id = tokenizer.bos_token_id if start_id is None else start_id
+        ends = (*end_ids, *((tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()))
         if self.is_chat:
-            ends = tuple(dict.fromkeys((*ChatTokens.around(tokenizer, name).end_ids, *ends)))
-        self.end_ids = ends
+            ends = (*ChatTokens.around(tokenizer, name).end_ids, *ends)
+        self.end_ids = ends = tuple(dict.fromkeys(ends))
         pad = tokenizer.pad_token_id
         self.pad_id = pad if pad is not None else ends[0] if ends else 0
         self._lock = threading.Lock()
@@ -117,7 +123,7 @@ class Writer:
         """
         if self.is_two_sided:
             return self.tokenizer(text)["input_ids"]
-        start = [] if self.tokenizer.bos_token_id is None else [self.tokenizer.bos_token_id]
+        start = [] if self.start_id is None else [self.start_id]
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         ids = ids if start and ids[:1] == start else start + ids
         if not ids and self.end_ids:  # GPT-2 begins texts with the token that ends them
@@ -209,6 +215,14 @@ class Writer:
             failure.append(error)
         finally:
             streamer.end()
+
+
+def writer_of(trained: TrainedModel, name: str) -> Writer:
+    """A writer that asks a trained model in the form that its rows had."""
+    facts = trained.facts
+    return Writer(
+        trained.model, trained.tokenizer, name, is_chat=facts.is_chat, start_id=facts.start_id, end_ids=facts.end_ids
+    )
 
 
 class _WhenCancelled(StoppingCriteria):

@@ -184,13 +184,13 @@ class _Reader:
         if isinstance(prompt, list) or isinstance(completion, list):
             return ChatRow((*self.system(), *self._turns("prompt", prompt), *self._answer("completion", completion)))
         turns = (Turn("user", self.text("prompt")), Turn("assistant", self.text("completion")))
-        return ChatRow((*self.system(), *turns), is_plain=not self.system())
+        return ChatRow((*self.system(), *turns), is_plain=not self.has("system"))
 
     def preference(self) -> PreferenceRow:
         prompt, better, worse = (self.value(part) for part in ("prompt", "chosen", "rejected"))
         if isinstance(better, str) and isinstance(worse, str) and is_empty(prompt):
             return self._preference_of_texts(better, worse)
-        is_plain = all(isinstance(value, str) for value in (prompt, better, worse)) and not self.system()
+        is_plain = all(isinstance(value, str) for value in (prompt, better, worse)) and not self.has("system")
         start = () if is_empty(prompt) else self._question(prompt)
         good, bad = self._answer("chosen", better), self._answer("rejected", worse)
         if not start or good[: len(start)] == start == bad[: len(start)] or good[0].role != "assistant":

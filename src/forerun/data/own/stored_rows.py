@@ -37,11 +37,14 @@ class RowWriter(ExitStack):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
+        self.has_chats = False
+        """Whether a row so far is made of messages, which a chat template writes."""
         self._lines = self.enter_context(FlatWriter(folder / ROWS, np.uint8))
         self._ends = self.enter_context(FlatWriter(folder / ENDS, np.int64))
 
     def add(self, row: CanonicalRow) -> None:
         """Append a row."""
+        self.has_chats |= isinstance(row, ChatRow | PreferenceRow) and not row.is_plain
         self._lines.add(np.frombuffer(packed(row), dtype=np.uint8))
         self._ends.add(self._lines.length)
 

@@ -104,6 +104,12 @@ def test_a_list_in_a_text_column_stays_as_the_file_has_it():
     assert texts_of(record) == ("Sort.\n\n[3, 1]", "[]")
 
 
+def test_a_column_of_system_messages_makes_chats_of_all_rows():
+    fields = {name: name for name in ("prompt", "completion", "system")}
+    row = {"prompt": "Hi", "completion": "Hello", "system": ""}
+    assert canonical_row(row, RowLayout("prompt-completion", fields), "row 1") == ChatRow((HI, HELLO))
+
+
 FAULTS = {
     "no text": (RowLayout("text", {"text": "t"}), {"x": "y"}, "column 't'.*The columns are x"),
     "one label that is a list": (RowLayout("labelled", {"text": "t", "label": "l"}), {"t": "x", "l": ["a"]}, "data.labels"),
