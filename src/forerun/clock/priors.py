@@ -56,7 +56,7 @@ HEAD_ROUNDING = 32
 CUDNN_IS_NATIVE = (10,)
 """Major capabilities for which cuDNN's attention is no older kernel: 980 to 1,157 TFLOP/s with heads of 64 on Blackwell
 (Dao-AILab/flash-attention, pull request 2605)."""
-CUDNN_OF_THIRD = {9: 0.93}
+CUDNN_OF_THIRD = {9: 0.94}
 """By major capability, cuDNN's speed over FlashAttention-3's, where it is a kernel of the same generation: the mean of
 21 bars with heads of 64 and 128, both passes, 512 to 16k tokens (0.83 to 1.06), on an H100 SXM5 (Shah et al. 2024,
 arXiv:2407.08608, figures 5 and 6). With heads of 256, which were left out, it is 0.85."""
