@@ -39,6 +39,11 @@ READ_SECONDS = 20.0
 """Longest time that a request's body may take to come."""
 
 
+DRAINED = 8
+"""A refused body of up to so many times the bytes that are allowed is read and dropped, or its client would see a reset
+connection in place of the answer: uvicorn closes one with unread bytes."""
+
+
 class BodyRefused(Exception):
     """More bytes came than are allowed, or they came too slowly."""
 
@@ -76,10 +81,13 @@ class Gate:
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
             await send(message)
 
+        until = time.monotonic() + self.read_seconds
         if refusal is not None:
+            if refusal[0] == 413 and int(headers[b"content-length"][:20]) <= DRAINED * self.most_bytes:
+                await _drain(receive, until)
             await _say(sending, *refusal, wait_seconds)
             return
-        read, until = 0, time.monotonic() + self.read_seconds
+        read = 0
 
         async def receiving() -> Message:
             nonlocal read, problem, is_whole
@@ -141,6 +149,14 @@ def _host_name(text: str) -> str:
 def too_often(wait_seconds: float) -> str:
     """What a client reads that asks too often."""
     return f"Too many requests from this address. The next one is answered in {math.ceil(wait_seconds)} s."
+
+
+async def _drain(receive: Receive, until: float) -> None:
+    """Read a body and keep nothing of it, until the monotonic time `until` at most."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, until - time.monotonic())):
+            while (await receive()).get("more_body", False):
+                pass
 
 
 async def _say(send: Send, status: int, problem: str, wait_seconds: float = 0.0) -> None:
