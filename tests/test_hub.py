@@ -20,7 +20,7 @@ def hub(monkeypatch, answer):
             raise answer
         return answer
 
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset, __version__="4.4.1"))
     return calls
 
 

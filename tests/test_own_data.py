@@ -32,6 +32,10 @@ LEARNED = {"one": ("macro_f1", 0.9), "several": ("macro_f1", 0.6), "number": ("s
 """Kind → score of the test rows that a run of seconds reaches; of pairs only that they run."""
 ADAPTED = ["one", "chat", "tags", "pairs", "preference"]
 """Kinds that are trained with LoRA too."""
+PEFT_CLASSES = {
+    "one": "SequenceClassification", "chat": "CausalLM", "tags": "TokenClassification", "pairs": "FeatureExtraction",
+    "preference": "CausalLM",
+}  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::forerun.train.loop.NotLearningWarning")
 
@@ -112,6 +116,19 @@ def test_an_adapter_is_trained_exported_and_read_back(tmp_path, kind):
         assert report.kind == name
         exported = open_trained(tmp_path / name)
         assert exported.facts == open_trained(folder).facts
+    _require_peft_opens(tmp_path / "adapter", kind, open_trained(folder))
+
+
+def _require_peft_opens(folder, kind, trained):
+    """Check that peft, which knows nothing of the run, gives the same numbers; the seed's base is in the folder."""
+    import peft
+
+    adapter = getattr(peft, f"AutoPeftModelFor{PEFT_CLASSES[kind]}").from_pretrained(folder)
+    inputs = trained.tokenizer(["the film was lovely", "after 2?"], return_tensors="pt", padding=True)
+    inputs.pop("token_type_ids", None)
+    with torch.inference_mode():
+        both = [model.eval()(**inputs)[0] for model in (adapter, trained.model)]
+    torch.testing.assert_close(*both, rtol=0, atol=1e-6)
 
 
 @pytest.mark.medium

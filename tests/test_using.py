@@ -75,7 +75,9 @@ def test_answers_to_a_table_are_right_and_those_of_the_service(tmp_path):
     assert sum(row["label"] == row["predicted_label"] for row in rows) / len(rows) > 0.9
     with TestClient(make_text_app("one", rows=RowModel(model), hosts=["testserver"])) as client:
         answers = client.post("/v1/classify", json={"input": [row["text"] for row in rows[:20]]}).json()["data"]
+        refused = client.post("/v1/classify", json={"input": {"text": "a", "pair": "b"}})
     assert [answer["label"] for answer in answers] == [row["predicted_label"] for row in rows[:20]]
+    assert (refused.status_code, "single texts" in refused.text) == (400, True)
 
 
 @pytest.mark.medium

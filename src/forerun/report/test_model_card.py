@@ -45,3 +45,13 @@ def test_no_text_of_the_data_and_no_path_is_in_it():
 
 def test_a_run_without_a_verdict_has_a_card():
     assert "Measured" not in card(measurement=None, verdict=None, steps=[])
+
+
+def test_the_card_of_an_adapter_has_lines_that_open_it():
+    settings = settings_from({**SETTINGS, "adapter": {"kind": "lora"}, "quantization": "nf4"}).model_dump(mode="json")
+    text = model_card(content(settings=settings, tables=[]), "adapter")
+    code = text.split("```python\n")[1].split("```")[0]
+    compile(code, "card", "exec")
+    assert 'AutoPeftModelForSequenceClassification.from_pretrained(".", id2label=dict(enumerate(names)), ' in code
+    assert 'bnb_4bit_quant_type="nf4"' in code
+    assert "## Use" not in card()

@@ -15,6 +15,7 @@ from torch import nn
 
 from forerun.errors import ExportMoved, FilesNotWritten, ForerunError, InvalidSettings, NotSupported
 from forerun.hardware.catalogue import Device
+from forerun.infer.adapter_base import name_base
 from forerun.infer.export import Kind, load_exported, write_export
 from forerun.records import Record
 from forerun.report.tables import Cell, ResultTable
@@ -89,6 +90,8 @@ def export_run(
     shutil.rmtree(partial, ignore_errors=True)
     try:
         write_export(training.step.model, settings, partial, kind)
+        if kind == "adapter":
+            name_base(partial, settings, experiment.workload, to)
         if experiment.save_assets is not None:
             experiment.save_assets(partial)
         plain, model = load_exported(partial, experiment.workload)
@@ -118,7 +121,7 @@ def export_run(
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    files = {path.name: path.stat().st_size for path in sorted(to.iterdir()) if path.is_file()}
+    files = {str(path.relative_to(to)): path.stat().st_size for path in sorted(to.rglob("*")) if path.is_file()}
     return ExportReport(run_id=run_id, kind=kind, folder=str(to), files=files, compared=changes)
 
 

@@ -144,14 +144,17 @@ def make_text_app(
 
 
 def _add_models(app: FastAPI, name: str) -> None:
-    began = int(time.time())
+    own = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "forerun"}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {
-            "object": "list",
-            "data": [{"id": name, "object": "model", "created": began, "owned_by": "forerun"}],
-        }
+        return {"object": "list", "data": [own]}
+
+    @app.get("/v1/models/{model_id:path}")
+    async def model(model_id: str) -> dict[str, Any]:
+        if model_id != name:
+            raise HTTPException(404, f"The model {name} is served here, and no other")
+        return own
 
     @app.get("/health")
     async def health() -> dict[str, str]:

@@ -5,9 +5,10 @@ models), so that its clients work. A field that would change the answer and is n
 that changes nothing (`user`) is taken and not read.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from forerun.serving.hidden_words import CANDIDATES, SHOWN_CANDIDATES
 
@@ -112,11 +113,46 @@ class CompletionRequest(TextRequest):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
+def require_texts(value: Any, ways: str = "a text", *, are_pairs_read: bool = False) -> Any:
+    """`value`, if it is one text or a list of texts, or of pairs where they are read; blank texts are none.
+
+    Raises:
+        ValueError: what it is instead, and where.
+    """
+    rule = f"{ways}, or a list of 1 to {MOST_TEXTS} of them"
+    items = value if isinstance(value, list) else [value]
+    if not 1 <= len(items) <= MOST_TEXTS:
+        raise ValueError(f"{rule}; found a list of {len(items)}")
+    for place, item in enumerate(items):
+        is_pair = are_pairs_read and isinstance(item, dict) and item.keys() == {"text", "pair"}
+        for text in (item["text"], item["pair"]) if is_pair else (item,):
+            if (problem := _problem_of(text)) is not None:
+                where = f" at place {place}, counted from 0" if isinstance(value, list) else ""
+                raise ValueError(f"{rule}; found {problem}{where}")
+    return value
+
+
+def _problem_of(text: Any) -> str | None:
+    """What is wrong with a text, without a word of it."""
+    if isinstance(text, dict):
+        return f"an object with {', '.join(sorted(map(str, text)))[:60] or 'nothing'}"
+    if not isinstance(text, str):
+        kinds = {list: "a list", bool: "true or false", int: "a number", float: "a number"}
+        return kinds.get(type(text), "null")
+    if not text.strip():
+        return "an empty text"
+    if len(text) > MOST_CHARACTERS:
+        return f"{len(text):,} characters, where {MOST_CHARACTERS:,} are read"
+    return "half a surrogate pair, which is no character" if re.search("[\ud800-\udfff]", text) else None
+
+
 class TextsRequest(ServiceRequest):
     """One text or several, each on its own."""
 
     model: str = ""
-    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+    input: Annotated[
+        Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)], BeforeValidator(require_texts)
+    ]
 
     @property
     def texts(self) -> list[str]:
@@ -137,6 +173,9 @@ class FillMaskRequest(TextsRequest):
     top_k: Annotated[int, Field(ge=1, le=CANDIDATES)] = SHOWN_CANDIDATES
 
 
+ROWS = 'a text, for a model of pairs {"text": …, "pair": …}'
+
+
 class PairText(BaseModel):
     """A text and the one beside it, for models of pairs."""
 
@@ -149,7 +188,10 @@ class ClassifyRequest(ServiceRequest):
     """`POST /v1/classify`: our own, as OpenAI has no such path."""
 
     model: str = ""
-    input: Text | PairText | Annotated[list[Text | PairText], Field(min_length=1, max_length=MOST_TEXTS)]
+    input: Annotated[
+        Text | PairText | Annotated[list[Text | PairText], Field(min_length=1, max_length=MOST_TEXTS)],
+        BeforeValidator(lambda value: require_texts(value, ROWS, are_pairs_read=True)),
+    ]
 
     @property
     def rows(self) -> list[tuple[str, str | None]]:

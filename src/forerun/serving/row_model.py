@@ -47,7 +47,15 @@ class RowModel:
         self.kind = KINDS[self.facts.workload]
 
     def answer(self, rows: Sequence[tuple[str, str | None]]) -> list[Mapping[str, Any]]:
-        """Answers to texts, each alone or with a second one; `tokens` is the number of tokens that were read."""
+        """Answers to texts, each alone or with a second one; `tokens` is the number of tokens that were read.
+
+        Raises:
+            NotSupported: the model reads single texts and got pairs, or the other way round.
+        """
+        if not self.facts.is_paired and any(pair is not None for _, pair in rows):
+            raise NotSupported(
+                "The model was trained on single texts and would not know a second one. Send texts, or train on pairs."
+            )
         if self.kind == "tags":
             return self.questions([Question(words=tuple(text.split())) for text, _ in rows])
         return self.questions([Question(text, pair) for text, pair in rows])

@@ -185,3 +185,31 @@ def test_too_many_at_once_are_sent_away(writer):
     assert set(codes) <= {200, 429}
     assert codes.count(200) >= 1
     assert codes.count(429) >= 1
+
+
+PAIR = {"text": "b", "pair": "c"}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([], "found a list of 0"), ("  ", "found an empty text."), (["a", ""], "an empty text at place 1"),
+        (["a", None], "null at place 1"), (3, "found a number"), ([["a", "b"]], "a list at place 0"),
+        ({"text": "a"}, "an object with text"), ({**PAIR, "pair": ""}, "an empty text"), ([PAIR, "d"], None),
+        ("half \ud800", "half a surrogate pair"), ("x" * 400_001, "400,001 characters"), (["a"] * 513, "a list of 513"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_is_refused_with_its_place(value, words):
+    with TestClient(make_text_app("c", rows=FakeRows("labels"), hosts=["testserver"])) as client:
+        kind = {"content-type": "application/json"}
+        answer = client.post("/v1/classify", content=json.dumps({"input": value}), headers=kind)
+        assert answer.status_code == (200 if words is None else 422)
+        if words is not None:
+            error = answer.json()["error"]
+            assert error["param"] == "input"
+            assert words in error["message"]
+
+
+def test_openais_client_can_ask_for_the_model(client):
+    assert client.get("/v1/models/tiny").json()["id"] == client.get("/v1/models").json()["data"][0]["id"] == "tiny"
+    assert "The model tiny is served here" in client.get("/v1/models/gpt").json()["error"]["message"]

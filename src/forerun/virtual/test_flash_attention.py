@@ -33,7 +33,7 @@ def test_is_causal_is_where_the_schema_has_it(name):
 @pytest.mark.parametrize("gpu", ["h100-80gb", "b200"])
 def test_training_with_cudnn_is_not_taken_for_causal(gpu):
     """Its schema has `compute_log_sumexp`, true in training, before `is_causal`."""
-    spec = TensorSpec((4, 16, 2048, 64), (), "bfloat16", 2 * 4 * 16 * 2048 * 64)
+    spec = TensorSpec((4, 16, 8192, 64), (), "bfloat16", 2 * 4 * 16 * 8192 * 64)
 
     def seconds(causal):
         arguments = (spec, spec, spec, None, True, 0.0, causal, False)
