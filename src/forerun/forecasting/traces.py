@@ -81,7 +81,8 @@ def stage_traces(request: ForecastRequest, settings: Settings, shape: BatchShape
         if stage not in results:
             stages = [each for each in stages_like(settings, stage) if each not in results]
             watched, questions = watched_device(device)
-            with work(f"tracing stage {' and '.join(map(str, {stages[0], stages[-1]}))} of the pipeline"):
+            alike = f", and {len(stages) - 1} like it" if len(stages) > 1 else ""
+            with work(f"tracing stage {stages[0]} of the pipeline{alike}"):
                 traces = trace_stages(settings, request.workload, watched, shape, stages)
             results.update({each: (trace, questions) for each, trace in zip(stages, traces, strict=True)})
         trace, questions = results.pop(stage)
