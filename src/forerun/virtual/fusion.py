@@ -7,7 +7,7 @@ in between.
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,13 @@ GATHERS = {"embedding", "index", "_unsafe_index", "gather", "index_select", "_un
 REDUCTIONS = {
     "sum", "mean", "amax", "amin", "any", "all", "argmax", "argmin", "prod", "var", "var_mean", "xor_sum",
 }  # fmt: skip
+WHOLE_REDUCTIONS = {"max", "min"}
+"""Reductions where they name no dimension; with one they have two results, and stay alone."""
+SPLIT_FROM, FEW_RESULTS = 8192, 128
+"""A reduction of more elements than that to fewer results runs in two kernels, and what needs its results comes after.
+
+Source: `reduction_split_factor`, `torch/_inductor/choices.py:472-508` (2.13); there, few are twice the multiprocessors.
+"""
 VIEWS = {"_unsafe_view", "reshape", "alias", "lift_fresh"}
 """Views that their schema does not declare."""
 NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -63,6 +70,11 @@ class _Loop:
     body: list[fx.Node]
     reads: dict[fx.Node, fx.Node | None]
     group: "_Group"
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it is a reduction that runs in two kernels."""
+        return self.reduced > SPLIT_FROM and self.elements < FEW_RESULTS
 
 
 @dataclass(eq=False)
@@ -103,7 +115,7 @@ def kind(node: fx.Node) -> str:
         return "view"
     if name in GATHERS:
         return "gather"
-    if name in REDUCTIONS:
+    if name in REDUCTIONS or (name in WHOLE_REDUCTIONS and target._overloadname == "default"):
         return "reduction"
     if name in POINTWISE or torch.Tag.pointwise in target.tags:
         return "pointwise"
@@ -120,6 +132,13 @@ def stored_base(node: fx.Node) -> fx.Node:
     while kind(node) in ("view", "part"):
         node = node.all_input_nodes[0]
     return node
+
+
+def _waits_for_split(loops: Sequence[_Loop]) -> bool:
+    """Whether one of these loops goes over more than the few results of a split reduction that it needs."""
+    few = max((loop.elements for loop in loops if loop.is_split), default=0)
+    results = {loop.value for loop in loops if loop.elements <= few}
+    return any(loop.elements > few and not results.isdisjoint(map(stored_base, loop.reads)) for loop in loops)
 
 
 class _Planner:
@@ -237,7 +256,7 @@ class _Planner:
         if not reductions:
             return len(plain) == 1
         elements, reduced = next(iter(reductions))
-        return plain <= {elements, elements * reduced}
+        return plain <= {elements, elements * reduced} and not _waits_for_split([*group.loops, *loop.group.loops])
 
     def _reaches(self, early: _Group, late: _Group) -> bool:
         """Whether another kernel must run after `early` and before `late`."""

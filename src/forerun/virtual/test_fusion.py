@@ -44,6 +44,20 @@ def test_reductions_over_rows_and_columns_are_two_kernels():
     assert plan == [("reduction", 1, 1), ("reduction", 1, 1)]
 
 
+def test_a_reduction_of_everything_computes_what_it_reads():
+    assert kernels(lambda x: [aten.max(x.abs())], (512, 512)) == [("reduction", 1, 1)]
+
+
+def test_what_needs_a_split_reduction_comes_after_it():
+    """A scale for a whole tensor and the cast by it; over few elements, one kernel reads them twice."""
+
+    def scaled(x):
+        return [x * (448 / aten.max(x.abs()).clamp(min=1e-12))]
+
+    assert kernels(scaled, (512, 512)) == [("reduction", 1, 1), ("pointwise", 1, 2)]
+    assert kernels(scaled, (8, 8)) == [("reduction", 1, 1)]
+
+
 def test_siblings_that_read_the_same_are_one_kernel():
     assert kernels(lambda x: [x + 1, x * 2], (8, 8)) == [("pointwise", 2, 1)]
 
