@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.data.byte_pairs import learn_byte_pairs
+from forerun.data.template_limits import limited_memory, limited_time
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
 
@@ -66,7 +67,8 @@ class ChatTokens:
                 f"tuned on instructions, or save its tokenizer with a chat_template in a local directory."
             )
         try:
-            after = _rendered(tokenizer, [_user(PROBE), _assistant(PROBE)]).rpartition(PROBE)[2]
+            with limited_memory():
+                after = _rendered(tokenizer, [_user(PROBE), _assistant(PROBE)]).rpartition(PROBE)[2]
         except template_faults() as error:
             raise InvalidSettings(
                 f"model.name: the chat template of {name} must render a question and its answer; it raised "
@@ -207,7 +209,8 @@ def _assistant(text: str) -> dict[str, str]:
 
 
 def _rendered(tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+    with limited_time():
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
 
 
 def small_tokenizer(texts: Sequence[str], vocabulary_size: int) -> Any:

@@ -1,8 +1,11 @@
+from functools import partial
+
 import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from forerun.data.chat_tokens import GEMMA_TEMPLATE, SMALL_TEMPLATE, ChatTokens, small_tokenizer
+from forerun.data.template_limits import limited_time
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings
 from forerun.recipes.code_lora.data.templates import draw_documents, draw_rows
@@ -91,10 +94,20 @@ def test_what_is_missing_is_said(make_tokenizer, words):
         ("{{ 1 + 'a' }}", "TypeError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("{% for a in range(1000000) %}{% endfor %}", "OverflowError"),
+        ("{{ 'x' * 20000000000 }}", "MemoryError"),
     ],
 )
 def test_a_hostile_template_is_refused_in_words(template, raised):
     tokenizer = small_tokenizer(["one two three four"] * 4, 300)
     tokenizer.chat_template = template
     with pytest.raises(InvalidSettings, match=f"the chat template of theirs must render .* raised .*{raised}"):
+        ChatTokens.around(tokenizer, "theirs")
+
+
+def test_a_template_that_never_ends_is_refused(monkeypatch):
+    monkeypatch.setattr("forerun.data.chat_tokens.limited_time", partial(limited_time, 0.3))
+    tokenizer = small_tokenizer(["one two three four"] * 4, 300)
+    loop = "{% for b in range(99999) %}"
+    tokenizer.chat_template = f"{loop}{loop}{loop}{'{% endfor %}' * 3}"
+    with pytest.raises(InvalidSettings, match="must render .* did not end within"):
         ChatTokens.around(tokenizer, "theirs")
