@@ -102,7 +102,7 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
     ("columns", "reason"),
     [({"pp": "8", "vp": "16", "dp": "2"}, "more than 64 parts"),
      ({"cp": "2", "pp": "2"}, "split sequences beside stages"), ({"ep": "4", "tp": "2"}, "experts beside split layers"),
-     ({"family": "megatron", "framework": "Megatron-Core", "fp8": "hybrid"}, "FP8"), ({"model": "BERT"}, "packed"),
+     ({"family": "megatron", "framework": "Megatron-Core", "fp8": "NVFP4"}, "NVFP4"), ({"model": "BERT"}, "packed"),
      ({"task": "LoRA"}, "adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
      ({"pp": "2", "pp_schedule": "zbb", "dp": "8"}, "schedule zbb"),
      ({"pp": "2", "dp": "16"}, "fewer micro-batches than stages"), ({"micro_batch": "", "pp": "2"}, "not stated"),
@@ -119,7 +119,10 @@ def test_settings_say_the_layout():
     assert (settings.parallel.kind, settings.parallel.world_size, settings.parallel.tensor) == ("fsdp", 16, 4)
     assert settings.batch.gradient_accumulation_steps == 4
     assert question.differs == ()
-    assert settings_question(run_with(fp8="float8 tensorwise")).differs == ("float8 products as bf16",)
+    float8 = settings_question(run_with(fp8="float8 tensorwise, fp8 all-gather"))
+    assert float8.content["float8"] == {"recipe": "tensorwise", "all_gather": True}
+    assert "float8" not in settings_question(run_with()).content
+    assert "MXFP8" in settings_question(run_with(fp8="MXFP8")).reason
 
 
 @pytest.mark.parametrize(

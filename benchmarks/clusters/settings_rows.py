@@ -16,7 +16,7 @@ from benchmarks.clusters.questions import (
     gpu_of,
 )
 from benchmarks.clusters.rows import ClusterRun
-from benchmarks.clusters.titan_rows import LOSS_COMPILED
+from benchmarks.clusters.titan_rows import GATHERED, LOSS_COMPILED
 
 MODELS = {
     "Llama-2-7B": "llama-2-7b", "Llama-2-13B": "llama-2-13b", "Llama-2-70B": "llama-2-70b", "Llama-3-8B": "llama-3-8b",
@@ -28,6 +28,8 @@ CHECKPOINTING = {"none": "none", "full": "blocks", "op": "selective"}
 SCHEDULES = {"": "1f1b", "1F1B": "1f1b", "interleaved 1F1B": "interleaved", "Interleaved 1F1B": "interleaved"}
 ATTENTION = {"SDPA (flash)": "sdpa:flash", "flash-attention 2": "flash_attention_2"}
 """Where the source says; today's PyTorch takes cuDNN's on Hopper (`auto`), as Transformer Engine does."""
+UNKNOWN_FORMATS = ("mx", "nv", "fp4", "finer", "block")
+"""Formats with scales of blocks, by parts of their names."""
 LEAST_POSITIONS = 8192
 """Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 is never asked for more than its 4,096."""
 MOST_STAGES = 64
@@ -58,6 +60,8 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
     }  # fmt: skip
     if settings["compile"] != "none":
         settings["compile_unit"] = "blocks" if run["date"] < LOSS_COMPILED else "blocks-and-loss"
+    if run["fp8"]:
+        settings["float8"] = _float8(run)
     if run.whole("cp") > 1 or run.whole("pp") > 1:
         settings["batch"]["padding"] = "fixed"
     return Question(
@@ -69,6 +73,12 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
     )
 
 
+def _float8(run: ClusterRun) -> dict[str, Any]:
+    """Words of `float8`: a recipe where the source names one, gathers in float8 where it does."""
+    recipe = next((each for each in ("rowwise_with_gw_hp", "rowwise") if each in run["fp8"]), "tensorwise")
+    return {"recipe": recipe, "all_gather": GATHERED in run["fp8"] and _is_sharded(run)}
+
+
 def differences(run: ClusterRun) -> tuple[str, ...]:
     """What is asked in another way than the source did it."""
     is_tied = bool(run.arguments.get("tie_word_embeddings")) and run.whole("pp") > 1
@@ -78,7 +88,8 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         ("nanotron" in run["family"], "weights under autocast instead of bf16 beside fp32 copies"),
         (_is_sharded(run) and run["sharding"].startswith("DDP ZeRO"), f"{run['sharding'][4:]} as FSDP"),
         (is_tied, "tied embeddings of stages as two"),
-        (bool(run["fp8"]), "float8 products as bf16"),
+        (bool(run["fp8"]) and is_megatron(run), "TransformerEngine's float8 as torchao's tensorwise, compiled blocks"),
+        (bool(run["fp8"]) and not is_megatron(run), "torchao of 2026 instead of its year's"),
         ("power limited" in run["gpu"], "a card with less power than the catalogue's"),
         (is_megatron(run), "Megatron's distributed optimizer as FSDP, its fused layers as transformers' eager ones"),
         (is_megatron(run) and not run["activation_checkpointing"], "recomputation not stated, taken as none"),
@@ -99,7 +110,8 @@ def _steps(run: ClusterRun) -> int:
 
 
 def _is_compiled(run: ClusterRun) -> bool:
-    return run["compile"] == "True" and run.whole("cp") == run.whole("pp") == run.whole("tp") == 1
+    is_whole = run.whole("cp") == run.whole("pp") == run.whole("tp") == 1
+    return is_whole and (run["compile"] == "True" or (is_megatron(run) and bool(run["fp8"])))
 
 
 def _is_sharded(run: ClusterRun) -> bool:
@@ -145,7 +157,8 @@ def missing_word(run: ClusterRun) -> str:
     is_titan, is_nanotron = "torchtitan" in run["family"], run["framework"].startswith("nanotron")
     tensor, pipeline, context, expert = (run.whole(name) for name in ("tp", "pp", "cp", "ep"))
     words = [
-        (bool(run["fp8"]) and not is_titan, "FP8 or FP4 products"),
+        (any(word in run["fp8"].lower() for word in UNKNOWN_FORMATS), f"{run['fp8']} products"),
+        (bool(run["fp8"]) and tensor * pipeline * context > 1, "float8 beside split layers: casts that nothing fuses"),
         ("BERT" in run["model"], "packed rows whose mean length is not stated"),
         (not is_nanotron and run["model"] not in MODELS, f"model not in the catalogue: {run['model']}"),
         (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),

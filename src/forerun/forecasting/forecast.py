@@ -12,6 +12,7 @@ import psutil
 from forerun.experience import Correction
 from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.expert_warnings import expert_warnings
+from forerun.forecasting.float8_warnings import float8_warnings
 from forerun.forecasting.host_warnings import host_warnings
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with
@@ -250,6 +251,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         warnings.extend(update_warnings(request.settings, phases.optimizer_seconds, seconds))
     warnings.extend(host_warnings(model.longest.trace, model.costs))
     warnings.extend(quantization_warnings(request.settings, model.longest.trace))
+    warnings.extend(float8_warnings(request.settings))
     warnings.extend(expert_warnings(model.longest.trace, model.costs))
     if request.settings.versions:
         warnings.extend(version_warnings(request.settings))

@@ -15,7 +15,7 @@ DECIDING = ("clock", "data", "forecasting", "hardware", "memory", "models", "ste
 """Stages whose code or coefficients a forecast follows from."""
 LIBRARIES = ("torch", "transformers")
 KINDS = (".py", ".json", ".toml")
-PARTS = ("peft", "bitsandbytes", "numpy", "triton")
+PARTS = ("peft", "bitsandbytes", "torchao", "numpy", "triton")
 """Libraries whose code a trace may run, or whose absence it may meet."""
 
 

@@ -108,6 +108,11 @@ def require_precision(settings: Settings, device: Device) -> None:
             f"optimizer.name: muon multiplies gradients in bfloat16, which {device.name} only emulates, at a "
             f"speed that nobody published. Set it to adamw."
         )
+    if settings.float8.recipe != "none" and "float8" not in device.peak_flops_per_second:
+        raise InvalidSettings(
+            f"float8.recipe: needs products in float8 (compute capability 8.9 or more, AMD's MI300); {device.name} has "
+            f"none. Set float8.recipe to none."
+        )
     if precision == "tf32" and "tfloat32" not in device.peak_flops_per_second:
         raise InvalidSettings(
             f"precision: tf32 needs tensor cores of compute capability 8.0 or more; {device.name} has none. "

@@ -44,7 +44,10 @@ def torchtitan_settings(settings: Settings) -> str:
     at_once = 1 if parallel.pipeline == 1 else batch.gradient_accumulation_steps
     sections: dict[str, dict[str, Any]] = {
         "job": {"description": settings.name},
-        "model": {"name": model, "flavor": flavor, "hf_assets_path": f"./assets/hf/{settings.model.name}"},
+        "model": {
+            "name": model, "flavor": flavor, "hf_assets_path": f"./assets/hf/{settings.model.name}",
+            **({"converters": ["quantize.linear.float8"]} if settings.float8.recipe != "none" else {}),
+        },
         "optimizer": {
             "name": "AdamW", "lr": optimizer.learning_rate, "weight_decay": optimizer.weight_decay,
             "implementation": "fused" if optimizer.implementation == "auto" else optimizer.implementation,
@@ -71,7 +74,23 @@ def torchtitan_settings(settings: Settings) -> str:
             "keep_latest_k": settings.checkpoints.keep_last, "async_mode": "async_with_pinned_mem",
         },
     }  # fmt: skip
+    if settings.float8.recipe != "none":
+        sections["quantize.linear.float8"] = _titan_float8(settings)
     return "".join(_toml_section(name, values) for name, values in sections.items())
+
+
+def _titan_float8(settings: Settings) -> dict[str, Any]:
+    """Words of `Float8Linear`, which takes no gathers in float8 beside a named recipe; without one it is tensorwise."""
+    own = settings.float8
+    if own.skip:
+        raise InvalidSettings(
+            f"--script torchtitan: its layers have other names; found float8.skip={own.skip}. Leave it out, and name "
+            f"layers in filter_fqns of what is written."
+        )
+    return {
+        **({"recipe_name": own.recipe} if own.recipe != "tensorwise" else {}), "filter_fqns": ["output"],
+        "enable_fsdp_float8_all_gather": own.all_gather, "precompute_float8_dynamic_scale_for_fsdp": own.all_gather,
+    }  # fmt: skip
 
 
 def _titan_pipeline(settings: Settings) -> dict[str, Any]:
@@ -133,6 +152,13 @@ def _megatron_layout(settings: Settings) -> list[str]:
         raise InvalidSettings(
             f"--script megatron: has the schedules 1f1b and interleaved; found parallel.schedule={parallel.schedule!r}."
         )
+    if settings.float8.recipe not in ("none", "tensorwise") or settings.float8.skip:
+        raise InvalidSettings(
+            f"--script megatron: has the recipe tensorwise, for all layers; found float8.recipe="
+            f"{settings.float8.recipe!r}, float8.skip={settings.float8.skip}. Set them to tensorwise and []."
+        )
+    if settings.float8.recipe == "tensorwise":
+        lines.append("--fp8-format hybrid --fp8-recipe tensorwise")
     if parallel.virtual_stages > 1:
         lines.append(f"--num-virtual-stages-per-pipeline-rank {parallel.virtual_stages}")
     if parallel.sequence_parallel:

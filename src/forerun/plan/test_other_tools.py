@@ -21,8 +21,9 @@ def test_names_with_quotes_and_unlimited_gradients_are_toml():
     assert toml["checkpoint"]["enable"] is True
 
 
-def spread(**parallel):
+def spread(float8=None, **parallel):
     return settings_from({
+        "float8": float8 or {},
         "name": "a", "workload": "causal-lm", "model": {"name": "llama-3-8b"}, "precision": "bf16-mixed",
         "batch": {"micro_batch_size": 2, "gradient_accumulation_steps": 8, "sequence_length": 8192}, "parallel": parallel,
     })  # fmt: skip
@@ -45,3 +46,20 @@ def test_pipelines_have_their_schedule_and_all_micro_batches_in_a_local_batch():
     assert "--num-virtual-stages-per-pipeline-rank 2" in arguments
     with pytest.raises(InvalidSettings, match="1f1b and interleaved"):
         megatron_arguments(spread(pipeline=4, schedule="gpipe"))
+
+
+def test_products_in_float8_are_named():
+    toml = tomllib.loads(torchtitan_settings(spread({"recipe": "tensorwise", "all_gather": True}, shard=8)))
+    assert toml["model"]["converters"] == ["quantize.linear.float8"]
+    words = toml["quantize"]["linear"]["float8"]
+    assert "recipe_name" not in words  # torchtitan 0.2.2 takes no gathers in float8 beside one
+    assert words["enable_fsdp_float8_all_gather"]
+    assert words["filter_fqns"] == ["output"]
+    rows = spread({"recipe": "rowwise"}, shard=8)
+    assert tomllib.loads(torchtitan_settings(rows))["quantize"]["linear"]["float8"]["recipe_name"] == "rowwise"
+    assert "--fp8-recipe tensorwise" in megatron_arguments(spread({"recipe": "tensorwise"}, shard=8))
+    assert "fp8" not in megatron_arguments(spread(shard=8))
+    with pytest.raises(InvalidSettings, match="has the recipe tensorwise"):
+        megatron_arguments(rows)
+    with pytest.raises(InvalidSettings, match="other names"):
+        torchtitan_settings(spread({"recipe": "tensorwise", "skip": ["*.q_proj"]}, shard=8))

@@ -8,9 +8,12 @@ KERNELS_OF_PACKED = (
     "about as many bytes"
 )
 FLOAT8 = (
-    "float8 products with dynamic scales (torchao, TransformerEngine) are not modelled: which layers are converted, "
-    "their casts and kept transposes decide memory and time. bf16-mixed is the nearest that is forecast; forerun exec "
-    "runs torchao's layers as they are"
+    "products in float8 are torchao's, beside weights in bfloat16: set float8.recipe to tensorwise or rowwise and "
+    "precision to bf16-mixed"
+)
+ENGINE = (
+    "TransformerEngine's layers are not modelled: their casts, delayed scales and kept transposes decide memory and "
+    "time. float8.recipe: tensorwise has the same products, by torchao"
 )
 VALUES: dict[str, dict[str, str]] = {
     "quantization": {
@@ -26,14 +29,16 @@ VALUES: dict[str, dict[str, str]] = {
         ),
         "float8": FLOAT8,
     },
-    "precision": {"float8": FLOAT8, "fp8": FLOAT8, "fp8-mixed": FLOAT8, "float8-mixed": FLOAT8},
+    "precision": {
+        "float8": FLOAT8, "fp8": FLOAT8, "fp8-mixed": FLOAT8, "float8-mixed": FLOAT8, "transformer-engine": ENGINE,
+    },
     "model.kernels": {
         "apex": (
             "apex's FusedLayerNorm is one kernel, as PyTorch's own layer normalisation is; for RMS "
             "normalisations set it to liger. A script that imports apex runs under forerun exec"
         ),
         "unsloth": "unsloth's kernels replace attention, loss and LoRA by code of its own, which is not modelled",
-        "transformer-engine": FLOAT8,
+        "transformer-engine": ENGINE,
         "xformers": "xformers has attention, which model.attention sets: sdpa:efficient is its kernel",
     },
     "optimizer.implementation": {
@@ -61,7 +66,6 @@ VALUES: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 KEYS: dict[str, str] = {
-    "float8": FLOAT8,
     "fp8": FLOAT8,
     "deepspeed": "DeepSpeed's stages are parallel.zero with parallel.kind: ddp, its offload parallel.offload",
     "liger": "Liger's kernels are model.kernels: liger",

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
 from forerun.settings.evaluation import EvaluationSettings, without_later_fields
+from forerun.settings.float8 import Float8Settings, float8_conflicts
 from forerun.settings.lengths import TooLong, length_conflicts
 from forerun.settings.media import MediaSettings, media_conflicts
 from forerun.settings.plain import LARGEST
@@ -235,6 +236,8 @@ class Settings(PlainSection):
     """What peft's `prepare_model_for_kbit_training` does to a quantised model: all that is not packed becomes fp32."""
     precision: Precision = "fp32"
     """Number formats: `…-mixed` keeps fp32 weights under autocast, `…-true` stores the weights in it."""
+    float8: Float8Settings = Float8Settings()
+    """Products of linear layers in 8 bits."""
     optimizer: OptimizerSettings = OptimizerSettings()
     """Update rule."""
     batch: BatchSettings = BatchSettings()
@@ -295,7 +298,7 @@ class Settings(PlainSection):
         # Sections that came later are left out where they say nothing: the ledger knows hashes of before.
         later = {
             "cluster": ClusterSettings(), "reliability": ReliabilitySettings(), "versions": {},
-            "media": MediaSettings(), "preference": PreferenceSettings(),
+            "media": MediaSettings(), "preference": PreferenceSettings(), "float8": Float8Settings(),
         }  # fmt: skip
         unnamed = {"name", *(name for name, default in later.items() if getattr(self, name) == default)}
         content = self.model_dump(exclude=unnamed)
@@ -313,6 +316,8 @@ class Settings(PlainSection):
         content["evaluation"] = without_later_fields(content["evaluation"])
         if self.preference == PreferenceSettings():  # as hashes of before there were others
             del content["preference"]
+        if self.float8 == Float8Settings():
+            del content["float8"]
         del content["data"]["workers"], content["checkpoints"]["background"], content["checkpoints"]["sharded"]
         return _hash_of(content)
 
@@ -363,6 +368,7 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
         ),
         *layout_conflicts(s.parallel),
         *preference_conflicts(s.workload, s.preference),
+        *float8_conflicts(s.float8, s.precision, s.adapter.kind, s.quantization, s.parallel.kind),
         *media_conflicts(
             s.workload, s.media, source=s.data.source, padding=s.batch.padding, cross_entropy=s.cross_entropy
         ),

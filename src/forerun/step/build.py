@@ -23,6 +23,7 @@ from forerun.step.attention import capability_of, take_offsets, take_package
 from forerun.step.compiling import compile_step
 from forerun.step.context_parallel import require_context_parallel
 from forerun.step.expert_parallel import require_expert_parallel
+from forerun.step.float8 import take_float8
 from forerun.step.fused_kernels import take_kernels
 from forerun.step.kbit import narrow_adapters, prepare_for_kbit_training
 from forerun.step.library_versions import has_linear_experts, kbit_preparation
@@ -104,6 +105,7 @@ def _prepared(settings: Settings, workload: Workload, *, pretrained: bool) -> nn
             model = add_prompt_adapter(model, settings)
         narrow_adapters(model, settings)
         freeze(model, settings)
+        take_float8(model, settings, emulates=torch.get_default_device().type == "cpu")
         if settings.activation_checkpointing != "none":
             checkpoint_blocks(model, recomputation(settings))
     return model
@@ -212,6 +214,11 @@ def require_trainable(settings: Settings) -> None:
         raise NotSupported(
             f"versions: are for a forecast; training runs with what is installed here; found {settings.versions}. "
             f"Leave them out to train."
+        )
+    if settings.float8.all_gather:
+        raise NotSupported(
+            "float8.all_gather: is forecast here, not trained: checkpoints of this version do not know weights that "
+            "are gathered in float8. Set it to false to train."
         )
     for name in ("zero", "offload"):
         value = getattr(settings.parallel, name)

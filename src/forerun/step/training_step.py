@@ -18,6 +18,7 @@ from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.attention import DocumentKernel, kernels_of
 from forerun.step.context_parallel import SHARED, SharedSequence
+from forerun.step.float8 import find_scales
 from forerun.step.parallel import by_mesh, holding_gradients, mean_over_ranks, of_all_ranks, whole
 from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
@@ -238,6 +239,7 @@ class TrainingStep:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
+        find_scales(self.model, self.settings)
 
     def freeze_encoder(self, frozen: bool) -> None:
         """Stop or resume gradients into the workload's encoder; what an adapter froze for good stays frozen.

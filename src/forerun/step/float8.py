@@ -1,0 +1,104 @@
+"""Linear layers whose products are in float8: torchao's own, traced where the step is forecast, run where it trains.
+
+Source: torchao 0.18, `float8/float8_linear.py` and `float8_linear_utils.py`: weights stay as they are and are cast,
+with their scale, in every pass; the backward pass keeps operands in 16 bits. Compiling fuses casts and scales, without
+it each is a kernel of its own. The output layer is left out, as in torchtitan's and Accelerate's examples, and so are
+layers with a side that is no multiple of 16, which the hardware cannot multiply.
+
+On a CPU the products are emulated, with the same rounding.
+
+Not covered: formats with scales of blocks (MXFP8, NVFP4), experts whose weights are one tensor, float8 exchanges of
+tensor parallelism.
+"""
+
+import contextlib
+import fnmatch
+import importlib
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from forerun.errors import InvalidSettings, MissingExtra, nearest
+from forerun.settings.schema import Settings
+
+MULTIPLE = 16
+"""Sides of a product in float8: `torch._scaled_mm` takes no others."""
+
+
+def take_float8(model: nn.Module, settings: Settings, *, emulates: bool) -> None:
+    """Put torchao's layers in the place of linear ones; `emulates` is for devices without such products.
+
+    Raises:
+        InvalidSettings: a pattern of `float8.skip` names no linear layer, or none is left.
+        MissingExtra: torchao is not installed.
+    """
+    own = settings.float8
+    if own.recipe == "none":
+        return
+    library = torchao()
+    heads = {id(head) for head in [_output_layer(model)] if head is not None}
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    for pattern in own.skip:
+        if not fnmatch.filter(linear, pattern):
+            raise InvalidSettings(
+                f"float8.skip: names linear layers of {settings.model.name}; found {pattern!r}, which none has. "
+                f"Nearest: {nearest(pattern, list(linear))}."
+            )
+    targets = {
+        name
+        for name, module in linear.items()
+        if id(module) not in heads
+        and all(side % MULTIPLE == 0 for side in (module.in_features, module.out_features))
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in own.skip)
+    }
+    if not targets:
+        raise InvalidSettings(
+            f"float8.recipe: linear layers beside the output layer, with sides that are multiples of {MULTIPLE}; "
+            f"{settings.model.name} has none left. Set float8.recipe to none."
+        )
+    config = library.Float8LinearConfig.from_recipe_name(own.recipe)
+    config = replace(config, enable_fsdp_float8_all_gather=own.all_gather, emulate=emulates)
+    library.convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name in targets)
+
+
+def _output_layer(model: nn.Module) -> nn.Module | None:
+    find = getattr(model, "get_output_embeddings", None)
+    return find() if find is not None else None
+
+
+def find_scales(model: nn.Module, settings: Settings) -> None:
+    """After an update: the scales of all weights at once, for the gathers of the next step."""
+    if settings.float8.all_gather:
+        torchao().precompute_float8_dynamic_scale_for_fsdp(model)
+
+
+def torchao() -> Any:
+    """`torchao.float8`.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        with _without_its_notes():
+            return importlib.import_module("torchao.float8")
+    except ImportError as error:
+        raise MissingExtra(
+            "float8.recipe: its layers are torchao's, which is not installed. pip install 'forerun[float8]', or set "
+            "float8.recipe to none."
+        ) from error
+
+
+@contextlib.contextmanager
+def _without_its_notes() -> Iterator[None]:
+    """Import without what torchao says of compiled parts that this PyTorch has no use for here."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
