@@ -37,6 +37,7 @@ FACTORS: dict[str, list[dict[str, Any]]] = {
                 {"adapter.kind": "lora", "adapter.dora": True}, {"adapter.kind": "lora", "adapter.rslora": True}],
     "quantization": [{}, *({"quantization": kind, "adapter.kind": "lora"} for kind in ("int8", "nf4", "nf4-double")),
                      {"quantization": "nf4", "adapter.kind": "lora", "kbit_preparation": True}],
+    "float8": [{}, {"float8.recipe": "tensorwise"}, {"float8.recipe": "rowwise"}],
     "precision": [{"precision": p} for p in ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true")],
     "optimizer": [{"optimizer.name": name} for name in
                   ("adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "adafactor", "lion", "muon")],

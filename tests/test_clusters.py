@@ -119,6 +119,8 @@ def test_settings_say_the_layout():
     assert (settings.parallel.kind, settings.parallel.world_size, settings.parallel.tensor) == ("fsdp", 16, 4)
     assert settings.batch.gradient_accumulation_steps == 4
     assert question.differs == ()
+    rack = settings_question(run_with(gpu="GB200", gpus_per_node="4")).content["cluster"]
+    assert rack["gpus_per_node"] == 72
     float8 = settings_question(run_with(fp8="float8 tensorwise, fp8 all-gather"))
     assert float8.content["float8"] == {"recipe": "tensorwise", "all_gather": True}
     assert "float8" not in settings_question(run_with()).content

@@ -28,6 +28,8 @@ CHECKPOINTING = {"none": "none", "full": "blocks", "op": "selective"}
 SCHEDULES = {"": "1f1b", "1F1B": "1f1b", "interleaved 1F1B": "interleaved", "Interleaved 1F1B": "interleaved"}
 ATTENTION = {"SDPA (flash)": "sdpa:flash", "flash-attention 2": "flash_attention_2"}
 """Where the source says; today's PyTorch takes cuDNN's on Hopper (`auto`), as Transformer Engine does."""
+RACKS, RACK = ("gb200", "gb300"), 72
+"""GPUs that NVLink joins in racks (NVL72), which the sources count as machines of four."""
 UNKNOWN_FORMATS = ("mx", "nv", "fp4", "finer", "block")
 """Formats with scales of blocks, by parts of their names."""
 LEAST_POSITIONS = 8192
@@ -56,7 +58,10 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
         "activation_checkpointing": CHECKPOINTING[checkpointing_of(run) or "none"],
         "compile": "default" if _is_compiled(run) else "none",
         "parallel": _layout(run),
-        "cluster": {"gpus_per_node": run.whole("gpus_per_node", 8), "network": NETWORKS.get(run["network"], "auto")},
+        "cluster": {
+            "gpus_per_node": RACK if gpu in RACKS else run.whole("gpus_per_node", 8),
+            "network": NETWORKS.get(run["network"], "auto"),
+        },
     }  # fmt: skip
     if settings["compile"] != "none":
         settings["compile_unit"] = "blocks" if run["date"] < LOSS_COMPILED else "blocks-and-loss"

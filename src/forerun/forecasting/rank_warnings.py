@@ -4,8 +4,10 @@ from forerun.clock.between_ranks import kind_of
 from forerun.clock.costs import Costs
 from forerun.clock.priors import PriorCosts
 from forerun.forecasting.collectives import collectives_of
+from forerun.network.catalogue import fabric_of
 from forerun.trace import Trace
 
+LARGEST_MACHINE = 8
 TOLD = {
     "derived": "derived from NCCL's algorithms, as no timings of it on such links are public",
     "carried": "carried over from the closest table of nccl-tests",
@@ -21,7 +23,14 @@ def rank_warnings(step: Trace, costs: Costs) -> list[str]:
     kinds_of_step = {kind_of(call) for _, call in collectives_of(step)}
     prices = {key: price for key, price in costs.collective_prices.items() if key[0] in kinds_of_step}
     network = costs.network
-    if network is not None and any(layout.machines > 1 for _, layout in prices):
+    is_spread = any(layout.machines > 1 for _, layout in prices)
+    links = fabric_of(costs.device.name)
+    if is_spread and links is not None and (links.domain or 0) > max(LARGEST_MACHINE, costs.gpus_per_machine):
+        warnings.append(
+            f"NVLink joins up to {links.domain} of {costs.device.name}, in a rack of machines; here it joins "
+            f"{costs.gpus_per_machine}. Set cluster.gpus_per_node to {links.domain} for such a rack."
+        )
+    if network is not None and is_spread:
         wire = network.adapters_of(costs.gpus_per_machine) * network.gigabit_per_second
         warnings.append(
             f"No network is named: {network.name} is taken between machines, {wire:g} Gb/s each. Name yours: "

@@ -110,8 +110,8 @@ def require_precision(settings: Settings, device: Device) -> None:
         )
     if settings.float8.recipe != "none" and "float8" not in device.peak_flops_per_second:
         raise InvalidSettings(
-            f"float8.recipe: needs products in float8 (compute capability 8.9 or more, AMD's MI300); {device.name} has "
-            f"none. Set float8.recipe to none."
+            f"float8.recipe: needs products in float8 (compute capability 8.9 or more) at a rate that the catalogue "
+            f"has; it has none of {device.name}. Set float8.recipe to none."
         )
     if precision == "tf32" and "tfloat32" not in device.peak_flops_per_second:
         raise InvalidSettings(

@@ -33,6 +33,14 @@ def test_an_unnamed_network_is_said_where_it_counts():
     assert warnings("allreduce_", 8, world=16) == []
 
 
+def test_nvlink_that_joins_a_rack_is_said():
+    text = "\n".join(warnings("allreduce_", 16, gpu=device("gb200")))
+    assert "NVLink joins up to 72 of gb200" in text
+    assert "Set cluster.gpus_per_node to 72" in text
+    assert "ib-ndr400 is taken" in text
+    assert "NVLink joins" not in "\n".join(warnings("allreduce_", 16))
+
+
 def test_derived_curves_are_said_with_their_width():
     (text,) = warnings("_allgather_base_", 16, choice="efa-p5")
     assert text.startswith("Time of all-gather between machines is derived")
