@@ -220,14 +220,15 @@ def finalists_table(finalists: Sequence[RetrainedFinalist], test: Mapping[str, A
         if test is not None:
             own = test["finalists"][str(finalist.trial)]
             value, low, high = own["below_winner"]
-            gap = "winner" if value == low == high == 0 else f"{-value:+.3f} ({-high:+.3f} to {-low:+.3f})"
+            interval = "" if low is None else f" ({-high:+.3f} to {-low:+.3f})"
+            gap = "winner" if value == low == high == 0 else f"{-value:+.3f}{interval}"
             row += [fmean(own["scores"]), gap]
         rows.append(row)
     return ResultTable(
         title="Finalists",
         note="Trained anew from several starting points; the winner is the highest mean on the selection rows. The "
         "test rows were scored after that, once. Test: mean over the starting points. Gap: that mean minus the "
-        "winner's, 95 %, paired over rows.",
+        "winner's; an interval is 95 %, paired over rows.",
         columns=["trial", "in the search", "anew", "by start", *(["test, mean", "gap to the winner"] if test else [])],
         rows=rows,
     )
@@ -246,7 +247,7 @@ def test_table(test: Mapping[str, Any]) -> ResultTable:
         title="Test, touched once",
         note=f"{test['rows']:,} rows that no trial, threshold or choice has seen. First row: the one starting point of "
         f"the winner that is exported; the finalists' table has the mean over all of them. Last column: its "
-        f"{test['metric']} minus the baseline's, 95 %, paired over rows.",
+        f"{test['metric']} minus the baseline's, 95 %, {test.get('interval', 'paired over rows')}.",
         columns=["", *figures, "its lead"],
         rows=rows,
     )

@@ -18,7 +18,7 @@ from forerun.tune.search import Search
 from forerun.tune.study import PrunerName, completed, finished
 from forerun.verify.compare import failure_line, judge
 
-BASELINES = "baselines"
+BASELINES, JUDGED_ON = "baselines", ("recipe.judged_on=", "evaluation.judged_on=")
 SCHEMA = "forerun.tune/1"
 
 
@@ -139,7 +139,7 @@ def describe(
 def reproduce(plan: StudySettings, best: RetrainedFinalist) -> str:
     """The command that trains the winner again, from its best starting point, and judges it on the test rows."""
     words = ["forerun", "run", plan.target]
-    own = [text for text in best.overrides if not text.startswith("recipe.judged_on=")]
+    own = [text for text in best.overrides if not text.startswith(JUDGED_ON)]
     for text in (*plan.overrides, *own, f"seed={best.best_start.seed}"):
         words += ["--set", text]
     return shlex.join(words)
