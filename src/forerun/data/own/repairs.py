@@ -15,8 +15,9 @@ MEANINGS: dict[Repair, str] = {
     "none-apply": "reads an empty cell of several labels as: none applies",
     "ragged-rows": "leaves rows with more or fewer fields than the header out",
     "broken-lines": "leaves lines that are no JSON object out",
-    "encoding": "reads bytes that are not UTF-8 as Windows-1252",
+    "encoding": "reads bytes that are not UTF-8 as Windows-1252, and half a surrogate pair as U+FFFD",
     "repeated-ids": "leaves all rows of one id but the first out",
+    "equal-answers": "leaves pairs out whose chosen and rejected answers are equal",
     "tool-calls": "writes calls of tools into answers as <tool_call>{…}</tool_call>, without descriptions of tools",
 }
 

@@ -247,3 +247,10 @@ def test_memory_does_not_grow_with_the_file(name, tmp_path):
     tracemalloc.stop()
     assert count in (20_000, 20_001)
     assert peak < 6 * 2**20  # the file has 20 MB
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_lines_that_end_in_cr_alone_are_refused_with_a_way_out(tmp_path, name):
+    (tmp_path / name).write_bytes(b"text,label\rx,y\r" if name == "a.csv" else b'{"text": "x"}\r{"text": "y"}\r')
+    with pytest.raises(BadData, match="found CR alone"):
+        list(read_own_rows(str(tmp_path / name)))

@@ -52,6 +52,11 @@ class TextLines:
         file.seek(self._start)
         while line := file.readline(LONGEST_LINE + 1):
             self.number += 1
+            if self.number == 1 and b"\r" in line and not line.endswith(b"\n"):
+                raise BadData(
+                    f"{self.path}: lines end in LF or CR LF; found CR alone, as old Mac programs end them. Write it "
+                    f"anew: tr '\\r' '\\n' < {self.path.name} > new-{self.path.name}"
+                )
             if len(line) > LONGEST_LINE:
                 raise BadData(
                     f"{self.path}, line {self.number}: lines of at most {LONGEST_LINE // 2**20} MiB; found a longer "
