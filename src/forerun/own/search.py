@@ -94,6 +94,13 @@ def searched_score(metrics: Mapping[str, float], settings: Settings) -> tuple[fl
     return score.sign() * metrics[f"{VALIDATION}{score.name}"], 0.0
 
 
+def score_note(settings: Settings) -> str:
+    """What trials are compared by, in one sentence."""
+    score = score_of(settings)
+    negated = "" if score.is_higher_better else ", negated, as less is better"
+    return f"Score: {score.name.replace('_', ' ')} of the validation rows{negated}."
+
+
 def score_of(settings: Settings) -> SearchedScore:
     """`evaluation.metric`, or the workload's own score."""
     scores = own_experiment.scores_of(settings)

@@ -41,6 +41,9 @@ def test_a_trial_is_judged_on_validation_rows_and_a_finalist_on_the_test_rows(tm
     metrics = experiment.baselines(experiment.judge(training.step)).metrics
     assert all(name.startswith(VALIDATION) for name in metrics)
     assert search.searched_score(metrics, experiment.settings)[0] == sign * metrics[f"{VALIDATION}{score}"]
+    note = search.score_note(experiment.settings)
+    assert note.startswith(f"Score: {score.replace('_', ' ')} of the validation rows")
+    assert ("negated" in note) == (sign < 0)
     answers = search.held_out_scores(experiment, training.step)
     end = search.final_comparison(experiment, {"0": [answers], "1": [answers, answers]}, "1", 1)
     assert end["metric"] == score

@@ -99,7 +99,9 @@ def describe(
     ranking = results.study_importances(study, [d.name for d in search.space])
     scored = bool(completed(study))
     tables = [
-        results.progress_table(study, search.limits.trials, search.remaining().expected, noise),
+        results.progress_table(
+            study, search.limits.trials, search.remaining().expected, noise, f"{_score_note(search)}Noise: {source}."
+        ),
         results.trials_table(study),
         results.price_table(study),
         *(results.asked_table(study, each.name, noise) for each in search.space if each.is_asked_for),
@@ -134,6 +136,12 @@ def describe(
     }
     failure = failure_line([result for result, _ in checked], " by the winner on the test rows")
     return StudyResult(tables, curves, document, failure)
+
+
+def _score_note(search: Search) -> str:
+    """What a score is, in a sentence, where the recipe says it."""
+    note_for = getattr(search.recipe, "score_note", None)
+    return "" if note_for is None else f"{note_for(search.experiment.settings)} "
 
 
 def reproduce(plan: StudySettings, best: RetrainedFinalist) -> str:
