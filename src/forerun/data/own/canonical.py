@@ -285,6 +285,8 @@ class _Reader:
     def _list_of_texts(self, part: str) -> tuple[str, ...]:
         value = self.value(part)
         if isinstance(value, str):
+            if value[:1] == "[" and value.rstrip()[-1:] == "]":  # as NumPy prints arrays: blanks, and no commas
+                raise self._fault(part, "a list with commas between its texts, or a text with blanks", value)
             value = value.split()
         if not isinstance(value, list | tuple) or not value or any(isinstance(v, list | Mapping) for v in value):
             raise self._fault(part, "a list of texts, or a text with blanks between them", value)

@@ -128,6 +128,7 @@ def test_half_a_surrogate_pair_is_an_error_or_a_counted_repair():
 
 
 FAULTS = {
+    "tags as NumPy prints them": (RowLayout("tagged", {"words": "w", "tags": "g"}), {"w": ["a", "b"], "g": "['O' 'O']"}, "a list with commas"),
     "a tag that is null": (RowLayout("tagged", {"words": "w", "tags": "g"}), {"w": ["a", "b"], "g": ["O", None]}, "a text in each place"),
     "an answer first": (RowLayout("messages", {"messages": "m"}), {"m": [ANSWER, USER]}, "before the first answer"),
     "no text": (RowLayout("text", {"text": "t"}), {"x": "y"}, "column 't'.*The columns are x"),

@@ -105,7 +105,10 @@ def decoded(raw: bytes, repairs: Repairs, where: str) -> str:
         BadData: no UTF-8 and no repair allowed, or bytes of a file that holds no text.
     """
     if b"\0" in raw:
-        raise BadData(f"{where}: must be text; found a zero byte, as binary files have. Save it as UTF-8 text.")
+        raise BadData(
+            f"{where}: must be text; found a zero byte, as binary files have, and UTF-16 "
+            f"without its mark. Save it as UTF-8 text."
+        )
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
