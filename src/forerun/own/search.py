@@ -143,6 +143,7 @@ def final_comparison(
             f"{name}.{score.name}": own for name, own in baselines.items()
         },
         "over_baselines": {name: [middle, least, most] for name, (least, middle, most) in leads.items()},
+        **({} if score.is_higher_better else {"lead": f"the baseline's {score.name} minus its own, as less is better"}),
         "interval": "the interval of the winner's score, the baseline taken as exact",
         "finalists": {
             name: {

@@ -47,6 +47,7 @@ def test_a_trial_is_judged_on_validation_rows_and_a_finalist_on_the_test_rows(tm
     answers = search.held_out_scores(experiment, training.step)
     end = search.final_comparison(experiment, {"0": [answers], "1": [answers, answers]}, "1", 1)
     assert end["metric"] == score
+    assert ("lead" in end) == (sign < 0)
     assert end["finalists"]["0"]["below_winner"][0] == pytest.approx(0)
     for name, (middle, low, high) in end["over_baselines"].items():
         assert low <= middle <= high

@@ -248,11 +248,12 @@ def test_table(test: Mapping[str, Any]) -> ResultTable:
             [baseline, *(test["metrics"][f"{baseline}.{name}"] for name in figures),
              f"{value:+.3f} ({low:+.3f} to {high:+.3f})"]
         )  # fmt: skip
+    lead = test.get("lead", f"its {test['metric']} minus the baseline's")
     return ResultTable(
         title="Test, touched once",
         note=f"{test['rows']:,} rows that no trial, threshold or choice has seen. First row: the one starting point of "
-        f"the winner that is exported; the finalists' table has the mean over all of them. Last column: its "
-        f"{test['metric']} minus the baseline's, 95 %, {test.get('interval', 'paired over rows')}.",
+        f"the winner that is exported; the finalists' table has the mean over all of them. Last column: "
+        f"{lead}, 95 %, {test.get('interval', 'paired over rows')}.",
         columns=["", *figures, "its lead"],
         rows=rows,
     )
