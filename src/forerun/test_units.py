@@ -15,7 +15,15 @@ def test_bytes(value, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(5e-6, "5.00 µs"), (0.0123, "12.3 ms"), (1.5, "1.50 s"), (119, "119 s"), (600, "10.0 min"), (7200, "2.00 h")],
+    [
+        (0, "0 s"),
+        (5e-6, "5.00 µs"),
+        (0.0123, "12.3 ms"),
+        (1.5, "1.50 s"),
+        (119, "119 s"),
+        (600, "10.0 min"),
+        (7200, "2.00 h"),
+    ],
 )
 def test_seconds(value, text):
     assert units.format_seconds(value) == text

@@ -33,6 +33,8 @@ def format_seconds(seconds: float) -> str:
         return f"{_three_digits(seconds)} s"
     if size >= MILLI:
         return f"{_three_digits(seconds / MILLI)} ms"
+    if size == 0:
+        return "0 s"
     return f"{_three_digits(seconds / MICRO)} µs"
 
 

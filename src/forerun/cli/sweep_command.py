@@ -137,13 +137,12 @@ def _finish(plan: "Sweep", ledger: "Ledger", as_json: bool) -> None:
 
     from forerun.report.sweep import accuracy_table
     from forerun.runs.pages import write_sweep_page
-    from forerun.runs.registry import load_recipe, recipe_names
+    from forerun.runs.registry import comparison_of
     from forerun.runs.sweep import finished_runs
 
     runs = finished_runs(plan, ledger)
     tables, curves = [accuracy_table([(run.name, run.forecast, run.measurement) for run in runs])], []
-    workload = plan.planned[0].variant.settings.workload
-    compare = getattr(load_recipe(workload), "comparison", None) if workload in recipe_names() else None
+    compare = comparison_of(plan.planned[0].variant.settings)
     if compare is not None and runs:
         more, curves = compare(runs)
         tables += more

@@ -124,7 +124,7 @@ def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name:
     """The search that a worker runs: study, recipe, data, prices and limits."""
     from forerun.api import request_of, resolve
     from forerun.hardware.detect import detect
-    from forerun.runs.registry import load_recipe, recipe_names
+    from forerun.runs.registry import load_recipe, recipe_names, searchable
     from forerun.runs.run import RUNS_FOLDER
     from forerun.runs.search_space import asked_dimensions
     from forerun.settings.load import settings_from
@@ -136,12 +136,12 @@ def _open(plan: "StudySettings", limits: "SearchBudget", ledger: "Ledger", name:
     from forerun.verify.recalibrate import with_experience
 
     base = resolve(plan.target, plan.overrides)
-    module: Any = load_recipe(base.workload) if base.workload in recipe_names() else None
-    if not hasattr(module, "search_space"):
+    module = searchable(base)
+    if module is None:
         tunable = [each for each in recipe_names() if hasattr(load_recipe(each), "search_space")]
         raise NotSupported(
-            f"TARGET: tune needs a recipe that says what can be searched; found workload={base.workload!r}. "
-            f"Recipes: {', '.join(tunable)}."
+            f"TARGET: tune needs a recipe that says what can be searched, or a file with data.source; found "
+            f"workload={base.workload!r}. Recipes: {', '.join(tunable)}."
         )
     device = detect().device
     extra = asked_dimensions(plan.search, base, device)

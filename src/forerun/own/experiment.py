@@ -7,7 +7,7 @@ needs to be used later is written into the run's folder before the first step (`
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ from forerun.data.own.rows import is_hub_id
 from forerun.data.sided_tokens import SidedData
 from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData, InvalidSettings, nearest
+from forerun.forecasting.request import Generated
 from forerun.own.classification import open_classification, scores_of_labels
 from forerun.own.embedding import RETRIEVAL_SCORES, open_embedding
 from forerun.own.facts import ASSETS, write_assets, write_generation
@@ -26,7 +27,7 @@ from forerun.own.parts import OwnParts, read_parts
 from forerun.own.preference import PREFERENCE_SCORES, open_preference
 from forerun.own.rewriting import open_rewriting
 from forerun.own.tagging import TAG_SCORES, open_tagging
-from forerun.own.task import Task, criteria_of_task
+from forerun.own.task import COST_CRITERIA, Task, criteria_of_task
 from forerun.own.token_scores import TOKEN_SCORES
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Experiment, Judgement
@@ -96,7 +97,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
     }
     full = settings.model_copy(update=sizes)
     score = task.default_score
-    return Experiment(
+    whole = Experiment(
         settings=full,
         workload=task.workload,
         data=task.data,
@@ -114,15 +115,34 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         before=partial(_before, task, full),
         generated=task.generated,
     )
+    return whole if settings.evaluation.judged_on == "test" else _judged_on_validation(whole, task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationExperiment(Experiment):
+    """A run that never scores the test rows: a trial of a search."""
+
+    held_out: Experiment
+    """The same run, judged on the test rows."""
+    test_rows: int
+
+
+def _judged_on_validation(whole: Experiment, task: Task) -> ValidationExperiment:
+    own = {each.name: getattr(whole, each.name) for each in fields(Experiment)} | {
+        "judge": task.evaluate, "baselines": lambda scores: Judgement(scores, []), "criteria": COST_CRITERIA,
+        "final_examples": task.watched_size, "generated": Generated(),
+    }  # fmt: skip
+    return ValidationExperiment(**own, held_out=whole, test_rows=task.test_size)
 
 
 def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
     """Success criteria of a run on own data; its data are not read."""
-    name, is_higher_better = next(iter(_scores(settings).items()))
+    name, is_higher_better = next(iter(scores_of(settings).items()))
     return criteria_of_task(name, is_higher_better=is_higher_better)
 
 
-def _scores(settings: Settings) -> dict[str, bool]:
+def scores_of(settings: Settings) -> dict[str, bool]:
+    """Scores of a workload, its own first, and whether higher is better."""
     if settings.workload == "sequence-classification":
         return scores_of_labels(settings.data.labels)
     return SCORES[settings.workload]

@@ -7,6 +7,7 @@ from pathlib import Path
 from forerun.data.own.columnar import is_arrow_folder
 from forerun.data.own.columns import Column, Row, columns_of
 from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values
+from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import plan_folder, table_kind
 from forerun.data.own.formats import ALIASES, Proposal, labelled_by_values
 from forerun.data.own.tagged_lines import looks_tagged
@@ -28,8 +29,13 @@ class DataQuestion:
 
 
 def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
-    """What `data.fields` says of the first line of a table: that it is a row, as a question, where it seems one."""
+    """What `data.fields` says of the first line of a table: that it is a row, as a question, where it seems one.
+
+    Raises:
+        BadData: the file is another thing than its name says.
+    """
     path = Path(source)
+    require_data(path)
     repeat = name_among_values(path) if path.is_file() and table_kind(path) in (".csv", ".tsv") else None
     if repeat is None:
         return {}, []

@@ -27,6 +27,8 @@ SHORTEST, ROUNDED_TO = 16, 8
 """Tokens."""
 ROOM = 1.1
 """Lengths are estimated from characters, and special tokens come on top."""
+SCRATCH_FACTOR = 2
+"""Tokens of a small vocabulary that is learned here, to characters / 4: 500 have 2.08 bytes each (2026-11-26)."""
 PACKED_LENGTH = 256
 SCRATCH_SIZES = ((0, 64, 2, 2000), (500_000, 128, 4, 4000), (10_000_000, 256, 6, 8000))
 """From this many tokens of text: width, blocks and vocabulary of a model from scratch."""
@@ -177,14 +179,15 @@ def _length(inspection: Inspection, choice: ModelChoice, packs: bool, *, goes_on
     """Tokens of a sample, and why; whether a longer text goes on in the next sample."""
     if packs:
         return min(PACKED_LENGTH, choice.longest), "texts are packed one after the other into rows of this length"
-    share = inspection.tokens.at[95]
+    factor = SCRATCH_FACTOR if choice.is_from_scratch and not inspection.are_tokens_counted else 1
+    share = factor * inspection.tokens.at[95]
     wanted_length = max(SHORTEST, ROUNDED_TO * math.ceil(ROOM * share / ROUNDED_TO))
     length = min(wanted_length, choice.longest)
     why = f"95 % of rows have at most {share} tokens (estimated), and {ROOM - 1:.0%} room"
     if length < wanted_length:
         why = f"the most that {choice.name} reads; 5 % of rows have more than {share} tokens (estimated)"
     longer = "go on in the next sample" if goes_on else "are cut"
-    return length, f"{why}; {inspection.truncated(length):.1%} of rows {longer}"
+    return length, f"{why}; {inspection.truncated(length // factor):.1%} of rows {longer}"
 
 
 def _epochs(inspection: Inspection, choice: ModelChoice, packs: bool, steps: int) -> tuple[int, str]:

@@ -8,6 +8,7 @@ import importlib
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from forerun.current_work import work
 from forerun.errors import RecipeNotFound, nearest
@@ -17,8 +18,9 @@ from forerun.settings.schema import Settings
 from forerun.step.generic import GENERIC
 from forerun.verify.compare import Criterion
 
-OWN_DATA = "forerun.own.experiment"
-"""Module that trains generic workloads on somebody's own data; it is above this one, and imported as recipes are."""
+OWN_DATA, OWN_SEARCH, OWN_SWEEP = "forerun.own.experiment", "forerun.own.search", "forerun.own.sweep_table"
+"""Modules that train generic workloads on somebody's own data, search and compare them; they are above this one, and
+imported as recipes are."""
 
 
 def recipe_names() -> list[str]:
@@ -77,6 +79,21 @@ def open_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         if trains_own_data(settings):
             return importlib.import_module(OWN_DATA).load_experiment(settings, lengths_only=lengths_only)
         return load_recipe(settings.workload).load_experiment(settings, lengths_only=lengths_only)
+
+
+def searchable(settings: Settings) -> Any:
+    """What says how `forerun tune` searches a recipe, or a file of own data; None where nothing does."""
+    if trains_own_data(settings):
+        return importlib.import_module(OWN_SEARCH)
+    module = load_recipe(settings.workload) if settings.workload in recipe_names() else None
+    return module if hasattr(module, "search_space") else None
+
+
+def comparison_of(settings: Settings) -> Any:
+    """What makes tables over the finished runs of a sweep (`Sweepable.comparison`); None where nothing does."""
+    if trains_own_data(settings):
+        return importlib.import_module(OWN_SWEEP).comparison
+    return getattr(load_recipe(settings.workload), "comparison", None) if settings.workload in recipe_names() else None
 
 
 def criteria_of(workload: str, settings: Settings) -> tuple[Criterion, ...]:

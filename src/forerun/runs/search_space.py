@@ -24,6 +24,8 @@ NEVER_SEARCHED = {
     "seed": "the best of several seeds is luck, which the next run does not have",
     "recipe.metric": "scores of two metrics are two quantities, of which neither is the better",
     "recipe.judged_on": "trials judged on other rows are not comparable, and test rows are scored once",
+    "evaluation.judged_on": "trials judged on other rows are not comparable, and test rows are scored once",
+    "evaluation.metric": "scores of two metrics are two quantities, of which neither is the better",
     "recipe.folds": "means over other folds are scores of other rows",
     "recipe.fold": "another fold is other rows",
     "data.source": "other data are other rows to be judged on",

@@ -1,6 +1,6 @@
 """When is a run scored, and on how much?"""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ class EvaluationSettings(PlainSection):
     up to 20,000 rows and 8 MiB."""
     test_examples: AnyNumber = 0
     """Own data: most test rows that judge the run, drawn by chance; 0 takes all of up to 20,000 rows and 8 MiB."""
+    judged_on: Literal["test", "validation"] = "test"
+    """Own data: rows that judge the run. `validation` leaves the test rows alone, as the trials of a search do."""
     new_tokens: Annotated[int, Field(ge=0, le=2**24)] = 0
     """Tokens generated per sample; 0 only scores."""
     metric: str | None = None
@@ -25,6 +27,10 @@ class EvaluationSettings(PlainSection):
     """Stop after so many evaluations in a row without a better score; `null` never stops early."""
 
 
+LATER = {"test_examples": 0, "judged_on": "test"}
+"""Fields that came after hashes had been stored, and their values that say nothing."""
+
+
 def without_later_fields(content: dict[str, Any]) -> dict[str, Any]:
-    """The section as hashes know it: `test_examples` came after hashes had been stored, which leave it out at 0."""
-    return {name: value for name, value in content.items() if name != "test_examples" or value}
+    """The section as hashes know it: what came after hashes had been stored is left out where it says nothing."""
+    return {name: value for name, value in content.items() if LATER.get(name, ()) != value}

@@ -16,7 +16,7 @@ from forerun.errors import ForerunError
 from forerun.runs.run import enter_run, run_folder, start_training
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
-from forerun.train.checkpoint import load_newest
+from forerun.train.best import load_judged
 from forerun.tune.search import Search
 from forerun.tune.study import completed
 from forerun.tune.trial import FINISHED, TrialOrder
@@ -129,7 +129,7 @@ def test_once(search: Search, finalists: Sequence[RetrainedFinalist]) -> dict[st
             row = search.ledger.run(start.run_id)
             experiment = module.load_experiment(settings_from(row.settings))
             training = start_training(experiment, search.device, run_folder(row))
-            if load_newest(training.folder, training.step) is None:
+            if not load_judged(training.folder, training.step):
                 raise ForerunError(f"Run {row.id} has no checkpoint in {training.folder}; it cannot be tested.")
             scores.setdefault(str(finalist.trial), []).append(module.held_out_scores(experiment, training.step))
     assert experiment is not None

@@ -36,6 +36,8 @@ def noise_of(study: optuna.Study, finalists: Sequence[RetrainedFinalist]) -> tup
         starts = sum(len(finalist.starts) for finalist in finalists)
         return noise, f"spread over starting points of the finalists ({starts} runs)"
     errors = [t.user_attrs["standard_error"] for t in completed(study) if "standard_error" in t.user_attrs]
+    if not any(errors):
+        return 0.0, "not measured; finalists from several starting points would show it"
     return (fmean(errors) if errors else 0.0), "standard error over the selection rows, which is at least as large"
 
 
@@ -141,6 +143,9 @@ def history_curve(study: optuna.Study, noise: float, source: str, baselines: Map
         f"Luck alone: the best of so many trials that are all as good as the median one, 10 to 90 %; noise of one "
         f"score {noise:.4f} ({source}). The best score is {place} that band."
     )
+    if noise == 0:
+        series = [each for each in series if each.name != "luck alone"]
+        note = f"What luck alone would show is not drawn: the noise of one score is 0 ({source})."
     return ResultCurve(title="Search history", note=note, across="finished trial", up="selection score", series=series)
 
 
@@ -188,7 +193,7 @@ def study_importances(study: optuna.Study, names: Sequence[str]) -> list[Importa
     return importances([t.params for t in trials], [float(t.value or 0.0) for t in trials], names)
 
 
-def progress_table(study: optuna.Study, trials: int, left_seconds: float, noise: float) -> ResultTable:
+def progress_table(study: optuna.Study, trials: int, left_seconds: float, noise: float, note: str = "") -> ResultTable:
     """Trials and seconds that are left, and the gain to expect of them."""
     scores = [float(t.value or 0.0) for t in completed(study)]
     more = max(0, trials - len(finished(study)))
@@ -203,7 +208,7 @@ def progress_table(study: optuna.Study, trials: int, left_seconds: float, noise:
     return ResultTable(
         title="Study",
         note="Expected gain: of the best true score, were further trials like those so far; a guide, not a promise. "
-        f"Unknown below {SPREAD_KNOWN_FROM} scores.",
+        f"Unknown below {SPREAD_KNOWN_FROM} scores. {note}".strip(),
         columns=["", "value"],
         rows=rows,
     )
@@ -220,14 +225,15 @@ def finalists_table(finalists: Sequence[RetrainedFinalist], test: Mapping[str, A
         if test is not None:
             own = test["finalists"][str(finalist.trial)]
             value, low, high = own["below_winner"]
-            gap = "winner" if value == low == high == 0 else f"{-value:+.3f} ({-high:+.3f} to {-low:+.3f})"
+            interval = "" if low is None else f" ({-high:+.3f} to {-low:+.3f})"
+            gap = "winner" if value == low == high == 0 else f"{-value:+.3f}{interval}"
             row += [fmean(own["scores"]), gap]
         rows.append(row)
     return ResultTable(
         title="Finalists",
         note="Trained anew from several starting points; the winner is the highest mean on the selection rows. The "
         "test rows were scored after that, once. Test: mean over the starting points. Gap: that mean minus the "
-        "winner's, 95 %, paired over rows.",
+        "winner's; an interval is 95 %, paired over rows.",
         columns=["trial", "in the search", "anew", "by start", *(["test, mean", "gap to the winner"] if test else [])],
         rows=rows,
     )
@@ -242,11 +248,12 @@ def test_table(test: Mapping[str, Any]) -> ResultTable:
             [baseline, *(test["metrics"][f"{baseline}.{name}"] for name in figures),
              f"{value:+.3f} ({low:+.3f} to {high:+.3f})"]
         )  # fmt: skip
+    lead = test.get("lead", f"its {test['metric']} minus the baseline's")
     return ResultTable(
         title="Test, touched once",
         note=f"{test['rows']:,} rows that no trial, threshold or choice has seen. First row: the one starting point of "
-        f"the winner that is exported; the finalists' table has the mean over all of them. Last column: its "
-        f"{test['metric']} minus the baseline's, 95 %, paired over rows.",
+        f"the winner that is exported; the finalists' table has the mean over all of them. Last column: "
+        f"{lead}, 95 %, {test.get('interval', 'paired over rows')}.",
         columns=["", *figures, "its lead"],
         rows=rows,
     )

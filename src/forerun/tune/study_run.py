@@ -18,7 +18,7 @@ from forerun.tune.search import Search
 from forerun.tune.study import PrunerName, completed, finished
 from forerun.verify.compare import failure_line, judge
 
-BASELINES = "baselines"
+BASELINES, JUDGED_ON = "baselines", ("recipe.judged_on=", "evaluation.judged_on=")
 SCHEMA = "forerun.tune/1"
 
 
@@ -99,7 +99,9 @@ def describe(
     ranking = results.study_importances(study, [d.name for d in search.space])
     scored = bool(completed(study))
     tables = [
-        results.progress_table(study, search.limits.trials, search.remaining().expected, noise),
+        results.progress_table(
+            study, search.limits.trials, search.remaining().expected, noise, f"{_score_note(search)}Noise: {source}."
+        ),
         results.trials_table(study),
         results.price_table(study),
         *(results.asked_table(study, each.name, noise) for each in search.space if each.is_asked_for),
@@ -136,10 +138,16 @@ def describe(
     return StudyResult(tables, curves, document, failure)
 
 
+def _score_note(search: Search) -> str:
+    """What a score is, in a sentence, where the recipe says it."""
+    note_for = getattr(search.recipe, "score_note", None)
+    return "" if note_for is None else f"{note_for(search.experiment.settings)} "
+
+
 def reproduce(plan: StudySettings, best: RetrainedFinalist) -> str:
     """The command that trains the winner again, from its best starting point, and judges it on the test rows."""
     words = ["forerun", "run", plan.target]
-    own = [text for text in best.overrides if not text.startswith("recipe.judged_on=")]
+    own = [text for text in best.overrides if not text.startswith(JUDGED_ON)]
     for text in (*plan.overrides, *own, f"seed={best.best_start.seed}"):
         words += ["--set", text]
     return shlex.join(words)

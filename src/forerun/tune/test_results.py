@@ -67,6 +67,9 @@ def test_errors_of_prices_are_signed_and_refused_trials_cost_nothing(study):
 
 def test_noise_comes_from_starting_points_where_there_are_some(study):
     assert results.noise_of(study, [])[0] == pytest.approx(0.02)
+    bare = optuna.create_study(direction="maximize")
+    bare.add_trial(optuna.create_trial(value=0.5, user_attrs={"standard_error": 0.0}))
+    assert results.noise_of(bare, [])[1].startswith("not measured")
     value, source = results.noise_of(study, [finalist(9, 0.7, 0.8), finalist(8, 0.75, 0.75)])
     assert value == pytest.approx(0.05)
     assert "starting points" in source
@@ -83,6 +86,7 @@ def test_the_front_has_what_nothing_beats_in_both():
 def test_a_best_score_outside_of_luck_is_said(study):
     assert "above that band" in results.history_curve(study, 0.001, "s", {"tf-idf": 0.5}).note
     assert "inside that band" in results.history_curve(study, 0.5, "s", {}).note
+    assert "not drawn" in results.history_curve(study, 0.0, "not measured", {}).note
 
 
 def test_everything_is_drawn_on_a_page(study):

@@ -11,7 +11,6 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import optuna
 
@@ -20,7 +19,7 @@ from forerun.hardware.detect import detect
 from forerun.ledger.store import Ledger, open_ledger
 from forerun.records import Range, StepReport
 from forerun.runs.recipe import Experiment
-from forerun.runs.registry import load_recipe
+from forerun.runs.registry import searchable
 from forerun.runs.run import RunListener, run_experiment
 from forerun.settings.load import settings_from
 from forerun.step.training_step import TrainingStep
@@ -76,7 +75,7 @@ def run_trial(order: TrialOrder, parent: int) -> int:
     device = detect().device
     with open_ledger(order.ledger) as ledger:
         settings = settings_from(ledger.run(order.run_id).settings)
-        experiment = load_recipe(settings.workload).load_experiment(settings)
+        experiment = searchable(settings).load_experiment(settings)
         if order.storage is not None:
             experiment = _reporting(experiment, order, _trial_of(order), ledger)
         try:
@@ -116,7 +115,7 @@ def _trial_of(order: TrialOrder) -> optuna.Trial:
 
 def _reporting(experiment: Experiment, order: TrialOrder, trial: optuna.Trial, ledger: Ledger) -> Experiment:
     """The experiment, with the score of each epoch reported to the study."""
-    recipe: Any = load_recipe(experiment.settings.workload)
+    recipe = searchable(experiment.settings)
     steps_per_epoch = len(experiment.data.epoch_steps(0))
     total = experiment.settings.total_steps(steps_per_epoch * experiment.settings.global_batch_size)
     reported_epochs = set(trial.storage.get_trial(trial._trial_id).intermediate_values)

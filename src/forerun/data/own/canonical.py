@@ -30,6 +30,7 @@ ROLES = {
     "ipython": "tool",
 }  # fmt: skip
 """Words for who speaks → the role that chat templates have."""
+HALF_PAIR = re.compile("[\ud800-\udfff]")
 SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
 """Between the turns of a chat written as one text, as Anthropic's HH-RLHF has them."""
 
@@ -79,7 +80,12 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
                 continue
             repairs.allow("missing-labels", where, rule)
         return None
-    return canonical_row(row, layout, where, repairs)
+    record = canonical_row(row, layout, where, repairs)
+    if isinstance(record, PreferenceRow) and record.better == record.worse:
+        rule = f"the columns {layout.fields['chosen']!r} and {layout.fields['rejected']!r} differ; found equal answers."
+        repairs.allow("equal-answers", where, rule)
+        return None
+    return record
 
 
 def canonical_row(row: Row, layout: RowLayout, where: str, repairs: Repairs | None = None) -> CanonicalRow:
@@ -136,7 +142,7 @@ class _Reader:
             return label_name(value)
         if not isinstance(value, str) or not value.strip():
             raise self._fault(part, "a text", value)
-        return value
+        return self._whole(part, value)
 
     def labels(self) -> tuple[str, ...]:
         value, kind = self.value("label"), self._layout.labels
@@ -147,7 +153,7 @@ class _Reader:
         labels = labels_of(value, kind, self._layout.separator)
         if not labels and kind != "several":
             raise self._fault("label", "a label", value)
-        return labels
+        return tuple(self._whole("label", label) for label in labels)
 
     def tagged(self) -> TaggedRow:
         words, tags = (self._list_of_texts(part) for part in ("words", "tags"))
@@ -163,6 +169,8 @@ class _Reader:
         turns = self._turns(part, self.value(part))
         if all(turn.role != "assistant" for turn in turns):
             raise self._fault(part, "at least one message of the assistant", [turn.role for turn in turns])
+        if turns[0].role == "assistant" and not self.system():
+            raise self._fault(part, "a question or a system message before the first answer", turns[0].content[:60])
         if self.system() and turns[0].role == "system":
             raise self._fault(part, "no system message beside the column of them", turns[0].content[:60])
         return turns
@@ -173,7 +181,8 @@ class _Reader:
         for exchange in history:
             if not isinstance(exchange, list | tuple) or len(exchange) != 2 or not all(map(_is_text, exchange)):
                 raise self._fault("history", "a list of question and answer", exchange)
-            turns += [Turn("user", exchange[0]), Turn("assistant", exchange[1])]
+            question, answer = (self._whole("history", text) for text in exchange)
+            turns += [Turn("user", question), Turn("assistant", answer)]
         question = self.text("instruction")
         if not is_empty(self.value("input")):
             question = f"{question.strip()}\n\n{self.text('input').strip()}"
@@ -261,15 +270,29 @@ class _Reader:
             raise self._fault(
                 part, f"a text in each message of {role} (calls of tools and pictures are not read)", message
             )
-        return Turn(role, content)
+        return Turn(role, self._whole(part, content))
+
+    def _whole(self, part: str, text: str) -> str:
+        """The text; half a surrogate pair, which JSON can hold and no tokenizer reads, becomes U+FFFD where that is
+        allowed."""
+        if text.isascii() or HALF_PAIR.search(text) is None:
+            return text
+        column = self._layout.fields[part]
+        rule = f"the column {column!r} ({part}) holds whole characters; found half a surrogate pair."
+        self._repairs.allow("encoding", self._where, rule)
+        return HALF_PAIR.sub("\ufffd", text)
 
     def _list_of_texts(self, part: str) -> tuple[str, ...]:
         value = self.value(part)
         if isinstance(value, str):
+            if value[:1] == "[" and value.rstrip()[-1:] == "]":  # as NumPy prints arrays: blanks, and no commas
+                raise self._fault(part, "a list with commas between its texts, or a text with blanks", value)
             value = value.split()
         if not isinstance(value, list | tuple) or not value or any(isinstance(v, list | Mapping) for v in value):
             raise self._fault(part, "a list of texts, or a text with blanks between them", value)
-        return tuple(label_name(item) for item in value)
+        if any(item is None for item in value):
+            raise self._fault(part, "a text in each place of the list", value)
+        return tuple(self._whole(part, label_name(item)) for item in value)
 
     def _fault(self, part: str, rule: str, value: Any) -> BadData:
         column = self._layout.fields[part]

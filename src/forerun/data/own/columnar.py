@@ -44,11 +44,14 @@ def parquet_rows(path: Path) -> Iterator[Row]:
     file, pyarrow = parquet_file(path), _pyarrow(path)
     metadata = file.schema_arrow.metadata or {}
     names = class_names(json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {}))
+    exact = [field.name for field in file.schema_arrow if str(field.type).startswith("decimal")]
     bare = [field.name for field in file.schema_arrow if str(field.type) in ("binary", "large_binary")]
     try:
         for batch in file.iter_batches(BATCH_ROWS):
             for row in batch.to_pylist():
-                yield named({**row, **{name: _as_text(row[name]) for name in bare}}, names)
+                plain = {name: _as_text(row[name]) for name in bare}
+                plain |= {name: None if row[name] is None else float(row[name]) for name in exact}
+                yield named({**row, **plain}, names)
     except (OSError, pyarrow.ArrowException) as error:
         raise BadData(f"{path}: is damaged: {str(error).splitlines()[0]} Fetch it anew.") from error
 

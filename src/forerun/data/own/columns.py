@@ -1,21 +1,26 @@
 """What does a column of somebody's rows hold? Told by its values, since names are a matter of taste.
 
-A cell of a CSV that holds a JSON list (`["B-PER", "O"]`) counts as the list. A dot in a column's name reaches into a
-mapping: `translation.en`.
+A cell of a CSV that holds a list, as JSON (`["B-PER", "O"]`) or as Python prints it, counts as the list. A dot in a
+column's name reaches into a mapping: `translation.en`.
 """
 
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from forerun.data.own.python_lists import python_list
 
 Row = Mapping[str, Any]
 ColumnKind = Literal["empty", "text", "number", "messages", "turns", "mapping", "texts", "numbers", "mixed"]
 """`messages` lists of role and content, `turns` lists of from and value, `texts` and `numbers` lists of those."""
 YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 """Words of a column that says yes or no."""
+UNSEEN = " \t\r\n\xa0\u2028\u2029\u3000\u200b\u200c\u200d\u2060\ufeff"
+"""Characters that show nothing; `str.strip` leaves those of no width."""
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,(\d{1,2}|\d{4,})\s*")
 """A number as much of Europe writes it; three digits behind a comma could be thousands."""
 NUMBER_WORDS = {"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"}
@@ -55,12 +60,12 @@ def value_at(row: Row, column: str) -> Any:
 
 
 def structure_of(value: Any) -> Any:
-    """A list or mapping in place of its JSON text; anything else as it is."""
+    """A list or mapping in place of its text, JSON or Python's; anything else as it is."""
     if isinstance(value, str) and value[:1] in "[{" and value.rstrip()[-1:] in ("]", "}"):
         try:
             read = json.loads(value)
-        except json.JSONDecodeError:
-            return value
+        except (json.JSONDecodeError, RecursionError):
+            read = python_list(value)
         return read if isinstance(read, list | dict) else value
     return value
 
@@ -70,7 +75,7 @@ def is_empty(value: Any) -> bool:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return True
     if isinstance(value, str):
-        return not value.strip()
+        return not value.strip() or (not value.isascii() and not value.strip(UNSEEN))
     return isinstance(value, list | tuple | dict) and not value
 
 
@@ -103,7 +108,7 @@ def number_of(value: Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
-        return float(value) if math.isfinite(value) else None
+        return float(value) if abs(value) <= sys.float_info.max else None
     if isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
         return float(value.replace(",", "."))
     if isinstance(value, str) and value.strip().lower() not in NUMBER_WORDS and "_" not in value:

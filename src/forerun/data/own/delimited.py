@@ -28,6 +28,8 @@ QUOTED = re.compile(r'"([^"]|"")*"')
 NO_HEADER, HEADER = "none", "first"
 LONGEST_NAME = 200
 """Characters; a longer first field is text, not the name of a column."""
+HOPELESS = ("end of data", "field larger", "new-line")
+"""Words of errors after which rows cannot be told apart."""
 csv.field_size_limit(LONGEST_LINE)
 
 
@@ -87,7 +89,11 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
         next(rows)
     if header is None:
         _require_names(path)
-    names = _names(path, next(rows, []), header)
+    try:
+        header_cells = next(rows, [])
+    except csv.Error as error:
+        raise _unreadable(path, lines.number, error) from error
+    names = _names(path, header_cells, header)
     if header == NO_HEADER:
         lines = TextLines(path, repairs)  # from the first line again, which is a row
         rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
@@ -100,11 +106,8 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
         except StopIteration:
             return
         except csv.Error as error:
-            if "end of data" in str(error) or "field larger" in str(error):
-                raise BadData(
-                    f"{path}, line {line}: a quote that opens a field closes it; found none before line "
-                    f"{lines.number}. Close it, or double a quote inside a field."
-                ) from error
+            if lines.number > line or any(words in str(error) for words in HOPELESS):
+                raise _unreadable(path, line, error, lines.number) from error
             repairs.allow("ragged-rows", f"{path}, line {line}", f"must be CSV; found {error}.")
             continue
         if not fields:  # a blank line
@@ -114,7 +117,24 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
             rule = f"has {len(names)} fields, as {model}; found {len(fields)}."
             repairs.allow("ragged-rows", f"{path}, line {line}", rule)
             continue
+        if header != NO_HEADER and len(names) > 1 and [fields[0].removeprefix("\ufeff"), *fields[1:]] == header_cells:
+            repairs.allow("ragged-rows", f"{path}, line {line}", "must be a row; found the header again.")
+            continue
         yield start, dict(zip(names, fields, strict=True))
+
+
+def _unreadable(path: Path, line: int, error: csv.Error, last: int | None = None) -> BadData:
+    """What is wrong where rows cannot be told apart any more, so that no repair is for it."""
+    if "new-line" in str(error):
+        return BadData(
+            f"{path}, line {line}: lines end in LF or CR LF; found CR alone within the line. Where it ends a row, "
+            f"write the file anew: tr '\\r' '\\n' < {path.name} > new-{path.name}; where it does not, take it out: "
+            f"tr -d '\\r'."
+        )
+    return BadData(
+        f"{path}, line {line}: a quote that opens a field closes it; found none before line {last or line}, where "
+        f"something else follows ({error}). Close it, or double a quote inside a field."
+    )
 
 
 def _require_names(path: Path) -> None:

@@ -1,5 +1,7 @@
 """What of an inspection should worry somebody, and what to do about it: sentences, worst first."""
 
+from collections.abc import Iterable
+
 from forerun.data.own.inspection_record import DataFinding, Inspection, Weight
 
 FEW_ROWS, RARE = 200, 10
@@ -28,6 +30,9 @@ def _labels(i: Inspection, has_classes: bool) -> list[DataFinding]:
     if len(counts) > 1 and max(counts) >= UNBALANCED * min(counts):
         text = f"the rarest label has {min(counts):,} rows, the most frequent {max(counts):,}."
         findings.append(_finding("warning", "unbalanced", text, "Judge by macro-F1 beside accuracy."))
+    for one, other in _alike(i.labels):
+        text = f"the labels {one!r} and {other!r} differ only in capitals or blanks."
+        findings.append(_finding("warning", "labels alike", text, "Write them alike if they are one."))
     rare = [label for label, count in i.labels.items() if count < RARE]
     if rare:
         text = f"{len(rare)} labels have fewer than {RARE} rows."
@@ -43,6 +48,13 @@ def _labels(i: Inspection, has_classes: bool) -> list[DataFinding]:
         remedy = "See whether the two agree as they should, and that no text holds it."
         findings.append(_finding("note", "column tells the label", text, remedy))
     return findings
+
+
+def _alike(labels: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs of labels that a person would take for one."""
+    first: dict[str, str] = {}
+    names = ((" ".join(label.casefold().split()), label) for label in labels)
+    return [(first[key], label) for key, label in names if first.setdefault(key, label) != label]
 
 
 def _leaks(i: Inspection) -> list[DataFinding]:

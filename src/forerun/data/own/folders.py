@@ -7,6 +7,7 @@ data/train/pos/1.txt …                 and the split above it
 data/a.txt, data/b/c.md                documents
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class FolderPlan:
     kind: Literal["tables", "labels", "documents"]
     files: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
-    """Files beside texts that are none."""
+    """Files beside texts that are none, and links to folders, which are not followed."""
 
 
 def plan_folder(folder: Path) -> FolderPlan:
@@ -50,10 +51,17 @@ def plan_folder(folder: Path) -> FolderPlan:
     Raises:
         BadData: nothing to read, or tables beside other files.
     """
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path, folder)]
+    entries = [path for path in sorted(folder.rglob("*")) if not _is_hidden(path, folder)]
+    _require_readable(folder, entries)
+    files = [path for path in entries if path.is_file()]
     files = [path for path in files if not (path.parent == folder and ABOUT.fullmatch(path.name))]
     if not files:
         raise BadData(f"data.source: {folder} must hold files; found none. Check the path.")
+    if all(path.name.lower().endswith(NO_TEXTS) for path in files):
+        raise BadData(
+            f"data.source: {folder} must hold texts or tables; found {len(files):,} files such as {files[0].name}: "
+            f"pictures, sound, or parts of pages. Name another folder."
+        )
     beside: list[Path] = []
     if any(path.name.lower().endswith(PROSE) for path in files):
         beside = [path for path in files if path.name.lower().endswith(NO_TEXTS)]
@@ -74,6 +82,7 @@ def plan_folder(folder: Path) -> FolderPlan:
         are_labels = all(path.relative_to(folder).parts[0].lower() in SPLIT_WORDS for path in files)
     elif are_labels:
         are_labels = not all(label.lower() in SPLIT_WORDS for label in labels)
+    beside += [path for path in entries if path.is_symlink() and path.is_dir()]
     return FolderPlan("labels" if are_labels else "documents", tuple(files), tuple(beside))
 
 
@@ -118,6 +127,15 @@ def check_columns(path: Path, names: Sequence[str], first_path: Path, first_name
             f"data.source: tables of one folder have the same columns; found {', '.join(first_names)} in "
             f"{first_path.name} and {', '.join(names)} in {path.name}. Name one of the files."
         )
+
+
+def _require_readable(folder: Path, entries: Sequence[Path]) -> None:
+    """Refuse links that lead nowhere and folders that cannot be opened: their rows would be lost in silence."""
+    for path in (folder, *entries):
+        if path.is_symlink() and not path.exists():
+            raise BadData(f"data.source: {path} is a link to what is not there. Fetch it, or remove the link.")
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+            raise BadData(f"data.source: {path} cannot be opened: no right to. Ask its owner, or move it away.")
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

@@ -89,6 +89,8 @@ LONG_CHARACTERS = 40
 """Mean length from which a column holds more than names."""
 FEW = 20
 """Values below which it says nothing that none comes again."""
+MOST_NAMED = 12
+"""Columns that an error lists."""
 LABEL_CHARACTERS = 80
 """Longest mean of a label's text."""
 
@@ -375,7 +377,9 @@ def _list(fields: Mapping[str, str]) -> str:
 def _nothing_recognised(columns: Mapping[str, Column], formats: Sequence[DataFormat]) -> str:
     if not columns:
         return "data.source: must hold at least one row; found none. Give data."
-    described = ", ".join(f"{c.name} ({c.kind}, {c.distinct} different)" for c in columns.values())
+    named = list(columns.values())[:MOST_NAMED]
+    described = ", ".join(f"{c.name} ({c.kind}, {c.distinct} different)" for c in named)
+    described += f" and {len(columns) - MOST_NAMED:,} more" if len(columns) > MOST_NAMED else ""
     return (
         f"data.format: needs columns that make up {' or '.join(formats)}; found {described}. "
         f"Say in data.fields which column plays which part: "

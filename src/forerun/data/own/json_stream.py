@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -87,7 +88,7 @@ def json_list_rows(path: Path, repairs: Repairs) -> Iterator[Row]:
     Raises:
         BadData: the list is broken: what follows the break cannot be told apart, so no repair is for it.
     """
-    pieces, decoder, number = text_pieces(path, repairs), json.JSONDecoder(), 0
+    pieces, decoder, number = text_pieces(path, repairs), json.JSONDecoder(object_pairs_hook=_each_key_once), 0
     text, at = _next_letter("", 0, pieces)
     at += 1  # the bracket by which lists are known
     while True:
@@ -96,6 +97,8 @@ def json_list_rows(path: Path, repairs: Repairs) -> Iterator[Row]:
             return
         try:
             row, at = decoder.raw_decode(text, at)
+        except _RepeatedKey as error:
+            raise BadData(f"{path}, row {number + 1}: names each field once; found {error}. Correct it.") from error
         except json.JSONDecodeError as error:
             more = _more(len(text) - at, pieces) if len(text) - at <= LONGEST_LINE else ""
             if more:
@@ -136,14 +139,32 @@ def _more(size: int, pieces: Iterator[str]) -> str:
     return "".join(parts)
 
 
+class _RepeatedKey(ValueError):
+    """A field that an object has twice."""
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of its fields. Python alone would take the last of two that are called alike."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise _RepeatedKey(f"the field {name!r} twice")
+    return fields
+
+
 def _object(line: str) -> Row | str:
     """The object of a line, or what is there instead."""
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=_each_key_once)
+    except _RepeatedKey as error:
+        return str(error)
     except (json.JSONDecodeError, RecursionError) as error:
         return _reason(error) if isinstance(error, json.JSONDecodeError) else "too many brackets"
     return row if isinstance(row, dict) else f"{type(row).__name__} {line.strip()[:40]}"
 
 
 def _reason(error: json.JSONDecodeError) -> str:
-    return f"{error.msg} at character {error.pos}"
+    if error.msg == "Extra data":
+        return f"more after the object, at character {error.pos} (one object a line, no commas between them)"
+    quotes = " (single quotes, as Python prints; json.dumps writes double ones)" if error.doc[:2] == "{'" else ""
+    return f"{error.msg} at character {error.pos}{quotes}"

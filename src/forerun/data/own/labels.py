@@ -4,6 +4,7 @@ Lists and texts with the separator are several. Numbers with many different frac
 values, are numbers; `0, 1, 2 …` are classes; other short scales of whole numbers (1 to 5 stars) could be either.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ LabelKind = Literal["one", "several", "number"]
 SCALE = 20
 """Most different values of a scale that could be classes."""
 SEPARATORS = ("|", ";", ",")
+AMOUNT = re.compile(r"[€$£]?\s*[+-]?\d{1,3}([,. ']?\d{3})*([.,]\d+)?\s*(%|[€$£]|[A-Za-z]{1,3})?")
+DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{2,4})([T ].*)?")
+MOSTLY = 0.9
+"""Share of amounts or dates from which a column is one of them."""
 SCALE_NAMES = ("rating", "score", "stars", "grade", "points", "similarity", "age", "price")
 
 
@@ -42,7 +47,13 @@ def label_kind(values: Iterable[Any], separator: str, column: str = "label") -> 
     texts = [str(value) for value in present]
     if separator and any(separator in text for text in texts):
         return _of_separated(texts, separator, column)
-    return LabelGuess("one", True, f"{column} holds {len(set(texts))} different names.")
+    distinct = set(texts)
+    if len(distinct) > SCALE and sum(_is_amount(text) for text in distinct) >= MOSTLY * len(distinct):
+        reason = (
+            f"{column} holds {len(distinct)} different amounts or dates, such as {min(distinct)!r}: as classes, each "
+        )
+        return LabelGuess("one", False, f"{reason}is one of its own; to estimate them, write plain numbers.")
+    return LabelGuess("one", True, f"{column} holds {len(distinct)} different names.")
 
 
 def separator_of(values: Iterable[Any]) -> str | None:
@@ -74,6 +85,10 @@ def label_name(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()
+
+
+def _is_amount(text: str) -> bool:
+    return bool(AMOUNT.fullmatch(text.strip()) or DATE.fullmatch(text.strip()))
 
 
 def _of_numbers(numbers: Sequence[float], column: str) -> LabelGuess:

@@ -13,10 +13,11 @@ MEANINGS: dict[Repair, str] = {
     "empty-texts": "leaves rows with an empty text out",
     "missing-labels": "leaves rows without a label out",
     "none-apply": "reads an empty cell of several labels as: none applies",
-    "ragged-rows": "leaves rows with more or fewer fields than the header out",
+    "ragged-rows": "leaves rows with more or fewer fields than the header out, and the header where it comes again",
     "broken-lines": "leaves lines that are no JSON object out",
-    "encoding": "reads bytes that are not UTF-8 as Windows-1252",
+    "encoding": "reads bytes that are not UTF-8 as Windows-1252, and half a surrogate pair as U+FFFD",
     "repeated-ids": "leaves all rows of one id but the first out",
+    "equal-answers": "leaves pairs out whose chosen and rejected answers are equal",
     "tool-calls": "writes calls of tools into answers as <tool_call>{…}</tool_call>, without descriptions of tools",
 }
 
@@ -31,6 +32,9 @@ class Repairs:
     places: dict[Repair, list[str]] = field(default_factory=dict)
     """The first `LISTED` places of each kind."""
 
+    rules: dict[Repair, str] = field(default_factory=dict)
+    """The first broken rule of each kind, in words."""
+
     def allow(self, kind: Repair, where: str, rule: str) -> None:
         """Count a repair that the user allowed.
 
@@ -40,6 +44,7 @@ class Repairs:
         if kind not in self.allowed:
             raise BadData(f"{where}: {rule} Correct it, or allow data.repair: [{kind}], which {MEANINGS[kind]}.")
         self.counts[kind] += 1
+        self.rules.setdefault(kind, f"{where}: {rule}")
         places = self.places.setdefault(kind, [])
         if len(places) < LISTED:
             places.append(where)

@@ -20,6 +20,7 @@ from forerun.data.hub_rows import load_from_hub
 from forerun.data.own.columnar import arrow_folder_rows, class_names, is_arrow_folder, named, parquet_rows
 from forerun.data.own.columns import Row, is_empty
 from forerun.data.own.delimited import delimited_rows
+from forerun.data.own.file_heads import require_data
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
 from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, single_objects
@@ -70,7 +71,9 @@ def read_own_rows(
         is_anything = True
         yield row
     if not is_anything:
-        raise BadData(f"{source}: must hold at least one row; found none that is left. Give data.")
+        lost = " ".join(f"{repairs.counts[kind]:,} left out, the first: {rule}" for kind, rule in repairs.rules.items())
+        rest = f" that is left. {lost}" if lost else "."
+        raise BadData(f"{source}: must hold at least one row; found none{rest} Give data.")
 
 
 def rows_of(data: DataSettings, repairs: Repairs | None = None, source: str | None = None) -> Iterator[Row]:
@@ -110,6 +113,7 @@ def row_meaning(source: str) -> str:
 
 def _rows(source: str, repairs: Repairs, header: str | None) -> Iterator[Row]:
     path = Path(source)
+    require_data(path)
     if path.is_dir():
         yield from arrow_folder_rows(path) if is_arrow_folder(path) else _folder(path, repairs, header)
     elif table_kind(path):
@@ -147,6 +151,7 @@ def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]
         return
     first: list[str] = []
     for path in plan.files:
+        require_data(path)
         split = split_of_name(path)
         for number, row in enumerate(_table(path, repairs, header)):
             if number == 0:

@@ -1,6 +1,6 @@
 import pytest
 
-from forerun.data.own.canonical import canonical_row, canonical_rows
+from forerun.data.own.canonical import canonical_row, canonical_rows, checked_row
 from forerun.data.own.formats import RowLayout, layout_of
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import (
@@ -110,7 +110,27 @@ def test_a_column_of_system_messages_makes_chats_of_all_rows():
     assert canonical_row(row, RowLayout("prompt-completion", fields), "row 1") == ChatRow((HI, HELLO))
 
 
+def test_equal_answers_are_an_error_or_a_counted_repair():
+    layout = RowLayout("preference", {name: name for name in ("prompt", "chosen", "rejected")})
+    row = {"prompt": "Hi", "chosen": "Hello", "rejected": "Hello"}
+    with pytest.raises(BadData, match=r"differ; found equal answers.*data.repair: \[equal-answers\]"):
+        checked_row(row, layout, "row 1", Repairs())
+    repairs = Repairs(("equal-answers",))
+    assert checked_row(row, layout, "row 1", repairs) is None
+    assert repairs.counts["equal-answers"] == 1
+
+
+def test_half_a_surrogate_pair_is_an_error_or_a_counted_repair():
+    row, layout = {"t": "half \ud83d"}, RowLayout("text", {"text": "t"})
+    with pytest.raises(BadData, match=r"half a surrogate pair.*data.repair: \[encoding\]"):
+        canonical_row(row, layout, "row 1")
+    assert canonical_row(row, layout, "row 1", Repairs(("encoding",))) == TextRow("half \ufffd")
+
+
 FAULTS = {
+    "tags as NumPy prints them": (RowLayout("tagged", {"words": "w", "tags": "g"}), {"w": ["a", "b"], "g": "['O' 'O']"}, "a list with commas"),
+    "a tag that is null": (RowLayout("tagged", {"words": "w", "tags": "g"}), {"w": ["a", "b"], "g": ["O", None]}, "a text in each place"),
+    "an answer first": (RowLayout("messages", {"messages": "m"}), {"m": [ANSWER, USER]}, "before the first answer"),
     "no text": (RowLayout("text", {"text": "t"}), {"x": "y"}, "column 't'.*The columns are x"),
     "one label that is a list": (RowLayout("labelled", {"text": "t", "label": "l"}), {"t": "x", "l": ["a"]}, "data.labels"),
     "no number": (RowLayout("labelled", {"text": "t", "label": "l"}, "number"), {"t": "x", "l": "high"}, "'l'.*number.*'high'"),

@@ -43,7 +43,16 @@ def test_numbers(value, number):
     assert number_of(value) == number
 
 
-@pytest.mark.parametrize("value", [None, " \n", float("nan"), [], {}])
+def test_lists_as_python_prints_them_are_lists():
+    assert value_at({"a": "['B-PER', 'O']"}, "a") == ["B-PER", "O"]
+    assert value_at({"a": "[see below]"}, "a") == "[see below]"
+
+
+def test_whole_numbers_beyond_any_float_are_none():
+    assert number_of(10**400) is None
+
+
+@pytest.mark.parametrize("value", [None, " \n", "\xa0\u200b", float("nan"), [], {}])
 def test_emptiness(value):
     assert is_empty(value)
     assert not is_empty(0)

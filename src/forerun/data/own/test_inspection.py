@@ -51,6 +51,7 @@ FAULTS = {
     "unseen labels": with_stated(CLEAN, "train") + with_stated([{"text": text(-1), "label": "c"}], "test"),
     "unbalanced": [{"text": text(n), "label": "a" if n % 25 else "b"} for n in range(1000)],
     "rare labels": [*CLEAN, {"text": text(-1), "label": "c"}],
+    "labels alike": [{**row, "label": "A " if n % 9 == 0 else row["label"]} for n, row in enumerate(CLEAN)],
     "contradictions": [*CLEAN, {**CLEAN[0], "label": "b"}],
     "gives the label away": [{"text": text(n) + (" package" if n % 2 else ""), "label": n % 2} for n in range(400)],
     "column tells the label": [{**row, "name": "human" if row["label"] == "a" else "robot"} for row in CLEAN],

@@ -55,3 +55,10 @@ def test_what_separates_labels_gives_labels_that_come_again():
     assert separator_of([colour.replace(", ", ";") for colour in colours]) == ";"
     assert separator_of(["Smith, John", "Jones, Mary", "other"]) is None
     assert separator_of(["1,5", "2,5", "1,25"]) is None
+
+
+@pytest.mark.parametrize("pattern", ["{},{:03}", "{}.{} %", "${}.{}", "20{:02}-1{}-01"])
+def test_amounts_and_dates_are_asked_about(pattern):
+    guess = label_kind([pattern.format(n + 10, n % 2) for n in range(40)], "|", "price")
+    assert (guess.kind, guess.is_certain) == ("one", False)
+    assert "40 different amounts or dates" in guess.reason

@@ -1,6 +1,8 @@
 import gzip
 import json
+import os
 import tracemalloc
+from decimal import Decimal
 
 import pytest
 
@@ -66,7 +68,7 @@ def test_numbered_columns_and_repeated_headers_name_columns(tmp_path):
     (tmp_path / "a.csv").write_text("0,1\n" + "a text,1\nanother,0\n" * 9)
     (tmp_path / "b.csv").write_text("text,label\n" + "a text,x\ntext,label\n" * 9)
     assert next(read_own_rows(str(tmp_path / "a.csv"))) == {"0": "a text", "1": "1"}
-    assert len(list(read_own_rows(str(tmp_path / "b.csv")))) == 18
+    assert len(list(read_own_rows(str(tmp_path / "b.csv"), ["ragged-rows"]))) == 9
 
 
 def test_one_object_with_a_table_inside_is_no_row(tmp_path):
@@ -153,6 +155,8 @@ FAULTS = {
     "encoding": ("a.csv", GOOD.encode() + b"3,caf\xe9 \x80,x\n", r"line 4: must be UTF-8; found the bytes e9", 3),
     "ragged-rows": ("a.csv", GOOD.encode() + b"3,c\n", r"line 4: has 3 fields, as the header; found 2", 2),
     "ragged-rows by a quote": ("a.csv", GOOD.encode() + b'3,"c"d,x\n', r"line 4: must be CSV", 2),
+    "ragged-rows by the header": ("a.csv", GOOD.encode() + b"\xef\xbb\xbf" + GOOD.encode()[:14] + b"\n3,c,x\n", r"line 4: must be a row; found the header again", 3),
+    "broken-lines by a repeated field": ("a.jsonl", b'{"text": "a"}\n{"text": "b", "text": "c"}\n', r"line 2: .* found the field 'text' twice", 1),
     "broken-lines": ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"line 2: must be a JSON object on one line", 1),
     "broken-lines by a list": ("a.jsonl", b'{"text": "a"}\n[1]\n', r"line 2: .* found list \[1\]", 1),
     "repeated-ids": ("a.csv", GOOD.encode() + b"1,c,x\n", r"row 3: ids in the column 'id' .* found '1' again", 2),
@@ -187,6 +191,23 @@ HOPELESS = {
     "one column twice": ("a.csv", b"text,text\na,b\n", "'text' twice"),
     "no header": ("a.csv", b"x" * 300 + b",1\n", "Add a header line"),
     "quote never closed": ("a.csv", b'text,label\n"a,x\nb,y\n', "line 2: a quote that opens a field closes it"),
+    "a quote that swallows rows": (
+        "a.csv",
+        b'text,label\n"a,x\nb,y\n"c"",z\nd,"x"\n',
+        "line 2: a quote that opens a field closes it; found none before line",
+    ),
+    "CR within a line": ("a.csv", b"text,label\ra,x\nb,y\rc,z\n", "found CR alone within the line"),
+    "a field twice": (
+        "a.json",
+        b'[{"text": "a"}, {"text": "b", "text": "c"}]',
+        "row 2: names each field once; found the field 'text' twice",
+    ),
+    "gzip by another name": ("a.jsonl", gzip.compress(b"{}"), "found gzip, which its name hides. Rename it"),
+    "a spreadsheet by another name": ("a.csv", b"PK\x03\x04", "found a spreadsheet"),
+    "a page": ("a.csv", b"\n<!DOCTYPE html><html>", "found a web page"),
+    "a pointer": ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+    "UTF-32": ("a.csv", "text\n".encode("utf-32"), "found UTF-32"),
+    "UTF-16 without its mark": ("a.csv", "text\n".encode("utf-16-le"), "UTF-16 without its mark"),
     "binary": ("a.csv", b"text\n\x00\x01", "zero byte"),
     "torn gzip": ("a.csv.gz", gzip.compress(GOOD.encode() * 900)[:60], "Fetch the file anew"),
     "no gzip": ("a.csv.gz", b"text,label\n", "Fetch the file anew"),
@@ -207,6 +228,39 @@ def test_what_no_repair_is_for_is_an_error_in_one_paragraph(case, tmp_path):
     with pytest.raises(BadData, match=message) as error:
         list(read_own_rows(str(tmp_path / name), ["encoding", "ragged-rows", "repeated-ids"]))
     assert name in str(error.value)
+
+
+def test_where_all_rows_are_left_out_the_first_rule_is_said(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{'text': 'a'}\n{'text': 'b'}\n")
+    with pytest.raises(BadData, match=r"2 left out, the first: .*line 1: must be a JSON object .* double quotes"):
+        list(read_own_rows(str(tmp_path / "a.jsonl"), ["broken-lines"]))
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(BadData, match="found a pipe or a device"):
+        list(read_own_rows(str(tmp_path / "a.csv")))
+
+
+def test_links_of_a_folder_are_never_passed_over_in_silence(tmp_path):
+    write(tmp_path, a_dot_txt="one", b_dot_txt="two")
+    (tmp_path / "self").symlink_to(tmp_path)
+    assert "left out: 1, such as self" in row_meaning(str(tmp_path))
+    (tmp_path / "c.txt").symlink_to("gone.txt")
+    with pytest.raises(BadData, match="is a link to what is not there"):
+        list(read_own_rows(str(tmp_path)))
+
+
+def test_a_folder_of_pictures_alone_is_no_text(tmp_path):
+    write(tmp_path, a_dot_png="\0", b_dot_jpg="\0")
+    with pytest.raises(BadData, match="2 files such as a.png: pictures"):
+        list(read_own_rows(str(tmp_path)))
+
+
+def test_exact_decimals_of_parquet_are_numbers(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"label": [Decimal(2), None]}), tmp_path / "a.parquet")
+    assert list(read_own_rows(str(tmp_path / "a.parquet"))) == [{"label": 2.0}, {"label": None}]
 
 
 def test_ten_megabytes_in_one_line_are_read_and_more_than_the_limit_refused(tmp_path, monkeypatch):
@@ -247,3 +301,10 @@ def test_memory_does_not_grow_with_the_file(name, tmp_path):
     tracemalloc.stop()
     assert count in (20_000, 20_001)
     assert peak < 6 * 2**20  # the file has 20 MB
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_lines_that_end_in_cr_alone_are_refused_with_a_way_out(tmp_path, name):
+    (tmp_path / name).write_bytes(b"text,label\rx,y\r" if name == "a.csv" else b'{"text": "x"}\r{"text": "y"}\r')
+    with pytest.raises(BadData, match="found CR alone"):
+        list(read_own_rows(str(tmp_path / name)))

@@ -52,6 +52,11 @@ class TextLines:
         file.seek(self._start)
         while line := file.readline(LONGEST_LINE + 1):
             self.number += 1
+            if self.number == 1 and b"\r" in line and not line.endswith(b"\n"):
+                raise BadData(
+                    f"{self.path}: lines end in LF or CR LF; found CR alone, as old Mac programs end them. Write it "
+                    f"anew: tr '\\r' '\\n' < {self.path.name} > new-{self.path.name}"
+                )
             if len(line) > LONGEST_LINE:
                 raise BadData(
                     f"{self.path}, line {self.number}: lines of at most {LONGEST_LINE // 2**20} MiB; found a longer "
@@ -100,7 +105,10 @@ def decoded(raw: bytes, repairs: Repairs, where: str) -> str:
         BadData: no UTF-8 and no repair allowed, or bytes of a file that holds no text.
     """
     if b"\0" in raw:
-        raise BadData(f"{where}: must be text; found a zero byte, as binary files have. Save it as UTF-8 text.")
+        raise BadData(
+            f"{where}: must be text; found a zero byte, as binary files have, and UTF-16 "
+            f"without its mark. Save it as UTF-8 text."
+        )
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
