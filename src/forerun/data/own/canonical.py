@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import dropwhile
 from typing import Any
 
 from forerun.data.own.columns import Row, is_empty, number_of, says_nothing, structure_of, value_at
@@ -167,10 +168,16 @@ class _Reader:
 
     def turns(self, part: str) -> tuple[Turn, ...]:
         turns = self._turns(part, self.value(part))
+        if turns[0].role == "assistant" and not self.system():
+            column = self._layout.fields[part]
+            rule = (
+                f"the column {column!r} ({part}) begins with a question or a system message; found the answer "
+                f"{turns[0].content[:60]!r} first."
+            )
+            self._repairs.allow("answers-first", self._where, rule)
+            turns = tuple(dropwhile(lambda turn: turn.role == "assistant", turns))
         if all(turn.role != "assistant" for turn in turns):
             raise self._fault(part, "at least one message of the assistant", [turn.role for turn in turns])
-        if turns[0].role == "assistant" and not self.system():
-            raise self._fault(part, "a question or a system message before the first answer", turns[0].content[:60])
         if self.system() and turns[0].role == "system":
             raise self._fault(part, "no system message beside the column of them", turns[0].content[:60])
         return turns

@@ -17,6 +17,7 @@ MEANINGS: dict[Repair, str] = {
     "broken-lines": "leaves lines that are no JSON object out",
     "encoding": "reads bytes that are not UTF-8 as Windows-1252, and half a surrogate pair as U+FFFD",
     "repeated-ids": "leaves all rows of one id but the first out",
+    "answers-first": "leaves answers out that a chat begins with",
     "equal-answers": "leaves pairs out whose chosen and rejected answers are equal",
     "tool-calls": "writes calls of tools into answers as <tool_call>{…}</tool_call>, without descriptions of tools",
 }

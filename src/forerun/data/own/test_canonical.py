@@ -120,6 +120,18 @@ def test_equal_answers_are_an_error_or_a_counted_repair():
     assert repairs.counts["equal-answers"] == 1
 
 
+def test_answers_that_nobody_asked_for_are_an_error_or_left_out_by_count():
+    layout, row = RowLayout("messages", {"messages": "m"}), {"m": [ANSWER, ANSWER, USER, ANSWER]}
+    with pytest.raises(BadData, match=r"found the answer .* first.*data.repair: \[answers-first\]"):
+        canonical_row(row, layout, "row 1")
+    repairs = Repairs(("answers-first",))
+    record = canonical_row(row, layout, "row 1", repairs)
+    assert [turn.role for turn in record.messages] == ["user", "assistant"]
+    assert repairs.counts["answers-first"] == 1
+    with pytest.raises(BadData, match="at least one message of the assistant"):
+        canonical_row({"m": [ANSWER, USER]}, layout, "row 1", repairs)
+
+
 def test_half_a_surrogate_pair_is_an_error_or_a_counted_repair():
     row, layout = {"t": "half \ud83d"}, RowLayout("text", {"text": "t"})
     with pytest.raises(BadData, match=r"half a surrogate pair.*data.repair: \[encoding\]"):
@@ -130,7 +142,6 @@ def test_half_a_surrogate_pair_is_an_error_or_a_counted_repair():
 FAULTS = {
     "tags as NumPy prints them": (RowLayout("tagged", {"words": "w", "tags": "g"}), {"w": ["a", "b"], "g": "['O' 'O']"}, "a list with commas"),
     "a tag that is null": (RowLayout("tagged", {"words": "w", "tags": "g"}), {"w": ["a", "b"], "g": ["O", None]}, "a text in each place"),
-    "an answer first": (RowLayout("messages", {"messages": "m"}), {"m": [ANSWER, USER]}, "before the first answer"),
     "no text": (RowLayout("text", {"text": "t"}), {"x": "y"}, "column 't'.*The columns are x"),
     "one label that is a list": (RowLayout("labelled", {"text": "t", "label": "l"}), {"t": "x", "l": ["a"]}, "data.labels"),
     "no number": (RowLayout("labelled", {"text": "t", "label": "l"}, "number"), {"t": "x", "l": "high"}, "'l'.*number.*'high'"),
