@@ -45,8 +45,8 @@ Repair = Literal[
     "tool-calls", "equal-answers", "answers-first",
 ]  # fmt: skip
 """Rows left out: `empty-texts`, `missing-labels`, `ragged-rows`, `broken-lines` (no JSON), `repeated-ids` (all but the
-first), `equal-answers` (of a preference); `answers-first` leaves out what a chat begins with unasked; `none-apply` reads
-an empty cell of several labels as none, `encoding` other bytes than UTF-8 as Windows-1252, `tool-calls` calls as text."""
+first), `equal-answers` (of a preference). Mended: `answers-first` drops what a chat begins with unasked, `none-apply`
+reads empty cells of several labels as none, `encoding` other bytes than UTF-8 as Windows-1252, `tool-calls` as text."""
 Library = Literal["torch", "transformers", "peft", "trl", "cuda"]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,3}$")]
 CONTAMINABLE = ("arithmetic",)
