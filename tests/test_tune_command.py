@@ -77,8 +77,10 @@ def trials_at(url, name):
 def test_a_small_search_ends_with_a_tested_winner_and_its_command(settings_file, tmp_path):
     arguments = ["--study", "one", "--trials", "4", "--finalists", "2", "--starts", "2", "--json"]
     result = tune(settings_file, tmp_path, *arguments)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode in (0, 4), result.stderr
     document = json.loads(result.stdout)
+    lead, *_ = document["test"]["over_baselines"]["tf-idf"]
+    assert result.returncode == (0 if lead > 0 else 4), "a tie with the best baseline is no success"
     assert document["schema"] == "forerun.tune/1"
     assert document["finished"] == 4
     assert all("price" in trial and "overrides" in trial for trial in document["trials"])
