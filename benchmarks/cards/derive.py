@@ -56,11 +56,11 @@ def row_of(card: Mapping[str, Any], group: Mapping[str, Any], facts: Mapping[str
     bandwidth, bandwidth_source = _bandwidth(facts)
     row: dict[str, Any] = {
         "name": card["name"],
-        "title": facts["name"],
+        "title": card.get("title", facts["name"]),
         "segment": group["segment"],
         "architecture": group["file"],
         "compute_capability": list(capability),
-        "device_names": list(card.get("reported", [f"NVIDIA {facts['name']}"])),
+        "device_names": list(card.get("reported", [f"NVIDIA {card.get('title', facts['name'])}"])),
         "box_gib": facts["memory_size_gb"],
         "memory_mib": memory,
         "bandwidth_gb_per_second": bandwidth,
@@ -74,8 +74,8 @@ def row_of(card: Mapping[str, Any], group: Mapping[str, Any], facts: Mapping[str
         row["board_watts"] = facts["thermal_design_power_w"]
     if card.get("links", group["links"]):
         row["links"] = card.get("links", group["links"])
-    if "remark" in card:
-        row["remark"] = card["remark"]
+    if "remark" in {**group, **card}:
+        row["remark"] = card.get("remark", group.get("remark"))
     row["sources"] = {
         "memory_bytes": memory_source,
         "bandwidth_bytes_per_second": bandwidth_source,

@@ -7,7 +7,7 @@ What people type is read by `names.py`: one card is taken and said, several are 
 drivers match exactly.
 
 Not covered: achieved rates (the clock fits those), power limits and clocks of a particular machine (`detect`, and
-calibration), laptops.
+calibration).
 """
 
 import tomllib
@@ -53,7 +53,7 @@ BF16_ISA_FLAGS = ("avx512_bf16", "amx_bf16")
 """CPU instruction sets that multiply bfloat16 natively, as /proc/cpuinfo spells them."""
 
 
-Segment = Literal["consumer", "workstation", "datacenter", "slice"]
+Segment = Literal["consumer", "laptop", "workstation", "datacenter", "slice"]
 """What a card is sold for; a slice is a part of a card in MIG mode."""
 
 
@@ -236,14 +236,14 @@ def devices() -> list[Device]:
 
 
 def group_of_devices(word: str) -> list[Device] | None:
-    """GPUs of a group: all, rented (with a price), consumer, workstation, datacenter, slices or amd; else None."""
+    """GPUs of a group: all, rented (with a price), a segment of the catalogue, slices or amd; else None."""
     groups: dict[str, Callable[[Device], bool]] = {
         "all": lambda row: True,
         "rented": lambda row: row.price_per_hour is not None,
         "amd": lambda row: row.is_amd,
         "slices": lambda row: row.segment == "slice",
     }
-    if word.lower() in ("consumer", "workstation", "datacenter"):
+    if word.lower() in ("consumer", "laptop", "workstation", "datacenter"):
         return [row for row in devices() if row.segment == word.lower() and row.is_offered]
     return [row for row in devices() if groups[word.lower()](row)] if word.lower() in groups else None
 
@@ -293,7 +293,7 @@ def searched_devices(text: str) -> tuple[list[Device], str]:
     match = meaning(text, spelled_gpus(), _reported())
     names = list(dict.fromkeys([*match.names, *holds(text, spelled_gpus(), NOISE)]))
     if names:
-        note = match.note.strip(" .;") if match.names else ""
+        note = match.note.strip(" ,.;") if match.names else ""
         return [rows[name] for name in names], f"{text!r}: {note}." if note.startswith(
             "of which"
         ) or "." in note else ""

@@ -4,6 +4,7 @@
 else follows from the words of a row's name, its product name and what drivers report (`forerun.spelling`).
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,8 +81,9 @@ def meaning(text: str, rows: Sequence[Spelled], reported: Mapping[str, Sequence[
     """Rows that `text` can mean; `reported` has drivers' strings in lower case, with their rows."""
     rest, count = without_count(text)
     key = _key(rest)
-    if LAPTOP & words(rest):
-        return Meaning((), "Laptop versions are other chips at other power limits, and no rows.")
+    is_laptop = bool(LAPTOP & words(rest))
+    for word in LAPTOP - {"laptop"}:
+        rest = re.sub(rf"(?i)\b{word}\b", "laptop", rest)
     machine = machines().get(key)
     if machine is not None:
         many = f" Its {machine.count} GPUs are parallel.world_size, or --nproc-per-node." if machine.count > 1 else ""
@@ -98,6 +100,8 @@ def meaning(text: str, rows: Sequence[Spelled], reported: Mapping[str, Sequence[
     driver = reported.get(rest.lower().strip(), ())
     exact = [row.name for row in rows if words(row.name) == words(rest)]
     candidates = list(driver) or exact or meant_by(rest, rows, NOISE)
+    if not candidates and is_laptop:
+        return Meaning((), "Laptop versions are other chips at other power limits; of this one there is no row.")
     if len(candidates) != 1:
         return Meaning(tuple(candidates))
     others = [] if driver else [name for name in meant_by(rest, rows, NOISE) if name != candidates[0]]

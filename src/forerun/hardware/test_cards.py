@@ -88,13 +88,13 @@ def test_formats_follow_the_capability():
 
 
 def test_cards_of_one_chip_have_one_ratio_of_formats():
-    """Geforce boards of one capability keep one ratio of float16 to float32, others another."""
+    """GeForce boards of one capability keep one ratio of float16 to float32, others another."""
     by_kind: dict[tuple[object, ...], set[float]] = {}
     for row in NVIDIA:
         if row.title and row.has_tensor_cores and row.compute_capability is not None and row.compute_capability[0] < 9:
             ratio = round(row.peak("float16") / row.peak("float32"))
             by_kind.setdefault(
-                (row.compute_capability, row.segment == "consumer", row.name in ("l40", "l20")), set()
+                (row.compute_capability, row.title.startswith("GeForce"), row.name in ("l40", "l20")), set()
             ).add(ratio)
     assert all(len(ratios) == 1 for ratios in by_kind.values()), by_kind
 

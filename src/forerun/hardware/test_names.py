@@ -61,7 +61,7 @@ def test_what_can_be_several_is_an_error_that_tells_them_apart(text: str, candid
     ("text", "parts"),
     [
         ("3090 48gb", ["Nearest: rtx-3090"]),
-        ("4090 laptop", ["Laptop", "rtx-4090"]),
+        ("1070 laptop", ["Laptop", "of this one there is no row"]),
         ("m1", ["Neither CUDA nor ROCm"]),
         ("x" * 9_000, ["…"]),
         ("", ["Nearest"]),
@@ -102,3 +102,16 @@ def test_every_name_is_its_own_and_every_product_name_finds_its_card():
                 answer = str(error)
             missed += [] if row.name in answer else [(row.title, answer)]
     assert missed == []
+
+
+@pytest.mark.parametrize(
+    "text", ["4090 laptop", "RTX 4090 Mobile", "NVIDIA GeForce RTX 4090 Laptop GPU", "rtx 4090 notebook"]
+)
+def test_laptop_versions_are_rows_of_their_own(text: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        row, card = device(text), device("rtx-4090")
+    assert row.name == "rtx-4090-laptop"
+    assert row.memory_bytes < card.memory_bytes
+    assert row.board_watts < card.board_watts
+    assert "laptop" in row.remark
