@@ -24,6 +24,7 @@ from forerun.cli import (
     look_command,
     model_commands,
     plan_command,
+    price_commands,
     recipe_commands,
     run_commands,
     sweep_command,
@@ -64,6 +65,7 @@ sweep_command.add_to(app)
 tune_command.add_to(app)
 device_commands.add_to(app)
 model_commands.add_to(app)
+price_commands.add_to(app)
 recipe_commands.add_to(app)
 for extension in extensions(COMMANDS).values():
     extension.load()(app)

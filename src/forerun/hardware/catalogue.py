@@ -21,6 +21,7 @@ from pydantic import Field
 
 from forerun.errors import MissingPeak, UnknownDevice
 from forerun.hardware.names import NOISE, meaning, spelled
+from forerun.hardware.stored_prices import CloudPrice, StoredPrices, least_by_gpu, stored_prices
 from forerun.records import Range, Record
 from forerun.settings.plain import in_short
 from forerun.spelling import NameNote, Spelled, alike, holds
@@ -193,7 +194,23 @@ def _rows() -> dict[str, Device]:
     table = _table()
     rows = [_device_of_row(row, table["context"], table["host_link"], table["source"]) for row in table["gpu"]]
     rows.sort(key=lambda row: (row.segment == "slice", row.is_amd, ARCHITECTURES.index(row.architecture)))
-    return {row.name: row for row in rows}
+    stored = stored_prices()
+    newer = {} if stored is None else {name: (price, stored) for name, price in least_by_gpu(stored).items()}
+    return {row.name: _priced(row, *newer[row.name]) if row.name in newer else row for row in rows}
+
+
+def _priced(row: Device, price: CloudPrice, stored: StoredPrices) -> Device:
+    """The row with a price that was stored after that of the catalogue."""
+    if row.price_date is not None and row.price_date > stored.date:
+        return row
+    source = f"{price.cloud}, {price.machine}; {stored.source}, read by forerun prices update"
+    words = {"price_per_hour": round(price.dollars_per_hour, 4), "price_date": stored.date, "price_source": source}
+    return row.model_copy(update=words)
+
+
+def forget_prices() -> None:
+    """Read stored prices again: they have been updated."""
+    _rows.cache_clear()
 
 
 def _device_of_row(

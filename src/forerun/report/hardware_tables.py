@@ -15,6 +15,7 @@ from rich.text import Text
 from forerun.hardware.catalogue import Device
 from forerun.hardware.detect import DetectedDevice
 from forerun.hardware.doctor import DoctorReport
+from forerun.hardware.stored_prices import CloudPrice
 from forerun.units import GIB, GIGA, TERA, format_bytes
 
 GPUS_SCHEMA = "forerun.gpus/1"
@@ -49,6 +50,17 @@ def gpus_table(devices: Sequence[Device]) -> Table:
         column.justify = "right"
     for device in devices:
         table.add_row(*_gpu_cells(device))
+    return table
+
+
+def prices_table(prices: Sequence[CloudPrice], date: str, source: str) -> Table:
+    """What clouds ask for one GPU an hour."""
+    table = _table("GPU", "cloud", "$/h", "spot", "machine (GPUs)")
+    table.caption = f"US dollars for one GPU an hour, the least of each cloud's machines and regions; {date}, {source}"
+    table.caption_justify = "left"
+    for price in prices:
+        spot = "-" if price.spot_dollars_per_hour is None else f"{price.spot_dollars_per_hour:.2f}"
+        table.add_row(price.gpu, price.cloud, f"{price.dollars_per_hour:.2f}", spot, price.machine)
     return table
 
 

@@ -1,0 +1,58 @@
+"""Prices that `forerun prices update` stored on this machine: one file beside the cache, read where it is newer.
+
+Units: US dollars per hour of one GPU, on demand unless it says spot.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from forerun.records import Record
+
+FILE = "prices.json"
+
+
+class CloudPrice(Record):
+    """The least that one cloud asks for one GPU, over its regions and machine types."""
+
+    gpu: str
+    cloud: str
+    dollars_per_hour: float = Field(gt=0, allow_inf_nan=False)
+    spot_dollars_per_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    machine: str
+    """Machine type, with the number of GPUs that it has."""
+
+
+class StoredPrices(Record):
+    """What an update found."""
+
+    date: str
+    """Day of the update, year-month-day."""
+    source: str
+    prices: list[CloudPrice]
+
+
+def prices_file() -> Path:
+    """Where they are kept: `$FORERUN_CACHE`, else `$XDG_CACHE_HOME/forerun`, else `~/.cache/forerun`."""
+    own = os.environ.get("FORERUN_CACHE")
+    root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forerun"
+    return root / FILE
+
+
+def stored_prices(path: Path | None = None) -> StoredPrices | None:
+    """What the last update found; None without one, or where the file is damaged, as if there were none."""
+    try:
+        return StoredPrices.model_validate_json((path or prices_file()).read_text(encoding="utf-8"))
+    except (OSError, ValidationError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
+
+
+def least_by_gpu(stored: StoredPrices) -> dict[str, CloudPrice]:
+    """The least on-demand price of each GPU over all clouds."""
+    least: dict[str, CloudPrice] = {}
+    for price in stored.prices:
+        if price.gpu not in least or price.dollars_per_hour < least[price.gpu].dollars_per_hour:
+            least[price.gpu] = price
+    return least
