@@ -64,8 +64,12 @@ def update_prices(source: str = SOURCE, clouds: Sequence[str] = CLOUDS) -> Price
         except BadData as error:
             unread[cloud] = str(error)
     if not prices:
-        causes = "; ".join(f"{cloud}: {cause}" for cloud, cause in unread.items()) or "no GPU of the catalogue"
-        raise BadData(f"prices: tables with prices of GPUs in {source}; found none ({causes}). What was stored stays.")
+        first, *others = unread.values() or ["no GPU of the catalogue"]
+        more = f" So were {len(others)} more." if others else ""
+        raise BadData(
+            f"prices: tables with prices of GPUs in {source}; found none: {first.rstrip('.')}.{more} What was stored "
+            f"stays. Without a network, --from FOLDER reads a copy."
+        )
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     stored = StoredPrices(date=today, source=source, prices=prices)
     _write(stored, prices_file())
