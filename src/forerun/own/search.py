@@ -69,10 +69,7 @@ def search_start(experiment: Experiment) -> Mapping[str, Value]:
     for dimension in search_space(experiment):
         section, _, name = dimension.name.partition(".")
         value = getattr(getattr(experiment.settings, section), name)
-        if dimension.values:
-            start[dimension.name] = value if value in dimension.values else dimension.values[-1]
-        else:
-            start[dimension.name] = min(max(float(value), dimension.low), dimension.high)
+        start[dimension.name] = dimension.nearest(value)
     return start
 
 

@@ -60,6 +60,12 @@ class Dimension:
         """Whether the dimension matters, by the values of `point` so far."""
         return self.only_if is None or point.get(self.only_if[0]) in self.only_if[1]
 
+    def nearest(self, value: Any) -> Value:
+        """A setting as a value of the dimension: itself, an end of the range, or the last of the values."""
+        if self.values:
+            return value if value in self.values else self.values[-1]
+        return min(max(float(value), self.low), self.high)
+
 
 def asked_dimensions(options: Sequence[str], base: Settings, device: Device) -> list[Dimension]:
     """The dimensions of `PATH=A,B,…`, which the user wants searched beside those of the recipe.

@@ -5,7 +5,7 @@ import pytest
 from forerun.api import find_device
 from forerun.errors import InvalidSettings
 from forerun.recipes.text_classifier.recipe import SETTINGS
-from forerun.runs.search_space import NEVER_SEARCHED, asked_dimensions
+from forerun.runs.search_space import NEVER_SEARCHED, Dimension, asked_dimensions
 
 A100 = find_device("a100-40gb")
 
@@ -27,3 +27,9 @@ def test_what_makes_scores_that_do_not_compare_is_refused_with_the_reason(path):
 def test_one_value_or_a_wrong_one_is_refused(option):
     with pytest.raises(InvalidSettings):
         asked_dimensions([option], SETTINGS, A100)
+
+
+def test_the_nearest_value_is_the_setting_an_end_or_the_last():
+    size, rate = Dimension(name="batch.micro_batch_size", values=(4, 8)), Dimension(name="x", low=0.1, high=0.5)
+    assert (size.nearest(4), size.nearest(64)) == (4, 8)
+    assert (rate.nearest(0.2), rate.nearest(9), rate.nearest(0)) == (0.2, 0.5, 0.1)

@@ -76,10 +76,7 @@ def search_start(experiment: Experiment) -> Mapping[str, Value]:
         value = _setting_at(experiment.settings, dimension.name) if value is None else value
         if not dimension.is_asked(start) or value is None:
             continue
-        if dimension.values:
-            start[dimension.name] = value if value in dimension.values else dimension.values[-1]
-        else:
-            start[dimension.name] = min(max(float(value), dimension.low), dimension.high)
+        start[dimension.name] = dimension.nearest(value)
     return start
 
 
