@@ -4,11 +4,11 @@ Units: US dollars per hour of one GPU, on demand unless it says spot.
 """
 
 import json
-import os
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from forerun.disk_cache import cache_root
 from forerun.records import Record
 
 FILE = "prices.json"
@@ -35,10 +35,8 @@ class StoredPrices(Record):
 
 
 def prices_file() -> Path:
-    """Where they are kept: `$FORERUN_CACHE`, else `$XDG_CACHE_HOME/forerun`, else `~/.cache/forerun`."""
-    own = os.environ.get("FORERUN_CACHE")
-    root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forerun"
-    return root / FILE
+    """Where they are kept: in the folder of the cache, which leaves files that are no entries alone."""
+    return cache_root() / FILE
 
 
 def stored_prices(path: Path | None = None) -> StoredPrices | None:
