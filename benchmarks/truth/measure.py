@@ -1,11 +1,12 @@
 """Ground truth on one CUDA GPU: memory and warm step seconds of models from scratch, and products in float8.
 
-    python3 benchmarks/truth/measure.py OUT.csv [SECONDS]
+    python3 benchmarks/truth/measure.py OUT.csv [SECONDS [ROWS.csv]]
 
 Needs PyTorch and transformers alone, not this package. Each row is one process-wide fresh state: caches are emptied, a
 model of transformers is built from its configuration, `WARM` steps are made (forward, backward, clipping, fused AdamW)
 and the median of `TIMED` is taken, each between synchronisations. Rows: allocated and reserved peaks of the allocator,
 device bytes that the driver counts as used, of the whole card. Ends after SECONDS (150).
+Rows that ROWS.csv has are not measured again.
 """
 
 import csv
@@ -100,6 +101,10 @@ def product_rows() -> list[dict[str, Any]]:
 def main() -> None:
     """Measure and write, row by row."""
     begin, most = time.perf_counter(), float(sys.argv[2]) if len(sys.argv) > 2 else 150.0
+    done: set[tuple[str, ...]] = set()
+    if len(sys.argv) > 3:
+        with open(sys.argv[3], encoding="utf-8") as file:
+            done = {tuple(row[field] for field in FIELDS[1:7]) for row in csv.DictReader(file)}
     facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "transformers": transformers.__version__}
     asked = [
         (name, *shape, precision, checkpointing, "sdpa")
@@ -107,10 +112,11 @@ def main() -> None:
         if shape[1] <= (512 if name == "bert-base" else 1024 if name.startswith("gpt2") else 4096)
     ]
     asked = asked[::2] + [("llama-300m", 4, 1024, "bf16-mixed", False, "eager")] + asked[1::2]
+    asked = [each for each in asked if tuple(map(str, each)) not in done]
     with open(sys.argv[1], "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
-        for row in product_rows():
+        for row in product_rows() if not done else []:
             writer.writerow(row | facts)
         for each in asked:
             gc.collect()
