@@ -48,7 +48,8 @@ def test_peak_allocated_is_forecast(model, workload, precision):
     settings = settings_from(
         {"name": "gpu", "workload": workload, "model": {"name": model}, "precision": precision, "batch": batch}
     )
-    assert forecast_peak(settings) == pytest.approx(measured_peak(settings), rel=0.03)
+    measured = measured_peak(settings)  # first: the virtual GPU becomes the accelerator of its process
+    assert forecast_peak(settings) == pytest.approx(measured, rel=0.03)
 
 
 @pytest.mark.parametrize(("model", "workload"), [("bert-base-uncased", "masked-lm"), ("tiny-llama", "causal-lm")])
@@ -93,4 +94,5 @@ def test_peak_of_packed_documents_is_forecast():
         {"name": "gpu", "workload": "causal-lm", "model": {"name": "gpt2"}, "precision": "bf16-mixed",
          "batch": {"micro_batch_size": 8, "sequence_length": 512, "padding": "packed"}, "data": {"mean_tokens": 64}}
     )  # fmt: skip
-    assert forecast_peak(settings) == pytest.approx(measured_peak(settings), rel=0.03)
+    measured = measured_peak(settings)
+    assert forecast_peak(settings) == pytest.approx(measured, rel=0.03)

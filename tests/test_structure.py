@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "forerun"
 ORDER = [
-    "errors", "units", "spelling", "extensions", "disk_cache", "current_work", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
+    "errors", "units", "spelling", "extensions", "disk_cache", "current_work", "noise", "settings", "records", "experience", "trace", "hardware", "data", "models", "step",
     "virtual", "memory", "network", "clock", "forecasting", "ledger", "plan", "train", "evaluate", "verify", "audit", "infer",
     "report", "runs", "own", "serving", "tune", "api", "hf", "notebook", "pytest_plugin", "web", "cli", "recipes", "__main__",
 ]  # fmt: skip

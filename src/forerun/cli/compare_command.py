@@ -47,10 +47,12 @@ def compare(
     """
 
     from forerun.api import compare_settings, find_device, resolve
+    from forerun.forecasting.apart import only_forecasts
     from forerun.hardware.catalogue import group_of_devices
     from forerun.plan.limits import priced
     from forerun.report.compare import comparison_view
 
+    only_forecasts()
     limits, settings = limits_of(deadline, budget), resolve(target, overrides or ())
     selection = {}
     for name in gpu_names(gpu, default="rented"):

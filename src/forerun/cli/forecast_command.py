@@ -58,9 +58,11 @@ def forecast(
     from rich.console import Console
 
     from forerun.api import explain_settings, find_device, forecast_on_cards, resolve, what_if_settings
+    from forerun.forecasting.apart import only_forecasts
     from forerun.settings.load import settings_from
 
     devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
+    only_forecasts()
     settings = resolve(target, overrides or ())
     if versions is not None:
         settings = settings_from(settings.model_dump() | {"versions": versions_of(versions)})

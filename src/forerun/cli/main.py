@@ -6,7 +6,6 @@ Exit codes: 0 done; 1 our bug (traceback); 2 bad input or settings; 3 the foreca
 criterion failed; 130 interrupted.
 """
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable
@@ -39,9 +38,8 @@ from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, say_note
 from forerun.cli.waiting import shown_waiting
 from forerun.errors import ForerunError, NothingFits, UserNote
 from forerun.extensions import COMMANDS, extensions
+from forerun.noise import quieten_libraries
 
-NOISY = ("torchao", "torch.utils._pytree")
-"""Loggers of a torchao that is installed: transformers imports it, and it tells of compiled parts that it lacks."""
 app = typer.Typer(
     name="forerun",
     help="Know what a PyTorch training run will cost before you start it, then get exactly that.",
@@ -76,8 +74,7 @@ def main() -> None:
     with warnings.catch_warnings():  # else each call in one process would wrap what the one before had put there
         warnings.showwarning = _say_notes(warnings.showwarning)
         warnings.simplefilter("once", UserNote)
-        for name in NOISY:
-            logging.getLogger(name).setLevel(logging.ERROR)
+        quieten_libraries()
         if exec_command.throws_files_away(sys.argv[1:]):
             run_inside(_run)
         else:

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from forerun.current_work import work
 from forerun.data.plan import BatchShape
 from forerun.disk_cache import CacheEntry, cache_root, cached, entries_of, kept_entry
 from forerun.errors import FilesNotWritten
+from forerun.forecasting.apart import torch_is_changed, trace_apart
 from forerun.forecasting.made_with import package_digest, traced_with
 from forerun.forecasting.request import ForecastRequest
 from forerun.forecasting.shared_traces import watched_device
@@ -62,8 +62,9 @@ def step_trace(
         from forerun.virtual.repeated_blocks import trace_step_by_blocks
 
         with work(f"tracing a step of {shape_text(at, shape)}{how}, for {request.device.name}"):
-            return trace_step_by_blocks(
-                at, request.workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines
+            return trace_apart(
+                trace_step_by_blocks, device, at, request.workload, shape,
+                frozen_encoder=frozen_encoder, keep_lines=keep_lines,
             )  # fmt: skip
 
     part = {**STEP, "frozen_encoder": frozen_encoder, "lines": keep_lines}
@@ -83,7 +84,7 @@ def stage_traces(request: ForecastRequest, settings: Settings, shape: BatchShape
             watched, questions = watched_device(device)
             alike = f", and {len(stages) - 1} like it" if len(stages) > 1 else ""
             with work(f"tracing stage {stages[0]} of the pipeline{alike}"):
-                traces = trace_stages(settings, request.workload, watched, shape, stages)
+                traces = trace_apart(trace_stages, watched, settings, request.workload, shape, stages)
             results.update({each: (trace, questions) for each, trace in zip(stages, traces, strict=True)})
         trace, questions = results.pop(stage)
         for name in questions:  # who watches this device learns what the trace follows from
@@ -103,7 +104,7 @@ def scoring_trace(request: ForecastRequest, shape: BatchShape) -> Trace:
         from forerun.virtual.trace_step import trace_scoring
 
         with work(f"tracing the scoring of {shape_text(request.settings, shape)}"):
-            return trace_scoring(request.settings, request.workload, device, shape)
+            return trace_apart(trace_scoring, device, request.settings, request.workload, shape)
 
     return _trace(request, request.settings, shape, {"part": "scoring"}, make)
 
@@ -118,7 +119,7 @@ def generation_trace(request: ForecastRequest, shape: BatchShape) -> Trace | Non
         from forerun.virtual.trace_step import trace_generation
 
         with work(f"tracing the generation of {new} tokens"):
-            return trace_generation(request.settings, request.workload, device, shape)
+            return trace_apart(trace_generation, device, request.settings, request.workload, shape)
 
     if request.own_workload is None and request.settings.workload != "causal-lm":
         return make(request.device)  # preference has the head of a language model, the others answer None at once
@@ -133,7 +134,7 @@ def shape_text(settings: Settings, shape: BatchShape) -> str:
 def kept_answer(key: Mapping[str, Any], make: Callable[[], Any]) -> Any:
     """The JSON document that `make` returns, kept for other processes of this code under all that it follows from."""
     root = traces_folder()
-    if root is None or _torch_is_changed():
+    if root is None or torch_is_changed():
         return make()
     key = {**key, "part": "answer", "package": package_digest(), "made_with": traced_with()}
     entry = kept_entry(key, root)
@@ -172,7 +173,7 @@ def _trace(
     make: Callable[[Device], Trace],
 ) -> Trace:  # fmt: skip
     root = traces_folder()
-    if request.device.kind != "cuda" or _torch_is_changed():
+    if request.device.kind != "cuda" or torch_is_changed():
         return make(request.device)
     key = {**_content(settings), **part, "shape": [shape.size, shape.length]}
     if root is None or request.own_workload is not None:
@@ -316,19 +317,3 @@ def is_lasting(name: str) -> bool:
     from forerun.models.rows import row_of
 
     return row_of(name) is not None or config_digest(name) is not None
-
-
-def _torch_is_changed() -> bool:
-    """Whether this process has switches of PyTorch that decide kernels otherwise than a fresh process has."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return False
-    cuda = torch.backends.cuda
-    kernels = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()
-    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
-    return (
-        not all((*kernels, cuda.cudnn_sdp_enabled()))
-        or modes > 0
-        or torch.get_default_dtype() is not torch.float32
-        or torch.are_deterministic_algorithms_enabled()
-    )

@@ -13,6 +13,7 @@ from typing import Any
 
 from forerun.current_work import work
 from forerun.errors import ForerunError, InvalidSettings, LedgerNotWritten
+from forerun.forecasting import apart
 from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest
 from forerun.hardware.catalogue import Device
@@ -169,6 +170,7 @@ def train_and_judge(
     track: Callable[[StepReport], None] = lambda report: None,
 ) -> tuple[Measurement, Judgement]:
     """Train to the end, score, and enter steps, measurement and tables in the ledger."""
+    apart.end()
     join_group(experiment.settings, device.kind)  # the forecast has made groups of its own until now
     training = start_training(experiment, device, from_first(run_folder(ledger.run(run_id))))
     listener.training_begins(run_id, training)

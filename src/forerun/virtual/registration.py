@@ -5,6 +5,8 @@ Source: `torch/utils/backend_registration.py` (2.13), `_setup_privateuseone_for_
 """
 
 import functools
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +33,32 @@ def register() -> None:
     autocast.register()
     attention.register()
     recurrent.register()
+    if torch.cuda.is_available():
+        _leave_pinning_to_cuda()
+
+
+def is_registered() -> bool:
+    """Whether this process has the device."""
+    return register.cache_info().currsize > 0
+
+
+def _leave_pinning_to_cuda() -> None:
+    """Let what pins memory without naming a device mean CUDA, as before there was a virtual device.
+
+    PyTorch asks the accelerator of the process, which is the virtual device from now on, and it has no such allocator.
+    """
+    message = r"The argument 'device' of Tensor\.(pin_memory|is_pinned)"
+    warnings.filterwarnings("ignore", message, DeprecationWarning)
+    for name in ("pin_memory", "is_pinned"):
+        setattr(torch.Tensor, name, _of_cuda(getattr(torch.Tensor, name)))
+
+
+def _of_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(tensor: torch.Tensor, device: Any = "cuda") -> Any:
+        return original(tensor, device)
+
+    return call
 
 
 def _register_one_kernel_operators() -> None:
