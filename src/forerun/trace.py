@@ -107,6 +107,10 @@ class Op:
     """Whether it runs a second time because of activation checkpointing."""
 
 
+PARTIAL_BYTES = 4
+"""Of one partial result of a reduction: sums of 16- and 32-bit numbers are made in float32."""
+
+
 @dataclass(slots=True)
 class Storage:
     """One allocation. `owner` is a category fixed when it was made; the replay derives the rest from lifetimes."""
@@ -121,6 +125,9 @@ class Storage:
     """Number of the stream that it was made on; the allocator keeps a pool for each."""
     card: int = 0
     """Number of the card that it is on, where one process drives several."""
+    reduces: int = 0
+    """Not 0: it is for partial results of a reduction of so many inputs to each output, `bytes` are those of one set of
+    outputs, and the card says how many sets there are (`memory/reductions.py`)."""
 
 
 @dataclass(slots=True)

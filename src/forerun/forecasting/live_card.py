@@ -9,7 +9,8 @@ from forerun.clock.timeline import replay_clock
 from forerun.hardware.catalogue import Device
 from forerun.memory.allocator import CachingAllocator, SimulatedOutOfMemory
 from forerun.memory.overhead import workspace_bytes
-from forerun.trace import Trace
+from forerun.memory.reductions import resident_threads, staging_bytes
+from forerun.trace import PARTIAL_BYTES, Trace
 from forerun.units import format_bytes
 from forerun.virtual.backend import VirtualBackend
 
@@ -28,6 +29,7 @@ class CardMemory:
 
     def __init__(self, device: Device, *, is_limited: bool = True):
         self._device = device
+        self._threads = resident_threads(device)
         self._room_bytes = int(device.memory_bytes - device.context_bytes.expected)
         self._sizes: dict[int, int] = {}
         self.largest_at_failure: list[int] = []
@@ -40,12 +42,14 @@ class CardMemory:
         """Itself: there is one card."""
         return self
 
-    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0) -> None:
-        """Give `size` bytes to the storage `key`, from the pool of `stream`.
+    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0, reduces: int = 0) -> None:
+        """Give `size` bytes to the storage `key`, from the pool of `stream`; more where it `reduces` (`Storage`).
 
         Raises:
             torch.OutOfMemoryError: the card is full, even with cached memory given back.
         """
+        if reduces:
+            size = staging_bytes(size // PARTIAL_BYTES, reduces, self._threads)
         try:
             self._allocator.allocate(key, size, stream)
             self._sizes[key] = size
@@ -123,7 +127,7 @@ class SeveralCards:
         """The card of that number."""
         return self._cards[number]
 
-    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0) -> None:
+    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0, reduces: int = 0) -> None:
         """Give `size` bytes of a card to the storage `key`, from the pool of `stream`.
 
         Raises:
@@ -131,7 +135,7 @@ class SeveralCards:
         """
         one = self._cards[card]
         try:
-            one.allocate(key, size, stream)
+            one.allocate(key, size, stream, reduces=reduces)
         except torch.OutOfMemoryError:
             self.largest_at_failure = one.largest_at_failure
             raise

@@ -11,6 +11,7 @@ from forerun.hardware.catalogue import Device
 from forerun.memory.card import replay_on_card
 from forerun.memory.history import AllocatorHistory, play_history
 from forerun.memory.overhead import workspace_bytes
+from forerun.memory.reductions import sized_for
 from forerun.memory.replay import MemoryReplay
 from forerun.trace import OP, Trace
 
@@ -82,8 +83,9 @@ class ProgramAccount:
         """What the allocator did until the program's own work ended."""
         capacity = int(self.device.memory_bytes - self.device.context_bytes.expected)
         return play_history(
-            self.trace, workspace_bytes=workspace_bytes(self.device), capacity_bytes=capacity, stop=self.stop
-        )
+            sized_for(self.trace, self.device), workspace_bytes=workspace_bytes(self.device),
+            capacity_bytes=capacity, stop=self.stop,
+        )  # fmt: skip
 
 
 def account_of(run: "ProgramRun", device: Device, command: str, card: int = 0) -> ProgramAccount:

@@ -53,7 +53,9 @@ class TracedSizes:
         except NotLinear:
             return False
         largest = self._traced(self._largest)
-        return [s.bytes for s in extrapolated.storages] == [s.bytes for s in largest.storages] and all(
+        return [(s.bytes, s.reduces) for s in extrapolated.storages] == [
+            (s.bytes, s.reduces) for s in largest.storages
+        ] and all(
             _same(extrapolated.calls[a.call], largest.calls[b.call])
             for a, b in zip(extrapolated.ops, largest.ops, strict=True)
         )
@@ -92,9 +94,10 @@ def _extrapolate(first: Any, second: Any, distance: int) -> Any:
         fields = type(first).__dataclass_fields__
         return type(first)(**{n: _extrapolate(getattr(first, n), getattr(second, n), distance) for n in fields})
     if isinstance(first, Storage):
-        if replace(first, bytes=0) != replace(second, bytes=0):
+        if replace(first, bytes=0, reduces=0) != replace(second, bytes=0, reduces=0):
             raise NotLinear
-        return replace(first, bytes=first.bytes + (second.bytes - first.bytes) * distance)
+        bytes_, reduces = (_extrapolate(getattr(first, n), getattr(second, n), distance) for n in ("bytes", "reduces"))
+        return replace(first, bytes=bytes_, reduces=reduces)
     if isinstance(first, tuple):
         if len(first) != len(second):
             raise NotLinear

@@ -17,6 +17,7 @@ from forerun.forecasting.program import ProgramForecast, forecast_run
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.overhead import workspace_bytes
+from forerun.memory.reductions import sized_for
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.trace import Trace
 from forerun.virtual.cuda.compile_calls import CompileCalls
@@ -68,7 +69,7 @@ class VirtualCard:
     @property
     def memory(self) -> MemoryReplay:
         """Peaks, breakdown and curve of what ran so far, in bytes; of several cards that which needs most."""
-        blocks, trace = workspace_bytes(self.row), self.trace
+        blocks, trace = workspace_bytes(self.row), sized_for(self.trace, self.row)
         replays = [
             replay_memory(trace.on_card(number), workspace_bytes=blocks, passes=1) for number in range(trace.cards)
         ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from forerun.hardware.catalogue import Device
 from forerun.memory.allocator import AllocatorOptions, SimulatedOutOfMemory
 from forerun.memory.overhead import outside_bytes, uses_cudnn, workspace_bytes
+from forerun.memory.reductions import resident_threads, sized_for
 from forerun.memory.replay import MemoryReplay, replay_memory
 from forerun.records import Range
 from forerun.trace import Trace
@@ -43,10 +44,12 @@ def replay_on_card(
     """Replay `trace` on the GPU `device`.
 
     What the trace needs with nothing in its way is looked up in, and added to, `roomy_replays`: cards with the same
-    library workspaces share it. `left_bytes` stay cached from steps of other shapes while there is room for them.
+    library workspaces and as many threads share it. `left_bytes` stay cached from steps of other shapes while there is
+    room for them.
     """
     context, total = _outside(trace, device), device.memory_bytes
-    blocks = workspace_bytes(device)
+    blocks, trace = workspace_bytes(device), sized_for(trace, device)
+    alike = (*blocks, resident_threads(device))
 
     def replay(limit: float | None) -> MemoryReplay:
         capacity = None if limit is None else int(limit)
@@ -56,8 +59,8 @@ def replay_on_card(
         )  # fmt: skip
 
     others = {} if roomy_replays is None else roomy_replays
-    roomy = others.get(tuple(blocks)) or replay(None)
-    others[tuple(blocks)] = roomy
+    roomy = others.get(alike) or replay(None)
+    others[alike] = roomy
     roomy = replace(roomy, peak_reserved_bytes=roomy.peak_reserved_bytes + left_bytes)
     needed_bytes = roomy.peak_reserved_bytes * FRAGMENTATION_SHARE + context.conservative
     if needed_bytes <= total:

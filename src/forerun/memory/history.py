@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from forerun.errors import NotSupported
 from forerun.memory.allocator import AllocatorOptions, CachingAllocator, MemoryBlock, Pool, SimulatedOutOfMemory
+from forerun.memory.overhead import workspace_places
 from forerun.trace import ALLOCATE, OP, Trace
 from forerun.units import MIB
 
@@ -89,13 +90,14 @@ def _play(
     stop: int | None,
 ) -> AllocatorHistory:  # fmt: skip
     stop = len(trace.events) if stop is None else stop
-    for number, size in enumerate(workspace_bytes):
-        allocator.allocate(-1 - number, size)
+    workspaces = workspace_places(trace, workspace_bytes)
     failures = dict(trace.failures)
     for position in range(stop + 1):
         allocator.event = position
         if position in failures:
             allocator.fail(failures[position], card_bytes or 0)
+        if position in workspaces and position < stop:
+            allocator.allocate(*workspaces[position])
         if position == stop or trace.events[position][0] == OP:
             continue
         kind, index = trace.events[position]

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from forerun.memory.allocator import AllocatorOptions, CachingAllocator
 from forerun.memory.heap import Heap
+from forerun.memory.overhead import workspace_places
 from forerun.records import MemoryBreakdown
 from forerun.trace import ALLOCATE, FREE, OP, Category, Phase, Storage, Trace
 
@@ -65,10 +66,10 @@ def replay_memory(
 ) -> MemoryReplay:
     """Play `trace` through the allocator of a GPU, or of the host when `is_host`.
 
-    `workspace_bytes` are blocks that libraries hold through the allocator from the first matrix product on. `passes` is
-    how often the warm step is played at most: the cache that earlier steps leave decides which blocks later ones get,
-    until two passes are alike. The returned account is that of the pass with the highest peak, its curve empty where
-    nobody asks for it (`keeps_curve`).
+    `workspace_bytes` are blocks that libraries hold through the allocator from their first matrix product on
+    (`workspace_places`). `passes` is how often the warm step is played at most: the cache that earlier steps leave
+    decides which blocks later ones get, until two passes are alike. The returned account is that of the pass with the
+    highest peak, its curve empty where nobody asks for it (`keeps_curve`).
 
     Raises:
         SimulatedOutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
@@ -76,15 +77,13 @@ def replay_memory(
     allocator: _Allocator = Heap() if is_host else CachingAllocator(capacity_bytes, options)
     live, sizes = [0] * len(PLACES), dict[int, int]()
     places = [PLACES[category(storage)] for storage in trace.storages]
-    account = _Account(trace, allocator, live, sizes, places, keeps_curve)
+    workspaces = workspace_places(trace, workspace_bytes)
+    account = _Account(trace, allocator, live, sizes, places, keeps_curve, workspaces)
     account.play(0, trace.warm_from)
-    for number, size in enumerate(workspace_bytes):
-        allocator.allocate(-1 - number, size)
-        live[PLACES[Category.OTHER]] += allocator.block_bytes(-1 - number)
     best, carried, peaks_before, is_first = account, carried_storages(trace), None, True
     # A first step fills the cache with blocks that later steps split otherwise, so one pass can peak too low.
     for _ in range(passes):
-        account = _Account(trace, allocator, live, sizes, places, keeps_curve)
+        account = _Account(trace, allocator, live, sizes, places, keeps_curve, workspaces)
         account.play(trace.warm_from, len(trace.events))
         account.hand_over(carried)
         peaks = account.peak_bytes, allocator.peak_reserved_bytes
@@ -148,6 +147,8 @@ class _Account:
     places: list[int]
     """Place of each storage's category in `live`."""
     keeps_curve: bool
+    workspaces: dict[int, tuple[int, int]]
+    """Those that are not taken yet (`workspace_places`)."""
     curve: list[Moment] = field(default_factory=list)
     start_bytes: int = 0
     peak: tuple[int, ...] = ()
@@ -160,6 +161,10 @@ class _Account:
         for position in range(start, stop):
             kind, index = self.trace.events[position]
             if kind == OP:
+                if position in self.workspaces:
+                    total += self._take(*self.workspaces.pop(position))
+                    if total > peak:
+                        peak, self.peak, self.peak_event = total, tuple(live), position
                 if self.keeps_curve and (phase := ops[index].phase) is not Phase.PREPARE:
                     self.curve.append(Moment(position, phase, tuple(live)))
                 continue
@@ -188,6 +193,12 @@ class _Account:
             self.sizes[older] = size
             self.live[self.places[newer]] -= size
             self.live[self.places[older]] += size
+
+    def _take(self, key: int, size: int) -> int:
+        self.allocator.allocate(key, size)
+        block = self.allocator.block_bytes(key)
+        self.live[PLACES[Category.OTHER]] += block
+        return block
 
     def _drop(self, index: int) -> int:
         self.allocator.free(index)

@@ -1,5 +1,7 @@
 """The account of a hand-made step: peaks, categories, and that both sum up."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,9 +48,17 @@ def test_reserved_counts_segments():
 
 
 def test_workspaces_count_as_other():
-    replay = replay_memory(step(), workspace_bytes=[BLOCK])
-    assert replay.breakdown.other_bytes == BLOCK
-    assert replay.peak_allocated_bytes == 5 * BLOCK
+    """Each handle takes its own at its first product: that of forward, and that of backward's thread."""
+    products = replace(step(), calls=[Call("aten.addmm.default", (), (), (), (), 0, 0, 0)])
+    replay = replay_memory(products, workspace_bytes=[BLOCK, BLOCK])
+    assert replay.breakdown.other_bytes == 2 * BLOCK
+    assert replay.peak_allocated_bytes == 6 * BLOCK, "in the first step too few are there at the peak"
+    forward = replace(products, ops=products.ops[:1] * 2)
+    assert replay_memory(forward, workspace_bytes=[BLOCK, BLOCK]).breakdown.other_bytes == BLOCK
+
+
+def test_a_step_without_products_has_no_workspace():
+    assert replay_memory(step(), workspace_bytes=[BLOCK]) == replay_memory(step())
 
 
 def test_outputs_that_a_loop_holds_are_alive_while_the_next_are_made():

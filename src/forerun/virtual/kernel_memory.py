@@ -5,6 +5,10 @@
 - FlashAttention's backward pass sums dQ in fp32 and, with grouped heads, writes dK and dV per query head first.
   Source: `mha_bwd`, `flash_attn/flash_api.cpp` of FlashAttention 2, which PyTorch carries; with documents in a row,
   `mha_varlen_bwd` of the same file, which has room for 128 rows more for each. The packages themselves do the same.
+- cuDNN's attention sums dQ in fp32 in its backward pass, beside one number for each row; with grouped heads it writes
+  dK and dV per query head first. Source: `scaled_dot_product_flash_attention.h` of cudnn-frontend; an H100's allocator
+  history shows it to the byte (head size 64), the grouped heads are not re-read.
+- Reductions over leading dimensions write partial results: `memory/reductions.py`.
 - The memory-efficient backward pass sums dQ in fp32 tiles. Source: `workspace_elements_gq`,
   `mem_eff_attention/kernel_backward.h`; tiles are taken as 64 x 64, which is exact where sizes are multiples of that.
 - cuDNN's tensor-core kernels for 16 bits want channels last: images laid out otherwise, and those with gaps, are copied
@@ -13,7 +17,7 @@
 - The dense backward pass of an embedding sorts its indices: two int64 copies and as much for the sort.
   Source: `embedding_backward_cuda_kernel`, `EmbeddingBackwardKernel.cu`; the sort's own need is an estimate.
 
-Not covered: workspaces of cuDNN's other algorithms (Winograd, FFT), reductions' semaphores, sorts elsewhere; cuBLAS's
+Not covered: workspaces of cuDNN's other algorithms (Winograd, FFT), reductions' counters, sorts elsewhere; cuBLAS's
 own workspace is in `memory/overhead.py`.
 """
 
@@ -24,6 +28,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from forerun.trace import PARTIAL_BYTES
 from forerun.virtual import recurrent
 
 aten = torch.ops.aten
@@ -43,8 +48,18 @@ ROW_ROUNDING = 128
 TILE = 64
 """Rows and columns of a tile of the memory-efficient kernel (`kBlockSizeI`, `kBlockSizeJ` of kernel_backward.h)."""
 FLOAT_BYTES, HALF_BYTES, INDEX_BYTES = 4, 2, 8
+CUDNN_ALIGNMENT = 256
+"""Bytes beside them in the workspace of its attention."""
 SORT_COPIES = 4
 """Sorted and original indices, and a double buffer of the sort."""
+
+
+def temporaries(packet: Any, args: tuple[Any, ...]) -> list[tuple[int, int]]:
+    """What the CUDA kernel of this aten call allocates and frees again: bytes, and `Storage.reduces`."""
+    if packet is aten.sum:
+        reduction = _of_leading_dimensions(*args)
+        return [] if reduction is None else [reduction]
+    return [(size, 0) for size in temporary_bytes(packet, args)]
 
 
 def temporary_bytes(packet: Any, args: tuple[Any, ...]) -> list[int]:
@@ -55,6 +70,8 @@ def temporary_bytes(packet: Any, args: tuple[Any, ...]) -> list[int]:
         return _flash_backward(args[1], args[2])
     if packet is aten._flash_attention_backward:
         return _flash_backward_within(args[1], args[2], args[6].numel() - 1)
+    if packet is aten._scaled_dot_product_cudnn_attention_backward:
+        return _cudnn_backward(args[1], args[2], args[3])
     if packet is aten._scaled_dot_product_efficient_attention_backward:
         return _efficient_backward(args[1])
     name = packet._qualified_op_name
@@ -124,6 +141,26 @@ def _flash_package_backward(args: tuple[Any, ...], *, is_third: bool) -> list[in
     rows = key.shape[:-2].numel()
     grouped = [rows * key.shape[-2] * key.shape[-1] * FLOAT_BYTES] * 2 if key.shape[-2] != query.shape[-2] else []
     return [sizes[0], *sizes[:2], *grouped]  # the logarithms are kept a second time, to base 2
+
+
+def _cudnn_backward(query: Tensor, key: Tensor, value: Tensor) -> list[int]:
+    batch, heads, rows, size = query.shape
+    number = batch * heads * rows * (size + 1) * FLOAT_BYTES + CUDNN_ALIGNMENT
+    if key.shape[1] != heads:
+        number += batch * heads * key.shape[2] * (size + value.shape[-1]) * query.element_size()
+    return [number]
+
+
+def _of_leading_dimensions(matrix: Tensor, dims: Any = None, *_: Any) -> tuple[int, int] | None:
+    """Bytes of one set of results, and inputs to each, of a sum over the outer dimensions of a dense tensor."""
+    if matrix.element_size() > PARTIAL_BYTES or not matrix.is_floating_point() or not dims:
+        return None
+    reduced = {dim % matrix.dim() for dim in dims}
+    shape = [size for dim, size in enumerate(matrix.shape) if dim in reduced]
+    inputs, outer = math.prod(shape), set(range(len(reduced)))
+    if reduced != outer or len(reduced) == matrix.dim() or not matrix.is_contiguous() or matrix.numel() == 0:
+        return None
+    return PARTIAL_BYTES * (matrix.numel() // inputs), inputs
 
 
 def _efficient_backward(query: Tensor) -> list[int]:

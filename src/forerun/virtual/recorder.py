@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Op, Phase, Storage, Trace
+from forerun.virtual import gradient_sums, kernel_memory
 from forerun.virtual.backend import DEVICE, current_stream
 from forerun.virtual.describe import (
     bytes_of,
@@ -31,7 +32,6 @@ from forerun.virtual.describe import (
     stored,
 )
 from forerun.virtual.fake_results import run_fake
-from forerun.virtual.kernel_memory import temporary_bytes
 from forerun.virtual.program_lines import calling_line
 
 aten = torch.ops.aten
@@ -40,8 +40,11 @@ aten = torch.ops.aten
 class Card(Protocol):
     """Memory of a card that is played along with the program; raises `torch.OutOfMemoryError` when it is full."""
 
-    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0) -> None:
-        """Give `size` bytes to the storage `key`, from the pool of `stream`; of the `card` of that number."""
+    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0, reduces: int = 0) -> None:
+        """Give `size` bytes to the storage `key`, from the pool of `stream`; of the `card` of that number.
+
+        `reduces` as in `Storage`.
+        """
         ...
 
     def free(self, key: int) -> None:
@@ -193,6 +196,7 @@ class Recorder(TorchDispatchMode, StepObserver):
             return NotImplemented
         if func is torch.ops.prim.device.default:
             return func(*args)
+        func = gradient_sums.in_place(func, args)
         packet = func._overloadpacket
         if packet is aten._local_scalar_dense:
             return self._read(func, args[0])
@@ -213,11 +217,11 @@ class Recorder(TorchDispatchMode, StepObserver):
             return
         # A list, not a generator: `any` would stop at the first new storage and the others would not be tracked.
         creates_storage = any([self._track(tensor) for tensor in outputs])
-        temporaries = temporary_bytes(packet, args) if self.device == DEVICE else ()
+        temporaries = kernel_memory.temporaries(packet, args) if self.device == DEVICE else ()
         if self.on_write is not None and func._schema.is_mutable:
             self.on_write([*flat(a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write)])
         cards = cards_of(outputs, args, kwargs)
-        indices = [self._new_temporary(size, cards[0] if cards else 0) for size in temporaries]
+        indices = [self._new_temporary(*each, cards[0] if cards else 0) for each in temporaries]
         key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, self.issuer, cards)
         self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, self.issuer))
         for index in indices:
@@ -225,9 +229,9 @@ class Recorder(TorchDispatchMode, StepObserver):
             if self.card is not None:
                 self.card.free(index)
 
-    def _new_temporary(self, size: int, card: int) -> int:
+    def _new_temporary(self, size: int, reduces: int, card: int) -> int:
         """Note memory that a kernel takes for itself; returns the index of its storage."""
-        return self._new_storage(size, Category.TEMPORARY, card)
+        return self._new_storage(size, Category.TEMPORARY, card, reduces)
 
     def _track(self, tensor: torch.Tensor) -> bool:
         """Note a new storage; returns whether it was new."""
@@ -256,22 +260,23 @@ class Recorder(TorchDispatchMode, StepObserver):
         else:
             self._emptied.add(key)
 
-    def _new_storage(self, size: int, owner: Category | None = None, card: int = 0) -> int:
+    def _new_storage(self, size: int, owner: Category | None = None, card: int = 0, reduces: int = 0) -> int:
         index = len(self.trace.storages)
         stream = current_stream() if self.device == DEVICE else 0
-        self._allocate(index, size, stream, card)
+        self._allocate(index, size, stream, card, reduces)
         if self.postponed is not None:  # the card would have stopped the program here
             size = 0
         ends = self.current_phase if owner is Category.TEMPORARY else None
-        self.trace.storages.append(Storage(size, self.current_phase, owner, ends, stream=stream, card=card))
+        storage = Storage(size, self.current_phase, owner, ends, stream=stream, card=card, reduces=reduces)
+        self.trace.storages.append(storage)
         self.trace.events.append((ALLOCATE, index))
         return index
 
-    def _allocate(self, index: int, size: int, stream: int, card: int) -> None:
+    def _allocate(self, index: int, size: int, stream: int, card: int, reduces: int) -> None:
         if self.card is None:
             return
         try:
-            self.card.allocate(index, size, stream, card)
+            self.card.allocate(index, size, stream, card, reduces)
         except torch.OutOfMemoryError as error:
             if self.postponed is None:
                 self.trace.failures.append((len(self.trace.events), size))
@@ -321,7 +326,7 @@ class Recorder(TorchDispatchMode, StepObserver):
                 self.trace.ops.append(replace(self.trace.ops[index], phase=self.current_phase))
             elif kind == ALLOCATE:
                 storage = self.trace.storages[index]
-                places[index] = self._new_storage(storage.bytes, storage.owner, storage.card)
+                places[index] = self._new_storage(storage.bytes, storage.owner, storage.card, storage.reduces)
                 self.live_bytes += storage.bytes
             elif index in places:
                 self._record_free(places[index])

@@ -6,7 +6,7 @@ import torch
 from forerun.hardware.catalogue import device
 from forerun.memory.replay import replay_memory
 from forerun.trace import ALLOCATE, Category
-from forerun.virtual.kernel_memory import temporary_bytes
+from forerun.virtual.kernel_memory import temporaries, temporary_bytes
 from forerun.virtual.session import VirtualSession
 
 aten = torch.ops.aten
@@ -48,6 +48,31 @@ def test_flash_backward_has_room_between_documents():
     sizes = temporary_bytes(aten._flash_attention_backward, (None, query, key, key, query, None, offsets, offsets))
     rows = 1000 + 128 * 5
     assert sizes == [8 * rows * 4, rows * 8 * 96 * 4, *[1000 * 8 * 80 * 2] * 2]
+
+
+@pytest.mark.golden
+def test_cudnn_backward_is_that_of_a_real_card():
+    """16 x 25 heads of 1,024 x 64 on an H100: `tests/golden/allocator-h100/gpt_large_checkpointed.json.gz`."""
+    query = torch.empty(16, 25, 1024, 64, dtype=torch.bfloat16, device="meta")
+    sizes = temporary_bytes(aten._scaled_dot_product_cudnn_attention_backward, (None, query, query, query))
+    assert sizes == [106_496_256]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "expected"),
+    [
+        ((64, 32), [0], (32 * 4, 64)),
+        ((2, 64, 32), [0, 1], (32 * 4, 128)),
+        ((2, 64, 32), [-3], (64 * 32 * 4, 2)),
+        ((64, 32), [1], None),
+        ((64, 32), [], None),
+        ((2, 64, 32), [0, 2], None),
+    ],
+)
+def test_reductions_of_leading_dimensions_are_noted(shape, dims, expected):
+    noted = temporaries(aten.sum, (torch.empty(shape, dtype=torch.bfloat16), dims))
+    assert noted == ([] if expected is None else [expected])
+    assert temporaries(aten.sum, (torch.empty(shape, dtype=torch.float64), dims)) == []
 
 
 def test_efficient_backward_accumulates_queries_in_tiles():
