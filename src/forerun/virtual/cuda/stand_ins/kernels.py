@@ -9,6 +9,7 @@ from forerun.virtual.cuda.stand_ins.bitsandbytes import quantizing_without_value
 from forerun.virtual.cuda.stand_ins.extensions import virtual_extensions
 from forerun.virtual.cuda.stand_ins.packages import importable
 from forerun.virtual.cuda.stand_ins.triton_kernels import virtual_triton
+from forerun.virtual.cuda.stand_ins.trl_kernels import folding_in_one_kernel
 
 PACKAGES = (*flash_attn.PACKAGES, *xformers.PACKAGES, *liger_models.PACKAGES, *apex.PACKAGES)
 
@@ -22,6 +23,7 @@ def standing_in(capability: tuple[int, int], trace: Trace) -> Iterator[None]:
         virtual_extensions(),
         importable(PACKAGES, capability),
         quantizing_without_values(trace),
+        folding_in_one_kernel(),
     ):
         try:
             yield

@@ -18,6 +18,7 @@ import torch
 
 from forerun.virtual.cuda.cards import this_card
 from forerun.virtual.cuda.stand_ins.registry import explain_missing, registered, stand_in
+from forerun.virtual.cuda.stand_ins.trl_kernels import KERNELS
 
 WARP_THREADS = 32
 
@@ -70,10 +71,16 @@ def kernel_name(kernel: Any) -> str:
     return getattr(kernel, "__name__", type(kernel).__name__)
 
 
+def _module_of(kernel: Any) -> str:
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return getattr(kernel, "__module__", "")
+
+
 def _launcher(kernel: Any, grid: Any) -> Callable[..., Any]:
     def run(*args: Any, **options: Any) -> Any:
         name = kernel_name(kernel)
-        known_kernel = registered(name)
+        known_kernel = registered(name) or KERNELS.get(f"{_module_of(kernel)}.{name}")
         if known_kernel is None:
             raise NotImplementedError(explain_missing(name))
         with torch.no_grad():
