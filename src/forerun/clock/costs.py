@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from forerun.hardware.catalogue import Device
 from forerun.trace import Call
 from forerun.units import MICRO
 
@@ -10,6 +11,9 @@ KERNEL_SECONDS = 4 * MICRO
 EFFICIENT_SHARE_OF_FLASH = 0.5
 """Memory-efficient against flash attention; FlashAttention-2 (Dao 2023, arXiv:2307.08691, abstract) is about twice as
 fast as its peers."""
+TF32_PRODUCTS_OF_FLOAT32 = 3
+"""Products in TF32 that stand for one in float32 in the memory-efficient kernel, from compute capability 8.0 on:
+`OpMultiplyAddFastF32` in `mem_eff_attention/gemm_kernel_utils.h` (PyTorch 2.13), CUTLASS's 3xTF32."""
 OPERATOR_HOST_SECONDS = 20 * MICRO
 """Host time to issue one operator from eager Python, modules and autograd included. From launch-bound steps of
 transformers' attention benchmarks (OPT-350M beside an L40S, BERT-base beside an A100, 2024): they took 2.4 to 2.6
@@ -40,6 +44,14 @@ CAUSAL_ARGUMENT = {
 """Place of `is_causal` among the arguments, by the operator's schema; a test asks PyTorch for them."""
 WINDOWED = "forerun._flash_attention_"
 """Operators whose two arguments after `is_causal` bound a sliding window; their FLOP count only what is inside it."""
+
+
+def attention_peak(device: Device, dtype: str, *, is_efficient: bool) -> float:
+    """FLOP/s of the units that an attention kernel computes on: of its dtype, or for float32 of tensor cores."""
+    peak = device.peak(dtype)
+    if dtype == "float32" and is_efficient:
+        return max(peak, device.peak_flops_per_second.get("tfloat32", 0.0) / TF32_PRODUCTS_OF_FLOAT32)
+    return peak
 
 
 class Costs(Protocol):

@@ -31,6 +31,7 @@ from forerun.clock.costs import (
     OPERATOR_HOST_SECONDS,
     VIEW_HOST_SECONDS,
     WINDOWED,
+    attention_peak,
 )
 from forerun.clock.image_layers import image_layer_parts
 from forerun.clock.power import sustained_share
@@ -347,7 +348,8 @@ class PriorCosts:
         skips_half = _is_causal(call) and any(kernel in call.name for kernel in HALF_CAUSAL)
         heads = math.ceil(_query_of(call).shape[-1] / HEAD_ROUNDING) * HEAD_ROUNDING / _query_of(call).shape[-1]
         flops = call.flops * heads / (2 if skips_half else 1)
-        return start * MICRO + flops / (self.device.peak(self._dtype(call)) * share)
+        peak = attention_peak(self.device, self._dtype(call), is_efficient="efficient" in call.name)
+        return start * MICRO + flops / (peak * share)
 
 
 def _is_causal(call: Call) -> bool:
