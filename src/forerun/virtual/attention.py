@@ -89,6 +89,8 @@ class AttentionCall:
     """Query, key and value have as many rows; else the one that has fewer is broadcast."""
     mask_needs_gradient: bool = False
     """The mask is learned, as T5's bias of relative positions is."""
+    has_gaps: bool = False
+    """Neighbours in a row of an input or of the mask are not neighbours in memory; T5 permutes its bias so."""
 
 
 FUSED = ("cudnn", "flash", "efficient")
@@ -115,6 +117,10 @@ def why_math(call: AttentionCall, target: AttentionTarget) -> str:
         (
             call.dtype == torch.bfloat16 and target.kind == "cuda" and target.capability < (8, 0),
             "no fused kernel computes in bf16 before compute capability 8.0",
+        ),
+        (
+            call.has_gaps,
+            "numbers of one row are not neighbours in memory, of the mask (T5's positions, say) or an input",
         ),
         (call.head_size % alignment != 0, f"heads of {call.head_size} are no multiple of {alignment}"),
         (
@@ -149,6 +155,9 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     # sdp_utils_cpp.h:261 (2.13), check_for_dropout: the CPU's kernel has none; :275, check_attn_mask_shape
     if target.kind != "cuda":
         return kernel == "flash" and call.dropout == 0 and same_size and not call.mask_needs_gradient
+    # sdp_utils_cpp.h (2.13), check_last_dim_stride_equals_1_dense
+    if call.has_gaps:
+        return False
     # sdp_utils.cpp, check_head_dim_size_mem_efficient: 16 bytes of fp16 and bf16, or of fp32
     alignment = 8 if call.dtype in HALF else 4
     match kernel:
@@ -208,6 +217,9 @@ def attend(
         dimensions=query.dim() if query.dim() == key.dim() == value.dim() else 0,
         same_batch=query.shape[0] == key.shape[0] == value.shape[0],
         mask_needs_gradient=torch.is_grad_enabled() and attn_mask is not None and attn_mask.requires_grad,
+        has_gaps=any(
+            each.stride()[-1:] not in ((1,), ()) for each in (query, key, value, attn_mask) if each is not None
+        ),
     )
     attn_mask = _as_bias(attn_mask, query)
     target = _current.target
