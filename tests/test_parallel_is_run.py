@@ -60,6 +60,8 @@ def test_one_rank_is_that_of_a_real_group(kind, precision, tmp_path):
     trace = trace_step(settings, generic_workload("causal-lm"), detect_cpu().device, BatchShape(2, 48))
     warm = [trace.ops[index] for kind, index in trace.events[trace.warm_from :] if kind == OP]
     traced, names = Counter(trace.calls[op.call].name for op in warm), Counter(real["names"])
+    for counts in (traced, names):  # autograd's sums: `test_trace_is_run.py` says why
+        counts["aten.add.Tensor"] += counts.pop("aten.add_.Tensor", 0)
     scattered = names["c10d._reduce_scatter_base_.default"]  # gloo makes each of a split and a copy
     names.subtract({"aten.split.Tensor": scattered, "aten.copy_.default": scattered})
     names["aten.copy_.default"] += names.pop("aten.mul.out", 0)  # DDP divides while it copies when no hook does that

@@ -10,6 +10,7 @@ The other process sees no GPU. It lives as long as this one and makes one trace 
 
 import atexit
 import contextlib
+import io
 import os
 import pickle
 import struct
@@ -80,9 +81,7 @@ def trace_apart(
     answer = None
     if device.__dict__["kind"] == "cuda" and is_needed():
         plain = Device.model_construct(**device.__dict__)  # asks for no fact: those asked for are noted
-        question = None
-        with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError):  # a class of a notebook
-            question = pickle.dumps((function, plain, settings, workload, more, options))
+        question = _bytes_of((function, plain, settings, workload, more, options))
         answer = None if question is None else _answer_to(question)
     if answer is None:
         return function(settings, workload, device, *more, **options)
@@ -93,6 +92,26 @@ def trace_apart(
         getattr(device, name)
     traces = [None if file is None else read_trace(file) for file in files]
     return traces if is_list else traces[0]
+
+
+class _WithoutTensors(pickle.Pickler):
+    """Refuses tensors: a workload that holds a model (a Trainer's) is not sent with its weights."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch: Any = sys.modules["torch"]
+        if isinstance(obj, torch.Tensor):
+            raise pickle.PicklingError("a tensor")
+        return NotImplemented
+
+
+def _bytes_of(question: Any) -> bytes | None:
+    """None for what cannot be sent: a class of a notebook, an open file, a tensor."""
+    file = io.BytesIO()
+    try:
+        _WithoutTensors(file, pickle.HIGHEST_PROTOCOL).dump(question)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None
+    return file.getvalue()
 
 
 def _answer_to(question: bytes) -> Any:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import forerun
 from forerun.forecasting import apart
@@ -77,4 +78,7 @@ def test_a_workload_that_cannot_be_sent_is_traced_here(needed, monkeypatch):
     monkeypatch.setattr(apart, "_answer_to", asked.append)
     device = forerun.hardware.catalogue.device("t4")
     assert apart.trace_apart(lambda settings, workload, device: workload, device, None, Local) is Local
+    model = forerun.hardware.catalogue.Device  # a class of ours can be sent, what holds weights is not
+    assert apart._bytes_of((model, {"a": 1})) is not None
+    assert apart._bytes_of([torch.nn.Linear(2, 2)]) is None
     assert asked == []
