@@ -4,6 +4,7 @@ Each takes a torch device and returns plain numbers; medians of a few repeats. T
 per second.
 """
 
+import functools
 import os
 import statistics
 import subprocess
@@ -19,7 +20,7 @@ from torch import nn
 
 from forerun.errors import FilesNotWritten
 from forerun.experience import TimedAttention, TimedProduct
-from forerun.units import KIB, MIB, format_bytes
+from forerun.units import KIB, MIB, MILLI, format_bytes
 
 REPEATS = 3
 CALL_SECONDS = 0.15
@@ -32,6 +33,8 @@ DISK_PROBE_BYTES = 32 * MIB
 CPU_COPIES = (256 * KIB, 4 * MIB, 32 * MIB, 128 * MIB)
 """Bytes of the copied tensor: in each cache and beside them."""
 RANDOM_ELEMENTS = 1_000_000
+HEAD_START_CYCLES = 2_000_000
+"""A millisecond or two on today's GPUs: longer than the host takes to launch an attention layer's backward pass."""
 
 
 def repeated_seconds(run: Callable[[], object], device: torch.device, *, evict: bool = False) -> list[float]:
@@ -43,12 +46,29 @@ def repeated_seconds(run: Callable[[], object], device: torch.device, *, evict: 
         while len(timings) < REPEATS and sum(timings) < CALL_SECONDS:
             if scratch is not None:
                 scratch.add_(1)
-            wait(device)
-            start = time.perf_counter()
-            run()
-            wait(device)
-            timings.append(time.perf_counter() - start)
+            timings.append(seconds_of(run, device))
     return timings
+
+
+def seconds_of(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one run: by the clock of the host, or on a GPU of its kernels alone.
+
+    To launch a kernel and to wait for it takes 30 to 60 microseconds, many times what a small product takes (an H100,
+    docs/log.md of 2026-11-26). So the GPU is put to sleep first, the host gets ahead of it, and two events on the GPU
+    measure what lies between them.
+    """
+    wait(device)
+    if device.type != "cuda":
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(HEAD_START_CYCLES)
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * MILLI
 
 
 def wait(device: torch.device) -> None:
@@ -76,16 +96,12 @@ def time_attention(
     )
     forward: list[float] = []
     backward: list[float] = []
+    results: list[torch.Tensor] = []
+    upstream = torch.ones_like(query)
     for _ in range(REPEATS + 1):
-        wait(device)
-        start = time.perf_counter()
-        result = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        wait(device)
-        middle = time.perf_counter()
-        result.backward(torch.ones_like(result))
-        wait(device)
-        forward.append(middle - start)
-        backward.append(time.perf_counter() - middle)
+        run = functools.partial(F.scaled_dot_product_attention, query, key, value, is_causal=True)
+        forward.append(seconds_of(lambda run=run: results.append(run()), device))
+        backward.append(seconds_of(lambda: results.pop().backward(upstream), device))
     return TimedAttention(
         dtype=dtype,
         batch=batch,

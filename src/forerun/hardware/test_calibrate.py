@@ -102,3 +102,33 @@ def test_a_disk_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(FilesNotWritten, match=r"disk under .*file cannot be measured with 32"):
         disk_speed(tmp_path / "file")
+
+
+def test_on_a_gpu_the_time_is_that_between_two_events(monkeypatch):
+    """Of the kernels alone; the GPU sleeps while the host launches them. There is no GPU here: order and result only."""
+    done = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            done.append("record")
+
+        def synchronize(self):
+            done.append("wait")
+
+        def elapsed_time(self, end):
+            return 0.25
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append("sleep"), raising=False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: done.append("ready"))
+    assert micro_benchmarks.seconds_of(lambda: done.append("run"), torch.device("cuda")) == 0.25e-3
+    assert done == ["ready", "sleep", "record", "run", "record", "wait"]
+
+
+def test_attention_is_timed_in_both_directions():
+    timed = micro_benchmarks.time_attention(HERE, "float32", 1, 2, 64, 16)
+    assert 0 < timed.forward_seconds < 1
+    assert 0 < timed.backward_seconds < 1
