@@ -119,12 +119,15 @@ def _answer_to(question: bytes) -> Any:
     global _worker
     with _lock:
         _worker = _worker or _start()
+        answer = None
         try:
             _send(_worker.stdin, question)
             answer = _receive(_worker.stdout)
         except (BrokenPipeError, EOFError):
-            _end()
             return None
+        finally:
+            if answer is None:  # interrupted, or it is gone: an answer that comes later is to no later question
+                _end()
     return pickle.loads(answer)
 
 

@@ -70,6 +70,16 @@ def test_a_process_that_dies_is_replaced(needed):
     assert forerun.forecast(SETTINGS, gpu="t4") == first
 
 
+def test_an_interrupt_leaves_no_answer_behind(needed, monkeypatch):
+    first = forerun.forecast(SETTINGS, gpu="t4")
+    monkeypatch.setattr(apart, "_receive", lambda pipe: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        forerun.forecast({**SETTINGS, "batch": {"micro_batch_size": 4, "sequence_length": 32}}, gpu="t4")
+    assert apart._worker is None
+    monkeypatch.undo()
+    assert forerun.forecast(SETTINGS, gpu="t4") == first
+
+
 def test_a_workload_that_cannot_be_sent_is_traced_here(needed, monkeypatch):
     class Local:
         pass
