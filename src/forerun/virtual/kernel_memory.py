@@ -153,7 +153,7 @@ def _cudnn_backward(query: Tensor, key: Tensor, value: Tensor) -> list[int]:
 
 def _of_leading_dimensions(matrix: Tensor, dims: Any = None, *_: Any) -> tuple[int, int] | None:
     """Bytes of one set of results, and inputs to each, of a sum over the outer dimensions of a dense tensor."""
-    if matrix.element_size() > PARTIAL_BYTES or not matrix.is_floating_point() or not dims:
+    if matrix.element_size() > PARTIAL_BYTES or not matrix.is_floating_point() or not dims or matrix.dim() == 0:
         return None
     reduced = {dim % matrix.dim() for dim in dims}
     shape = [size for dim, size in enumerate(matrix.shape) if dim in reduced]

@@ -66,6 +66,7 @@ def test_cudnn_backward_is_that_of_a_real_card():
         ((2, 64, 32), [-3], (64 * 32 * 4, 2)),
         ((64, 32), [1], None),
         ((64, 32), [], None),
+        ((), [0], None),
         ((2, 64, 32), [0, 2], None),
     ],
 )
