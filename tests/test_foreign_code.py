@@ -18,6 +18,7 @@ RUNS_TEXT = {
     "evaluate/jail/grader.py": "exec: tests of a task, shut in like the program",
     "recipes/code_lora/data/templates.py": "exec: a reference solution that the module composed itself",
     "notebook.py": "exec: the cell of the notebook that calls it",
+    "forecasting/apart.py": "pickle: pipes between this process and one that it started itself",
     "memory/snapshot.py": "pickle: every class and function is refused (`_PlainUnpickler`)",
 }
 """Modules that run text or read pickles, and whose."""
