@@ -6,6 +6,7 @@ that it compiled; NVML tells the clock of a GPU and why it is low.
 
 import contextlib
 import resource
+import time
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from forerun.records import RunEvidence
 PERCENT = 100
 THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """nvmlClocksEventReason: power cap, hardware slowdown, software and hardware thermal slowdown, power brake (nvml.h)."""
+SECONDS_BETWEEN_READINGS = 0.5
+"""NVML says how busy the GPU was in the last sixth of a second to a second (`nvmlUtilization_t`, nvml.h). A reading
+asks the driver, and the GPU waits for the next step meanwhile."""
 
 
 class Witness:
@@ -30,11 +34,13 @@ class Witness:
         self.busy_share: float | None = None
         """Fraction of time in which the GPU was busy, read after the last step; None without a GPU."""
         self._throttled: list[bool] = []
+        self._next_reading = 0.0
         self._gpu = _nvml_handle() if device == "cuda" else None
 
     def step_done(self) -> None:
-        """Read a GPU's load and clock after an optimizer step."""
-        if self._gpu is not None:
+        """Read a GPU's load and clock after an optimizer step, if the last reading is old enough."""
+        if self._gpu is not None and time.monotonic() >= self._next_reading:
+            self._next_reading = time.monotonic() + SECONDS_BETWEEN_READINGS
             library, handle, top = self._gpu
             self.busy_share = library.nvmlDeviceGetUtilizationRates(handle).gpu / PERCENT
             self._clocks.append(library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM) / top)
