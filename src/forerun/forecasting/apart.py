@@ -124,11 +124,11 @@ def _answer_to(question: bytes) -> Any:
             _send(_worker.stdin, question)
             answer = _receive(_worker.stdout)
         except (BrokenPipeError, EOFError):
-            return None
+            pass
         finally:
             if answer is None:  # interrupted, or it is gone: an answer that comes later is to no later question
                 _end()
-    return pickle.loads(answer)
+    return None if answer is None else pickle.loads(answer)
 
 
 def _start() -> subprocess.Popen[bytes]:
