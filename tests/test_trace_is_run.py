@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.data.plan import BatchShape
@@ -116,6 +117,29 @@ def test_operators_are_those_of_a_real_step(name):
         step.run([batch], StepObserver())
     trace = trace_step(settings, workload, detect_cpu().device, BatchShape(4, 48))
     assert_same_operators(trace, real.names)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", [n for n in TWINS if n not in KNOWN])
+def test_gradients_are_summed_in_place_where_a_real_step_does(name):
+    """PyTorch's profiler watches without a dispatch mode."""
+    settings, workload = settings_of(name, TWINS[name]), generic_workload(TWINS[name])
+    step, batch = real_step(settings, workload)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        step.run([batch], StepObserver())
+    real = Counter(
+        event.name for event in profiled.events() if event.name in ("aten::add", "aten::add_") and in_the_engine(event)
+    )
+    trace = trace_step(settings, workload, detect_cpu().device, BatchShape(4, 48))
+    names = Counter(trace.calls[op.call].name for op in trace.ops if op.phase.value == "backward")
+    assert real == +Counter({"aten::add": names["aten.add.Tensor"], "aten::add_": names["aten.add_.Tensor"]})
+
+
+def in_the_engine(event):
+    """Whether an operator of a profile was run by autograd."""
+    while event is not None and not event.name.startswith("autograd::engine"):
+        event = event.cpu_parent
+    return event is not None
 
 
 @pytest.mark.parity

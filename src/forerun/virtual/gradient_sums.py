@@ -31,10 +31,11 @@ def _is_of_the_engine() -> bool:
     return frame is not None and frame.f_code.co_name == ENGINE
 
 
-HOLDERS, STORAGE_HOLDERS = 5, 2
-"""References to the older gradient and to its storage on the way from the engine to `_is_held_once`."""
+HOLDERS, OWNERS, STORAGE_OWNERS = 5, 4, 2
+"""References on the way from the engine to `_is_held_once`: Python's to the older gradient, those below Python to it
+(other sums wait for the same gradient, say) and to its storage."""
 
 
 def _is_held_once(tensor: torch.Tensor) -> bool:
-    storage = tensor.untyped_storage()
-    return sys.getrefcount(tensor) <= HOLDERS and torch._C._storage_Use_Count(storage._cdata) <= STORAGE_HOLDERS
+    owners, of_storage = tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return sys.getrefcount(tensor) <= HOLDERS and owners <= OWNERS and of_storage <= STORAGE_OWNERS

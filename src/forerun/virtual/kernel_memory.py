@@ -50,6 +50,7 @@ TILE = 64
 FLOAT_BYTES, HALF_BYTES, INDEX_BYTES = 4, 2, 8
 CUDNN_ALIGNMENT = 256
 """Bytes beside them in the workspace of its attention."""
+POINTWISE = (aten.add, aten.sub, aten.mul, aten.div)
 SORT_COPIES = 4
 """Sorted and original indices, and a double buffer of the sort."""
 
@@ -60,6 +61,20 @@ def temporaries(packet: Any, args: tuple[Any, ...]) -> list[tuple[int, int]]:
         reduction = _of_leading_dimensions(*args)
         return [] if reduction is None else [reduction]
     return [(size, 0) for size in temporary_bytes(packet, args)]
+
+
+def host_temporaries(packet: Any, args: tuple[Any, ...]) -> list[tuple[int, int]]:
+    """The same of the CPU's kernels: they copy inputs to the dtype to compute in, which CUDA's convert as they read.
+
+    Source: `TensorIteratorBase::compute_types`, `ATen/TensorIterator.cpp`; `make_reduction`, `ReduceOpsUtils.h`.
+    """
+    tensors = [each for each in args[:2] if isinstance(each, Tensor) and each.dim() > 0]
+    if packet in POINTWISE and len(tensors) == 2:
+        common = torch.result_type(*tensors)
+        return [(each.numel() * common.itemsize, 0) for each in tensors if each.dtype != common]
+    if packet is aten.sum and tensors and tensors[0].dtype == torch.bool:
+        return [(tensors[0].numel() * INDEX_BYTES, 0)]
+    return []
 
 
 def temporary_bytes(packet: Any, args: tuple[Any, ...]) -> list[int]:

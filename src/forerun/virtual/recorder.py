@@ -217,7 +217,8 @@ class Recorder(TorchDispatchMode, StepObserver):
             return
         # A list, not a generator: `any` would stop at the first new storage and the others would not be tracked.
         creates_storage = any([self._track(tensor) for tensor in outputs])
-        temporaries = kernel_memory.temporaries(packet, args) if self.device == DEVICE else ()
+        of_kernel = kernel_memory.temporaries if self.device == DEVICE else kernel_memory.host_temporaries
+        temporaries = of_kernel(packet, args)
         if self.on_write is not None and func._schema.is_mutable:
             self.on_write([*flat(a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write)])
         cards = cards_of(outputs, args, kwargs)

@@ -39,6 +39,20 @@ def test_a_gradient_that_others_hold_or_that_is_expanded_is_left(why):
     assert sums(**{why: True}) == ["aten.add.Tensor"]
 
 
+def test_a_gradient_that_another_sum_waits_for_is_left():
+    """That of `y + u` goes to both; `v` comes back to `y` before anybody looks at that of `u`."""
+    with VirtualSession(device("t4")) as session:
+        x = torch.ones(4, 8, requires_grad=True, device=session.torch_device)
+        weight = torch.ones(8, 8, requires_grad=True, device=session.torch_device)
+        y = x * 1
+        u, v = torch.relu(x @ weight), torch.relu(y @ weight)
+        before = len(session.recorder.trace.ops)
+        (((y + u) + v) * 2).sum().backward()
+        trace = session.recorder.trace
+        names = [trace.calls[op.call].name for op in trace.ops[before + 3 :]]
+    assert [name for name in names if name.startswith("aten.add")] == ["aten.add.Tensor", *["aten.add_.Tensor"] * 2]
+
+
 def test_what_a_program_adds_itself_is_left():
     class Own(torch.autograd.Function):
         @staticmethod

@@ -6,7 +6,7 @@ import torch
 from forerun.hardware.catalogue import device
 from forerun.memory.replay import replay_memory
 from forerun.trace import ALLOCATE, Category
-from forerun.virtual.kernel_memory import temporaries, temporary_bytes
+from forerun.virtual.kernel_memory import host_temporaries, temporaries, temporary_bytes
 from forerun.virtual.session import VirtualSession
 
 aten = torch.ops.aten
@@ -74,6 +74,24 @@ def test_reductions_of_leading_dimensions_are_noted(shape, dims, expected):
     noted = temporaries(aten.sum, (torch.empty(shape, dtype=torch.bfloat16), dims))
     assert noted == ([] if expected is None else [expected])
     assert temporaries(aten.sum, (torch.empty(shape, dtype=torch.float64), dims)) == []
+
+
+@pytest.mark.parametrize(
+    ("packet", "dtypes", "expected"),
+    [
+        (aten.mul, (torch.float32, torch.bool), [12 * 4]),
+        (aten.add, (torch.bfloat16, torch.float32), [12 * 4]),
+        (aten.mul, (torch.float32, torch.float32), []),
+        (aten.sum, (torch.bool,), [12 * 8]),
+        (aten.sum, (torch.float32,), []),
+    ],
+)
+def test_the_host_copies_inputs_to_the_dtype_that_it_computes_in(packet, dtypes, expected):
+    args = tuple(torch.empty(3, 4, dtype=dtype) for dtype in dtypes)
+    assert host_temporaries(packet, args) == [(size, 0) for size in expected]
+    assert host_temporaries(packet, (args[0], 2.0)) == (
+        [] if packet is not aten.sum else host_temporaries(packet, args)
+    )
 
 
 def test_efficient_backward_accumulates_queries_in_tiles():
