@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import forerun
-from forerun.virtual.cuda.stand_ins.trl_kernels import KERNELS, folding_in_one_kernel
+from forerun.virtual.cuda.stand_ins.triton_kernels import _launcher
 
 NAME = "trl.kernels.chunked_logprob"
 SOURCE = """
@@ -56,7 +56,23 @@ def test_a_tile_is_folded_by_one_kernel(package, is_there):
     module._forward_tile(torch.ones(2, 3), 3, None, torch.zeros(2), BLOCK_SIZE=1024)  # its own again
 
 
-def test_kernels_of_triton_are_known_by_their_module():
-    assert f"{NAME}._forward_kernel" in KERNELS
-    with folding_in_one_kernel():
-        assert types.FunctionType is type(KERNELS["trl.kernels.chunked_divergence._backward_kernel"])
+def test_a_kernel_of_triton_is_known_by_its_module():
+    """Its name alone is anybody's."""
+
+    def _forward_kernel(*args):
+        raise AssertionError("it is not run")
+
+    rows = [("_forward_kernel", NAME), ("_forward_kernel", "somebody.else")]
+    with forerun.virtual_cuda("t4") as gpu:
+        tile, totals = torch.zeros(64, 512, device="cuda"), torch.zeros(64, device="cuda")
+        for name, module in rows:
+            _forward_kernel.__module__ = module
+            launch = _launcher(types.SimpleNamespace(fn=_forward_kernel), (64,))
+            if module == NAME:
+                launch(tile, 512, totals, BLOCK_SIZE=1024)
+            else:
+                with pytest.raises(NotImplementedError, match=name):
+                    launch(tile, 512, totals, BLOCK_SIZE=1024)
+        last = gpu.trace.calls[gpu.trace.ops[-1].call]
+    assert last.name == "forerun.chunked_logprob_forward.default"
+    assert (last.bytes_read, last.bytes_written) == (64 * 512 * 4 + 64 * 4, 64 * 4)
