@@ -37,5 +37,6 @@ HOLDERS, OWNERS, STORAGE_OWNERS = 5, 4, 2
 
 
 def _is_held_once(tensor: torch.Tensor) -> bool:
-    owners, of_storage = tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    owners = tensor._use_count()  # pyright: ignore[reportAttributeAccessIssue]
+    of_storage = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
     return sys.getrefcount(tensor) <= HOLDERS and owners <= OWNERS and of_storage <= STORAGE_OWNERS
