@@ -3,7 +3,7 @@
 from forerun.experience import Correction
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program import ProgramForecast
-from forerun.forecasting.ranges import run_range, shares, spread
+from forerun.forecasting.ranges import run_range, shares_of, step_range
 from forerun.units import format_percent
 
 TERMS = ("compile", "evaluation", "checkpoint")
@@ -27,13 +27,13 @@ def corrected(forecast: ProgramForecast, correction: Correction, group: str) -> 
     before = sum(step.phases.model_dump().values())
     ratio = sum(phases.values()) / before if before else factors["step"]
     step = step.model_copy(update={
-        "seconds": spread(step.seconds.expected * ratio, *shares(group, correction)),
+        "seconds": step_range(step.seconds.expected * ratio, group, shares_of(step.seconds), correction),
         "phases": step.phases.model_copy(update=phases), "mfu": step.mfu / ratio,
         "tokens_per_second": step.tokens_per_second / ratio, "samples_per_second": step.samples_per_second / ratio,
     })  # fmt: skip
     by_phase = {f"{name}_seconds": getattr(run.phases, f"{name}_seconds") * factors[name] for name in TERMS}
     whole = run.phases.model_copy(update={"training_seconds": run.phases.training_seconds * ratio, **by_phase})
-    seconds = run_range(whole, group, correction)
+    seconds = run_range(whole, group, correction, step.seconds)
     share = seconds.expected / run.seconds.expected if run.seconds.expected else 1.0
     run = run.model_copy(
         update={"phases": whole, "seconds": seconds, "cost": None if run.cost is None else run.cost * share}

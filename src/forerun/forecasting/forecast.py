@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import psutil
 
+from forerun.clock.host_speed import host_shares
 from forerun.experience import Correction
 from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.expert_warnings import expert_warnings
@@ -17,7 +18,7 @@ from forerun.forecasting.host_warnings import host_warnings
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.quantization_warnings import quantization_warnings
-from forerun.forecasting.ranges import SETTINGS, group_of, run_range, shares, spread
+from forerun.forecasting.ranges import SETTINGS, group_of, run_range, step_range
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.forecasting.reliability import reliability_warnings, with_reliability
 from forerun.forecasting.request import ForecastRequest
@@ -64,7 +65,8 @@ def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> F
     """The forecast that answers `request`; `steps` may be those of another request with the same step."""
     model = model_steps(request) if steps is None else replace(steps, request=request)
     memory = _memory(request, model)
-    run, factors = _run(request, model)
+    step = _step(request, model)
+    run, factors = _run(request, model, step.seconds)
     corrected_by = {**model.corrected_by, **factors} if request.correction is not None else {}
     return Forecast(
         settings_hash=request.settings.hash,
@@ -75,7 +77,7 @@ def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> F
             total=model.longest.trace.total_parameters, trainable=model.longest.trace.trainable_parameters
         ),
         memory=memory,
-        step=_step(request, model),
+        step=step,
         run=run,
         warnings=[
             *_warnings(request, model),
@@ -121,7 +123,7 @@ def _step(request: ForecastRequest, model: StepModel) -> StepForecast:
     seconds = model.mean_step_seconds()
     model_flops = model.mean_flops("model_flops")
     return StepForecast(
-        seconds=spread(seconds, *shares(group_of(model.longest.trace, model.costs, SETTINGS), request.correction)),
+        seconds=_step_range(request, model),
         phases=StepPhases(**model.mean_phases()),
         model_flops=model_flops,
         hardware_flops=model.mean_flops("hardware_flops"),
@@ -131,8 +133,14 @@ def _step(request: ForecastRequest, model: StepModel) -> StepForecast:
     )
 
 
-def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[str, float]]:
-    """The run, and the factors of past runs on its phases."""
+def _step_range(request: ForecastRequest, model: StepModel) -> Range:
+    hosts = host_shares([(step.trace, step.time) for step in model.traced if not model.kinds], model.costs)
+    group = group_of(model.longest.trace, model.costs, SETTINGS)
+    return step_range(model.mean_step_seconds(), group, hosts, request.correction)
+
+
+def _run(request: ForecastRequest, model: StepModel, step: Range) -> tuple[RunForecast, dict[str, float]]:
+    """The run, and the factors of past runs on its phases; `step` is the range of its mean step."""
     settings, plan, times = request.settings, request.plan, request.times
     total = math.ceil(settings.schedule.epochs * plan.steps)
     if settings.schedule.max_steps is not None:
@@ -174,7 +182,7 @@ def _run(request: ForecastRequest, model: StepModel) -> tuple[RunForecast, dict[
         total_steps=total,
         checkpoints_written=checkpoint_count,
         checkpoint_bytes=checkpoint_bytes,
-        seconds=run_range(phases, group_of(model.longest.trace, model.costs, SETTINGS), request.correction),
+        seconds=run_range(phases, group_of(model.longest.trace, model.costs, SETTINGS), request.correction, step),
         phases=phases,
         cost=None if price is None else price * expected / HOUR * settings.parallel.world_size,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.clock.between_ranks import GPUS_PER_MACHINE, job_of_trace
+from forerun.clock.host_speed import host_shares
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.errors import MissingPeak
@@ -42,7 +43,7 @@ from forerun.forecasting.program_run import (
     rest_times,
     whole_run,
 )
-from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
+from forerun.forecasting.ranges import PROGRAM, group_of, spread, step_range
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
@@ -204,11 +205,9 @@ def forecast_run(
         job=job_of_trace(device, trace),
     )  # fmt: skip
     steps = _step_times(trace, watcher, costs, reading.step_weights)
-    length, earlier = watcher.program_length, earlier_loops(trace, watcher, costs)
-    if total_steps is not None:
-        stated = ProgramLength(total_steps, "--total-steps")
-        length = stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source)
+    length, earlier = _length(watcher, total_steps), earlier_loops(trace, watcher, costs)
     rests = rest_times(trace, watcher.loop, length, costs, mean_seconds(steps))
+    step = _step(steps, watcher, costs, trace, device)
     text = " ".join(command)
     return ProgramForecast(
         settings_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
@@ -217,10 +216,10 @@ def forecast_run(
         fits=all(each.fits for each in by_card) and run.out_of_memory is None,
         parameters=ParameterCounts(total=trace.total_parameters, trainable=trace.trainable_parameters),
         memory=_memory(memory, device, world_size),
-        step=_step(steps, watcher, costs, trace, device),
+        step=step,
         run=whole_run(
             steps, length, watcher, trace, device,
-            costs=costs, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
+            step=step.seconds, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
             compile_seconds=_compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier, rests=rests,
         ),
         warnings=_warnings(run, device, costs, length, bool(steps))
@@ -249,6 +248,15 @@ def forecast_run(
         rests=rests,
         out_of_memory=_out_of_memory(run),
     )  # fmt: skip
+
+
+def _length(watcher: StepWatcher, total_steps: int | None) -> ProgramLength | None:
+    """What the program says of its length, unless `total_steps` is stated."""
+    length = watcher.program_length
+    if total_steps is None:
+        return length
+    stated = ProgramLength(total_steps, "--total-steps")
+    return stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source)
 
 
 def _cards(replays: Sequence[CardReplay]) -> list[CardForecast]:
@@ -307,14 +315,16 @@ def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace:
             seconds=spread(0.0, 1.0, 1.0), phases=StepPhases(), model_flops=0, hardware_flops=0, mfu=0,
             tokens_per_second=0, samples_per_second=0,
         )  # fmt: skip
-    seconds, ranks = mean_seconds(steps), data_parallel_ranks(last_step(trace, watcher))
+    last = last_step(trace, watcher)
+    seconds, ranks = mean_seconds(steps), data_parallel_ranks(last)
+    hosts = host_shares([(last, replay_clock(last, costs))], costs)
     model_flops = statistics.fmean(step.model_flops for step in steps)
     phases = {name: statistics.fmean(getattr(step.phases, name) for step in steps) for name in StepPhases.model_fields}
     dtypes = [spec.dtype for call in trace.calls if call.flops for spec in call.inputs if "float" in spec.dtype]
     dtype = max(set(dtypes), key=dtypes.count) if dtypes else "float32"
     dtype = "tfloat32" if dtype == "float32" and trace.tf32 else dtype
     return StepForecast(
-        seconds=spread(seconds, *shares(group_of(trace, costs, PROGRAM))),
+        seconds=step_range(seconds, group_of(trace, costs, PROGRAM), hosts),
         phases=StepPhases(**phases),
         model_flops=model_flops,
         hardware_flops=statistics.fmean(step.hardware_flops for step in steps),

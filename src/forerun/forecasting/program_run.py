@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from forerun.clock.priors import HOST_MEMORY_BYTES_PER_SECOND, PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.forecasting.collectives import count_collectives
-from forerun.forecasting.ranges import PROGRAM, group_of, shares, spread
+from forerun.forecasting.ranges import in_shares_of
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.hardware.catalogue import Device
-from forerun.records import MemoryBreakdown, Record, RunForecast, RunPhases
+from forerun.records import MemoryBreakdown, Range, Record, RunForecast, RunPhases
 from forerun.step.offload import PASSES
 from forerun.trace import Trace
 from forerun.units import format_bytes_per_second, format_seconds
@@ -178,12 +178,12 @@ def _when(rest: LoopRestTime) -> str:
 
 def whole_run(
     steps: Sequence[StepTime], length: ProgramLength | None, watcher: StepWatcher, trace: Trace, device: Device,
-    *, costs: PriorCosts, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
+    *, step: Range, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
     price_per_hour: float | None, earlier: Sequence[EarlierLoop] = (), rests: Sequence[LoopRestTime] = (),
 ) -> RunForecast:  # fmt: skip
     """Time and cost of `earlier` loops and the one that `length` describes, at the warm `steps`; else of those seen.
 
-    `rests` is what follows the passes of that loop.
+    `rests` is what follows the passes of that loop; `step` is the range of a step, in whose shares the run may miss.
     """
     last = len(steps) if length is None else length.steps
     total = last + sum(loop.steps for loop in earlier)
@@ -204,7 +204,7 @@ def whole_run(
         total_steps=total,
         checkpoints_written=checkpoints,
         checkpoint_bytes=checkpoint_bytes,
-        seconds=spread(seconds, *shares(group_of(trace, costs, PROGRAM))),
+        seconds=in_shares_of(step, seconds),
         phases=phases,
         cost=None if price is None else price * seconds / HOUR * trace.world_size * trace.cards,
     )

@@ -68,12 +68,40 @@ def spread(expected: float, low: float, high: float) -> Range:
     return Range(optimistic=expected * low, expected=expected, conservative=expected * high)
 
 
-def run_range(phases: RunPhases, group: str, correction: Correction | None) -> Range:
-    """Range of a whole run: its phases miss independently of each other, so their widths add as squares."""
+def shares_of(band: Range) -> tuple[float, float]:
+    """Optimistic and conservative end as shares of what is expected; 1 and 1 of nothing."""
+    return (band.optimistic / band.expected, band.conservative / band.expected) if band.expected else (1.0, 1.0)
+
+
+def in_shares_of(band: Range, expected: float) -> Range:
+    """Scenarios of what misses as `band` does."""
+    return spread(expected, *shares_of(band))
+
+
+def step_range(expected: float, group: str, hosts: tuple[float, float], correction: Correction | None = None) -> Range:
+    """Scenarios of a step; it takes `hosts` of the `expected` seconds on a fast and on a slow host (`host_shares`),
+    where past runs do not say how fast this one is."""
+    low, high = shares(group, correction)
+    if not _is_corrected(correction):
+        low, high = min(low, hosts[0]), max(high, hosts[1])
+    return spread(expected, low, high)
+
+
+def _is_corrected(correction: Correction | None) -> bool:
+    fitted = None if correction is None else correction.terms.get("step")
+    return fitted is not None and fitted.runs > 0
+
+
+def run_range(phases: RunPhases, group: str, correction: Correction | None, step: Range) -> Range:
+    """Range of a whole run: its phases miss independently of each other, so their widths add as squares.
+
+    What belongs to no term of its own misses as the `step` does.
+    """
     seconds = phases.model_dump()
     expected, below, above = sum(seconds.values()), 0.0, 0.0
     for name, value in seconds.items():
-        low, high = shares(group, correction, PHASE_TERMS.get(name, "step"))
+        term = PHASE_TERMS.get(name)
+        low, high = shares_of(step) if term is None else shares(group, correction, term)
         below += (value * (1 - low)) ** 2
         above += (value * (high - 1)) ** 2
     return Range(optimistic=expected - math.sqrt(below), expected=expected, conservative=expected + math.sqrt(above))

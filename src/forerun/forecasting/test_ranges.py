@@ -8,13 +8,26 @@ from hypothesis import strategies as st
 
 from forerun.clock.priors import PriorCosts
 from forerun.experience import Correction, CorrectionTerm
-from forerun.forecasting.ranges import PROGRAM, SETTINGS, group_of, run_range, shares, spread, table
+from forerun.forecasting.ranges import (
+    PROGRAM,
+    SETTINGS,
+    group_of,
+    in_shares_of,
+    run_range,
+    shares,
+    shares_of,
+    spread,
+    step_range,
+    table,
+)
 from forerun.hardware.catalogue import device
-from forerun.records import RunPhases
+from forerun.records import Range, RunPhases
 from forerun.trace import Call, Trace
 
 KNOWN = Correction(terms={"step": CorrectionTerm(factor=1.1, spread=0.05, runs=3)})
 SECONDS = st.floats(0, 1e6)
+SAME_HOST = (1.0, 1.0)
+NOTHING = Range(optimistic=0.0, expected=0.0, conservative=0.0)
 
 
 @dataclass
@@ -76,12 +89,33 @@ def test_a_run_is_inside_its_range(startup, training, evaluation, checkpoint):
     phases = RunPhases(
         startup_seconds=startup, training_seconds=training, evaluation_seconds=evaluation, checkpoint_seconds=checkpoint
     )
-    band = run_range(phases, "calibrated", None)
+    band = run_range(phases, "calibrated", None, step_range(1.0, "calibrated", SAME_HOST))
     assert 0 <= band.optimistic <= band.expected <= band.conservative
     assert band.expected == pytest.approx(sum(phases.model_dump().values()))
 
 
 def test_phases_do_not_all_miss_the_same_way():
-    mixed = run_range(RunPhases(startup_seconds=100, checkpoint_seconds=100), "calibrated", None)
-    alone = run_range(RunPhases(startup_seconds=200), "calibrated", None)
+    mixed = run_range(RunPhases(startup_seconds=100, checkpoint_seconds=100), "calibrated", None, NOTHING)
+    alone = run_range(RunPhases(startup_seconds=200), "calibrated", None, NOTHING)
     assert mixed.conservative < alone.conservative
+
+
+def test_a_step_may_be_as_slow_as_a_slow_host_makes_it():
+    low, high = shares(PROGRAM)
+    band = step_range(2.0, PROGRAM, (0.5, 1.9))
+    assert (band.optimistic, band.conservative) == (pytest.approx(1.0), pytest.approx(3.8))
+    assert shares_of(step_range(2.0, PROGRAM, SAME_HOST)) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_past_runs_say_how_fast_the_host_is():
+    correction = Correction(terms={"step": CorrectionTerm(factor=1.0, spread=0.05, runs=4)})
+    assert step_range(2.0, PROGRAM, (0.5, 1.9), correction) == step_range(2.0, PROGRAM, SAME_HOST, correction)
+
+
+def test_a_run_of_steps_alone_misses_as_its_step():
+    step = step_range(2.0, PROGRAM, (0.5, 1.9))
+    assert shares_of(run_range(RunPhases(training_seconds=100), PROGRAM, None, step)) == (
+        pytest.approx(shares_of(step)[0]), pytest.approx(shares_of(step)[1]),
+    )  # fmt: skip
+    assert shares_of(in_shares_of(step, 7.0)) == (pytest.approx(shares_of(step)[0]), pytest.approx(shares_of(step)[1]))
+    assert shares_of(NOTHING) == (1.0, 1.0)
