@@ -186,7 +186,11 @@ def ledger_if_any(gpus: Sequence[str] = ()) -> "Iterator[Ledger | None]":
 
 
 def ledger_url() -> str:
-    """URL of the ledger: FORERUN_LEDGER, or the user's own SQLite file. The environment is read only here."""
-    from forerun.ledger.place import default_url
+    """URL of the ledger: FORERUN_LEDGER, the path of a SQLite file or a URL, or else the user's own. The environment is
+    read only here."""
+    from forerun.ledger.place import default_url, url_of_file
 
-    return os.environ.get("FORERUN_LEDGER") or default_url()
+    stated = os.environ.get("FORERUN_LEDGER")
+    if not stated:
+        return default_url()
+    return stated if "://" in stated else url_of_file(Path(stated))

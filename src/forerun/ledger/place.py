@@ -17,6 +17,11 @@ def default_url() -> str:
     return f"{SQLITE}{home / 'forerun' / 'ledger.sqlite'}"
 
 
+def url_of_file(path: Path) -> str:
+    """SQLAlchemy URL of a SQLite file, from wherever it is opened."""
+    return f"{SQLITE}{path.expanduser().absolute()}"
+
+
 def may_know(url: str, gpus: Sequence[str]) -> bool:
     """Whether the ledger at a SQLAlchemy URL may hold runs, steps or a calibration of one of the devices.
 

@@ -86,7 +86,7 @@ def open_ledger(url: str) -> "Ledger":
             old.read_back(engine, METADATA)
     except (ArgumentError, NoSuchModuleError, DatabaseError, OSError, ModuleNotFoundError) as error:
         raise LedgerConflict(
-            f"The ledger {_without_password(url)!r} cannot be opened: {str(error).splitlines()[0]} "
+            f"The ledger {_without_password(url)!r} cannot be opened: {str(error).splitlines()[0].rstrip('.')}. "
             f"Set FORERUN_LEDGER to a SQLAlchemy URL such as sqlite:////path/ledger.sqlite."
         ) from error
     return Ledger(engine)

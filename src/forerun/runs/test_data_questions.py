@@ -32,7 +32,9 @@ def test_a_column_called_label_is_not_passed_over_in_silence():
     assert "40 of its 40 values differ (such as '2004-01-00')" in question.text
     (question,) = questions([{"text": text, "entities": [{"start": 0, "label": "A"}]} for text in TEXTS])
     assert "a .conll file" in question.others[0]
-    (question,) = questions([{"text": text, "stance": "ab"[n % 2]} for n, text in enumerate(TEXTS)])
+    (question,) = questions(
+        [{"text": text, "stance": "ab"[n % 2], "shop": "cd"[n % 2]} for n, text in enumerate(TEXTS)]
+    )
     assert question.others[0].endswith("label: stance}")
     assert questions([{"text": text} for text in TEXTS]) == []
 

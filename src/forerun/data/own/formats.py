@@ -85,6 +85,8 @@ LANGUAGES = (
     "ur", "vi", "zh",
 )  # fmt: skip
 """Names of columns that hold a text and its translation (ISO 639-1)."""
+ORIGINS = "source origin domain site dataset subset lang language locale country author user date year license file"
+"""Names of columns that say where a text comes from: that is not what somebody wants to learn of it."""
 LONG_CHARACTERS = 40
 """Mean length from which a column holds more than names."""
 FEW = 20
@@ -146,6 +148,8 @@ def recognise(
         raise BadData(_nothing_recognised(columns, formats))
     more = any(p.weight > VALUES for p in proposals if p.format != "text")
     proposals.sort(key=lambda p: (more and p.format == "text", -p.weight))
+    if proposals[0].format == "text" and format == "auto" and workload is None and not fields:
+        proposals = _labels_beside(columns, proposals[0].fields["text"]) + proposals
     best = proposals[0]
     if best.format == "text" and best.weight == VALUES and "prompt-completion" in formats:
         proposals += _one_text_after_another(columns, best.fields["text"])
@@ -353,6 +357,13 @@ def labelled_by_values(columns: Mapping[str, Column]) -> list[Proposal]:
         )
         for label in labels if label.name != text.name
     ]  # fmt: skip
+
+
+def _labels_beside(columns: Mapping[str, Column], text: str) -> list[Proposal]:
+    """Labels under a name that nobody knows, where the rows have nothing else beside a text and what numbers them."""
+    others = [c for c in columns.values() if c.name != text and not (c.values >= FEW and c.distinct == c.values)]
+    labels = {c.name for c in others if len(others) == 1 and c.name.lower() not in ORIGINS.split()}
+    return [p for p in labelled_by_values(columns) if p.fields["text"] == text and p.fields["label"] in labels]
 
 
 def _only_text(columns: Mapping[str, Column], workload: str | None) -> list[Proposal]:

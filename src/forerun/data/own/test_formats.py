@@ -141,3 +141,30 @@ def test_a_layout_says_what_labels_are():
         layout_of(DataSettings(source="x"), stars)
     assert layout_of(DataSettings(source="x", labels="number"), stars).labels == "number"
     assert layout_of(DataSettings(source="x"), [{"text": "t", "label": ["a", "b"]}]).labels == "several"
+
+
+def two_columns(name, values, **more):
+    return [{"comment": f"No {i} was a long and lovely film.", name: value} | {k: v[i] for k, v in more.items()}
+            for i, value in enumerate(values)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "first"),
+    [
+        ("stars_good", {}, "labelled"),
+        ("stars_good", {"nr": list(range(60))}, "labelled"),
+        ("stars_good", {"shop": ["a", "b", "c"] * 20}, "text"),
+        ("language", {}, "text"),
+    ],
+)
+def test_what_stands_alone_beside_a_text_is_its_label_by_default(name, more, first):
+    best, *others = recognise(two_columns(name, ["yes", "no", "no"] * 20, **more))
+    assert best.format == first
+    if first == "labelled":
+        assert best.fields == {"text": "comment", "label": name}
+        assert not best.is_certain, "the owner is asked"
+        assert "text" in {other.format for other in others}
+
+
+def test_a_stated_workload_is_not_overruled_by_a_column():
+    assert recognise(two_columns("stars_good", ["yes", "no"] * 30), workload="causal-lm")[0].format == "text"
