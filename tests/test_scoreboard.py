@@ -121,6 +121,8 @@ def test_a_perfect_forecast_scores_zero_and_one_source_is_one_line():
         assert table[name]["sources"] == len({source for source, _ in lines})
     assert all(line["right"] == 1 for line in ladders(pairs))
     assert all(figures["inside"] == 1 for halves in coverage(pairs).values() for figures in halves.values())
+    far = [(row, result | {"step_range": [3 * (row.step_seconds or 0), 4]}) for row, result in pairs]
+    assert all(figures["inside"] == 0 for halves in coverage(far).values() for figures in halves.values())
 
 
 def test_a_wrong_fits_costs_precision_and_a_wrong_refusal_recall():

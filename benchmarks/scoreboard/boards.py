@@ -162,8 +162,8 @@ def coverage(pairs: list[Pair]) -> dict[str, dict[str, Any]]:
 
 def is_inside(row: Row, result: dict[str, Any]) -> bool:
     """Whether the measured step lies in the range of its forecast."""
-    low, high = shares(result["group"])
-    return low * result["step"] <= (row.step_seconds or 0.0) <= high * result["step"]
+    low, high = result.get("step_range") or [share * result["step"] for share in shares(result["group"])]
+    return low <= (row.step_seconds or 0.0) <= high
 
 
 def runs_inside(pairs: list[Pair]) -> dict[str, dict[str, float]]:

@@ -10,12 +10,13 @@ from typing import Any
 from benchmarks.scoreboard.programs import PROGRAMS, TRUTH
 
 from forerun.api import request_of
+from forerun.clock.host_speed import host_shares
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
 from forerun.errors import ForerunError
 from forerun.forecasting.any_step import trace_program
 from forerun.forecasting.forecast import make_forecast
-from forerun.forecasting.ranges import PROGRAM, SETTINGS, group_of, run_range
+from forerun.forecasting.ranges import PROGRAM, SETTINGS, group_of, run_range, step_range
 from forerun.forecasting.step_model import model_steps
 from forerun.hardware.catalogue import Device, device
 from forerun.memory.card import replay_on_card
@@ -56,14 +57,16 @@ def as_asked(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
     group, phases = group_of(model.longest.trace, model.costs, SETTINGS), answer.run.phases
     if row["covers"] == "training":  # the source's clock starts when everything is loaded
         phases = phases.model_copy(update={"startup_seconds": 0.0})
-    run = run_range(phases, group, None)
+    step = answer.step.seconds
+    run = run_range(phases, group, None, step)
     return {
         "allocated": answer.memory.peak_allocated_bytes,
         "reserved": answer.memory.peak_reserved_bytes,
         "device": answer.memory.device_bytes.expected,
         "conservative": answer.memory.device_bytes.conservative,
         "fits": answer.fits,
-        "step": answer.step.seconds.expected,
+        "step": step.expected,
+        "step_range": [step.optimistic, step.conservative],
         "run": run.expected,
         "run_range": [run.optimistic, run.conservative],
         "group": group,
@@ -78,6 +81,8 @@ def as_run(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
     trace = trace_program(build, gpu, TRUTH.get(row["program"]))
     costs = PriorCosts(gpu, tf32=trace.tf32, world_size=trace.world_size)
     card, clock = replay_on_card(trace, gpu), replay_clock(trace, costs)
+    group = group_of(trace, costs, PROGRAM)
+    step = step_range(clock.seconds, group, host_shares([(trace, clock)], costs))
     dtypes = [s.dtype for call in trace.calls if call.flops for s in call.inputs if "float" in s.dtype]
     peak = gpu.peak(max(set(dtypes), key=dtypes.count))
     return {
@@ -86,8 +91,9 @@ def as_run(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
         "device": card.device_bytes.expected,
         "conservative": card.device_bytes.conservative,
         "fits": card.fits,
-        "step": clock.seconds,
-        "group": group_of(trace, costs, PROGRAM),
+        "step": step.expected,
+        "step_range": [step.optimistic, step.conservative],
+        "group": group,
         "constant_mfu": clock.model_flops / (peak * CONSTANT_MFU),
         "roofline": replay_clock(trace, Roofline(gpu)).seconds,
     }
