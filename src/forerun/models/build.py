@@ -110,6 +110,10 @@ def workloads_of(config: Any) -> list[str]:
 def _mapping(workload: str) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
+    if workload == "text-to-image":
+        from forerun.models.denoiser import Denoiser, DenoiserConfig
+
+        return {DenoiserConfig: Denoiser}
     return {
         "causal-lm": auto.MODEL_FOR_CAUSAL_LM_MAPPING,
         "masked-lm": auto.MODEL_FOR_MASKED_LM_MAPPING,
@@ -143,7 +147,7 @@ def model_class(config: Any, workload: str) -> Any:
     if not _has_head(config, workload):
         offered = workloads_of(config)
         by_script = "" if set(offered) - {"encoder"} else (
-            " Detection, segmentation, diffusion and language models that see have no workload of their own: put the "
+            " Detection, segmentation and language models that see have no workload of their own: put the "
             "training script under forerun exec."
         )  # fmt: skip
         raise InvalidSettings(
