@@ -7,9 +7,11 @@ user's own package: a name without it is refused with the line that installs it.
 Not covered: ControlNets, adapters for images, and denoisers of other classes.
 """
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +104,25 @@ def class_of(architecture: str) -> Any:
     Raises:
         UnknownModel: diffusers is not there, or does not have it.
     """
-    kind = getattr(import_library(DIFFUSERS), architecture, None)
+    with _quietly():
+        kind = getattr(import_library(DIFFUSERS), architecture, None)
     if kind is None:
         raise UnknownModel(
             f"model.name: a model of diffusers' {architecture}, which the diffusers that is installed here does not "
             f"have. Install a newer one: pip install --upgrade diffusers."
         )
     return kind
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """diffusers looks for packages that a denoiser does without, and tells of each that it cannot use."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def defaults_of(kind: Any) -> dict[str, Any]:
