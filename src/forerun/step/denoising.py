@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from forerun.errors import InvalidSettings, NotSupported
-from forerun.models.build import config_of
+from forerun.models.build import config_of, model_class
 from forerun.models.denoiser import FLOW, FLUX, PIXART, PIXELS_PER_LATENT, SD3, UNET
 from forerun.settings.schema import Settings
 from forerun.step.head_workload import HeadWorkload
@@ -45,6 +45,7 @@ class TextToImage(HeadWorkload):
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """The denoiser, checked to take the settings' attention and size."""
+        model_class(config_of(settings), self.name)
         require_denoiser_settings(settings)
         if pretrained:
             raise NotSupported(
