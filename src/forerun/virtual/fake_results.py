@@ -37,8 +37,8 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
 def group_norm(args: Any, image: torch.Tensor, *statistics: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Normalised images, and means and inverse deviations in the dtype of the weight.
 
-    Weights of fp32 beside images of 16 bits, as autocast leaves them on a CPU: PyTorch's fake kernels take one dtype for
-    all, and that of both for the gradient of the images, which real ones give in the images' own
+    Weights are of fp32 beside images of 16 bits where autocast leaves them so, on a CPU: PyTorch's fake kernels take
+    the images' dtype for the statistics and fp32 for the images' gradient; real ones do neither
     (`aten/src/ATen/native/group_norm.cpp`, `param_scalar_type` and native_group_norm_backward, 2.13).
     """
     weight = args[1]
