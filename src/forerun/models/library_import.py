@@ -1,4 +1,4 @@
-"""Importing timm, torchvision and diffusers, which are the user's own: with what installs them where they are missing."""
+"""Importing timm, torchvision and diffusers, which are the user's own: where one is missing, with its install line."""
 
 import importlib
 from importlib.util import find_spec
