@@ -221,7 +221,8 @@ class Preference(CausalLM):
 
 HEADS = (CausalLM(), MaskedLM(), SequenceClassification(), TokenClassification(), Seq2SeqLM())
 WORKLOADS: dict[str, HeadWorkload | Pairs] = {
-    workload.name: workload for workload in (*HEADS, Preference(), Pairs(), Embeddings(), *MEDIA_WORKLOADS, TextToImage())
+    workload.name: workload
+    for workload in (*HEADS, Preference(), Pairs(), Embeddings(), *MEDIA_WORKLOADS, TextToImage())
 }  # fmt: skip
 """The generic workloads; `generic.py` has their names alone."""
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.test_trace_is_run import OpNames, assert_same_operators
 
 import forerun
 from forerun.data.plan import BatchShape
@@ -18,7 +19,6 @@ from forerun.step.heads import generic_workload
 from forerun.step.training_step import StepObserver
 from forerun.train.measure import run_measuring_allocations
 from forerun.virtual.trace_step import trace_step
-from tests.test_trace_is_run import OpNames, assert_same_operators
 
 pytestmark = [
     pytest.mark.scripts,
