@@ -11,8 +11,14 @@ from dataclasses import dataclass
 
 from forerun.data.sample_lengths import SampleLengths
 from forerun.errors import InvalidSettings
-from forerun.settings.media import WITHOUT_TOKENS
+from forerun.settings.media import DENOISING, WITHOUT_TOKENS
 from forerun.settings.schema import Settings
+
+AHEAD = (
+    "latents of images and embeddings of texts are computed once beforehand, so that VAE and text encoders are not on "
+    "the card; a script that keeps them there needs their weights more."
+)
+"""What is taken of a denoiser's step."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -89,6 +95,8 @@ def plan_from_settings(settings: Settings) -> BatchPlan:
         length = min(batch.sequence_length, round(samples.expected_longest(size)))
         shape = "as exponential up to batch.sequence_length" if samples.drops else "as geometric"
         assumptions = (f"sample lengths are taken {shape} around data.mean_tokens.",)
+    if settings.workload in DENOISING:
+        assumptions = (AHEAD,)
     full, rest = divmod(sequences, batch.micro_batch_size)
     shapes = Counter({BatchShape(batch.micro_batch_size, length): full})
     if rest:

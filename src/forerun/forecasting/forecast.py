@@ -40,7 +40,7 @@ from forerun.records import (
     StepPhases,
     TimelinePoint,
 )
-from forerun.settings.media import MEDIA
+from forerun.settings.media import DENOISING, MEDIA
 from forerun.settings.schema import Settings
 from forerun.step.library_versions import version_warnings
 from forerun.units import HOUR, format_percent, format_seconds
@@ -279,7 +279,7 @@ def _run_warnings(
 
 def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
     gaps = list(NOT_MODELLED[request.device.kind])
-    if request.settings.workload in MEDIA:
+    if request.settings.workload in MEDIA and request.settings.workload not in DENOISING:
         gaps.append("reading and decoding images or sound on the host, for which a run waits where workers are too few")
     if not getattr(model.costs, "knows_ranks", request.settings.parallel.world_size == 1):
         gaps.append("time of communication between ranks: the links of such a GPU are not known")

@@ -25,6 +25,10 @@ NOT_OFFERED = {("bert", "causal-lm"), ("roberta", "causal-lm"), ("xlm-roberta", 
 NOT_OFFERED |= {("t5", "sequence-classification")}
 """That head reads where the end-of-sequence ids stand; classify with the encoder instead."""
 
+TOKEN_BY_TOKEN = {"rwkv": 64}
+"""Types that loop over tokens in Python (`rwkv_linear_attention_cpu`, transformers 5.24, modeling_rwkv.py): tokens that
+are traced at most, which is more than a minute's work."""
+
 
 def build_model(config: Any, workload: str, *, pretrained_from: str | Path | None = None) -> nn.Module:
     """The model of `config` with the head of `workload`, on the current default device.
@@ -93,6 +97,13 @@ def config_of(settings: Settings) -> Any:
         settings.model.name, settings.model.config, settings.model.attention, settings.media.image_size
     )
     require_depth(settings, getattr(config, "num_hidden_layers", None) or 0)
+    loop, length = TOKEN_BY_TOKEN.get(config.model_type), settings.batch.sequence_length
+    if loop is not None and length > loop:
+        raise InvalidSettings(
+            f"batch.sequence_length: transformers computes {settings.model.name} token by token unless it has a CUDA "
+            f"kernel of its own, which is not modelled; found {length} tokens, of which a loop over {loop} is traced "
+            f"at most. Set it to {loop} or less."
+        )
     limit = None if settings.workload in WITHOUT_TOKENS else maximum_length(config)
     if limit is not None and settings.batch.sequence_length > limit:
         raise InvalidSettings(
@@ -110,6 +121,10 @@ def workloads_of(config: Any) -> list[str]:
 def _mapping(workload: str) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
+    if workload == "text-to-image":
+        from forerun.models.denoiser import Denoiser, DenoiserConfig
+
+        return {DenoiserConfig: Denoiser}
     return {
         "causal-lm": auto.MODEL_FOR_CAUSAL_LM_MAPPING,
         "masked-lm": auto.MODEL_FOR_MASKED_LM_MAPPING,
@@ -143,7 +158,7 @@ def model_class(config: Any, workload: str) -> Any:
     if not _has_head(config, workload):
         offered = workloads_of(config)
         by_script = "" if set(offered) - {"encoder"} else (
-            " Detection, segmentation, diffusion and language models that see have no workload of their own: put the "
+            " Detection, segmentation and language models that see have no workload of their own: put the "
             "training script under forerun exec."
         )  # fmt: skip
         raise InvalidSettings(

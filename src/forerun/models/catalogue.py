@@ -19,7 +19,7 @@ from forerun.models.guard import cause_of, guarded
 from forerun.models.hub_refusals import hub_remedy, pinned
 from forerun.models.image_libraries import image_config, library_of
 from forerun.models.layer_lists import lists_of_depth
-from forerun.models.rows import Architecture, is_folder, nearest_rows, row_of
+from forerun.models.rows import DIFFUSERS, Architecture, is_folder, nearest_rows, row_of
 from forerun.models.rows import architecture as architecture
 from forerun.models.rows import architectures as architectures
 from forerun.models.rows import hub_id as hub_id
@@ -28,6 +28,8 @@ from forerun.settings.plain import in_short
 HUB_SECONDS = 3.0
 LARGEST_CONFIG_BYTES = 16 * 2**20
 """Of a config.json; those with a name for each of 20,000 classes have 1 MB."""
+DENOISER_FOLDERS = ("unet", "transformer")
+"""Folders of a diffusers pipeline that hold its denoiser."""
 NO_SDPA = {"deberta-v2", "gemma2", "longformer"}
 """Model types whose attention has no `scaled_dot_product_attention` form in transformers."""
 
@@ -41,14 +43,12 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
         UnknownModel: none of the three.
         InvalidSettings: an override is no field of that configuration.
     """
-    from transformers import AutoConfig
-
     require_buildable(overrides, "model.config")
     row = row_of(name)
     if row is not None:
-        config = AutoConfig.for_model(row.model_type, **row.fields)
-    elif is_folder(name) and (Path(name) / "config.json").exists():
-        config = _from_folder(Path(name))
+        config = _of_row(row)
+    elif is_folder(name) and (folder := _with_config(Path(name))) is not None:
+        config = _from_folder(folder)
     elif library_of(name):
         config = image_config(name, image_size)
     else:
@@ -67,6 +67,22 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
     eager = attention == "eager" or config.model_type in NO_SDPA or not _has_sdpa(config)
     config._attn_implementation = "eager" if eager else "sdpa"
     return config
+
+
+def _of_row(row: Architecture) -> Any:
+    if row.model_type == DIFFUSERS:
+        from forerun.models.denoiser import denoiser_config
+
+        return denoiser_config(row.fields)
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(row.model_type, **row.fields)
+
+
+def _with_config(folder: Path) -> Path | None:
+    """The folder itself, or the denoiser's in that of a diffusers pipeline; None where none has a configuration."""
+    places = (folder, *(folder / part for part in DENOISER_FOLDERS))
+    return next((place for place in places if (place / "config.json").exists()), None)
 
 
 def text_part(config: Any) -> Any:
@@ -101,6 +117,11 @@ def _from_folder(folder: Path) -> Any:
         stated = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UnknownModel(f"model.name: {file} is no JSON: {cause_of(error)}. Save the model again.") from error
+    if isinstance(stated, dict) and "_class_name" in stated:
+        from forerun.models.denoiser import denoiser_config, fields_stated
+
+        require_buildable(stated, str(file))
+        return denoiser_config(fields_stated(stated, file))
     if not isinstance(stated, dict) or not isinstance(stated.get("model_type"), str):
         raise UnknownModel(
             f"model.name: {file} is no configuration of transformers; found no text under model_type. Give a folder "
@@ -126,7 +147,9 @@ def _refuse_own_code(stated: Mapping[str, Any], name: str) -> None:
 
 def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, Any]) -> Any:
     """The configuration made anew with `overrides`, so that what follows from a field (a head's size) follows it."""
-    if isinstance(origin, Architecture):
+    if config.model_type == DIFFUSERS:
+        stated = config.to_dict()
+    elif isinstance(origin, Architecture):
         stated = {"model_type": origin.model_type, **origin.fields}
     elif library_of(origin):  # nothing of these follows from another field; a timm configuration drops what it is told
         for field, value in overrides.items():

@@ -1,4 +1,4 @@
-"""Importing timm and torchvision, which are the user's own: with what installs them where they are not there."""
+"""Importing timm, torchvision and diffusers, which are the user's own: where one is missing, with its install line."""
 
 import importlib
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from forerun.models.guard import guarded
 
 
 def import_library(library: str) -> Any:
-    """The module `timm` or `torchvision`, also beside a PyTorch that torchvision's own operators were not built for.
+    """The module of that name, also beside a PyTorch that torchvision's own operators were not built for.
 
     torchvision/_meta_registrations.py (0.28) describes two of them at import, and fails where their library cannot be
     loaded: then their names are enough, since no classification model calls them.

@@ -19,6 +19,8 @@ from forerun.settings.plain import in_short
 from forerun.spelling import WORD, NameNote, Spelled, alike, holds, meant_by, words
 
 NOISE = frozenset({"model", "hf", "the", "parameters", "params"})
+DIFFUSERS = "diffusers"
+"""`model_type` of denoisers, whose classes are those of diffusers."""
 MOST_LISTED = 8
 BEGINNING = 2
 """First words of a name, of which one must be typed: "llama 2 8b" is no Hermes-2-Pro-Llama-3-8B. Two, as the first of
@@ -33,7 +35,7 @@ class Architecture(Record):
     """Hugging Face ids and other names, lower case."""
     family: str
     model_type: str
-    """transformers' name of the configuration class."""
+    """transformers' name of the configuration class, or `DIFFUSERS`."""
     config: Mapping[str, Any]
     """Configuration fields that differ from the class defaults."""
     nulls: tuple[str, ...] = ()
@@ -41,7 +43,7 @@ class Architecture(Record):
     parameters: int
     """Parameters of the class `parameters_of`, each shared tensor once."""
     parameters_of: str
-    """Workload whose head is counted: encoder, causal-lm or seq2seq-lm."""
+    """Workload whose head is counted: encoder, causal-lm, seq2seq-lm, or one of images and sound."""
     source: str
     licence: str | None = None
     """Of the weights, as their source states it; null where it was not read."""

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from forerun.errors import InvalidSettings
-from forerun.models.build import build_model, maximum_length, workloads_of
+from forerun.models.build import build_model, config_of, maximum_length, workloads_of
 from forerun.models.catalogue import architectures, model_config
+from forerun.settings.load import settings_from
 
 TWINS = [row.name for row in architectures() if row.name.startswith("tiny-")]
 CASES = [(name, workload) for name in TWINS for workload in workloads_of(model_config(name, {}, "auto"))]
@@ -53,3 +54,10 @@ def test_missing_heads_are_explained(name, workload):
 )
 def test_maximum_length(name, length):
     assert maximum_length(model_config(name, {}, "auto")) == length
+
+
+def test_a_loop_over_tokens_in_python_is_traced_only_for_few():
+    content = {"name": "r", "workload": "causal-lm", "model": {"name": "rwkv-4-169m-pile"}, "data": {"examples": 8}}
+    assert config_of(settings_from({**content, "batch": {"sequence_length": 64}})).model_type == "rwkv"
+    with pytest.raises(InvalidSettings, match="token by token .* found 512 tokens.* Set it to 64 or less"):
+        config_of(settings_from(content))

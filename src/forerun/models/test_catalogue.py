@@ -9,8 +9,10 @@ import torch
 from forerun.errors import InvalidSettings, UnknownModel
 from forerun.models.build import build_model
 from forerun.models.catalogue import architecture, architectures, model_config
+from forerun.models.rows import DIFFUSERS
 
-ROWS = architectures()
+ROWS = [row for row in architectures() if row.model_type != DIFFUSERS]
+"""Those of transformers; `test_denoiser.py` has the others."""
 HUB = [row for row in ROWS if row.licence is not None]
 """Rows of `hub.toml`, whose script built each of them and compared it with the files' count."""
 INDEX = [row for row in ROWS if row.source.startswith("sizes by litgpt")] + HUB
@@ -155,6 +157,31 @@ def test_a_null_of_a_published_configuration_is_not_the_classs_default(identity,
 def test_models_of_images_and_sound_have_the_published_counts(identity, count, workload):
     row = architecture(identity)
     assert (row.parameters, row.parameters_of) == (count, workload)
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(
+    ("identity", "count", "workload"),
+    # Published counts: see the rows' sources.
+    [
+        ("facebook/nllb-200-distilled-600M", 615_073_792, "seq2seq-lm"),
+        ("facebook/dinov3-vitb16-pretrain-lvd1689m", 85_660_416, "encoder"),
+        ("RWKV/rwkv-4-169m-pile", 169_342_464, "causal-lm"),
+    ],
+)
+def test_families_without_a_package_have_the_published_counts(identity, count, workload):
+    row = architecture(identity)
+    assert (row.parameters, row.parameters_of) == (count, workload)
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(
+    ("size", "millions"), [("s16", 21), ("s16plus", 29), ("l16", 300), ("h16plus", 840), ("7b16", 6716)]
+)
+def test_dinov3_has_the_sizes_of_its_model_card(size, millions):
+    assert architecture(f"facebook/dinov3-vit{size}-pretrain-lvd1689m").parameters / 1e6 == pytest.approx(
+        millions, rel=0.03
+    )
 
 
 def test_gemma_3_has_the_window_of_its_models_and_not_the_class_default():

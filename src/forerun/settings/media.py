@@ -1,7 +1,7 @@
 """Sizes of what is no text: images and sound, for the workloads that read them."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -12,10 +12,15 @@ MEDIA: Mapping[str, tuple[str, ...]] = {
     "speech-seq2seq": ("audio_seconds",),
     "speech-ctc": ("audio_seconds",),
     "image-text-contrastive": ("image_size",),
+    "text-to-image": ("image_size", "prompt_length"),
 }
 """Workloads that read images or sound → the words of `MediaSettings` that they take."""
-WITHOUT_TOKENS = ("image-classification",)
+WITHOUT_TOKENS = ("image-classification", "text-to-image")
 """Workloads whose samples have no tokens, so that `batch.sequence_length` says nothing about them."""
+DENOISING = ("text-to-image",)
+"""Workloads whose model is a denoiser."""
+DENOISER_TARGETS = ("to_k", "to_q", "to_v", "to_out.0")
+"""Modules that get an adapter in diffusers' examples (train_text_to_image_lora.py and those for SDXL, SD 3)."""
 
 
 class MediaSettings(PlainSection):
@@ -25,6 +30,18 @@ class MediaSettings(PlainSection):
     """Pixels of a side; models with positions for another size interpolate them where transformers can."""
     audio_seconds: Annotated[float, Field(gt=0, le=24 * 3600)] | None = None
     """Sound of a sample, to which all are padded."""
+    prompt_length: Annotated[int, Field(ge=1, le=2**14)] | None = None
+    """Embeddings of a text that a denoiser reads."""
+
+
+def with_usual_targets(content: Any) -> Any:
+    """Settings as they were written, with the modules that get a LoRA of a denoiser where they name none."""
+    adapter = content.get("adapter") if isinstance(content, Mapping) else None
+    if not isinstance(adapter, Mapping) or content.get("workload") not in DENOISING:
+        return content
+    if adapter.get("kind") != "lora" or "targets" in adapter:
+        return content
+    return {**content, "adapter": {**adapter, "targets": list(DENOISER_TARGETS)}}
 
 
 def media_conflicts(
@@ -52,7 +69,7 @@ def media_conflicts(
         ),
         (
             bool(words) and cross_entropy != "full",
-            f"cross_entropy: {workload} has the loss of transformers' own model, which is whole; found "
+            f"cross_entropy: {workload} has the loss of its own model, which is whole; found "
             f"{cross_entropy!r}. Set it to full.",
         ),
     ]

@@ -17,7 +17,7 @@ from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSetti
 from forerun.settings.evaluation import EvaluationSettings, without_later_fields
 from forerun.settings.float8 import Float8Settings, float8_conflicts
 from forerun.settings.lengths import TooLong, length_conflicts
-from forerun.settings.media import MediaSettings, media_conflicts
+from forerun.settings.media import MediaSettings, media_conflicts, with_usual_targets
 from forerun.settings.plain import LARGEST
 from forerun.settings.preference import PreferenceSettings, preference_conflicts
 from forerun.settings.reliability import ReliabilitySettings
@@ -99,7 +99,7 @@ class AdapterSettings(PlainSection):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout on the adapter's input."""
     targets: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the linear modules that get an adapter."""
+    """Names of the linear modules that get an adapter; without any, those of a denoiser's attention."""
     modules_to_save: list[str] = []
     """Names of modules trained whole beside the adapters; a classification head always is."""
     rslora: bool = False
@@ -279,6 +279,8 @@ class Settings(PlainSection):
     """Scoring."""
     seed: AnyNumber = 0
     """Seed of initialisation, data order and dropout."""
+
+    _usual_targets = model_validator(mode="before")(with_usual_targets)
 
     @model_validator(mode="after")
     def _no_conflicts(self) -> "Settings":

@@ -17,11 +17,13 @@ from torch._subclasses.fake_tensor import is_fake
 
 from forerun.errors import InvalidSettings, NotSupported, nearest
 from forerun.models.guard import cause_of, guarded, limited_parts
+from forerun.settings.media import DENOISING
 from forerun.settings.schema import Settings
 from forerun.step import parallel
 from forerun.step.attention import capability_of, take_offsets, take_package
 from forerun.step.compiling import compile_step
 from forerun.step.context_parallel import require_context_parallel
+from forerun.step.denoising import narrow_frozen
 from forerun.step.expert_parallel import require_expert_parallel
 from forerun.step.float8 import take_float8
 from forerun.step.fused_kernels import take_kernels
@@ -105,6 +107,8 @@ def _prepared(settings: Settings, workload: Workload, *, pretrained: bool) -> nn
             model = add_prompt_adapter(model, settings)
         narrow_adapters(model, settings)
         freeze(model, settings)
+        if settings.workload in DENOISING:
+            narrow_frozen(model, settings)
         take_float8(model, settings, emulates=torch.get_default_device().type == "cpu")
         if settings.activation_checkpointing != "none":
             checkpoint_blocks(model, recomputation(settings))

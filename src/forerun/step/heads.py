@@ -18,6 +18,7 @@ from forerun.errors import InvalidSettings, NotSupported, nearest
 from forerun.settings.preference import PreferenceSettings
 from forerun.settings.schema import Settings
 from forerun.step.context_parallel import shared_sequence
+from forerun.step.denoising import TextToImage
 from forerun.step.documents import FIRSTS
 from forerun.step.head_workload import HeadWorkload, documents_in_row, no_tokens
 from forerun.step.label_losses import LabelLoss
@@ -220,7 +221,8 @@ class Preference(CausalLM):
 
 HEADS = (CausalLM(), MaskedLM(), SequenceClassification(), TokenClassification(), Seq2SeqLM())
 WORKLOADS: dict[str, HeadWorkload | Pairs] = {
-    workload.name: workload for workload in (*HEADS, Preference(), Pairs(), Embeddings(), *MEDIA_WORKLOADS)
+    workload.name: workload
+    for workload in (*HEADS, Preference(), Pairs(), Embeddings(), *MEDIA_WORKLOADS, TextToImage())
 }  # fmt: skip
 """The generic workloads; `generic.py` has their names alone."""
 

@@ -8,7 +8,7 @@ in fp32 under mixed precision.
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -113,6 +113,12 @@ def transformer_blocks(model: nn.Module) -> list[nn.Module]:
     declared = [module for module in model.modules() if type(module).__name__ in names]
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return declared or list(max(lists, key=len, default=[]))
+
+
+def innermost_first(blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """The blocks in their order, but each behind those that lie inside it, as in diffusers' UNets."""
+    every = set(blocks)
+    return sorted(blocks, key=lambda block: len(every.intersection(block.modules())))
 
 
 def shard_placement(ranks: int) -> Callable[[nn.Parameter], Any]:

@@ -227,7 +227,7 @@ def quantization_scales(model: nn.Module) -> list[Tensor]:
 
 def unpacked_expert_bytes(model: nn.Module) -> int:
     """Bytes of frozen weights of three dimensions: experts, which transformers 5 holds as one tensor, not as layers."""
-    return sum(p.nbytes for p in model.parameters() if p.ndim >= 3 and p.is_floating_point() and not p.requires_grad)
+    return sum(p.nbytes for p in model.parameters() if p.ndim == 3 and p.is_floating_point() and not p.requires_grad)
 
 
 def narrow_bytes(model: nn.Module) -> int:

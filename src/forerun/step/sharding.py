@@ -15,6 +15,7 @@ from forerun.step.parallel import (
     REPLICATE,
     SHARD,
     TENSOR,
+    innermost_first,
     is_self_contained,
     shard_placement,
     transformer_blocks,
@@ -69,5 +70,6 @@ def _shard_part(model: nn.Module, root: nn.Module, settings: Settings, mesh: Any
         deal_experts(model, settings, mesh.device_type, {"mp_policy": mixed, **reshard})
     place = shard_placement(mesh[SHARD].size())
     # from the inside out: FSDP2 gives each parameter to the first group that claims it, and the rest to the root
-    for module in (*[block for block in transformer_blocks(model) if is_self_contained(block, model)], root):
+    blocks = innermost_first([block for block in transformer_blocks(model) if is_self_contained(block, model)])
+    for module in (*blocks, root):
         fully_shard(module, mesh=mesh[over], mp_policy=mixed, shard_placement_fn=place, **reshard)

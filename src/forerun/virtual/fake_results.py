@@ -26,7 +26,23 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
         return ctc_loss(*args)
     if func is aten._ctc_loss_backward.default:
         return torch.empty_like(args[1])
+    if func is aten.native_group_norm.default:
+        return group_norm(args, *func(*args, **kwargs))
+    if func is aten.native_group_norm_backward.default:
+        image, *of_parameters = func(*args, **kwargs)
+        return (image if image is None else image.to(args[1].dtype), *of_parameters)
     return laid_out(packet, args, func(*args, **kwargs))
+
+
+def group_norm(args: Any, image: torch.Tensor, *statistics: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Normalised images, and means and inverse deviations in the dtype of the weight.
+
+    Weights are of fp32 beside images of 16 bits where autocast leaves them so, on a CPU: PyTorch's fake kernels take
+    the images' dtype for the statistics and fp32 for the images' gradient; real ones do neither
+    (`aten/src/ATen/native/group_norm.cpp`, `param_scalar_type` and native_group_norm_backward, 2.13).
+    """
+    weight = args[1]
+    return image, *(each.to(image.dtype if weight is None else weight.dtype) for each in statistics)
 
 
 def _statistics(image: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:

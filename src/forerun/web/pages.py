@@ -46,10 +46,11 @@ class PageOptions(Record):
 
 NUMBERS = {
     "batch": "Micro-batch", "accumulation": "Accumulation", "length": "Tokens per sample",
-    "image_size": "Image side in pixels", "audio_seconds": "Seconds of sound", "rank": "LoRA rank",
+    "image_size": "Image side in pixels", "audio_seconds": "Seconds of sound",
+    "prompt_length": "Embeddings of a prompt", "rank": "LoRA rank",
     "devices": "GPUs", "examples": "Examples", "epochs": "Epochs",
 }  # fmt: skip
-OPTIONAL = ("image_size", "audio_seconds")
+OPTIONAL = ("image_size", "audio_seconds", "prompt_length")
 """Numbers that may be empty."""
 STYLE = """
 .nicegui-content {max-width: 1080px; margin: 0 auto; padding: 12px}

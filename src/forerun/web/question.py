@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from forerun.errors import InvalidSettings
 from forerun.records import Record
 from forerun.settings.load import settings_from
-from forerun.settings.media import MEDIA, WITHOUT_TOKENS
+from forerun.settings.media import MEDIA, WITHOUT_TOKENS, MediaSettings
 from forerun.settings.schema import Attention, OptimizerSettings, Precision, Settings
 from forerun.step.generic import GENERIC
 
@@ -50,6 +50,7 @@ class PageQuestion(Record):
     length: int = Field(default=512, ge=1)
     image_size: int | None = Field(default=None, ge=8)
     audio_seconds: float | None = Field(default=None, gt=0)
+    prompt_length: int | None = Field(default=None, ge=1)
     precision: Precision = "bf16-mixed"
     checkpointing: Recomputation = "none"
     attention: Attention = "auto"
@@ -109,7 +110,7 @@ class PageQuestion(Record):
 
 def idle_fields(question: PageQuestion) -> set[str]:
     """Fields that say nothing under the others: sizes of other kinds of samples, the rank of no adapter."""
-    idle = {"image_size", "audio_seconds"} - set(MEDIA.get(question.workload, ()))
+    idle = set(MediaSettings.model_fields) - set(MEDIA.get(question.workload, ()))
     idle |= {"length"} if question.workload in WITHOUT_TOKENS else set()
     return idle | ({"rank"} if question.method == "full" else set())
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from forerun.errors import InvalidSettings
 from forerun.settings.load import settings_from
-from forerun.settings.media import MEDIA, WITHOUT_TOKENS
+from forerun.settings.media import MEDIA, WITHOUT_TOKENS, MediaSettings
 from forerun.step.generic import GENERIC
 from forerun.web.question import CHOICES, PageQuestion, idle_fields, question_of
 
@@ -43,9 +43,11 @@ def test_what_cannot_be_is_refused_by_name():
 def test_workloads_are_those_that_can_be_forecast():
     assert set(MEDIA) < set(CHOICES["workload"]) == set(GENERIC)
     for workload, words in MEDIA.items():
-        question = question_of({"workload": workload, "image_size": "64", "audio_seconds": "2.5"})
+        question = question_of(
+            {"workload": workload, "image_size": "64", "audio_seconds": "2.5", "prompt_length": "77"}
+        )
         assert set(question.content()["media"]) == set(words) == set(question.settings().media.model_fields_set)
-        assert idle_fields(question) & {"image_size", "audio_seconds"} == {"image_size", "audio_seconds"} - set(words)
+        assert idle_fields(question) & set(MediaSettings.model_fields) == set(MediaSettings.model_fields) - set(words)
         assert ("length" in idle_fields(question)) == (workload in WITHOUT_TOKENS)
     assert "media" not in PageQuestion(image_size=64).content(), "a causal-lm reads no images"
     assert question_of({"image_size": ""}) == PageQuestion(), "an empty field is none"
