@@ -28,7 +28,7 @@ from forerun.step.expert_parallel import require_expert_parallel
 from forerun.step.float8 import take_float8
 from forerun.step.fused_kernels import take_kernels
 from forerun.step.kbit import narrow_adapters, prepare_for_kbit_training
-from forerun.step.library_versions import has_linear_experts, kbit_preparation
+from forerun.step.library_versions import has_linear_experts
 from forerun.step.linear_experts import experts_as_layers
 from forerun.step.offload import OffloadedOptimizer, require_offload
 from forerun.step.optimizer import Wrap, build_optimizer
@@ -235,7 +235,7 @@ def require_trainable(settings: Settings) -> None:
 
 
 def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
-    """LoRA through peft; adapter weights are fp32 under mixed precision and the base's dtype otherwise."""
+    """LoRA through peft, whose adapters are fp32 beside weights of 16 bits too (before 0.12: `narrow_adapters`)."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # peft imports it, and it tells of kernels that it lacks
     from peft import LoraConfig, get_peft_model
 
@@ -256,7 +256,7 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     # before peft changes the model: it gives up half-way, with its own layers in
     linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
     try:
-        adapted = get_peft_model(model, config, autocast_adapter_dtype=kbit_preparation(settings) != "none")  # type: ignore[arg-type]
+        adapted = get_peft_model(model, config)  # type: ignore[arg-type]
     except ValueError as error:
         if adapter.dora and "use_dora" in str(error):  # peft/tuners/lora/layer.py:2372 (0.21): ParamWrapper
             raise NotSupported(

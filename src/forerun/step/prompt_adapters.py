@@ -14,7 +14,6 @@ from torch import nn
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
-from forerun.step.library_versions import kbit_preparation
 
 PROMPT_TOKENS = "prompt_tokens"
 """Attribute of a model whose input is longer than its batch by so many tokens, which have no labels."""
@@ -54,7 +53,7 @@ def add_prompt_adapter(model: nn.Module, settings: Settings) -> nn.Module:
 
     adapter = settings.adapter
     try:
-        adapted = get_peft_model(model, _config(settings), autocast_adapter_dtype=kbit_preparation(settings) != "none")  # type: ignore[arg-type]
+        adapted = get_peft_model(model, _config(settings))  # type: ignore[arg-type]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidSettings(
             f"adapter.kind: peft has no {adapter.kind} of this shape for {settings.model.name}: {error}. "

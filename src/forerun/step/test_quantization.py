@@ -197,9 +197,9 @@ def test_eight_bits_are_not_sharded_and_shards_are_not_run():
         quantize(nn.Sequential(nn.Linear(64, 64)), "nf4", torch.bfloat16, torch.bfloat16)
 
 
-@pytest.mark.parametrize("precision", ["fp16-mixed", "bf16-mixed"])
-@pytest.mark.parametrize("quantization", ["nf4", "int8"])
-def test_adapters_are_fp32_under_mixed_precision_where_they_run_as_where_they_are_traced(quantization, precision):
+@pytest.mark.parametrize("precision", ["fp16-mixed", "bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("quantization", ["none", "nf4", "int8"])
+def test_adapters_are_fp32_where_they_run_as_where_they_are_traced(quantization, precision):
     settings = settings_from({
         "name": "a", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 8},
         "adapter": {"kind": "lora", "rank": 4}, "quantization": quantization, "precision": precision,
