@@ -158,8 +158,13 @@ def _loads(root: str) -> bool:
     return True
 
 
-ASKS = ("is_flash_attn", "is_liger_kernel", "is_apex", "is_xformers", "is_triton", "_package_distribution_mapping")
-"""Functions of transformers that remember whether a package is there (`transformers/utils/import_utils.py`, 5.23)."""
+ASKS = (
+    "is_flash_attn", "is_liger_kernel", "is_apex", "is_xformers", "is_triton", "_package_distribution_mapping",
+    "is_torch_cuda", "is_cuda_platform", "is_torch_bf16_gpu", "is_torch_fp16_available_on_device", "is_torch_tf32",
+    "is_torch_bf16_available_on_device",
+)  # fmt: skip
+"""Functions of transformers that remember whether a package or a card is there (`transformers/utils/import_utils.py`,
+5.24)."""
 
 
 def _forget_answers() -> None:

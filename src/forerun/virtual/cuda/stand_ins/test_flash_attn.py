@@ -42,8 +42,9 @@ def test_the_package_is_there_while_the_program_runs_and_gone_after():
 @pytest.mark.parametrize(("gpu", "second", "third"), [("t4", False, False), ("l4", True, False),
                                                       ("h100-80gb", True, True)])  # fmt: skip
 def test_transformers_finds_what_the_card_can_run(gpu, second, third):
-    from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
+    from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available, is_torch_cuda_available
 
+    assert not is_torch_cuda_available(), "asked before, as RWKV's layers do, it is remembered"
     with forerun.virtual_cuda(gpu):
         assert (is_flash_attn_2_available(), is_flash_attn_3_available()) == (second, third)
     assert not is_flash_attn_2_available()
