@@ -1,5 +1,6 @@
 """How long one operator call takes: the interface of all cost models, and figures that several share."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from forerun.hardware.catalogue import Device
@@ -79,3 +80,33 @@ class Costs(Protocol):
     def host_seconds(self, call: Call) -> float:
         """Time in which the host issues it."""
         ...
+
+
+@dataclass(frozen=True)
+class CostsAround:
+    """Costs that are those inside, but for what a subclass changes."""
+
+    costs: Costs
+
+    @property
+    def description(self) -> str:
+        """As of the costs inside."""
+        return self.costs.description
+
+    @property
+    def evidence(self) -> str:
+        """As of the costs inside."""
+        return self.costs.evidence
+
+    @property
+    def is_host(self) -> bool:
+        """As of the costs inside."""
+        return self.costs.is_host
+
+    def device_seconds(self, call: Call) -> float:
+        """As of the costs inside."""
+        return self.costs.device_seconds(call)
+
+    def host_seconds(self, call: Call) -> float:
+        """As of the costs inside."""
+        return self.costs.host_seconds(call)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from forerun.clock.costs import Costs
+from forerun.clock.costs import Costs, CostsAround
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.trace import Call, Trace
 
@@ -16,35 +16,15 @@ MEASURED_HOST = 0.9, 1.3
 
 
 @dataclass(frozen=True)
-class OtherHost:
+class OtherHost(CostsAround):
     """The costs of a GPU whose host takes `factor` times as long for everything."""
 
-    costs: Costs
     factor: float
 
     @property
-    def description(self) -> str:
-        """As of the same costs."""
-        return self.costs.description
-
-    @property
-    def evidence(self) -> str:
-        """As of the same costs."""
-        return self.costs.evidence
-
-    @property
-    def is_host(self) -> bool:
-        """As of the same costs."""
-        return self.costs.is_host
-
-    @property
     def communication_share(self) -> float:
-        """As of the same costs."""
+        """As of the costs inside."""
         return getattr(self.costs, "communication_share", 0.0)
-
-    def device_seconds(self, call: Call) -> float:
-        """As of the same costs."""
-        return self.costs.device_seconds(call)
 
     def host_seconds(self, call: Call) -> float:
         """Time in which that host issues it."""

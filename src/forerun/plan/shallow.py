@@ -12,7 +12,7 @@ Not covered: operators on shards (the update), which are timed as of the layout 
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from forerun.clock.costs import Costs
+from forerun.clock.costs import Costs, CostsAround
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
 from forerun.forecasting.request import ForecastRequest
@@ -49,31 +49,11 @@ class StepEstimate:
 
 
 @dataclass(frozen=True)
-class OtherExchanges:
+class OtherExchanges(CostsAround):
     """Costs with the exchanges between ranks priced by others, or free."""
 
-    costs: Costs
     exchanges: Costs | None
     communication_share: float = 0.0
-
-    @property
-    def description(self) -> str:
-        """As of the costs inside."""
-        return self.costs.description
-
-    @property
-    def evidence(self) -> str:
-        """As of the costs inside."""
-        return self.costs.evidence
-
-    @property
-    def is_host(self) -> bool:
-        """As of the costs inside."""
-        return self.costs.is_host
-
-    def host_seconds(self, call: Call) -> float:
-        """As of the costs inside."""
-        return self.costs.host_seconds(call)
 
     def device_seconds(self, call: Call) -> float:
         """Seconds of one call."""
