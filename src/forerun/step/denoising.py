@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.models.build import config_of, model_class
-from forerun.models.denoiser import FLOW, FLUX, PIXART, PIXELS_PER_LATENT, SD3, UNET
+from forerun.models.denoiser_facts import FLOW, FLUX, PIXART, PIXELS_PER_LATENT, SD3, UNET
 from forerun.settings.schema import Settings
 from forerun.step.head_workload import HeadWorkload
 from forerun.step.media import in_dtype_of
