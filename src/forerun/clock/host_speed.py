@@ -13,6 +13,9 @@ fitted to two (`OPERATOR_HOST_SECONDS`); beside an H100 of 2026 the steps of twe
 much, in the median 1.5 (benchmarks/truth, docs/log.md). The fast end, of a desktop processor, is stated."""
 MEASURED_HOST = 0.9, 1.3
 """The same where the host's own time was measured: 23 us beside that H100, where the median program's steps say 31."""
+LITTLE, FAR_AHEAD = 0.01, 0.7
+"""Shares of a step: of waiting for the host, below which it is not looked at, and of all that the host does, below
+which a slow one is still ahead."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,3 @@ def _seconds(trace: Trace, assumed: StepTime, costs: OtherHost) -> float:
     waits = assumed.phases.host_seconds > LITTLE * assumed.seconds
     issuing = sum(costs.host_seconds(trace.calls[op.call]) for op in trace.ops)
     return replay_clock(trace, costs).seconds if waits or issuing > FAR_AHEAD * assumed.seconds else assumed.seconds
-
-
-LITTLE, FAR_AHEAD = 0.01, 0.7
-"""Shares of a step: of waiting for the host, below which it is not looked at, and of all that the host does, below
-which a slow one is still ahead."""

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from forerun.clock.costs import Costs
-from forerun.experience import Correction
+from forerun.experience import Correction, CorrectionTerm
 from forerun.memory.overhead import uses_cudnn
 from forerun.records import Range, RunPhases
 from forerun.trace import Trace
@@ -54,8 +54,8 @@ def group_of(trace: Trace, costs: Costs, stated: str) -> str:
 
 def shares(group: str, correction: Correction | None = None, term: str = "step") -> tuple[float, float]:
     """Optimistic and conservative share of an expected time."""
-    fitted = None if correction is None else correction.terms.get(term)
-    if fitted is not None and fitted.runs:
+    fitted = _of_past_runs(correction, term)
+    if fitted is not None:
         return math.exp(-NINTH_DECILE * fitted.spread), math.exp(NINTH_DECILE * fitted.spread)
     if term == "step":
         ends = [table()[part] for part in group.split(BOTH)]
@@ -82,14 +82,15 @@ def step_range(expected: float, group: str, hosts: tuple[float, float], correcti
     """Scenarios of a step; it takes `hosts` of the `expected` seconds on a fast and on a slow host (`host_shares`),
     where past runs do not say how fast this one is."""
     low, high = shares(group, correction)
-    if not _is_corrected(correction):
+    if _of_past_runs(correction, "step") is None:
         low, high = min(low, hosts[0]), max(high, hosts[1])
     return spread(expected, low, high)
 
 
-def _is_corrected(correction: Correction | None) -> bool:
-    fitted = None if correction is None else correction.terms.get("step")
-    return fitted is not None and fitted.runs > 0
+def _of_past_runs(correction: Correction | None, term: str) -> CorrectionTerm | None:
+    """What past runs say of a term; None where there are none."""
+    fitted = None if correction is None else correction.terms.get(term)
+    return fitted if fitted is not None and fitted.runs else None
 
 
 def run_range(phases: RunPhases, group: str, correction: Correction | None, step: Range) -> Range:
