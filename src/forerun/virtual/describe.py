@@ -192,12 +192,22 @@ def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
         return sum(mask[:2]) * int(
             forward(image, weight, None, stride, padding, dilation, is_transposed, out_val=gradient)
         )
+    if packet.__name__.startswith("_scaled_dot_product_") and packet in flop_registry:
+        return _attention_flops(args, is_backward=packet.__name__.endswith("_backward"))
     if packet not in flop_registry:
         return 0
     # torch/utils/flop_counter.py (2.13) takes the dtype of `addmm.dtype` and `mm.dtype` for the shape of the result
     shapes = [value for value in args if not isinstance(value, torch.dtype)]
     count = int(flop_registry[packet](*shapes, **kwargs, out_val=out))
     return count * (REAL_PRODUCTS if isinstance(out, torch.Tensor) and out.is_complex() else 1)
+
+
+def _attention_flops(args: Any, *, is_backward: bool) -> int:
+    """FLOP of attention on (B, H, S, D); keys may have fewer heads, which the formulas of PyTorch 2.11 refuse."""
+    query, key, value = args[1:4] if is_backward else args[:3]
+    batch, heads, rows, size = query.shape
+    products = 3 * size + 2 * value.shape[3] if is_backward else size + value.shape[3]
+    return 2 * batch * heads * rows * key.shape[2] * products
 
 
 def _pairs_of_tokens(query: torch.Tensor, offsets: torch.Tensor, longest: int) -> int:

@@ -22,6 +22,8 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
         return OWN_KERNELS[packet](func, args, kwargs)
     if packet is aten._grouped_mm:
         return grouped_product(func, args, kwargs)
+    if func in WIDER_SUMS:
+        return wider_sum(*args, **kwargs)
     if func is aten._ctc_loss.default:
         return ctc_loss(*args)
     if func is aten._ctc_loss_backward.default:
@@ -32,6 +34,21 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
         image, *of_parameters = func(*args, **kwargs)
         return (image if image is None else image.to(args[1].dtype), *of_parameters)
     return laid_out(packet, args, func(*args, **kwargs))
+
+
+def wider_sum(
+    added: torch.Tensor, left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype, **kwargs: Any
+) -> torch.Tensor:
+    """The product of 16-bit matrices and what is added to it, in another dtype.
+
+    PyTorch takes the dtype for a factor of the sum (`addmm` and `baddbmm` of torch/_decomp/decompositions.py, 2.11; the
+    latter in 2.13 too).
+    """
+    out = kwargs.get("out")
+    return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=dtype) if out is None else out
+
+
+WIDER_SUMS = {aten.addmm.dtype, aten.addmm.dtype_out, aten.baddbmm.dtype, aten.baddbmm.dtype_out}
 
 
 def group_norm(args: Any, image: torch.Tensor, *statistics: torch.Tensor) -> tuple[torch.Tensor, ...]:

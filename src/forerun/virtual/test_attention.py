@@ -88,3 +88,16 @@ def test_attention_of_windows_or_of_one_sequence_is_arithmetic(shape):
         result = torch.nn.functional.scaled_dot_product_attention(query, query, query)
         result.sum().backward()
     assert result.shape == query.grad.shape == shape
+
+
+@pytest.mark.parametrize("key_heads", [8, 2])
+def test_flop_of_attention_are_those_of_every_head_of_the_queries(key_heads):
+    """QKᵀ and PV forward; backward QKᵀ again, and the gradients of P, V, Q and K."""
+    with forerun.virtual_cuda("a100-80gb") as gpu:
+        q = torch.randn(2, 8, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        k = torch.randn(2, key_heads, 96, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        v = torch.randn_like(k, requires_grad=True)
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=key_heads != 8).sum().backward()
+    flops = {call.name: call.flops for call in gpu.trace.calls if "_scaled_dot_product_flash" in call.name}
+    product = 2 * 2 * 8 * 64 * 96 * 32
+    assert list(flops.values()) == [2 * product, 5 * product]

@@ -28,3 +28,17 @@ def test_group_norm_of_wider_weights_has_the_dtypes_of_the_real_kernels(dtype):
     with FakeTensorMode():
         assert dtypes(run_fake) == real
     assert F.group_norm(torch.ones(2, 8, 4, 4, dtype=dtype), 4).dtype == dtype
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_products_added_in_a_wider_dtype_have_it(is_given):
+    """TRL sums the gradients of its loss's tiles so."""
+    with FakeTensorMode():
+        left, total = torch.ones(2, 3, 4, dtype=torch.bfloat16), torch.ones(2, 3, 3)
+        operands = (total, left, left.transpose(1, 2), torch.float32)
+        own = {"out": total} if is_given else {}
+        func = aten.baddbmm.dtype_out if is_given else aten.baddbmm.dtype
+        result = run_fake(func, aten.baddbmm, operands, own)
+        assert (result.shape, result.dtype, result is total) == ((2, 3, 3), torch.float32, is_given)
+        of_rows = (total[0], left[0], left[0].t(), torch.float32)
+        assert run_fake(aten.addmm.dtype, aten.addmm, of_rows, {}).dtype == torch.float32

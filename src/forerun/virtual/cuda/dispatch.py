@@ -8,6 +8,7 @@ this one as they were imported: DeepSpeed's ZeRO-3 replaces PyTorch's while a mo
 
 import contextlib
 import math
+import re
 import threading
 from typing import Any
 
@@ -17,7 +18,6 @@ from torch import empty
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorDeviceMismatchError,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
@@ -121,10 +121,12 @@ class CudaDispatch(TorchDispatchMode):
                 outputs = func(*self._without_constants(func, args), **kwargs)
         except DynamicOutputShapeException:
             return self._of_unknown_size(func, args, kwargs, values)
-        except FakeTensorDeviceMismatchError as error:
-            raise RuntimeError(by_program_names(str(error))) from None
         except (UnsupportedOperatorException, NotImplementedError):  # no fake kernel
             return self._like_the_host(func, args, kwargs)
+        except RuntimeError as error:
+            if (words := _of_two_devices(error)) is None:
+                raise
+            raise RuntimeError(by_program_names(words)) from None
         for tensor in tensors_in((outputs,)):
             if isinstance(tensor, FakeTensor) and tensor.constant is not None and is_virtual(tensor):
                 tensor.constant = None  # would be computed on its device, which computes nothing
@@ -250,6 +252,15 @@ _SPECIAL: dict[Any, Any] = {
     aten._local_scalar_dense: CudaDispatch._local_scalar,
     aten.equal: CudaDispatch._equal,
 }
+
+
+def _of_two_devices(error: RuntimeError) -> str | None:
+    """CUDA's words for an operator whose tensors are on two devices; None for another error."""
+    message = str(error)
+    if old := re.search(r"found two different devices (\S+), (\S+)", message):  # PyTorch 2.11 and 2.12
+        first, second = old.groups()
+        return f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
+    return message if "found at least two devices" in message else None
 
 
 def _known_values(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ from torch import nn
 import forerun
 from forerun.forecasting.program import forecast_program
 from forerun.hardware.catalogue import device
+from forerun.virtual.cuda.dispatch import _of_two_devices
 from forerun.virtual.cuda.launchers import parse_command
 
 NUMBERS = """
@@ -96,3 +97,33 @@ def test_modules_may_use_the_name_buffers():
     with forerun.virtual_cuda("t4"):
         out = Chunk().cuda()(torch.ones(4, 8, device="cuda"))
     assert out.shape == (4, 8)
+
+
+ON_TWO_DEVICES = """
+import torch
+try:
+    torch.ones(3).cuda() + torch.ones(3)
+except RuntimeError as error:
+    assert "found at least two devices, cuda:0 and cpu!" in str(error), error
+else:
+    raise AssertionError("nothing was raised")
+assert torch.version.cuda == "13.1"
+"""
+
+
+def test_a_program_sees_cudas_words_for_two_devices_and_its_own_version_of_cuda(tmp_path, monkeypatch):
+    """torchvision compares the CUDA that it was built for with PyTorch's."""
+    monkeypatch.setattr(torch.version, "cuda", "13.1")
+    script = tmp_path / "train.py"
+    script.write_text(ON_TWO_DEVICES)
+    command = ["python", str(script)]
+    _, run = forecast_program(parse_command(command), command, [device("t4")])
+    assert run.exit_code == 0, run.error
+
+
+def test_words_of_older_pytorch_for_two_devices():
+    old = "Unhandled FakeTensor Device Propagation for aten.add.Tensor, found two different devices virtual:0, cpu"
+    assert _of_two_devices(RuntimeError(old)) == (
+        "Expected all tensors to be on the same device, but found at least two devices, virtual:0 and cpu!"
+    )
+    assert _of_two_devices(RuntimeError("shapes cannot be multiplied")) is None

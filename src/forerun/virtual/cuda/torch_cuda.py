@@ -166,7 +166,7 @@ def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ra
             (torch._C, library_answers(card)),
             (torch.cuda.random, {n: v for n, v in _device_answers(device, ranks).items() if n in RANDOM_STATE}),
             (torch.accelerator, _accelerator_answers(card, ranks)),
-            (torch.version, {"cuda": CUDA_VERSION}),
+            (torch.version, {"cuda": torch.version.cuda or CUDA_VERSION}),  # others compare theirs with it
             (torch, {"Generator": CudaGenerator}),
             (
                 torch._C,
