@@ -19,6 +19,7 @@ from forerun.cli.options import (
     gpu_names,
     ledger_if_any,
     print_json,
+    usual_gpu,
 )
 from forerun.cli.output import print_view, with_format
 
@@ -87,7 +88,7 @@ def execute(
     from forerun.hardware.catalogue import device
     from forerun.virtual.cuda.launchers import parse_command
 
-    devices = [device(name) for name in gpu_names(gpu, default="a100-40gb")]
+    devices = [device(name) for name in gpu_names(gpu, default=usual_gpu)]
     program = replace(parse_command(command, nproc_per_node, nnodes, gpus), network=_network(network))
     exports = _Exports(
         _writable(snapshot, "--snapshot"), _writable(trace, "--trace"), _page_folder() if as_html else None

@@ -18,6 +18,7 @@ from forerun.cli.options import (
     ledger_if_any,
     print_json,
     use_threads,
+    usual_gpu,
 )
 from forerun.cli.output import print_view, with_format
 from forerun.errors import InvalidSettings
@@ -61,7 +62,7 @@ def forecast(
     from forerun.forecasting.apart import only_forecasts
     from forerun.settings.load import settings_from
 
-    devices = [find_device(name) for name in gpu_names(gpu, default="a100-40gb")]
+    devices = [find_device(name) for name in gpu_names(gpu, default=usual_gpu)]
     only_forecasts()
     settings = resolve(target, overrides or ())
     if versions is not None:

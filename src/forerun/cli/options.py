@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from forerun.ledger.store import Ledger
     from forerun.plan.choose import PlanLimits
+
+
+USUAL_GPU = "a100-40gb"
+"""Where no GPU is named, and none is here."""
 
 
 def _starting(names: Sequence[str], word: str) -> list[str]:
@@ -88,7 +92,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 GpuOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--gpu", metavar="NAME", help="Catalogue name, or cpu; comma-separated or repeated.",
+        "--gpu", metavar="NAME",
+        help="Catalogue name, or cpu; comma-separated or repeated. The card here by default, else a100-40gb.",
         autocompletion=complete_gpus,
     ),
 ]  # fmt: skip
@@ -132,8 +137,8 @@ def limits_of(deadline: str | None, budget: float | None) -> "PlanLimits":
     )  # fmt: skip
 
 
-def gpu_names(options: list[str] | None, default: str) -> list[str]:
-    """GPU names of repeated and comma-separated options, each once, in order.
+def gpu_names(options: list[str] | None, default: str | Callable[[], str]) -> list[str]:
+    """GPU names of repeated and comma-separated options, each once, in order; a `default` may have to be looked up.
 
     Raises:
         InvalidSettings: an option without a name in it.
@@ -141,7 +146,21 @@ def gpu_names(options: list[str] | None, default: str) -> list[str]:
     if any(not option.strip(" ,") for option in options or []):
         raise InvalidSettings("--gpu: a name of the catalogue, or cpu; found nothing. `forerun gpus` lists them.")
     names = [name.strip() for option in options or [] for name in option.split(",") if name.strip()]
-    return list(dict.fromkeys(names)) or [default]
+    return list(dict.fromkeys(names)) or [default if isinstance(default, str) else default()]
+
+
+def usual_gpu() -> str:
+    """The catalogue's name of the card here, as its driver tells without being started; else `USUAL_GPU`."""
+    from forerun.hardware.catalogue import device_of_name_string
+    from forerun.hardware.detect import read_card_names
+
+    names = read_card_names()
+    if not names:
+        return USUAL_GPU
+    here = device_of_name_string(names[0])
+    if here is None:
+        say_note(f"{names[0]} is not in the catalogue, so this is for {USUAL_GPU}; --gpu names another.")
+    return USUAL_GPU if here is None else here.name
 
 
 def say_note(text: str) -> None:

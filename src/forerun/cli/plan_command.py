@@ -19,6 +19,7 @@ from forerun.cli.options import (
     ledger_if_any,
     limits_of,
     print_json,
+    usual_gpu,
 )
 from forerun.cli.output import print_view, with_format
 from forerun.cli.plan_files import default_path, without_detail, write_plan
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 AllowOption = Annotated[
     list[str] | None, typer.Option("--allow", metavar="WHAT", help="method, global-batch: may change too.")
 ]
-DEFAULT_GPU = "a100-40gb"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -83,7 +83,7 @@ def plan(
     limits, words = limits_of(deadline, budget), allowed(allow or [])
     if gpus is not None:
         others = {"--from": before, "--to": after, "--allow": allow, "--what-if": what_if, "--confirm": confirmed}
-        options = ClusterOptions(gpu_names(gpu, default=DEFAULT_GPU), gpus, workers, script, write, limits, as_json)
+        options = ClusterOptions(gpu_names(gpu, default=usual_gpu), gpus, workers, script, write, limits, as_json)
         plan_cluster(resolve(target, overrides or ()), options, [name for name, value in others.items() if value])
         return
     devices, settings = _devices(gpu, before, after), resolve(target, overrides or ())
@@ -136,7 +136,7 @@ def _devices(gpu: list[str] | None, before: str | None, after: str | None) -> "l
             f"plan takes --gpu, or --from and --to together; found {options}. "
             f"The file of the settings is named with --write."
         )
-    names = gpu_names(gpu, default=DEFAULT_GPU) if before is None or after is None else [before, after]
+    names = gpu_names(gpu, default=usual_gpu) if before is None or after is None else [before, after]
     return [find_device(name) for name in names]
 
 

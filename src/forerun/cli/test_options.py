@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from forerun.cli.options import ledger_url, use_threads
+from forerun.cli.options import gpu_names, ledger_url, use_threads, usual_gpu
 
 
 @pytest.fixture
@@ -36,3 +36,14 @@ def test_a_ledger_is_named_by_its_file_or_by_a_url(stated, url, monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORERUN_LEDGER", stated)
     assert ledger_url() == url.format(here=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "gpu", "note"),
+    [([], "a100-40gb", ""), (["Tesla T4", "NVIDIA A10G"], "t4", ""), (["NVIDIA Z9"], "a100-40gb", "NVIDIA Z9 is not in")],
+)  # fmt: skip
+def test_the_card_here_is_the_usual_gpu(names, gpu, note, monkeypatch, capsys):
+    monkeypatch.setattr("forerun.hardware.detect.read_card_names", lambda: names)
+    assert gpu_names(None, default=usual_gpu) == [gpu]
+    assert note in capsys.readouterr().err
+    assert gpu_names(["l4"], default=usual_gpu) == ["l4"]

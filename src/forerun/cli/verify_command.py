@@ -14,6 +14,7 @@ from forerun.cli.options import (
     ledger_if_any,
     ledger_url,
     print_json,
+    usual_gpu,
 )
 from forerun.cli.output import print_view, with_format
 from forerun.errors import InvalidSettings
@@ -126,7 +127,7 @@ def _of_settings(
 
     from forerun.api import explain_step, find_device, resolve
 
-    settings, device = resolve(target, overrides), find_device(_one_gpu(gpu) or "a100-40gb")
+    settings, device = resolve(target, overrides), find_device(_one_gpu(gpu) or usual_gpu())
     log = Console(stderr=True).print
     with ledger_if_any() as ledger:
         forecast, explanation = explain_step(

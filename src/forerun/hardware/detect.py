@@ -10,6 +10,7 @@ Not covered: clocks, power limits and achieved rates (calibration measures them)
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,6 +102,19 @@ def read_text(path: str) -> str | None:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+
+
+def read_card_names(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
+    """Names of the CUDA cards that this process may use, as Linux' driver lists them; no context is made."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    texts = [read_text(str(path)) or "" for path in sorted(Path(folder).glob("*/information"))]
+    names = [match[1] for text in texts if (match := re.search(r"^Model:\s*(\S.*?)\s*$", text, re.MULTILINE))]
+    if visible is None:
+        return names
+    chosen = [part.strip() for part in visible.split(",")]
+    if not all(part.isdigit() for part in chosen):  # empty, -1, or by UUID, which these files have not in all drivers
+        return names if any(part.startswith(("GPU-", "MIG-")) for part in chosen) else []
+    return [names[int(part)] for part in chosen if int(part) < len(names)]
 
 
 def read_affinity() -> int:

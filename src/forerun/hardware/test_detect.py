@@ -5,7 +5,15 @@ import pytest
 
 from forerun.errors import NotSupported, UnknownDevice
 from forerun.hardware.catalogue import device
-from forerun.hardware.detect import NO_NVML, CudaReading, DetectedDevice, Readers, detect, detect_cpu
+from forerun.hardware.detect import (
+    NO_NVML,
+    CudaReading,
+    DetectedDevice,
+    Readers,
+    detect,
+    detect_cpu,
+    read_card_names,
+)
 from forerun.units import GIB, MIB
 
 # Lines of /proc/cpuinfo: a Xeon with AMX (recorded 2026-11), and an older one.
@@ -140,3 +148,22 @@ def test_this_machine_and_the_record_survives_json():
     assert 0 < detected.memory.available_bytes <= detected.memory.total_bytes
     assert detected.threads >= 1
     assert DetectedDevice.model_validate_json(detected.model_dump_json()) == detected
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ["NVIDIA H100 80GB HBM3", "Tesla T4"]), ("1", ["Tesla T4"]), ("1,0", ["Tesla T4", "NVIDIA H100 80GB HBM3"]),
+        ("", []), ("-1", []), ("7", []), ("GPU-00", ["NVIDIA H100 80GB HBM3", "Tesla T4"]),
+    ],
+)  # fmt: skip
+def test_names_of_the_cards_that_a_process_may_use(visible, names, tmp_path, monkeypatch):
+    for place, name in (("0000:01:00.0", "NVIDIA H100 80GB HBM3"), ("0000:02:00.0", "Tesla T4")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "information").write_text(f"Model: \t\t {name}\nIRQ:   \t\t 11\nGPU UUID: \t GPU-00\n")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert read_card_names(str(tmp_path)) == names
+    assert read_card_names(str(tmp_path / "none")) == []
