@@ -20,6 +20,19 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
+class Issuer(StrEnum):
+    """Who launches an operator."""
+
+    EAGER = "eager"
+    UPDATE = "update"
+    """Eager code of an optimizer, which leaves no graph."""
+    RECOMPUTATION = "recomputation"
+    """Eager code that activation checkpointing runs a second time."""
+    COMPILED = "compiled"
+    GRAPH = "graph"
+    """A recorded CUDA graph."""
+
+
 class Category(StrEnum):
     """What a storage holds, in the order of the memory breakdown."""
 
@@ -90,8 +103,8 @@ class Call:
     """Launches no kernel: only shapes or strides change."""
     syncs: bool = False
     """The host waits for the device."""
-    issuer: str = "eager"
-    """Who launches it: "eager" Python, "compiled" code, or a recorded CUDA "graph"."""
+    issuer: str = Issuer.EAGER
+    """One of `Issuer`."""
 
 
 @dataclass(frozen=True, slots=True)

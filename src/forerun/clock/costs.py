@@ -15,15 +15,6 @@ fast as its peers."""
 TF32_PRODUCTS_OF_FLOAT32 = 3
 """Products in TF32 that stand for one in float32 in the memory-efficient kernel, from compute capability 8.0 on:
 `OpMultiplyAddFastF32` in `mem_eff_attention/gemm_kernel_utils.h` (PyTorch 2.13), CUTLASS's 3xTF32."""
-OPERATOR_HOST_SECONDS = 20 * MICRO
-"""Host time to issue one operator from eager Python, modules and autograd included. From launch-bound steps of
-transformers' attention benchmarks (OPT-350M beside an L40S, BERT-base beside an A100, 2024): they took 2.4 to 2.6
-times what 8 and 2 microseconds would have made of them."""
-VIEW_HOST_SECONDS = 5 * MICRO
-"""Host time of an operator that launches no kernel; same steps."""
-COMPILED_HOST_SECONDS = 8 * MICRO
-"""Host time to issue one kernel from compiled code; stated, not fitted."""
-
 ATTENTION = (
     "scaled_dot_product_flash", "scaled_dot_product_efficient", "scaled_dot_product_cudnn", "._flash_attention_",
     ".flex_attention_forward", ".flex_attention_backward",

@@ -17,19 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.clock import recurrent
+from forerun.clock import issuing, memory_kernels, recurrent
 from forerun.clock.alike import example_of, has_half_rate
 from forerun.clock.between_ranks import STREAMING_BLOCKS, Job, between_cards, job_of
 from forerun.clock.convolutions import CONVOLUTIONS, DENSE, ConvolutionModel, Parts
 from forerun.clock.costs import (
     ATTENTION,
     CAUSAL_ARGUMENT,
-    COMPILED_HOST_SECONDS,
     EFFICIENT_SHARE_OF_FLASH,
     HALF_CAUSAL,
     KERNEL_SECONDS,
-    OPERATOR_HOST_SECONDS,
-    VIEW_HOST_SECONDS,
     WINDOWED,
     attention_peak,
 )
@@ -125,15 +122,8 @@ class PriorCosts:
         return f"fitted to published timings of operators on {whose[self.evidence]}, not calibrated here"
 
     def host_seconds(self, call: Call) -> float:
-        """Time to issue the call: a replayed CUDA graph issues nothing."""
-        if call.issuer == "graph":
-            return 0.0
-        if call.issuer == "compiled":
-            return 0.0 if call.is_view else COMPILED_HOST_SECONDS
-        if self.calibration is not None:
-            measured = self.calibration.operator_host_seconds
-            return measured * VIEW_HOST_SECONDS / OPERATOR_HOST_SECONDS if call.is_view else measured
-        return VIEW_HOST_SECONDS if call.is_view else OPERATOR_HOST_SECONDS
+        """Time to issue the call, on the host that was measured or the assumed one."""
+        return issuing.host_seconds(call, self.calibration and self.calibration.operator_host_seconds)
 
     def device_seconds(self, call: Call) -> float:
         """Seconds of the kernels of one call.
@@ -223,17 +213,19 @@ class PriorCosts:
         return KERNEL_SECONDS + carried / link
 
     def _moving(self, call: Call) -> float:
-        """Seconds of one pass over what a call reads and writes."""
-        return KERNEL_SECONDS + self._from_memory(call) / (self._bandwidth() * self._share())
+        """Seconds of what a call reads and writes."""
+        one_pass = self._from_memory(call) / (self._bandwidth() * self._share())
+        clocks = (self.device.sm_count or 1) * self.device.boost_clock_hertz
+        return KERNEL_SECONDS + memory_kernels.memory_seconds(call, one_pass, clocks, table()["memory_kernels"])
 
     def _from_memory(self, call: Call) -> float:
         """Bytes that pass through memory, where `FRESH_SHARE` of what a kernel reads was written just before.
 
         While it writes its results, what was least recently used leaves L2, before the kernel has come to read it.
         """
-        room = self._cache_bytes() - call.bytes_read
-        cached_share = min(1.0, max(0.0, room / (call.bytes_written or 1)))
-        return call.bytes_written + call.bytes_read * (1 - FRESH_SHARE * cached_share)
+        read = memory_kernels.bytes_read(call)
+        cached_share = min(1.0, max(0.0, (self._cache_bytes() - read) / (call.bytes_written or 1)))
+        return call.bytes_written + read * (1 - FRESH_SHARE * cached_share)
 
     def _cache_bytes(self) -> float:
         """Bytes of L2 that hold different data: two partitions may both hold what both read."""
@@ -307,6 +299,8 @@ class PriorCosts:
     def _weighted(self, parts: Parts) -> float:
         """Seconds of the parts of a call, each times its coefficient; dense products have those of the nearest GPU."""
         coefficients = table()["images"] | dict(zip(DENSE, self._coefficients("dense_convolutions"), strict=True))
+        own = table()["convolutions"]
+        coefficients |= own.get(example_of(self.device, own, "float16") or "", {})
         return sum(coefficients[name] * seconds for name, seconds in parts.items())
 
     def _chip(self, dtype: str) -> Chip:

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from forerun.clock.alike import example_of
-from forerun.clock.costs import KERNEL_SECONDS, OPERATOR_HOST_SECONDS
+from forerun.clock.costs import KERNEL_SECONDS
+from forerun.clock.issuing import NETWORK_SECONDS, OPERATOR_HOST_SECONDS
 from forerun.clock.measured import MeasuredCosts
 from forerun.clock.power import sustained_share
 from forerun.clock.priors import PriorCosts, table
@@ -244,7 +245,7 @@ def calibrated(slower):
     return PriorCosts(gpu, calibration=DeviceCalibration(
         gpu=gpu.name, device_name="", threads=1, products=products, attention=[],
         copy_bytes_per_second={1: plain._bandwidth() * plain._share() / slower}, fresh_page_seconds_per_byte=0,
-        operator_host_seconds=slower * OPERATOR_HOST_SECONDS, disk_write_bytes_per_second=1,
+        operator_host_seconds=slower * NETWORK_SECONDS, disk_write_bytes_per_second=1,
         disk_read_bytes_per_second=1, tokenised_bytes_per_second=1, import_seconds=1, took_seconds=1,
     ))  # fmt: skip
 

@@ -13,7 +13,7 @@ from forerun.clock.costs import Costs
 from forerun.experience import Correction, CorrectionTerm
 from forerun.memory.overhead import uses_cudnn
 from forerun.records import Range, RunPhases
-from forerun.trace import Trace
+from forerun.trace import Issuer, Trace
 
 PROGRAM, SETTINGS = "program", "settings"
 """What a forecast was told: the program itself (a script, a Trainer, a step function), or a settings file, which says
@@ -43,7 +43,7 @@ def group_of(trace: Trace, costs: Costs, stated: str) -> str:
     group = stated
     if trace.world_size > 1:
         group = SEVERAL
-    elif any(call.issuer != "eager" for call in trace.calls):
+    elif any(call.issuer in (Issuer.COMPILED, Issuer.GRAPH) for call in trace.calls):
         group = COMPILED
     elif uses_cudnn(trace):
         group = IMAGES

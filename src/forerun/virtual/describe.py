@@ -24,6 +24,7 @@ from forerun.trace import (
     RANKS,
     STREAM,
     Call,
+    Issuer,
     Named,
     TensorSpec,
 )
@@ -98,7 +99,7 @@ def _copied_bytes(args: Any, card: int) -> int:
 
 
 def describe(
-    func: Any, args: Any, kwargs: Any, out: Any, creates_storage: bool, device: str, issuer: str = "eager"
+    func: Any, args: Any, kwargs: Any, out: Any, creates_storage: bool, device: str, issuer: str = Issuer.EAGER
 ) -> Call:
     """The plain description of one aten call; bytes and FLOP are of tensors on `device`."""
     packet = func._overloadpacket

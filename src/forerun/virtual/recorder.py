@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.step.training_step import StepObserver
-from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Op, Phase, Storage, Trace
+from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Issuer, Op, Phase, Storage, Trace
 from forerun.virtual import gradient_sums, kernel_memory
 from forerun.virtual.backend import DEVICE, current_stream
 from forerun.virtual.describe import (
@@ -64,7 +64,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.module_path = ""
         self.module_names: dict[int, str] = {}
         self.recomputing = False
-        self.issuer = "eager"
+        self.issuer: str = Issuer.EAGER
         self.is_muted = False
         """Nothing is recorded: what runs is not the program but PyTorch working something out."""
         self._fixed_answer: bool | None = None
@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     @contextlib.contextmanager
     def issued_by(self, issuer: str) -> Iterator[None]:
-        """Who launches the kernels that follow: "eager" Python, "compiled" code, or a recorded CUDA "graph"."""
+        """Who launches the kernels that follow, one of `Issuer`."""
         before, self.issuer = self.issuer, issuer
         try:
             yield
@@ -224,12 +224,22 @@ class Recorder(TorchDispatchMode, StepObserver):
             self.on_write([*flat(a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write)])
         cards = cards_of(outputs, args, kwargs)
         indices = [self._new_temporary(*each, cards[0] if cards else 0) for each in temporaries]
-        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, self.issuer, cards)
-        self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, self.issuer))
+        issuer = self._issuer()
+        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, issuer, cards)
+        self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, issuer))
         for index in indices:
             self.trace.events.append((FREE, index))
             if self.card is not None:
                 self.card.free(index)
+
+    def _issuer(self) -> str:
+        """Who launches now; what a closure computes inside an optimizer's step leaves a graph, unlike its update."""
+        if self.issuer != Issuer.EAGER:
+            return self.issuer
+        if self.recomputing:
+            return Issuer.RECOMPUTATION
+        is_update = self.current_phase is Phase.OPTIMIZER and not torch.is_grad_enabled()
+        return Issuer.UPDATE if is_update else Issuer.EAGER
 
     def _new_temporary(self, size: int, reduces: int, card: int) -> int:
         """Note memory that a kernel takes for itself; returns the index of its storage."""
@@ -344,7 +354,7 @@ class Recorder(TorchDispatchMode, StepObserver):
             key = ("graph", before.call)
             if key not in self._calls:
                 self._calls[key] = len(self.trace.calls)
-                self.trace.calls.append(replace(call, issuer="graph"))
+                self.trace.calls.append(replace(call, issuer=Issuer.GRAPH))
             if self.keeps_lines:
                 self.trace.lines[len(self.trace.ops)] = self.trace.lines.get(index, "")
             self.trace.events.append((OP, len(self.trace.ops)))
