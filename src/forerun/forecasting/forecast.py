@@ -155,7 +155,8 @@ def _run(request: ForecastRequest, model: StepModel, step: Range) -> tuple[RunFo
     startup = times.startup_seconds
     if startup is None:
         parameters = model.longest.trace.total_parameters
-        startup = stated_startup_seconds(parameters, request.device.kind, model.disk_bytes_per_second)
+        shapes = max(1, min(len(plan.shapes), total))
+        startup = stated_startup_seconds(parameters, request.device.kind, model.disk_bytes_per_second, shapes)
     modelled = {
         "startup": startup,
         "compile": model.compile_seconds,

@@ -3,13 +3,18 @@
 import pytest
 
 import forerun
-from forerun.forecasting.startup import DEVICE_SECONDS, IMPORT_SECONDS, stated_startup_seconds
+from forerun.forecasting.startup import DEVICE_SECONDS, IMPORT_SECONDS, SHAPE_SECONDS, stated_startup_seconds
 
 
 def test_large_weights_take_longer_to_read_and_a_cpu_has_no_context():
     on_card, on_host = (stated_startup_seconds(7 * 10**9, kind, 1e9) for kind in ("cuda", "cpu"))
     assert on_card == pytest.approx(IMPORT_SECONDS + DEVICE_SECONDS + 14)
     assert on_card - on_host == DEVICE_SECONDS
+
+
+def test_each_further_shape_is_slow_once_on_a_card():
+    seconds = [stated_startup_seconds(0, kind, 1e9, shapes=9) for kind in ("cuda", "cpu")]
+    assert seconds == pytest.approx([IMPORT_SECONDS + DEVICE_SECONDS + 8 * SHAPE_SECONDS, IMPORT_SECONDS])
 
 
 def test_a_forecast_states_its_start_up():

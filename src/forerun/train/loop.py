@@ -102,7 +102,7 @@ class Training:
         self.timer = measure.PhaseTimer(self.step.device_type)
         self.schedule = Schedule(self.settings.schedule, len(self.data.epoch_steps(0)))
         self._order: tuple[int, Sequence[Sequence[Sequence[int]]]] = (0, self.data.epoch_steps(0))
-        self._cold = COLD_STEPS
+        self._cold, self._shapes = COLD_STEPS, measure.SeenShapes(self.step.device_type)
         self.witness = Witness(self.step.device_type)
         self.recovery = Recovery(self.step)
         self.saver = Saver(self.folder, self.step)
@@ -199,6 +199,7 @@ class Training:
             blank = self._to_device(self.data.collate(order[0]))
             batches += [{**blank, BLANK: torch.zeros(())}] * blanks
         data_seconds = self.timer.now() - start
+        self._cold = max(self._cold, self._shapes.new_in(batches))
         rate = self._set_learning_rate(number)
         if profile:
             result, self.peak_allocated_bytes = measure.run_measuring_allocations(
@@ -353,11 +354,11 @@ class Training:
         self, gpu: str, reports: Sequence[StepReport], metrics: dict[str, float], final_evaluation_seconds: float = 0.0
     ) -> Measurement:
         """Time and memory that the run took. `reports` are those of the whole run, earlier processes included."""
-        compiling = measure.compile_seconds(self.settings, reports)
+        starting, compiling = measure.cold_seconds(self.settings, self.step.device_type, reports)
         phases = RunPhases(
-            startup_seconds=self.elapsed.startup_seconds,
+            startup_seconds=self.elapsed.startup_seconds + starting,
             compile_seconds=compiling,
-            training_seconds=self.elapsed.training_seconds - compiling,
+            training_seconds=self.elapsed.training_seconds - starting - compiling,
             evaluation_seconds=self.elapsed.evaluation_seconds + final_evaluation_seconds,
             checkpoint_seconds=self.elapsed.checkpoint_seconds,
         )

@@ -192,13 +192,35 @@ def measured_step(reports: Sequence[StepReport]) -> MeasuredStep:
     )
 
 
-def compile_seconds(settings: Settings, reports: Sequence[StepReport]) -> float:
-    """Seconds that cold steps took longer than the mean warm one; 0 without compilation."""
+class SeenShapes:
+    """Shapes of batches that a process has trained on; the kernels for a new one are chosen in its first step."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self._seen: set[tuple[torch.Size, ...]] = set()
+
+    def new_in(self, batches: Sequence[Batch]) -> bool:
+        """Whether a batch has a shape that no batch had before, on a GPU."""
+        if self.device != "cuda":
+            return False
+        shapes = {tuple(v.shape for v in batch.values() if isinstance(v, torch.Tensor)) for batch in batches}
+        is_new = not shapes <= self._seen
+        self._seen |= shapes
+        return is_new
+
+
+def cold_seconds(settings: Settings, device: str, reports: Sequence[StepReport]) -> tuple[float, float]:
+    """Seconds that cold steps took longer than the mean warm one: of a GPU that starts, and of what was compiled.
+
+    One of them is 0: where a step is compiled, nothing tells them apart.
+    """
     warm = [r.step_seconds for r in reports if r.is_warm]
-    if settings.compile == "none" or not warm:
-        return 0.0
+    is_compiled = settings.compile != "none"
+    if not warm or not (is_compiled or device == "cuda"):
+        return 0.0, 0.0
     usual = sum(warm) / len(warm)
-    return sum(max(0.0, r.step_seconds - usual) for r in reports if not r.is_warm)
+    cold = sum(max(0.0, r.step_seconds - usual) for r in reports if not r.is_warm)
+    return (0.0, cold) if is_compiled else (cold, 0.0)
 
 
 def parameters_of(step: TrainingStep) -> ParameterCounts:
