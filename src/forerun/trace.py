@@ -179,6 +179,8 @@ class Trace:
     """Dtype of the step's matrix products, whose peak mfu is measured against."""
     tf32: bool = False
     """fp32 matrix products run on TF32 tensor cores."""
+    tries_algorithms: bool = False
+    """`torch.backends.cudnn.benchmark` is on."""
     warm_from: int = 0
     """Index into `events` where the warm step begins; what is before only prepares it."""
     lines: dict[int, str] = field(default_factory=dict)

@@ -7,6 +7,9 @@ import torch
 from torch import nn
 
 import forerun
+from forerun.forecasting.program import forecast_program
+from forerun.hardware.catalogue import device
+from forerun.virtual.cuda.launchers import parse_command
 
 
 def build_lstm():
@@ -63,3 +66,29 @@ def test_a_step_function_gets_the_warning_too():
     (warning,) = fall_backs(forerun.forecast_step(build_attention, gpu="a100-40gb"))
     assert "heads of 60 are no multiple of 8" in warning
     assert re.search(r"Its scores take 1(\.0+)? MiB a call", warning)
+
+
+PICTURES = """
+import torch
+from torch import nn
+torch.backends.cudnn.benchmark = {tries}
+net = nn.{layer}.cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    net(torch.ones(2, 3, 8, 8).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("tries", "layer", "is_said"), [(True, "Conv2d(3, 4, 3)", True), (False, "Conv2d(3, 4, 3)", False), (True, "Linear(8, 4)", False)]
+)  # fmt: skip
+def test_algorithms_that_are_tried_are_told(tries, layer, is_said, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PICTURES.format(tries=tries, layer=layer))
+    command = ["python", str(script)]
+    before = torch.backends.cudnn.benchmark
+    forecasts, run = forecast_program(parse_command(command), command, [device("t4")])
+    assert run.exit_code == 0, run.error
+    assert any("cudnn.benchmark" in warning for warning in forecasts[0].warnings) == is_said
+    assert torch.backends.cudnn.benchmark is before

@@ -6,7 +6,8 @@ import torch
 from forerun.hardware.catalogue import device
 from forerun.memory.replay import replay_memory
 from forerun.trace import ALLOCATE, Category
-from forerun.virtual.kernel_memory import host_temporaries, temporaries, temporary_bytes
+from forerun.virtual.attention import AttentionTarget, set_target
+from forerun.virtual.kernel_memory import _result_shape, host_temporaries, temporaries, temporary_bytes
 from forerun.virtual.session import VirtualSession
 
 aten = torch.ops.aten
@@ -115,26 +116,46 @@ def test_sum_of_logits_costs_one_more_copy_of_them_in_the_backward_pass():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "last", "groups", "copies"),
+    ("dtype", "last", "groups", "taps", "capability", "forward", "backward"),
     [
-        (torch.float16, False, 1, 1),
-        (torch.float16, True, 1, 0),
-        (torch.float32, False, 1, 0),
-        (torch.float16, False, 8, 0),
+        (torch.float16, False, 1, 3, (9, 0), True, True),
+        (torch.float16, True, 1, 3, (9, 0), False, False),
+        (torch.float32, False, 1, 3, (9, 0), True, True),
+        (torch.float32, False, 1, 3, (7, 5), False, False),
+        (torch.float16, False, 8, 3, (9, 0), False, False),
+        (torch.float16, False, 1, 1, (9, 0), False, True),
+        (torch.float32, False, 1, 1, (9, 0), False, False),
     ],
 )
-def test_convolutions_in_sixteen_bits_are_brought_into_channels_last(dtype, last, groups, copies):
+def test_convolutions_are_brought_into_channels_last(dtype, last, groups, taps, capability, forward, backward):
     layout = torch.channels_last if last else torch.contiguous_format
     image = torch.empty(2, 8, 10, 10, dtype=dtype, device="meta").contiguous(memory_format=layout)
-    weight = torch.empty(8, 8 // groups, 3, 3, dtype=dtype, device="meta").contiguous(memory_format=layout)
-    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], groups)
-    size = image.numel() * image.element_size()
-    assert temporary_bytes(torch.ops.aten.convolution, (image, weight, None, *rest)) == [size] * copies
-    backward = (image, image, weight, None, *rest, [True, True, False])
-    sums = [4 * weight.numel()]
-    assert temporary_bytes(torch.ops.aten.convolution_backward, backward) == [size] * 2 * copies + sums
-    no_weights = (*backward[:-1], [True, False, False])
-    assert temporary_bytes(torch.ops.aten.convolution_backward, no_weights) == [size] * 2 * copies
+    weight = torch.empty(8, 8 // groups, taps, taps, dtype=dtype, device="meta").contiguous(memory_format=layout)
+    rest = ([1, 1], [taps // 2] * 2, [1, 1], False, [0, 0], groups)
+    size, filters = (each.numel() * each.element_size() for each in (image, weight))
+    before = set_target(AttentionTarget("cuda", capability))
+    try:
+        expected = [size, size, filters] if forward else []
+        assert temporary_bytes(torch.ops.aten.convolution, (image, weight, None, *rest)) == expected
+        both = (image, image, weight, None, *rest, [True, True, False])
+        sums = [4 * weight.numel()]
+        assert temporary_bytes(torch.ops.aten.convolution_backward, both) == [size] * 2 * backward + sums
+        no_weights = (*both[:-1], [True, False, False])
+        is_copied = backward and taps > 1
+        assert temporary_bytes(torch.ops.aten.convolution_backward, no_weights) == [size] * 2 * is_copied
+    finally:
+        set_target(before)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("sides", [(9,), (9, 12), (5, 6, 7)])
+def test_the_shape_of_a_convolutions_result(transposed, sides):
+    many = len(sides)
+    image, weight = torch.ones(2, 4, *sides), torch.ones(4, 4, *[3] * many)
+    rest = ([2] * many, [1] * many, [1] * many, transposed, [int(transposed)] * many, 1)
+    result = torch.ops.aten.convolution(image, weight, None, *rest)
+    assert _result_shape((image, weight, None, *rest)) == list(result.shape)
 
 
 def test_a_slice_of_the_channels_is_copied_before_a_convolution():

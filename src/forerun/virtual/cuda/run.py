@@ -168,7 +168,7 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
 @contextlib.contextmanager
 def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
     """A session whose operators are recorded with their lines, phases and steps: the one way in of every door."""
-    recorder = session.recorder
+    recorder, tries = session.recorder, torch.backends.cudnn.benchmark
     recorder.keeps_lines = True
     try:
         with put_back_everywhere(), session, recognising_phases(recorder), recorder.phase(Phase.FORWARD, 0), watcher:
@@ -178,6 +178,8 @@ def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
             watcher.own_parameters()
         # the older `allow_tf32` refuses to answer once both ways of setting it were used, as Dynamo's restoring does
         recorder.trace.tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        recorder.trace.tries_algorithms = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = tries
 
 
 def run_in_session(
