@@ -26,7 +26,8 @@ from forerun.hardware.catalogue import device
 LARGE = "16384"
 NEGLIGIBLE = 1.08
 """Passes, and as much more for bfloat16, below which a kernel counts as reading and writing once."""
-OTHERS = ("batch_norm", "pool", "bmm", "foreach", "fused_adam", "nll_loss", "_to_copy.default")
+OTHERS = ("batch_norm", "pool", "bmm", "foreach", "fused_adam", "nll_loss", "_to_copy.default",
+          "embedding_dense")  # fmt: skip
 """Parts of the names of what is priced elsewhere, or is another cast in bfloat16."""
 DENSE = ("dense_forward", "dense_image", "dense_weights", "conversion", "conversion_point")
 PULL, SHARP = 0.02, 0.01

@@ -77,5 +77,17 @@ def test_measured_on_an_h100(name, dtype, micro):
     assert seconds * 1e6 == pytest.approx(micro, rel=0.02)
 
 
+@pytest.mark.golden
+@pytest.mark.parametrize(
+    ("rows", "dtype", "micro"),
+    [(2048, "float32", 181.2), (2048, "bfloat16", 144.3), (16384, "float32", 646.8), (16384, "bfloat16", 587.0)],
+)
+def test_the_gradient_of_a_table_measured_on_an_h100(rows, dtype, micro):
+    """The same file: 32,000 rows of 2,048."""
+    gradient, ids, table_of = spec(rows, 2048, dtype=dtype), spec(rows, dtype="int64"), spec(32000, 2048, dtype=dtype)
+    made = call("embedding_dense_backward.default", [gradient, ids], [table_of])
+    assert PriorCosts(device("h100-80gb")).device_seconds(made) * 1e6 == pytest.approx(micro, rel=0.1)
+
+
 def test_every_figure_slows():
     assert all(passes >= 1 and per_clock >= 0 for passes, per_clock in table()["memory_kernels"].values())
