@@ -11,12 +11,13 @@
 - Reductions over leading dimensions write partial results: `memory/reductions.py`.
 - The memory-efficient backward pass sums dQ in fp32 tiles. Source: `workspace_elements_gq`,
   `mem_eff_attention/kernel_backward.h`; tiles are taken as 64 x 64, which is exact where sizes are multiples of that.
-- cuDNN's tensor-core kernels want channels last, for 16 bits and, from compute capability 8.0 on, for float32 in TF32:
-  image, result and weight that are laid out otherwise are copied into its workspace, and images with gaps by PyTorch
+- cuDNN's tensor-core kernels want channels last, for 16 bits and, on Hopper and later, for float32 in TF32: image,
+  result and weight that are laid out otherwise are copied into its workspace, and images with gaps by PyTorch
   (`input.contiguous(memory_format)`, `aten/src/ATen/native/cudnn/ConvShared.cpp`); the gradient of the weights is
   summed in fp32 first. With one tap that is so of the gradient of weights in 16 bits alone. On an H100 the scratch of
   dense forward passes and image gradients is that sum within 3 % in 71 of 98 cases in 16 bits and 28 of 49 in float32,
-  and over all of them 1.09 and 1.16 times what is taken (benchmarks/truth/operators-h100-80gb.csv).
+  and over all of them 1.09 and 1.16 times what is taken (benchmarks/truth/operators-h100-80gb.csv). On A100s of cuDNN 8
+  float32 fits better without: 42 rows of GPUMemNet are 1.5 % off, 1.8 with it.
 - The dense backward pass of an embedding sorts its indices: two int64 copies and as much for the sort.
   Source: `embedding_backward_cuda_kernel`, `EmbeddingBackwardKernel.cu`; the sort's own need is an estimate.
 
@@ -52,8 +53,8 @@ ROW_ROUNDING = 128
 TILE = 64
 """Rows and columns of a tile of the memory-efficient kernel (`kBlockSizeI`, `kBlockSizeJ` of kernel_backward.h)."""
 FLOAT_BYTES, HALF_BYTES, INDEX_BYTES = 4, 2, 8
-TF32_FROM = (8, 0)
-"""First compute capability with TF32."""
+COPIED_FROM = (9, 0)
+"""First compute capability on which float32 is copied for TF32."""
 CUDNN_ALIGNMENT = 256
 """Bytes beside them in the workspace of its attention."""
 POINTWISE = (aten.add, aten.sub, aten.mul, aten.div)
@@ -146,7 +147,9 @@ def _on_tensor_cores(image: Tensor) -> bool:
     """Whether cuDNN multiplies in 16 bits, or in TF32 as it does unless told otherwise."""
     if image.element_size() == HALF_BYTES:
         return True
-    return image.dtype is torch.float32 and current_target().capability >= TF32_FROM and torch.backends.cudnn.allow_tf32
+    return (
+        image.dtype is torch.float32 and current_target().capability >= COPIED_FROM and torch.backends.cudnn.allow_tf32
+    )
 
 
 def _result_shape(args: tuple[Any, ...]) -> list[int]:

@@ -157,6 +157,7 @@ def _clearing_autocast_cache() -> Iterator[None]:
 def _speaking_for_cuda() -> Iterator[None]:
     """Programs ask whether autocast is on without naming a device, or for CUDA; they mean the device they run on."""
     enabled, dtype, cuda_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype
+    enable, set_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
 
     def twin(device_type: str) -> str:
         return DEVICE if device_type == "cuda" else device_type
@@ -164,11 +165,15 @@ def _speaking_for_cuda() -> Iterator[None]:
     torch.is_autocast_enabled = lambda device_type="cuda": enabled(twin(device_type))
     torch.get_autocast_dtype = lambda device_type: dtype(twin(device_type))
     torch.get_autocast_gpu_dtype = lambda: dtype(DEVICE)
+    # what is read of one is put back into the same: Dynamo does both for "cuda" (PyTorch 2.11)
+    torch.set_autocast_enabled = lambda first, *rest: enable(twin(first), *rest) if rest else enable(DEVICE, first)
+    torch.set_autocast_dtype = lambda device_type, value: set_dtype(twin(device_type), value)
     try:
         yield
     finally:
         torch.is_autocast_enabled, torch.get_autocast_dtype = enabled, dtype
         torch.get_autocast_gpu_dtype = cuda_dtype
+        torch.set_autocast_enabled, torch.set_autocast_dtype = enable, set_dtype
 
 
 @contextlib.contextmanager

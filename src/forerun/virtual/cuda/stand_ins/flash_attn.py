@@ -201,6 +201,7 @@ def flash_in_transformers(name: str) -> Iterator[None]:
         "_process_flash_kwargs_fn": utils._lazy_define_process_function(functions[1]),
         "_process_with_kvcache_kwargs_fn": dict,
     }  # fmt: skip
+    values = {each: value for each, value in values.items() if hasattr(utils, each)}  # 5.17 has one less
     before = {each: getattr(utils, each) for each in values}
     utils.__dict__.update(values)
     try:
