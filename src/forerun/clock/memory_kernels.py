@@ -51,8 +51,8 @@ def memory_seconds(
     """
     if _operator(call) in INTO_TABLE:
         indices = next((spec for spec in call.inputs if "int" in spec.dtype), call.inputs[0])
-        added = math.prod(indices.shape) * call.inputs[0].shape[-1]
-        return one_pass + SORT_SECONDS + added / (TABLE_ELEMENTS_PER_CLOCK * clocks_per_second)
+        elements = math.prod(indices.shape) * call.inputs[0].shape[-1]
+        return one_pass + SORT_SECONDS + elements / (TABLE_ELEMENTS_PER_CLOCK * clocks_per_second)
     kind = kind_of(call)
     if kind not in figures:
         return one_pass
@@ -95,5 +95,5 @@ def _alike(one: TensorSpec, other: TensorSpec) -> bool:
 
 def _goes_into_rows(source: TensorSpec, result: TensorSpec) -> bool:
     """Whether the last dimension stays, and others go: neighbours in memory belong to different sums."""
-    kept = math.prod(result.shape)
-    return len(source.shape) > 1 and 1 < kept < math.prod(source.shape) and source.shape[-1] in result.shape[-2:]
+    sums = math.prod(result.shape)
+    return len(source.shape) > 1 and 1 < sums < math.prod(source.shape) and source.shape[-1] in result.shape[-2:]

@@ -111,10 +111,10 @@ def read_card_names(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
     names = [match[1] for text in texts if (match := re.search(r"^Model:\s*(\S.*?)\s*$", text, re.MULTILINE))]
     if visible is None:
         return names
-    chosen = [part.strip() for part in visible.split(",")]
-    if not all(part.isdigit() for part in chosen):  # empty, -1, or by UUID, which these files have not in all drivers
-        return names if any(part.startswith(("GPU-", "MIG-")) for part in chosen) else []
-    return [names[int(part)] for part in chosen if int(part) < len(names)]
+    parts = [part.strip() for part in visible.split(",")]
+    if not all(part.isdigit() for part in parts):  # empty, -1, or by UUID, which these files have not in all drivers
+        return names if any(part.startswith(("GPU-", "MIG-")) for part in parts) else []
+    return [names[int(part)] for part in parts if int(part) < len(names)]
 
 
 def read_affinity() -> int:

@@ -26,6 +26,7 @@ from forerun.trace import (
     Call,
     Issuer,
     Named,
+    Phase,
     TensorSpec,
 )
 from forerun.virtual.backend import DEVICE, VirtualBackend, current_stream
@@ -176,6 +177,15 @@ def _is_awaited_copy(packet: Any, args: Any, kwargs: Any, device: str) -> bool:
         leaves = device_type(args[0]) != device and device_type(args[1]) == device
         return leaves and not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
     return False
+
+
+def issuer_now(issuer: str, phase: Phase, is_recomputing: bool) -> str:
+    """Who launches now; what a closure computes inside an optimizer's step leaves a graph, unlike its update."""
+    if issuer != Issuer.EAGER:
+        return issuer
+    if is_recomputing:
+        return Issuer.RECOMPUTATION
+    return Issuer.UPDATE if phase is Phase.OPTIMIZER and not torch.is_grad_enabled() else Issuer.EAGER
 
 
 def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:

@@ -27,6 +27,7 @@ from forerun.virtual.describe import (
     device_type,
     flat,
     is_wrapper,
+    issuer_now,
     plain,
     spec_of,
     stored,
@@ -65,8 +66,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.module_names: dict[int, str] = {}
         self.recomputing = False
         self.issuer: str = Issuer.EAGER
-        self.is_muted = False
-        """Nothing is recorded: what runs is not the program but PyTorch working something out."""
+        self.is_muted = False  # what runs is not the program but PyTorch working something out
         self._fixed_answer: bool | None = None
         self.card: Card | None = None
         self.on_write: Callable[[list[torch.Tensor]], None] | None = None
@@ -76,8 +76,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         """Note which line of the program called each operator; slower."""
         self.followed: list[weakref.ref[torch.Tensor]] = []
         """Parameters whose gradients are the program's."""
-        self.is_closed = False
-        """The step is over: storages that die now are not recorded."""
+        self.is_closed = False  # the step is over: storages that die now are not recorded
         self.live_bytes = 0
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._emptied: set[int] = set()
@@ -224,22 +223,13 @@ class Recorder(TorchDispatchMode, StepObserver):
             self.on_write([*flat(a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write)])
         cards = cards_of(outputs, args, kwargs)
         indices = [self._new_temporary(*each, cards[0] if cards else 0) for each in temporaries]
-        issuer = self._issuer()
+        issuer = issuer_now(self.issuer, self.current_phase, self.recomputing)
         key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, issuer, cards)
         self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, issuer))
         for index in indices:
             self.trace.events.append((FREE, index))
             if self.card is not None:
                 self.card.free(index)
-
-    def _issuer(self) -> str:
-        """Who launches now; what a closure computes inside an optimizer's step leaves a graph, unlike its update."""
-        if self.issuer != Issuer.EAGER:
-            return self.issuer
-        if self.recomputing:
-            return Issuer.RECOMPUTATION
-        is_update = self.current_phase is Phase.OPTIMIZER and not torch.is_grad_enabled()
-        return Issuer.UPDATE if is_update else Issuer.EAGER
 
     def _new_temporary(self, size: int, reduces: int, card: int) -> int:
         """Note memory that a kernel takes for itself; returns the index of its storage."""
