@@ -66,6 +66,8 @@ def kind_of(call: Call) -> str:
     name = _operator(call)
     if name in ELEMENTWISE and call.outputs and _is_strided(call):
         return STRIDED
+    if name == "gather" and call.arguments[1] not in (-1, len(call.inputs[0].shape) - 1):
+        return "gather_rows"  # neighbours are read with it: once, as all else
     if name in COPIES and _widens(call):
         return WIDENED
     if name in SUMS and call.inputs and call.outputs and _goes_into_rows(call.inputs[0], call.outputs[0]):

@@ -1,6 +1,7 @@
 """Which kernels take more than a pass over their bytes, and what that makes of their time."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,9 @@ ROWS = spec(64, 32)
         (call("sum.dim_IntList", [ROWS], [spec(64)]), "sum"),
         (call("sum.default", [ROWS], [spec()]), "sum"),
         (call("gelu.default", [ROWS], [ROWS]), "gelu"),
+        (replace(call("gather.default", [ROWS, ROWS], [ROWS]), arguments=(ROWS, -1, ROWS)), "gather"),
+        (replace(call("gather.default", [ROWS, ROWS], [ROWS]), arguments=(ROWS, 1, ROWS)), "gather"),
+        (replace(call("gather.default", [ROWS, ROWS], [ROWS]), arguments=(ROWS, 0, ROWS)), "gather_rows"),
     ],
 )
 def test_kinds(made, kind):
