@@ -8,7 +8,7 @@ networks after a wait for the GPU, do not in whole programs: docs/log.md, 26 Nov
 
 Sources: launch-bound steps of transformers' attention benchmarks (2024) for operators and views; for the rest 33 steps
 of small models on the host of an H100 (benchmarks/truth/hosts-h100-80gb.csv, 2026), of which the median error was 27 %
-with operators and views alone (all but four too short) and is printed by `python -m benchmarks.truth.hosts`.
+with operators and views alone (all but six too short) and is printed by `python -m benchmarks.truth.hosts`.
 """
 
 from forerun.trace import Call, Issuer
