@@ -48,7 +48,7 @@ def test_what_each_loop_does_counts_as_often_as_it_ends(tmp_path):
         """
         for iteration in range(5):
             with torch.no_grad():
-                for turn in range(40):
+                for turn in range(60):
                     action = model(torch.randn(1, 64, device="cuda")).argmax().item()
             for epoch in range(4):
                 for rows in torch.randperm(96).split(32):
