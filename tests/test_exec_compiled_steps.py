@@ -24,7 +24,7 @@ from forerun.settings.load import settings_from
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.heads import generic_workload
 from forerun.step.training_step import StepObserver
-from forerun.trace import OP, Phase
+from forerun.trace import OP, Issuer, Phase
 from forerun.virtual.compiled import compiling_afresh, virtual_backend
 from forerun.virtual.cuda.launchers import parse_command
 from forerun.virtual.phases import recognising_phases
@@ -86,9 +86,14 @@ LANGUAGE = {
 
 
 def kernels(trace, begin):
-    """How often each operator with its sizes runs after an event, by who issues it."""
+    """How often each operator with its sizes runs after an event, by who issues it; clipping is no part of an update."""
     calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[begin:] if kind == OP]
-    return Counter((c.name, c.issuer, c.bytes_read, c.bytes_written, c.inputs) for c in calls if not c.is_view)
+    issuers = {Issuer.UPDATE: Issuer.EAGER}
+    return Counter(
+        (c.name, issuers.get(c.issuer, c.issuer), c.bytes_read, c.bytes_written, c.inputs)
+        for c in calls
+        if not c.is_view
+    )
 
 
 def seconds(trace, begin, name):

@@ -20,14 +20,12 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-class Issuer(StrEnum):
-    """Who launches an operator."""
+class Issuer:
+    """Who launches an operator: plain words, so that a trace that was stored is equal to one that was made."""
 
     EAGER = "eager"
     UPDATE = "update"
     """Eager code of an optimizer, which leaves no graph."""
-    RECOMPUTATION = "recomputation"
-    """Eager code that activation checkpointing runs a second time."""
     COMPILED = "compiled"
     GRAPH = "graph"
     """A recorded CUDA graph."""

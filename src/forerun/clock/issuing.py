@@ -30,8 +30,8 @@ parameters costs as much. An update of 4 to 244 tensors took 1.0 to 5.8 ms."""
 UPDATE_SECONDS = 13 * MICRO
 """Of an operator of an update without lists: 840 of Adam's took 11.2 ms."""
 RECOMPUTED_SHARE = 2.0
-"""Of what checkpointing runs again: one network, whose passes took 20 ms more than their operators', as much again as
-the forward pass."""
+"""Of what checkpointing runs again, for `RankClock.play`: the passes of one network took 20 ms more than their
+operators, as much again as the forward pass."""
 NETWORK_SECONDS = 22 * MICRO
 """What `calibrate` measures on the host that is assumed here (`step_overhead_seconds`). It said 23 and 24.5 beside the
 H100, whose 33 steps want 1.1 times the assumed host's."""
@@ -51,11 +51,10 @@ def host_seconds(call: Call, measured: float | None = None) -> float:
 
 def _eager_seconds(call: Call) -> float:
     name = call.name.partition(".")[2]
-    again = RECOMPUTED_SHARE if call.issuer == Issuer.RECOMPUTATION else 1.0
     if call.is_view:
-        return again * VIEW_HOST_SECONDS
+        return VIEW_HOST_SECONDS
     if name.startswith(("_foreach_", "_fused_")) and call.arguments:
         first = call.arguments[0]
         each = FUSED_SECONDS if name.startswith("_fused_") else LISTED_SECONDS
         return LIST_SECONDS + each * (len(first) if isinstance(first, tuple) else 1)
-    return UPDATE_SECONDS if call.issuer == Issuer.UPDATE else again * OPERATOR_HOST_SECONDS
+    return UPDATE_SECONDS if call.issuer == Issuer.UPDATE else OPERATOR_HOST_SECONDS

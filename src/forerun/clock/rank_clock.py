@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from forerun.clock.issuing import RECOMPUTED_SHARE
 from forerun.clock.timed_calls import EXCHANGES, MESSAGE_ROLES, Role, TimedCall
 from forerun.records import OperatorTime
 from forerun.trace import Phase
@@ -124,8 +125,11 @@ class RankClock:
         """Await every exchange: the update needs every gradient of every rank."""
         self.awaited += self.streams.values()
 
-    def play(self, call: int, phase: Phase, count: int = 1) -> Exchange | None:
-        """Issue and run one operator, which counts as `count`; its exchange with other ranks, if it is one."""
+    def play(self, call: int, phase: Phase, count: int = 1, *, is_again: bool = False) -> Exchange | None:
+        """Issue and run one operator, which counts as `count`; its exchange with other ranks, if it is one.
+
+        `is_again`: activation checkpointing runs it a second time.
+        """
         timed, name = self.calls[call], phase._value_
         seconds, exchange = timed.device_seconds, None
         if self.is_host:
@@ -136,7 +140,7 @@ class RankClock:
             self.host += timed.host_seconds
             exchange = self._begin(timed)
         else:
-            self.host += timed.host_seconds
+            self.host += timed.host_seconds * (RECOMPUTED_SHARE if is_again else 1.0)
             if timed.card or timed.other_card is not None or self.cards:
                 self._play_on_card(timed, name)
             elif seconds:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 import forerun
 from forerun.clock.issuing import (
@@ -14,7 +13,6 @@ from forerun.clock.issuing import (
     LISTED_SECONDS,
     NETWORK_SECONDS,
     OPERATOR_HOST_SECONDS,
-    RECOMPUTED_SHARE,
     UPDATE_SECONDS,
     VIEW_HOST_SECONDS,
     host_seconds,
@@ -30,8 +28,6 @@ ADD = Call("aten.add.Tensor", (), (), (), (), 0, 0, 0)
         ({}, OPERATOR_HOST_SECONDS), ({"is_view": True}, VIEW_HOST_SECONDS),
         ({"issuer": Issuer.UPDATE}, UPDATE_SECONDS), ({"issuer": Issuer.GRAPH}, 0.0),
         ({"issuer": Issuer.COMPILED}, COMPILED_HOST_SECONDS), ({"issuer": Issuer.COMPILED, "is_view": True}, 0.0),
-        ({"issuer": Issuer.RECOMPUTATION}, RECOMPUTED_SHARE * OPERATOR_HOST_SECONDS),
-        ({"issuer": Issuer.RECOMPUTATION, "is_view": True}, RECOMPUTED_SHARE * VIEW_HOST_SECONDS),
         ({"name": "aten._foreach_mul_.Scalar", "arguments": ((ADD,) * 30,)}, LIST_SECONDS + 30 * LISTED_SECONDS),
         ({"name": "aten._fused_adamw_.default", "arguments": ((ADD,) * 30,)}, LIST_SECONDS + 30 * FUSED_SECONDS),
     ],
@@ -57,11 +53,3 @@ def test_an_update_by_hand_is_told_from_what_a_closure_computes():
     assert all(issuer == Issuer.EAGER for _, issuer in issuers["aten.sin.default"])
     assert all(issuer == Issuer.EAGER for _, issuer in issuers["aten.cos.default"])
     assert (Phase.OPTIMIZER, Issuer.UPDATE) in issuers["aten.neg.default"]
-
-
-def test_checkpointing_costs_the_host_twice_what_it_runs_again():
-    with forerun.virtual_cuda("a100-40gb") as gpu:
-        x = torch.ones(4, 4, device="cuda", requires_grad=True)
-        checkpoint(torch.nn.Sequential(torch.nn.GELU(), torch.nn.Tanh()), x, use_reentrant=False).sum().backward()
-    calls = [gpu.trace.calls[op.call] for op in gpu.trace.ops]
-    assert {call.issuer for call in calls if call.name == "aten.gelu.default"} == {Issuer.EAGER, Issuer.RECOMPUTATION}

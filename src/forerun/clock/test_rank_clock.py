@@ -2,6 +2,7 @@
 
 import pytest
 
+from forerun.clock.issuing import RECOMPUTED_SHARE
 from forerun.clock.rank_clock import Exchange, RankClock
 from forerun.clock.timed_calls import Role, TimedCall
 from forerun.trace import Phase
@@ -88,3 +89,11 @@ def test_a_card_that_waits_for_the_host_while_another_works_holds_nobody_up():
 def test_reading_from_one_card_waits_for_that_card_alone():
     read = on_card(1, 0.5).model_copy(update={"syncs": True})
     assert played(on_card(0, 5.0), read).host == 0.5
+
+
+def test_what_is_recomputed_costs_the_host_twice():
+    for is_again, seconds in ((False, 3.0), (True, 3.0 * RECOMPUTED_SHARE)):
+        kernel = TimedCall(name="k", role=Role.KERNEL, device_seconds=0.0, host_seconds=3.0, ranks=(), has_flops=False)
+        clock = RankClock([kernel])
+        clock.play(0, Phase.BACKWARD, is_again=is_again)
+        assert clock.host == seconds

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.clock.costs import Costs
+from forerun.clock.issuing import RECOMPUTED_SHARE
 from forerun.clock.rank_clock import Exchange, RankClock
 from forerun.clock.timed_calls import EXCHANGES, Role, timed_calls
 from forerun.records import OperatorTime, StepPhases
@@ -139,7 +140,8 @@ class _Player:
         clock, traced = self.clock, self.trace.ops
         for index in ops:
             if self._is_alone:  # nothing is ever waited for
-                clock.play(traced[index].call, traced[index].phase)
+                op = traced[index]
+                clock.play(op.call, op.phase, is_again=op.recomputed)
             else:
                 self.play(index, 1)
             self.ends.append(clock.device)
@@ -161,7 +163,7 @@ class _Player:
         clock.awaited += [self._exchanges[each] for each in self._waits.get(index, ()) if each in self._exchanges]
         clock.await_use(op.call)
         clock.is_held_up()
-        exchange = clock.play(op.call, op.phase, count)
+        exchange = clock.play(op.call, op.phase, count, is_again=op.recomputed)
         clock.is_held_up()  # what follows reads the result of some exchanges
         if exchange is not None:
             self._exchanges[index] = exchange
@@ -171,7 +173,7 @@ class _Player:
         """Play one operator; when it was issued and when it ran."""
         clock, timed = self.clock, self.clock.calls[op.call]
         issue_begin, seconds = clock.host, timed.device_seconds
-        issue_end = issue_begin + timed.host_seconds
+        issue_end = issue_begin + timed.host_seconds * (RECOMPUTED_SHARE if op.recomputed else 1.0)
         exchange = self.play(index, 1)
         is_collective = exchange is not None and timed.role in EXCHANGES
         end = clock.cards.get(timed.card, clock.device)

@@ -179,13 +179,10 @@ def _is_awaited_copy(packet: Any, args: Any, kwargs: Any, device: str) -> bool:
     return False
 
 
-def issuer_now(issuer: str, phase: Phase, is_recomputing: bool) -> str:
+def issuer_now(issuer: str, phase: Phase) -> str:
     """Who launches now; what a closure computes inside an optimizer's step leaves a graph, unlike its update."""
-    if issuer != Issuer.EAGER:
-        return issuer
-    if is_recomputing:
-        return Issuer.RECOMPUTATION
-    return Issuer.UPDATE if phase is Phase.OPTIMIZER and not torch.is_grad_enabled() else Issuer.EAGER
+    is_update = issuer == Issuer.EAGER and phase is Phase.OPTIMIZER and not torch.is_grad_enabled()
+    return Issuer.UPDATE if is_update else issuer
 
 
 def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:

@@ -223,7 +223,7 @@ class Recorder(TorchDispatchMode, StepObserver):
             self.on_write([*flat(a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write)])
         cards = cards_of(outputs, args, kwargs)
         indices = [self._new_temporary(*each, cards[0] if cards else 0) for each in temporaries]
-        issuer = issuer_now(self.issuer, self.current_phase, self.recomputing)
+        issuer = issuer_now(self.issuer, self.current_phase)
         key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, issuer, cards)
         self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, issuer))
         for index in indices:
