@@ -9,8 +9,9 @@ from forerun.trace import Call, Trace
 
 FAST_HOST, SLOW_HOST = 0.65, 1.6
 """Host time of an operator, as shares of the assumed one. Of three machines that launch-bound steps tell of, it was
-fitted to two (`OPERATOR_HOST_SECONDS`); beside an H100 of 2026 the steps of twelve programs want 1.2 to 2.3 times as
-much, in the median 1.5 (benchmarks/truth, docs/log.md). The fast end, of a desktop processor, is stated."""
+fitted to two (`OPERATOR_HOST_SECONDS`); beside an H100 of 2026 the steps of twelve programs wanted 1.2 to 2.3 times as
+much, in the median 1.5 (benchmarks/truth, docs/log.md), while lists of tensors had no price of their own; not fitted
+anew since. The fast end, of a desktop processor, is stated."""
 MEASURED_HOST = 0.9, 1.3
 """The same where the host's own time was measured: 23 us beside that H100, where the median program's steps say 31."""
 LITTLE, FAR_AHEAD = 0.01, 0.7

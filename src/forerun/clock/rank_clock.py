@@ -125,11 +125,12 @@ class RankClock:
         """Await every exchange: the update needs every gradient of every rank."""
         self.awaited += self.streams.values()
 
-    def play(self, call: int, phase: Phase, count: int = 1, *, is_again: bool = False) -> Exchange | None:
-        """Issue and run one operator, which counts as `count`; its exchange with other ranks, if it is one.
+    def issue_seconds(self, call: int, *, is_again: bool) -> float:
+        """Seconds in which the host issues a call; `is_again`: activation checkpointing runs it a second time."""
+        return self.calls[call].host_seconds * (RECOMPUTED_SHARE if is_again else 1.0)
 
-        `is_again`: activation checkpointing runs it a second time.
-        """
+    def play(self, call: int, phase: Phase, count: int = 1, *, is_again: bool = False) -> Exchange | None:
+        """Issue and run one operator, which counts as `count`; its exchange with other ranks, if it is one."""
         timed, name = self.calls[call], phase._value_
         seconds, exchange = timed.device_seconds, None
         if self.is_host:
@@ -140,7 +141,7 @@ class RankClock:
             self.host += timed.host_seconds
             exchange = self._begin(timed)
         else:
-            self.host += timed.host_seconds * (RECOMPUTED_SHARE if is_again else 1.0)
+            self.host += self.issue_seconds(call, is_again=is_again)
             if timed.card or timed.other_card is not None or self.cards:
                 self._play_on_card(timed, name)
             elif seconds:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.clock.costs import Costs
-from forerun.clock.issuing import RECOMPUTED_SHARE
 from forerun.clock.rank_clock import Exchange, RankClock
 from forerun.clock.timed_calls import EXCHANGES, Role, timed_calls
 from forerun.records import OperatorTime, StepPhases
@@ -173,7 +172,7 @@ class _Player:
         """Play one operator; when it was issued and when it ran."""
         clock, timed = self.clock, self.clock.calls[op.call]
         issue_begin, seconds = clock.host, timed.device_seconds
-        issue_end = issue_begin + timed.host_seconds * (RECOMPUTED_SHARE if op.recomputed else 1.0)
+        issue_end = issue_begin + clock.issue_seconds(op.call, is_again=op.recomputed)
         exchange = self.play(index, 1)
         is_collective = exchange is not None and timed.role in EXCHANGES
         end = clock.cards.get(timed.card, clock.device)

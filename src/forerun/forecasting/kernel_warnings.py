@@ -16,7 +16,7 @@ TRIED = (
     "and gives it back. PyTorch's peak counts that, this forecast does not: a wide ResNet in fp32 on an H100 peaked at "
     "2.4 times what its steps need. With torch.backends.cudnn.benchmark = False both are alike."
 )
-"""2.78 GB forecast, 6.53 measured (benchmarks/truth, `sharpness_wide_resnet`)."""
+"""2.78 GB forecast, 6.54 measured (benchmarks/truth, `sharpness_wide_resnet`)."""
 
 
 def kernel_warnings(trace: Trace, costs: Costs) -> list[str]:
