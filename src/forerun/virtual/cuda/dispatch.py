@@ -257,7 +257,7 @@ _SPECIAL: dict[Any, Any] = {
 def _of_two_devices(error: RuntimeError) -> str | None:
     """CUDA's words for an operator whose tensors are on two devices; None for another error."""
     message = str(error)
-    if old := re.search(r"found two different devices (\S+), (\S+)", message):  # PyTorch 2.11 and 2.12
+    if old := re.search(r"found two different devices (\S+), (\S+)", message):  # PyTorch 2.11
         first, second = old.groups()
         return f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
     return message if "found at least two devices" in message else None
