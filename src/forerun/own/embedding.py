@@ -28,6 +28,7 @@ from forerun.own.scoring import batches_by_length, scoring
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, named, strongest, watched
 from forerun.own.tokens import encoded, tokenizer_of
+from forerun.own.whole_files import write_whole
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
@@ -111,7 +112,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         path = folder / UNTRAINED
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(rank_scores(scores(step, "test"))))
+            write_whole(path, json.dumps(rank_scores(scores(step, "test"))))
         untrained.update(json.loads(path.read_text()))
 
     return Task(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from forerun.errors import BadData
+from forerun.own.whole_files import write_whole
 from forerun.records import Record
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
@@ -55,8 +56,8 @@ def write_assets(folder: Path, facts: TaskFacts, tokenizer: Any, settings: Setti
     """Write facts, settings and tokenizer into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
-    (folder / FACTS).write_text(facts.model_dump_json(indent=2), encoding="utf-8")
-    (folder / SETTINGS_FILE).write_text(json.dumps(settings.model_dump(mode="json"), indent=2), encoding="utf-8")
+    write_whole(folder / FACTS, facts.model_dump_json(indent=2))
+    write_whole(folder / SETTINGS_FILE, json.dumps(settings.model_dump(mode="json"), indent=2))
 
 
 def write_generation(folder: Path, facts: TaskFacts) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from forerun.evaluate.label_metrics import Decision, LabelPredictions, plain_decision, tune_decision
 from forerun.own.facts import ASSETS, THRESHOLDS, TaskFacts
+from forerun.own.whole_files import write_whole
 from forerun.train.ranks import is_follower
 
 
@@ -35,7 +36,7 @@ class KeptDecision:
         if self._folder is not None and self.facts.label_kind == "several" and not is_follower():
             self._folder.mkdir(parents=True, exist_ok=True)
             levels = dict(zip(self.facts.label_names, decision.levels, strict=True))
-            (self._folder / THRESHOLDS).write_text(json.dumps(levels, indent=2), encoding="utf-8")
+            write_whole(self._folder / THRESHOLDS, json.dumps(levels, indent=2))
 
     def copy(self, to: Path) -> None:
         """Write them into the folder of an export, if there are any."""

@@ -26,6 +26,7 @@ from forerun.evaluate.proportions import draws_of_rows
 from forerun.own.label_tables import THIRDS, shortened, thirds
 from forerun.own.scoring import BATCH_TOKENS, answers
 from forerun.own.task import named, strongest
+from forerun.own.whole_files import write_whole
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
 from forerun.step.head_workload import HeadWorkload
@@ -131,7 +132,7 @@ class Untrained:
             return
         self.scores = score_tokens(step, self.data).metrics()
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.scores))
+        write_whole(path, json.dumps(self.scores))
 
 
 def predicted_pairs(sample: TokenSample) -> Pairs:
