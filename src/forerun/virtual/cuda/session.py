@@ -31,6 +31,7 @@ from forerun.virtual.cuda.compile_calls import CompileCalls
 from forerun.virtual.cuda.data_parallel import playing_data_parallel
 from forerun.virtual.cuda.dispatch import CudaDispatch
 from forerun.virtual.cuda.jit_calls import tracing_nothing
+from forerun.virtual.cuda.line_searches import searching_on
 from forerun.virtual.cuda.loaders import LoaderWatch, making_batches_here
 from forerun.virtual.cuda.module_names import naming_modules
 from forerun.virtual.cuda.names import CudaNames, answering_cuda, comparing_devices_by_name, naming_in_backward
@@ -128,6 +129,7 @@ class CudaSession:
         enter(answering_cuda(self._cards, self.assumptions.note))
         enter(making_subclasses())
         enter(tracing_nothing())
+        enter(searching_on(self.assumptions.note))
         enter(raising_lost_errors())
         enter(naming_in_backward())
         enter(comparing_devices_by_name())
