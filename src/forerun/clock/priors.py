@@ -30,7 +30,7 @@ from forerun.clock.costs import (
     WINDOWED,
     attention_peak,
 )
-from forerun.clock.image_layers import image_layer_parts
+from forerun.clock.image_layers import image_layer_parts, native_norm_seconds
 from forerun.clock.power import sustained_share
 from forerun.clock.products import Chip, ProductPrior, Products
 from forerun.experience import DeviceCalibration
@@ -176,6 +176,10 @@ class PriorCosts:
         operator = call.name.split(".")[1]
         if operator in CONVOLUTIONS and call.flops:
             return self._weighted(self.convolutions(self._convolution_dtype(call)).parts(call))
+        bandwidth = self._bandwidth() * self._share()
+        native = native_norm_seconds(call, bandwidth, self.device.sm_count or 1, self.device.boost_clock_hertz)
+        if native is not None:
+            return native
         parts = image_layer_parts(call, self._bandwidth())
         if parts is not None:
             return self._weighted(parts)

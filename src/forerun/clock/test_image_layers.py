@@ -3,7 +3,7 @@
 import pytest
 
 from forerun.clock.costs import KERNEL_SECONDS
-from forerun.clock.image_layers import image_layer_parts
+from forerun.clock.image_layers import image_layer_parts, native_norm_seconds
 from forerun.clock.priors import PriorCosts, table
 from forerun.clock.test_convolutions import spec
 from forerun.hardware.catalogue import device
@@ -85,3 +85,37 @@ def test_pooling_and_interpolation_are_bound_by_bytes(name):
     call = Call(f"aten.{name}.default", (image,), (), (image,), (image,), 0, image.bytes, image.bytes)
     costs = PriorCosts(device("rtx-3090"))
     assert costs.device_seconds(call) > 2 * image.bytes / costs.device.bandwidth_bytes_per_second
+
+
+def narrow_norm(dtype="bfloat16", channels=32, weight=VECTOR, last=False, backward=False):
+    image = spec((8, channels, 64, 64), last=last)
+    image = TensorSpec(image.shape, image.stride, dtype, image.bytes)
+    arguments = (image, weight, weight, None, None, True, 0.1, 1e-5)
+    if not backward:
+        return Call("aten.native_batch_norm.default", arguments, (), (image,), (image,), 0, image.bytes, image.bytes)
+    arguments = (image, image, weight, None, None, None, None, True, 1e-5, (True, True, True))
+    return Call("aten.native_batch_norm_backward.default", arguments, (), (image, image), (image,), 0,
+                2 * image.bytes, image.bytes)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "is_native"),
+    [
+        (narrow_norm(), True), (narrow_norm("float32"), False), (narrow_norm("float16"), False),
+        (narrow_norm("float32", weight=None), True), (narrow_norm(last=True), False),
+        (narrow_norm(backward=True), True), (narrow_norm("float16", backward=True), False), (batch_norm(), False),
+    ],
+)  # fmt: skip
+def test_pytorch_itself_norms_what_cudnn_does_not_take(call, is_native):
+    assert (native_norm_seconds(call, BANDWIDTH, 100, 1e9) is not None) == is_native
+
+
+def test_few_channels_leave_multiprocessors_idle():
+    """One block for each: twice the channels take as long, until every multiprocessor has two."""
+    few, more, many, most = (native_norm_seconds(narrow_norm(channels=n), 1e15, 100, 1e9) for n in (16, 32, 512, 1024))
+    assert few == pytest.approx(more, rel=0.01)
+    launches = 2 * KERNEL_SECONDS
+    assert most - launches == pytest.approx(2 * (many - launches), rel=0.001)
+    assert many > 2 * more
+    back = native_norm_seconds(narrow_norm(backward=True), 1e15, 100, 1e9)
+    assert back - KERNEL_SECONDS == pytest.approx(2 * (more - launches), rel=0.001)
