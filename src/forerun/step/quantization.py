@@ -32,6 +32,7 @@ library.define("dequantize_4bit(Tensor packed, Tensor scales, int[] shape, Scala
 library.define("dequantize_scales(Tensor scales, Tensor outer) -> Tensor")
 library.define("quantize_rows(Tensor rows) -> (Tensor, Tensor)")
 library.define("multiply_int8(Tensor rows, Tensor weight) -> Tensor")
+library.define("read_flag(Tensor flag) -> ()")
 
 
 @torch.library.register_fake("forerun::dequantize_4bit", lib=library)
@@ -48,6 +49,11 @@ def _(scales: Tensor, outer: Tensor) -> Tensor:
 def _(rows: Tensor) -> tuple[Tensor, Tensor]:
     whole = torch.empty(rows.shape, dtype=torch.int8, device=rows.device)
     return whole, torch.empty(rows.shape[0], dtype=torch.float32, device=rows.device)
+
+
+@torch.library.register_fake("forerun::read_flag", lib=library)
+def _(flag: Tensor) -> None:
+    """The host waits for it; what it reads is known."""
 
 
 @torch.library.register_fake("forerun::multiply_int8", lib=library)
@@ -157,9 +163,7 @@ class Linear8bit(QuantizedLinear):
         return layer
 
     def forward(self, input: Tensor) -> Tensor:
-        """(…, in) → (…, out) in the dtype of the input."""
-        if torch.is_autocast_enabled(input.device.type):
-            input = input.to(torch.get_autocast_dtype(input.device.type))
+        """(…, in) → (…, out) in the dtype of the input, under autocast, too: bitsandbytes' function does not cast."""
         return _Multiply8bit.apply(input, self, self.bias)  # type: ignore[no-any-return]
 
 
@@ -170,9 +174,11 @@ class _Multiply8bit(torch.autograd.Function):
         ctx.layer, ctx.shape, ctx.input = layer, input.shape, input
         rows = input.reshape(-1, input.shape[-1])
         half = rows.to(torch.float16)
-        half.abs().ge(OUTLIER_THRESHOLD).any(dim=0)
+        outliers = half.abs().ge(OUTLIER_THRESHOLD)
+        torch.ops.forerun.read_flag(outliers.any())  # `if outliers.any()`: none, of which the columns are told below
         quantized, _ = torch.ops.forerun.quantize_rows(half)
-        del half
+        quantized[:, torch.empty(0, dtype=torch.int64, device=rows.device)] = 0
+        del half, outliers
         product = torch.ops.forerun.multiply_int8(quantized, layer.weight)
         out = product.to(torch.float16)
         if bias is not None:

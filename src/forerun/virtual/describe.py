@@ -42,6 +42,8 @@ COPIES = {aten.copy_, aten._to_copy}
 """Operators that may carry data between host and device."""
 WAITS = {aten._local_scalar_dense, aten.nonzero}
 """Operators after which the host must wait for the device before it can go on."""
+READS_FLAG = "forerun::read_flag"
+"""By name, another: `step/quantization.py`."""
 NO_KERNEL = {
     aten.detach,
     aten.lift_fresh,
@@ -145,7 +147,9 @@ def describe(
         bytes_read=0 if is_view else bytes_read,
         bytes_written=0 if is_view else bytes_written,
         is_view=is_view,
-        syncs=packet in WAITS or _is_awaited_copy(packet, args, kwargs, device),
+        syncs=packet in WAITS
+        or packet._qualified_op_name == READS_FLAG
+        or _is_awaited_copy(packet, args, kwargs, device),
         issuer=issuer,
     )
 
@@ -168,14 +172,14 @@ def _carried_bytes(packet: Any, args: Any, out: Any, device: str) -> int:
 
 
 def _is_awaited_copy(packet: Any, args: Any, kwargs: Any, device: str) -> bool:
-    """Whether a copy leaves the device and the host waits for it (aten/src/ATen/native/cuda/Copy.cu, 2.13)."""
+    """Whether the host waits until a copy to or from it has ended (aten/src/ATen/native/cuda/Copy.cu, 2.13)."""
     if packet is aten._to_copy:
         target = kwargs.get("device")
-        leaves = target is not None and torch.device(target).type != device and device_type(args[0]) == device
-        return leaves and not kwargs.get("non_blocking")
+        crosses = target is not None and (torch.device(target).type == device) != (device_type(args[0]) == device)
+        return crosses and not kwargs.get("non_blocking")
     if packet is aten.copy_:
-        leaves = device_type(args[0]) != device and device_type(args[1]) == device
-        return leaves and not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+        crosses = (device_type(args[0]) == device) != (device_type(args[1]) == device)
+        return crosses and not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
     return False
 
 

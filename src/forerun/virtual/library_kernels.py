@@ -39,6 +39,9 @@ def register() -> None:
         whole, scales, _ = kernels.int8_vectorwise_quant(rows, 0.0)
         return whole, scales
 
+    def read_flag(flag: Tensor) -> None:
+        bool(flag)
+
     def multiply_int8(rows: Tensor, weight: Tensor) -> Tensor:
         return kernels.int8_linear_matmul(rows, weight)
 
@@ -58,7 +61,7 @@ def register() -> None:
         )  # fmt: skip
 
     for kernel in (
-        dequantize_4bit, dequantize_scales, quantize_rows, multiply_int8, update_32bit_, update_8bit_,
+        dequantize_4bit, dequantize_scales, quantize_rows, read_flag, multiply_int8, update_32bit_, update_8bit_,
     ):  # fmt: skip
         torch.library.impl(f"forerun::{kernel.__name__}", PLACES)(kernel)
     _registered = True
