@@ -19,7 +19,14 @@ CASES = (
     *(("faulty.py", fault, "a10", 1) for fault in ("grows", "no-gradient", "fp32-product")),
     *(
         ("wasteful.py", fault, "a100-40gb", 1)
-        for fault in ("host-sync", "waits-for-data", "attention-held", "logits-held", "accumulation-not-divided")
+        for fault in (
+            "host-sync",
+            "waits-for-data",
+            "attention-held",
+            "logits-held",
+            "accumulation-not-divided",
+            "host-work",
+        )
     ),
     ("wasteful.py", "missing-sampler", "a100-40gb", 4),
 )

@@ -37,7 +37,7 @@ def test_a_clean_script_has_no_finding():
     ("fault", "ranks", "line"),
     [
         ("host-sync", None, 44), ("waits-for-data", None, 61), ("attention-held", None, 40), ("logits-held", None, 68),
-        ("accumulation-not-divided", None, 68), ("missing-sampler", 4, 61),
+        ("accumulation-not-divided", None, 68), ("missing-sampler", 4, 61), ("host-work", None, 73),
     ],
 )  # fmt: skip
 def test_waste_is_found_with_its_line(fault, ranks, line):

@@ -29,6 +29,8 @@ class Issuer:
     COMPILED = "compiled"
     GRAPH = "graph"
     """A recorded CUDA graph."""
+    HOST = "host"
+    """Nobody: the host computes it itself. It launches nothing; bytes and random numbers are of host tensors."""
 
 
 class Category(StrEnum):

@@ -7,6 +7,7 @@ KILO = 1e3
 MEGA = 1e6
 GIGA = 1e9
 TERA = 1e12
+NANO = 1e-9
 MICRO = 1e-6
 MILLI = 1e-3
 MINUTE = 60.0

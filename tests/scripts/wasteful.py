@@ -69,3 +69,5 @@ for _epoch in range(2):
         if (number + 1) % micro_steps == 0:
             optimizer.step()
             optimizer.zero_grad()
+        if fault == "host-work":
+            noise = torch.randn(8, 512, 1024).cuda()

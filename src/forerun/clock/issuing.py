@@ -11,8 +11,8 @@ of small models on the host of an H100 (benchmarks/truth/hosts-h100-80gb.csv, 20
 with operators and views alone (all but six too short) and is printed by `python -m benchmarks.truth.hosts`.
 """
 
-from forerun.trace import Call, Issuer
-from forerun.units import MICRO
+from forerun.trace import RANDOM_ELEMENTS, Call, Issuer
+from forerun.units import GIGA, MICRO, NANO
 
 OPERATOR_HOST_SECONDS = 20 * MICRO
 """Host time to issue one operator from eager Python, modules and autograd included. From launch-bound steps of
@@ -35,6 +35,19 @@ operators, as much again as the forward pass."""
 NETWORK_SECONDS = 22 * MICRO
 """What `calibrate` measures on the host that is assumed here (`step_overhead_seconds`). It said 23 and 24.5 beside the
 H100, whose 33 steps want 1.1 times the assumed host's."""
+RANDOM_SECONDS = {
+    "randn": 4.4 * NANO, "normal": 4.4 * NANO, "rand": 2.6 * NANO, "uniform": 2.6 * NANO, "randint": 3.1 * NANO,
+    "random": 3.1 * NANO, "bernoulli": 10 * NANO, "randperm": 13 * NANO,
+}  # fmt: skip
+"""Of one random number that the host makes, on one core, for its generator is one for all threads; four million at
+once with PyTorch 2.13 on a Xeon of 2021 (docs/log.md, 26 November)."""
+OTHER_RANDOM_SECONDS = 10 * NANO
+"""Of one of another distribution; stated."""
+PASS_BYTES_PER_SECOND = 20 * GIGA
+"""Read and written by one core that adds or copies tensors of 16 MB, on the same Xeon."""
+STAGING_BYTES_PER_SECOND = 40 * GIGA
+"""Bytes of pageable memory that come to where the card reads them, beside the card's own copy: 14 to 18 GB/s in all,
+where pinned memory had 22 to 24 (RTX 4090, PCIe 4.0, 1 to 16 MiB: github.com/NVlabs/cuda-oxide, pull request 976)."""
 
 
 def host_seconds(call: Call, measured: float | None = None) -> float:
@@ -44,6 +57,8 @@ def host_seconds(call: Call, measured: float | None = None) -> float:
     """
     if call.issuer == Issuer.GRAPH:
         return 0.0
+    if call.issuer == Issuer.HOST:
+        return _own_seconds(call)
     if call.issuer == Issuer.COMPILED:
         return 0.0 if call.is_view else COMPILED_HOST_SECONDS
     return _eager_seconds(call) * (1.0 if measured is None else measured / NETWORK_SECONDS)
@@ -58,3 +73,14 @@ def _eager_seconds(call: Call) -> float:
         each = FUSED_SECONDS if name.startswith("_fused_") else LISTED_SECONDS
         return LIST_SECONDS + each * (len(first) if isinstance(first, tuple) else 1)
     return UPDATE_SECONDS if call.issuer == Issuer.UPDATE else OPERATOR_HOST_SECONDS
+
+
+def _own_seconds(call: Call) -> float:
+    """Of what the host computes itself."""
+    name = call.name.removeprefix("host.").removeprefix("aten.").partition(".")[0]
+    if name == "staged_copy":
+        return call.bytes_read / STAGING_BYTES_PER_SECOND
+    passing = (call.bytes_read + call.bytes_written) / PASS_BYTES_PER_SECOND
+    numbers = dict(call.keywords).get(RANDOM_ELEMENTS, 0)
+    each = RANDOM_SECONDS.get(name.removesuffix("_").removesuffix("_like"), OTHER_RANDOM_SECONDS)
+    return max(passing, numbers * each)

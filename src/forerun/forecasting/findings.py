@@ -14,7 +14,7 @@ from forerun.forecasting.collectives import data_parallel_ranks
 from forerun.forecasting.held_tensors import ProgramFinding, find_held_tensors
 from forerun.hardware.catalogue import Device
 from forerun.memory.replay import MemoryReplay
-from forerun.trace import ALLOCATE, FREE, OP, Trace
+from forerun.trace import ALLOCATE, FREE, OP, Issuer, Trace
 from forerun.units import format_bytes, format_percent, format_seconds
 from forerun.virtual.cuda.steps import StepSpan, StepWatcher
 
@@ -27,6 +27,8 @@ WAIT_SHARE = 0.25
 """Of a step: waiting that takes less is not worth a change."""
 SYNC_SHARE = 0.05
 """Of a step: so little is lost where a loss is read once."""
+HOST_WORK_SHARE = 0.1
+"""Of a step: what the host computes beside less is hidden behind the device, or a batch on its way."""
 LEAST_WAIT_SECONDS = 0.01
 """Batches are made on a virtual GPU, whose bookkeeping takes some of the time that is measured."""
 
@@ -40,6 +42,7 @@ def find_faults(
         _without_gradient(watcher),
         _fp32_products(trace, watcher, device),
         _host_syncs(trace, watcher, device),
+        _host_work(trace, watcher, device, step_seconds),
         _undivided_accumulation(trace, watcher),
         _missing_sampler(trace, watcher),
         _waits_for_data(watcher, step_seconds),
@@ -117,7 +120,7 @@ def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> Progra
 
 
 def _host_syncs(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
-    """Reads of device values, after which the device has to wait until the host has launched something again."""
+    """Waits of the host, after which the device has to wait until the host has launched something again."""
     if len(watcher.spans) < 2:
         return None
     span, costs = watcher.spans[-1], PriorCosts(device, tf32=trace.tf32)
@@ -136,12 +139,34 @@ def _host_syncs(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFi
         return None
     line, count = lines.most_common(1)[0]
     text = (
-        f"The host reads values of the device {lines.total()} times a step, {count} of them at "
-        f"{line or 'no known line'}; the device then waits for the next launch: {format_seconds(lost)} of "
-        f"{format_seconds(seconds)} a step. "
-        "Keep such values on the device, or read them every so many steps."
+        f"The host waits for the device {lines.total()} times a step (values that it reads, copies that block), "
+        f"{count} of them at {line or 'no known line'}; the device then waits for the next launch: "
+        f"{format_seconds(lost)} of {format_seconds(seconds)} a step. Keep such values on the device, read them every "
+        "so many steps, copy with non_blocking=True from pinned memory."
     )
     return ProgramFinding(kind="host-sync", line=line, seconds=lost, text=text)
+
+
+def _host_work(trace: Trace, watcher: StepWatcher, device: Device, step_seconds: float) -> ProgramFinding | None:
+    """Batches that the program makes on the host between its kernels."""
+    if len(watcher.spans) < 2:
+        return None
+    span, costs = watcher.spans[-1], PriorCosts(device)
+    lines: dict[str, float] = defaultdict(float)
+    for kind, index in trace.events[span.begin : span.end]:
+        call = trace.calls[trace.ops[index].call] if kind == OP else None
+        if call is not None and call.issuer == Issuer.HOST:
+            lines[trace.lines.get(index, "")] += costs.host_seconds(call)
+    total = sum(lines.values())
+    if total < HOST_WORK_SHARE * step_seconds:
+        return None
+    line = max(lines, key=lambda name: lines[name])
+    text = (
+        f"The host works {format_seconds(total)} a step on its own tensors (random numbers, passes over large ones, "
+        f"copies of memory that is not pinned), most of it at {line or 'no known line'}. Make them on the device, "
+        "before the loop, or in a DataLoader's workers."
+    )
+    return ProgramFinding(kind="host-work", line=line, seconds=total, text=text)
 
 
 def _undivided_accumulation(trace: Trace, watcher: StepWatcher) -> ProgramFinding | None:

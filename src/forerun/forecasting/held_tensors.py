@@ -20,7 +20,7 @@ class ProgramFinding(Record):
 
     kind: Literal[
         "grows", "no-gradient", "fp32-product", "host-sync", "waits-for-data", "attention-held", "logits-held",
-        "accumulation-not-divided", "missing-sampler",
+        "accumulation-not-divided", "missing-sampler", "host-work",
     ]  # fmt: skip
     line: str
     bytes: int | None = None

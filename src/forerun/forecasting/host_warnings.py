@@ -1,10 +1,11 @@
 """What crosses the link to the host in a step, and what is updated there: bytes, seconds, and what they rest on."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from forerun.clock.costs import Costs
 from forerun.clock.priors import HOST_LINK_SHARE, HOST_MEMORY_BYTES_PER_SECOND
-from forerun.trace import BESIDE_HOST, HOST_BYTES, OP, Call, Phase, Trace
+from forerun.trace import BESIDE_HOST, HOST_BYTES, OP, Call, Issuer, Phase, Trace
 from forerun.units import GIB, format_bytes, format_bytes_per_second, format_seconds
 
 WORTH_SAYING_BYTES = GIB
@@ -31,6 +32,13 @@ def host_warnings(trace: Trace, costs: Costs) -> list[str]:
             f"{format_bytes_per_second(HOST_MEMORY_BYTES_PER_SECOND)}, which is stated, not known of your machine."
         )
     return warnings
+
+
+def without_host_work(trace: Trace) -> Trace:
+    """A trace in which what the host computes itself takes no time."""
+    idle = {"keywords": (), "bytes_read": 0, "bytes_written": 0}
+    calls = [replace(call, **idle) if call.issuer == Issuer.HOST else call for call in trace.calls]
+    return replace(trace, calls=calls)
 
 
 def _warm_calls(trace: Trace) -> Iterable[Call]:

@@ -23,6 +23,7 @@ from forerun.forecasting.collectives import count_collectives, data_parallel_ran
 from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
+from forerun.forecasting.host_warnings import without_host_work
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.live_card import clock_of, memory_of
 from forerun.forecasting.made_with import made_with
@@ -276,7 +277,7 @@ def _step_times(
 ) -> list[StepTime]:
     """Times of the warm steps; with `weights` one, the mean of those after the first."""
     if weights is None:
-        return [replay_clock(part, costs) for part in _warm_steps(trace, watcher)]
+        return [replay_clock(part, costs) for part in _timed_steps(trace, watcher)]
     times = [replay_clock(part, costs) for part in _warm_steps(trace, watcher, 1)]
 
     def mean(values: Iterable[float]) -> float:
@@ -291,6 +292,13 @@ def _warm_steps(trace: Trace, watcher: StepWatcher, first: int | None = None) ->
     """The warm steps, or those from `first` on, each as a trace of its own."""
     spans = watcher.spans[watcher.warm_from if first is None else first :] if watcher.spans else []
     return [trace.part(span.begin, span.end) for span in spans]
+
+
+def _timed_steps(trace: Trace, watcher: StepWatcher) -> list[Trace]:
+    """The warm steps; but the first span holds what came before training, too, such as weights made on the host."""
+    if len(watcher.spans) > 1:
+        return _warm_steps(trace, watcher, max(1, watcher.warm_from))
+    return [without_host_work(part) for part in _warm_steps(trace, watcher)]
 
 
 def last_step(trace: Trace, watcher: StepWatcher) -> Trace:

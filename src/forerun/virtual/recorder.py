@@ -159,7 +159,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         bytes_written = sum(spec.bytes for spec in specs[1])
         keywords = ((RANDOM_ELEMENTS, random_elements),) if random_elements else ()
         call = Call(f"fused.{name}", (), keywords, *specs, 0, bytes_read, bytes_written, issuer=self.issuer)
-        self._append((name, specs, bytes_read), lambda: call)
+        self.append((name, specs, bytes_read), lambda: call)
 
     def own(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         """Fix the category of the storages of `tensors`."""
@@ -215,8 +215,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         outputs = [t for t in flat((out,)) if device_type(t) == self.device]
         if not outputs and not any(device_type(t) == self.device for t in flat((*args, *kwargs.values()))):
             return
-        # A list, not a generator: `any` would stop at the first new storage and the others would not be tracked.
-        creates_storage = any([self._track(tensor) for tensor in outputs])
+        creates_storage = any([self._track(tensor) for tensor in outputs])  # a list, so that every one is tracked
         of_kernel = kernel_memory.temporaries if self.device == DEVICE else kernel_memory.host_temporaries
         temporaries = of_kernel(packet, args)
         if self.on_write is not None and func._schema.is_mutable:
@@ -225,7 +224,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         indices = [self._new_temporary(*each, cards[0] if cards else 0) for each in temporaries]
         issuer = issuer_now(self.issuer, self.current_phase)
         key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, issuer, cards)
-        self._append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, issuer))
+        self.append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, issuer))
         for index in indices:
             self.trace.events.append((FREE, index))
             if self.card is not None:
@@ -384,12 +383,13 @@ class Recorder(TorchDispatchMode, StepObserver):
         if self._fixed_answer is None:
             self.trace.assumed_values.append(f"{self.module_path or self.current_phase}: {tensor.dtype} read as 0")
         spec = spec_of(tensor)
-        self._append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
+        self.append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
         if tensor.dtype == torch.bool:
             return bool(self._fixed_answer)
         return 0.0 if tensor.is_floating_point() else 0
 
-    def _append(self, key: Any, describe: Callable[[], Call]) -> None:
+    def append(self, key: Any, describe: Callable[[], Call]) -> None:
+        """Record one operator; calls of one `key` have one description."""
         call = self._calls.get(key)
         if call is None:
             call = self._calls[key] = len(self.trace.calls)

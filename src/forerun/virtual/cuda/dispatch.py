@@ -24,8 +24,9 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun.virtual.backend import DEVICE
+from forerun.virtual.cuda import host_work
 from forerun.virtual.cuda.cards import VIRTUAL, by_program_names, in_use
-from forerun.virtual.cuda.names import below_dispatcher, is_virtual, to_virtual
+from forerun.virtual.cuda.names import below_dispatcher, is_pinned, is_virtual, pin, to_virtual
 from forerun.virtual.cuda.peers import Peers, exchange
 from forerun.virtual.cuda.shadow import (
     KEEPS_FIRST,
@@ -95,23 +96,26 @@ class CudaDispatch(TorchDispatchMode):
         if is_sparse_work(func, args, kwargs):
             return run_sparse(self, func, args, kwargs)
         special = _SPECIAL.get(func._overloadpacket)
+        host_work.note_staging(self.recorder, func, args, kwargs)
         result = NotImplemented if special is None else special(self, func, args, kwargs)
-        return self.on_device(func, args, kwargs) if result is NotImplemented else result
+        if result is NotImplemented:
+            result = self.on_device(func, args, kwargs)
+        host_work.note_work(self.recorder, func, args, kwargs, result)
+        return result
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any], kind: str) -> Any:
         """Run an operator on tensors of the host; large ones are fake, too, and none is pinned in fact."""
         if func._overloadpacket is aten.is_pinned:  # DDP's reducer insists on it (reducer.cpp:792, 2.13)
-            return getattr(args[0], _PINNED, False)
-        is_pinned = kwargs.get("pin_memory")
+            return is_pinned(args[0])
+        pins = kwargs.get("pin_memory")
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         is_large = kind in ("", "cpu") and _is_large(func, args, kwargs)
         with self.fake if is_large else contextlib.nullcontext():
             output = func(*args, **kwargs)
         if is_large:
             know_filled(func, args, kwargs, output)
-        if is_pinned:
-            setattr(output, _PINNED, True)
-        return output
+        host_work.note_work(self.recorder, func, args, kwargs, output)
+        return pin(output) if pins else output
 
     def on_device(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator on fake tensors, record it, and follow the values that are known."""
@@ -244,8 +248,6 @@ class CudaDispatch(TorchDispatchMode):
         return args[0].shape == args[1].shape
 
 
-_PINNED = "_forerun_pinned"
-"""Attribute of a tensor of the host that a card would read directly."""
 _SPECIAL: dict[Any, Any] = {
     aten._to_copy: CudaDispatch._to_copy,
     aten.copy_: CudaDispatch._copy,

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, dataloader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forerun.hardware.processor_time import thread_waiting_seconds
+from forerun.virtual.cuda.host_work import timed_apart
 from forerun.virtual.cuda.lines import program_line
+from forerun.virtual.cuda.names import pin
 from forerun.virtual.put_back import replaced, replaced_everywhere
 
 ALONE = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None,
@@ -34,6 +37,8 @@ class WatchedLoader:
     """Processes that it would have made its batches in."""
     sees_all_rows: bool
     """Every rank that makes such a loader is given the same rows."""
+    pins: bool = False
+    """It would have copied its batches to pinned memory."""
     fetches: list[float] = field(default_factory=list)
     """Seconds to make each batch here, but those of tensors without values, whose time says nothing."""
     rows: int = 0
@@ -55,11 +60,11 @@ class LoaderWatch:
     fetched: list[WatchedLoader] = field(default_factory=list)
     """The loader of each batch made since it was emptied."""
 
-    def note(self, loader: Any, workers: int) -> None:
+    def note(self, loader: Any, workers: int, *, pins: bool) -> None:
         """Note a new loader."""
         is_plain = type(loader.sampler) in (RandomSampler, SequentialSampler)
         batches_are_plain = loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
-        watched = WatchedLoader(program_line(), workers, is_plain and batches_are_plain)
+        watched = WatchedLoader(program_line(), workers, is_plain and batches_are_plain, pins)
         object.__setattr__(loader, _WATCHED, watched)
         self.loaders.append(watched)
 
@@ -90,7 +95,7 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
     def make(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
         kwargs = dict(zip(NAMES, args, strict=False)) | kwargs
         init_loader(loader, dataset, **(kwargs | {name: value for name, value in ALONE.items() if name in kwargs}))
-        watch.note(loader, int(kwargs.get("num_workers") or 0))
+        watch.note(loader, int(kwargs.get("num_workers") or 0), pins=bool(kwargs.get("pin_memory")))
 
     def begin(iterator: Any, loader: Any) -> None:
         init_iterator(iterator, loader)
@@ -102,10 +107,13 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
 
     def fetch(iterator: Any) -> Any:
         start, waited = time.perf_counter(), thread_waiting_seconds()
-        batch = next_batch(iterator)
+        with timed_apart():
+            batch = next_batch(iterator)
         watched = getattr(iterator, _WATCHED, None)
         if watched is not None:
             leaves = tree_leaves(batch)
+            if watched.pins:
+                tree_map_only(torch.Tensor, pin, batch)
             if not any(isinstance(each, FakeTensor) for each in leaves):  # slow to index here, quick on the card's host
                 waited = thread_waiting_seconds() - waited  # for other processes, which its machine need not have
                 watched.fetches.append(max(0.0, time.perf_counter() - start - waited))

@@ -27,6 +27,8 @@ _OTHERS: list[Callable[[int], None]] = []
 """What is told of cards with another number than this rank's, innermost session last."""
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
 READS_ARRAY = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__reversed__)
+_PINNED = "_forerun_pinned"
+"""Attribute of a tensor of the host that a card would read directly."""
 _BELOW = threading.local()
 
 
@@ -248,8 +250,20 @@ def _cuda(func: Any, tensor: torch.Tensor, device: Any = None, non_blocking: boo
     return tensor.to(where, non_blocking=non_blocking)
 
 
-def _itself(func: Any, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def _pinned(func: Any, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return pin(tensor)
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor, in memory that a card reads directly."""
+    if not is_virtual(tensor):
+        setattr(tensor, _PINNED, True)
     return tensor
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """Whether a card reads the memory of a tensor of the host directly."""
+    return getattr(tensor, _PINNED, False)
 
 
 def _get_device(func: Any, tensor: torch.Tensor) -> int:
@@ -337,7 +351,7 @@ _ANSWERS: dict[Any, Any] = {
     torch.Tensor.cuda: _cuda,
     torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.new: _new,
-    torch.Tensor.pin_memory: _itself,
+    torch.Tensor.pin_memory: _pinned,
     torch.Tensor.is_pinned: lambda func, tensor, *_: False,
     torch.Tensor.get_device: _get_device,
     torch.Tensor.type: _type,
