@@ -1,11 +1,12 @@
 """L-BFGS goes on as it would where its losses fall: whether it has converged depends on values that nobody can know."""
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch.optim import lbfgs
+from torch import contiguous_format
+from torch.optim import LBFGS
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forerun.virtual.put_back import replaced
@@ -24,7 +25,7 @@ def searching_on(note: Callable[[str, Any], None]) -> Iterator[None]:
     before: dict[int, dict[str, float]] = {}
 
     def begin(optimizer: Any, *_: Any) -> None:
-        if isinstance(optimizer, lbfgs.LBFGS):
+        if isinstance(optimizer, LBFGS):
             (group,) = optimizer.param_groups
             before[id(optimizer)] = {name: group[name] for name in TOLERANCES}
             group.update(TOLERANCES)
@@ -36,11 +37,11 @@ def searching_on(note: Callable[[str, Any], None]) -> Iterator[None]:
     def take_first(evaluate: Any, x: Any, t: Any, d: Any, *_: Any, **__: Any) -> tuple[Any, Any, Any, int]:
         note("the line search of L-BFGS", "its first step is taken")
         loss, gradient = evaluate(x, t, d)
-        return loss, gradient.clone(memory_format=torch.contiguous_format), t, 1
+        return loss, gradient.clone(memory_format=contiguous_format), t, 1
 
     hooks = [register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)]
     try:
-        with replaced(lbfgs, "_strong_wolfe", take_first):
+        with replaced(importlib.import_module("torch.optim.lbfgs"), "_strong_wolfe", take_first):
             yield
     finally:
         for hook in hooks:
