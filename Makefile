@@ -69,7 +69,7 @@ sbom: $(TOOLS)/.installed .venv/.installed
 	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --spec-version 1.6 --output-reproducible \
 		--output-file dist/forerun.cdx.json $(SBOM_OF)/bin/python
 
-# Needs an index that publishes advisories, as pypi.org does; it says so where there are none (exit code 2). Not part of .ci/run.
+# Needs an index that publishes advisories, as pypi.org does; it says so where there are none (exit code 2).
 audit: $(TOOLS)/.installed
 	$(TOOLS)/bin/python .ci/audit.py .ci/requirements.txt
 
