@@ -35,6 +35,7 @@ from forerun.virtual.cuda.line_searches import searching_on
 from forerun.virtual.cuda.loaders import LoaderWatch, making_batches_here
 from forerun.virtual.cuda.module_names import naming_modules
 from forerun.virtual.cuda.names import CudaNames, answering_cuda, comparing_devices_by_name, naming_in_backward
+from forerun.virtual.cuda.nested_tensors import refusing_nested
 from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.spawned import running_spawned_ranks
 from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
@@ -130,6 +131,7 @@ class CudaSession:
         enter(making_subclasses())
         enter(tracing_nothing())
         enter(searching_on(self.assumptions.note))
+        enter(refusing_nested())
         enter(raising_lost_errors())
         enter(naming_in_backward())
         enter(comparing_devices_by_name())

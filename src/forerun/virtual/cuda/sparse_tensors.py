@@ -3,8 +3,10 @@
 A fake tensor of a device without sparse kernels would be dense: a table of millions of rows would seem to need a
 gradient of its own size, a graph a matrix of all pairs. Here it is a sparse fake tensor of PyTorch's, without content,
 that refers to its two dense parts; what programs and optimizers do to it is done to the parts, by dense operators that
-are recorded. Doubled positions are not merged by `coalesce`: nobody knows how many there are.
-Not covered: compressed layouts (CSR), gradients of a sparse matrix's own values, which say so.
+are recorded. Doubled positions are not merged by `coalesce`: nobody knows how many there are. A compressed matrix (CSR)
+is held by the positions of all its values, a row and a column each, where a card holds the beginnings of its rows: some
+8 bytes more for each value.
+Not covered: gradients of a sparse matrix's own values, the parts of compressed ones, which say so.
 """
 
 from typing import Any
@@ -18,6 +20,12 @@ from forerun.virtual.cuda.shadow import tensors_in
 from forerun.virtual.describe import SPARSE_PARTS
 
 aten = torch.ops.aten
+LAYOUTS = (torch.sparse_csr, torch.sparse_csc)
+COMPRESSED = {
+    aten.sparse_csr_tensor, aten._sparse_csr_tensor_unsafe, aten.sparse_compressed_tensor,
+    aten._sparse_compressed_tensor_unsafe,
+}  # fmt: skip
+"""Operators that make such a matrix of the beginnings of its rows, its columns and its values."""
 MEAN = 1
 """Mode of an embedding bag (torch/nn/functional.py, 2.13)."""
 
@@ -34,7 +42,9 @@ def is_sparse_work(func: Any, args: Any, kwargs: Any) -> bool:
         return isinstance(args[4], FakeTensor)
     if packet is aten._embedding_bag_backward:
         return bool(args[9])
-    return any(each.is_sparse for each in tensors_in((args, kwargs)))
+    if packet in COMPRESSED:
+        return isinstance(args[2], FakeTensor)
+    return any(each.is_sparse or each.layout in LAYOUTS for each in tensors_in((args, kwargs)))
 
 
 def run_sparse(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -78,6 +88,22 @@ def _created(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
     return _make(dispatch, args[3], args[4], args[2])
 
 
+def _of_rows(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """A compressed matrix of the device: which row each value is in is worked out once."""
+    beginnings, columns, values, size = args[:4]
+    if kwargs.get("layout") == torch.sparse_csc:
+        raise NotImplementedError(f"{func}: of compressed matrices only those by rows (CSR) are known.")
+    with dispatch.fake, dispatch.recorder.muted():
+        positions = empty((2, columns.shape[0]), dtype=columns.dtype, device=columns.fake_device)
+    dispatch.recorder.fused("rows_of_values", [(beginnings, None), (columns, None)], [positions], [])
+    return _make(dispatch, positions, values, size, is_merged=True)
+
+
+def _compressed(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """`to_sparse_csr`, `to_sparse`: the same values, in order of their rows."""
+    return _alias(dispatch, func, args, kwargs) if _is_merged(args[0]) else _merged(dispatch, func, args, kwargs)
+
+
 def _of_bags(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
     """Each row of a bag gets the bag's gradient, times its weight (EmbeddingBag.cpp, 2.13)."""
     gradient, rows, _, bags, sizes, _, table_rows, _, mode, _, weights, *_ = args
@@ -90,13 +116,19 @@ def _of_bags(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
 
 
 def _alias(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
-    return _make(dispatch, *_parts(args[0]), args[0].shape, is_merged=args[0].is_coalesced())
+    return _make(dispatch, *_parts(args[0]), args[0].shape, is_merged=_is_merged(args[0]))
 
 
 def _parts(tensor: Any) -> tuple[Tensor, Tensor]:
     """Of a sparse tensor of the host its own."""
+    tensor = tensor.to_sparse_coo() if tensor.layout in LAYOUTS else tensor
     parts = parts_of(tensor)
     return (tensor._indices(), tensor._values()) if parts is None else parts
+
+
+def _is_merged(tensor: Any) -> bool:
+    """Whether every position is there once; so it is in compressed matrices."""
+    return tensor.layout in LAYOUTS or tensor.is_coalesced()
 
 
 def _each_part(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
@@ -107,7 +139,7 @@ def _each_part(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
     copies = dispatch.run(func, (positions,), of_positions), dispatch.run(func, (values,), of_values)
     if copies[1].device.type != DEVICE:
         return torch.sparse_coo_tensor(*copies, args[0].shape, check_invariants=False)
-    return _make(dispatch, *copies, args[0].shape, is_merged=args[0].is_coalesced())
+    return _make(dispatch, *copies, args[0].shape, is_merged=_is_merged(args[0]))
 
 
 def _merged(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Tensor:
@@ -161,7 +193,7 @@ def _of_values(dispatch: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if func._schema.is_mutable:
         return args[0]
     if isinstance(result, Tensor) and result.shape == values.shape:
-        return _make(dispatch, positions, result, args[0].shape, is_merged=args[0].is_coalesced())
+        return _make(dispatch, positions, result, args[0].shape, is_merged=_is_merged(args[0]))
     return result
 
 
@@ -235,10 +267,13 @@ _HANDLERS |= dict.fromkeys((aten.t, aten.transpose), _turned)
 _HANDLERS |= dict.fromkeys((aten.mm, aten.addmm, aten._sparse_addmm, aten.mv), _product)
 _HANDLERS |= dict.fromkeys((aten._indices, aten.indices), lambda dispatch, func, args, kwargs: _parts(args[0])[0])
 _HANDLERS |= dict.fromkeys((aten._values, aten.values), lambda dispatch, func, args, kwargs: _parts(args[0])[1])
+_HANDLERS |= dict.fromkeys(COMPRESSED, _of_rows)
 _HANDLERS |= {
     aten._sparse_coo_tensor_with_dims_and_tensors: _created,
     aten._embedding_bag_backward: _of_bags,
     aten._coalesce: _merged,
+    aten._to_sparse_csr: _compressed,
+    aten._to_sparse: _compressed,
     aten.sparse_mask: _masked,
     aten._to_dense: _dense,
     aten.zero_: _emptied,

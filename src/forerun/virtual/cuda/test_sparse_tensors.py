@@ -76,3 +76,28 @@ def test_what_is_not_known_of_sparse_tensors_says_so():
         with pytest.raises(NotImplementedError, match="linalg_vector_norm"):  # as on the card
             nn.utils.clip_grad_norm_(table.parameters(), 1.0)
         assert graph.to_dense().shape == (4, 4)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("makes", ["on the host", "on the card", "of its parts"])
+def test_a_compressed_matrix_multiplies_as_one_of_positions_does(makes):
+    positions, nodes, width = torch.arange(8000).view(2, 4000) % 1000, 1000, 16
+    with forerun.virtual_cuda("t4") as gpu:
+        matrix = torch.sparse_coo_tensor(positions, torch.ones(4000), (nodes, nodes)).coalesce()
+        if makes == "on the host":
+            matrix = matrix.to_sparse_csr().cuda()
+        elif makes == "on the card":
+            matrix = matrix.cuda().to_sparse_csr()
+        else:
+            parts = matrix.to_sparse_csr()
+            matrix = torch.sparse_csr_tensor(
+                parts.crow_indices().cuda(), parts.col_indices().cuda(), parts.values().cuda(), (nodes, nodes)
+            )
+        features = torch.randn(nodes, width, device="cuda", requires_grad=True)
+        (matrix @ features).sum().backward()
+        assert features.grad.shape == (nodes, width)
+        calls = [gpu.trace.calls[op.call] for op in gpu.trace.ops]
+        reads = [call.bytes_read for call in calls if "sparse_product" in call.name]
+        assert len(reads) == 2  # of the features, and of the gradient by the matrix turned
+        kept = matrix._values().shape[0]
+        assert reads[0] == kept * (2 * 8 + FLOAT_BYTES) + kept * width * FLOAT_BYTES
