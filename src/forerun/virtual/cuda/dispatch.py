@@ -240,6 +240,10 @@ class CudaDispatch(TorchDispatchMode):
             return answer
         return shadow.value.item()
 
+    def _is_nonzero(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """`bool(tensor)` where PyTorch does not take it apart itself, as DTensor's random numbers ask it."""
+        return bool(self._local_scalar(aten._local_scalar_dense.default, args, kwargs))
+
     def _equal(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         values = computed_here(func, args, kwargs)
         if values is not None:
@@ -252,6 +256,7 @@ _SPECIAL: dict[Any, Any] = {
     aten._to_copy: CudaDispatch._to_copy,
     aten.copy_: CudaDispatch._copy,
     aten._local_scalar_dense: CudaDispatch._local_scalar,
+    aten.is_nonzero: CudaDispatch._is_nonzero,
     aten.equal: CudaDispatch._equal,
 }
 

@@ -140,3 +140,11 @@ def test_a_generator_of_the_device_can_be_made_and_used(gpu):
     assert torch.randn(4, device="cuda", generator=generator).shape == (4,)
     torch.empty(4, device="cuda").normal_(generator=generator)
     assert torch.randperm(5, generator=torch.Generator().manual_seed(0)).sum() == 10
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_truth_values_are_read_where_pytorch_leaves_the_operator_whole(gpu, known):
+    """As DTensor asks whether the states of all ranks' random numbers are equal."""
+    value = torch.ones((), device="cuda") if known else torch.randn(3, 5, device="cuda")[0, 0] > 7
+    assert torch.ops.aten.is_nonzero.default(value) == known
+    assert bool(gpu.assumed) != known
