@@ -7,8 +7,8 @@
     python -m benchmarks.robustness                                       write the page again
 
 Scripts: fuzz, covering, monotone, escapes, kills, faults, service_attacks. What is kept is the JSON line that ends each
-output, in `robustness.jsonl`. Fuzz runs of other seeds are added up, so ten thousand questions can be asked in parts
-and go on after a stop: a seed that is kept at this commit is not asked again. Of the others the newest run counts.
+output, in `robustness.jsonl`. Fuzz runs of different seeds are added up, so ten thousand questions can be asked in parts
+and go on after a stop: a seed that is kept at this commit is not asked again. Else the newest run counts.
 """
 
 import json
@@ -137,6 +137,7 @@ def page() -> str:
 
 
 def _fuzz(rows: Sequence[Content]) -> Iterator[str]:
+    rows = list({row["document"]["seed"]: row for row in rows}.values())  # of one seed the newest
     if not rows:
         return
     kinds: dict[str, Counter[str]] = {}

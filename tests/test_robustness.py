@@ -75,3 +75,12 @@ def test_escapes_are_kept_as_counts(kept):
 def test_an_output_without_its_json_line_is_not_kept():
     assert robustness.last_document("a table\nand no more") is None
     assert robustness.last_document(f"a table\n{json.dumps({'method': 1})}\n") == {"method": 1}
+
+
+def test_a_seed_that_is_asked_again_counts_once(kept):
+    keep("fuzz", fuzz(1, traceback=1) | {"failures": ["a traceback"]})
+    keep("fuzz", fuzz(2, refused=1))
+    keep("fuzz", fuzz(1, refused=1))
+    page = robustness.page()
+    assert "seeds 1, 2," in page
+    assert "0 kinds of failure." in page
