@@ -7,7 +7,7 @@
     python -m benchmarks.robustness                                       write the page again
 
 Scripts: fuzz, covering, monotone, escapes, kills, faults, service_attacks. What is kept is the JSON line that ends each
-output, in `robustness.jsonl`. Fuzz runs of different seeds are added up, so ten thousand questions can be asked in parts
+output, in `robustness.jsonl`. Fuzz runs of different seeds are added up, so ten thousand can be asked in parts
 and go on after a stop: a seed that is kept at this commit is not asked again. Else the newest run counts.
 """
 
