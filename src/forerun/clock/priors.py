@@ -57,7 +57,9 @@ CUDNN_IS_NATIVE = (10,)
 CUDNN_OF_THIRD = {9: 0.94}
 """By major capability, cuDNN's speed over FlashAttention-3's, where it is a kernel of the same generation: the mean of
 21 bars with heads of 64 and 128, both passes, 512 to 16k tokens (0.83 to 1.06), on an H100 SXM5 (Shah et al. 2024,
-arXiv:2407.08608, figures 5 and 6). With heads of 256, which were left out, it is 0.85."""
+arXiv:2407.08608, figures 5 and 6)."""
+CUDNN_WITH_WIDE_HEADS = 0.85
+"""The same with heads of 256, forward; of the backward pass nobody shows any. A mask's cost is not known either."""
 WIDE_HEAD = 128
 """Head size beyond which the length at which half of a kernel's share is reached stays the same (priors/fit.py)."""
 HOST_LINK_SHARE = 0.78
@@ -329,6 +331,8 @@ class PriorCosts:
         length, blocks = _length_and_blocks(call)
         major = (self.device.compute_capability or (0, 0))[0]
         of_third = CUDNN_OF_THIRD.get(major) if "cudnn" in call.name else None
+        if of_third is not None and _query_of(call).shape[-1] > WIDE_HEAD:
+            of_third = CUDNN_WITH_WIDE_HEADS
         is_third = "_attention_3_" in call.name or of_third is not None
         curve = ("attention_3" if is_third else "attention") + ("" if _has_diagonal(call) else "_bidirectional")
         most, half_length, half_wave, start, power = self._coefficients(curve)

@@ -162,7 +162,10 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     alignment = 8 if call.dtype in HALF else 4
     match kernel:
         case "cudnn":
-            fits = same_size and call.head_size <= 128 and call.head_size % 8 == 0  # larger heads: flash
+            # sdp_utils.cpp, check_cudnn_tensor_shapes: 256 on Hopper with cuDNN 9.10, 128 elsewhere, else flash
+            largest = 256 if target.capability == (9, 0) else 128
+            of_blackwell = target.capability[0] == 10 and (call.head_size, call.value_size) == (192, 128)  # cuDNN 9.11
+            fits = (same_size and call.head_size <= largest and call.head_size % 8 == 0) or of_blackwell
             # by itself PyTorch takes it first on two architectures only; by request from Ampere on
             # (sdp_utils.cpp, priority_order and check_cudnn_hardware_support)
             is_on = target.capability in ((9, 0), (10, 0)) or (

@@ -9,7 +9,7 @@ import forerun
 from forerun.virtual.attention import AttentionCall, AttentionTarget, choose
 
 PLAIN = AttentionCall(torch.bfloat16, False, 0.0, True, 512, 512, 8, 8, 64, 64)
-T4, A100, ADA, H100 = (AttentionTarget("cuda", c) for c in ((7, 5), (8, 0), (8, 9), (9, 0)))
+T4, A100, ADA, H100, B200 = (AttentionTarget("cuda", c) for c in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0)))
 CPU = AttentionTarget("cpu", (0, 0))
 
 
@@ -18,7 +18,10 @@ CPU = AttentionTarget("cpu", (0, 0))
     [
         ({}, A100, "flash"),
         ({}, H100, "cudnn"),
-        ({"head_size": 256, "value_size": 256}, H100, "flash"),
+        ({"head_size": 256, "value_size": 256}, H100, "cudnn"),
+        ({"head_size": 256, "value_size": 256}, B200, "flash"),
+        ({"head_size": 192, "value_size": 128}, B200, "cudnn"),
+        ({"head_size": 192, "value_size": 128}, H100, "efficient"),
         ({"has_mask": True}, A100, "efficient"),
         ({"has_mask": True}, H100, "cudnn"),
         ({"has_mask": True, "mask_needs_gradient": True}, H100, "efficient"),
