@@ -14,7 +14,7 @@ from forerun.forecasting.collectives import data_parallel_ranks
 from forerun.forecasting.held_tensors import ProgramFinding, find_held_tensors
 from forerun.hardware.catalogue import Device
 from forerun.memory.replay import MemoryReplay
-from forerun.trace import ALLOCATE, FREE, OP, Issuer, Trace
+from forerun.trace import ALLOCATE, FREE, OP, Issuer, Phase, Trace
 from forerun.units import format_bytes, format_percent, format_seconds
 from forerun.virtual.cuda.steps import StepSpan, StepWatcher
 
@@ -148,13 +148,14 @@ def _host_syncs(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFi
 
 
 def _host_work(trace: Trace, watcher: StepWatcher, device: Device, step_seconds: float) -> ProgramFinding | None:
-    """Batches that the program makes on the host between its kernels."""
+    """Batches that the program makes on the host between its kernels; what offloading does there is no fault."""
     if len(watcher.spans) < 2:
         return None
     span, costs = watcher.spans[-1], PriorCosts(device)
     lines: dict[str, float] = defaultdict(float)
     for kind, index in trace.events[span.begin : span.end]:
-        call = trace.calls[trace.ops[index].call] if kind == OP else None
+        op = trace.ops[index] if kind == OP else None
+        call = None if op is None or op.phase is not Phase.FORWARD else trace.calls[op.call]
         if call is not None and call.issuer == Issuer.HOST:
             lines[trace.lines.get(index, "")] += costs.host_seconds(call)
     total = sum(lines.values())

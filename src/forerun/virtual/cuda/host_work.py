@@ -1,7 +1,8 @@
 """What a program computes on the host between its kernels: random batches, large passes, copies to the card.
 
 Each becomes a call that the host issues to itself (`Issuer.HOST`) and that launches nothing. Batches of data loaders
-are left out: they are timed as a whole (`loaders.py`).
+are left out: they are timed as a whole (`loaders.py`). So are updates of weights that live on the host, which are told
+as not modelled.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from forerun.trace import RANDOM_ELEMENTS, Call, Issuer
+from forerun.trace import RANDOM_ELEMENTS, Call, Issuer, Phase
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.names import is_pinned, is_virtual
 from forerun.virtual.cuda.shadow import tensors_in
@@ -67,7 +68,7 @@ def note_staging(recorder: Recorder, func: Any, args: Any, kwargs: dict[str, Any
 
 
 def _is_followed(recorder: Recorder) -> bool:
-    here = threading.current_thread() is threading.main_thread()
+    here = threading.current_thread() is threading.main_thread() and recorder.current_phase is not Phase.OPTIMIZER
     return here and not recorder.is_muted and not recorder.is_closed and not _apart.get()
 
 
