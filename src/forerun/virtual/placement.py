@@ -118,7 +118,7 @@ def _moved(old: Tensor, function: Callable[[Tensor], Tensor], keeps_objects: boo
     if new is old or not isinstance(old, nn.Parameter):
         return new
     are_real = not isinstance(old, FakeTensor) and not isinstance(new, FakeTensor)
-    if are_real and torch._has_compatible_shallow_copy_type(old, new):  # not to `meta`
+    if are_real and torch._has_compatible_shallow_copy_type(old, new):  # type: ignore[attr-defined]  # not to `meta`
         old.data = new  # torch/nn/modules/module.py (2.13), _apply: the parameter stays the same object
         if gradient is not None:
             old.grad = gradient
