@@ -17,13 +17,17 @@ from forerun.trace import RANDOM_ELEMENTS, Call, Issuer, Phase
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.names import is_pinned, is_virtual
 from forerun.virtual.cuda.shadow import tensors_in
-from forerun.virtual.describe import COPIES, bytes_of
+from forerun.virtual.describe import COPIES, GATHERS, SCATTERS, bytes_of
 from forerun.virtual.recorder import Recorder
 
 aten = torch.ops.aten
 LEAST_RANDOM, LEAST_BYTES = 2**11, 2**18
 """Random numbers and bytes below which an operator costs the host no more than any other."""
-MAKE_NOTHING = {aten.empty, aten.empty_like, aten.empty_strided, aten.detach, aten.lift_fresh, aten.set_}
+MAKE_NOTHING = {
+    aten.empty, aten.empty_like, aten.empty_strided, aten.detach, aten.lift_fresh, aten.set_, aten._unsafe_view,
+}  # fmt: skip
+WRITE_PARTS = SCATTERS | {aten.index_put_, aten.scatter_, aten.scatter_add_, aten.index_fill_, aten.masked_fill_}
+"""Operators that touch as much of what they are handed first as they are given for it, or as the rest of it tells."""
 STAGED = "host.staged_copy.default"
 """Name of the copy of pageable memory to where a card reads it, which is made before `cudaMemcpyAsync` returns (CUDA
 driver API, "API synchronization behavior")."""
@@ -50,8 +54,11 @@ def note_work(recorder: Recorder, func: Any, args: Any, kwargs: dict[str, Any], 
         return
     elements = sum(int(tensor.numel()) for tensor in outputs)
     is_random = torch.Tag.nondeterministic_seeded in func.tags and elements >= LEAST_RANDOM
-    bytes_out = sum(map(bytes_of, outputs))
-    bytes_in = sum(map(bytes_of, inputs))
+    if func._overloadpacket in WRITE_PARTS:
+        bytes_in = bytes_out = sum(map(bytes_of, inputs[1:]))
+    else:  # rows of a table are read, not the table
+        reads = inputs[1:] + outputs if func._overloadpacket in GATHERS else inputs
+        bytes_in, bytes_out = sum(map(bytes_of, reads)), sum(map(bytes_of, outputs))
     if is_random or bytes_in + bytes_out >= LEAST_BYTES:
         _append(recorder, f"host.{func}", bytes_in, bytes_out, elements if is_random else 0)
 

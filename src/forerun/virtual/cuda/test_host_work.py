@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import forerun
-from forerun.clock.issuing import STAGING_BYTES_PER_SECOND, host_seconds
+from forerun.clock.issuing import PASS_BYTES_PER_SECOND, STAGING_BYTES_PER_SECOND, host_seconds
 from forerun.trace import Issuer
 from forerun.units import NANO
 
@@ -49,6 +49,19 @@ def test_a_pass_costs_what_it_reads_and_writes(gpu):
     numbers = numbers + 1
     (_, one_way), (_, both_ways) = work(gpu)
     assert both_ways == pytest.approx(2 * one_way)
+
+
+def test_rows_of_a_table_cost_what_the_rows_hold(gpu):
+    table, rows = torch.arange(4_000_000).view(1000, 4000), torch.tensor([3, 7, 9] * 40)
+    before = len(work(gpu))
+    batch = table[rows]
+    table[rows] = batch
+    table.index_copy_(0, rows[:3], batch[:3])
+    (taken, seconds), (put, putting) = work(gpu)[before:]
+    assert (taken, put) == ("host.aten.index.Tensor", "host.aten.index_put_.default")
+    size = batch.numel() * 8 + rows.numel() * 8
+    assert seconds == pytest.approx((size + batch.numel() * 8) / PASS_BYTES_PER_SECOND)
+    assert putting == pytest.approx(2 * size / PASS_BYTES_PER_SECOND)
 
 
 @pytest.mark.parametrize("pins", [False, True])
