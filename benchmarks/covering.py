@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.fuzz import FOREIGN, answering, outcome_of
 from benchmarks.fuzz_cases import asked
 
-METHOD = 1
+METHOD = 2
 Value = tuple[str, Any]
 """A factor and one of its levels; settings are `path=value` texts, so that both can be compared."""
 FACTORS: dict[str, list[dict[str, Any]]] = {
@@ -32,13 +32,14 @@ FACTORS: dict[str, list[dict[str, Any]]] = {
         {"workload": "token-classification", "model.name": "tiny-modernbert"},
         {"workload": "preference", "model.name": "tiny-gpt2"}, {"workload": "causal-lm", "model.name": "tiny-mixtral"},
     ],
-    "gpu": [{"gpu": "a100-40gb"}, {"gpu": "t4"}, {"gpu": "h100-80gb"}],
-    "adapter": [{}, *({"adapter.kind": kind} for kind in ("lora", "prompt", "prefix", "ia3", "llama-adapter")),
+    "gpu": [{"gpu": "h100-80gb"}, {"gpu": "t4"}, {"gpu": "a100-40gb"}],
+    "adapter": [{}, *({"adapter.kind": kind} for kind in ("lora", "prompt", "prefix", "ia3")),
+                {"adapter.kind": "llama-adapter", "adapter.layers": 2},
                 {"adapter.kind": "lora", "adapter.dora": True}, {"adapter.kind": "lora", "adapter.rslora": True}],
     "quantization": [{}, *({"quantization": kind, "adapter.kind": "lora"} for kind in ("int8", "nf4", "nf4-double")),
                      {"quantization": "nf4", "adapter.kind": "lora", "kbit_preparation": True}],
     "float8": [{}, {"float8.recipe": "tensorwise"}, {"float8.recipe": "rowwise"}],
-    "precision": [{"precision": p} for p in ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true")],
+    "precision": [{"precision": p} for p in ("bf16-mixed", "tf32", "fp16-mixed", "fp32", "fp16-true", "bf16-true")],
     "optimizer": [{"optimizer.name": name} for name in
                   ("adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "adafactor", "lion", "muon")],
     "implementation": [{"optimizer.implementation": kind} for kind in ("auto", "for-loop", "foreach", "fused")],
@@ -63,7 +64,8 @@ FACTORS: dict[str, list[dict[str, Any]]] = {
     "frozen": [{}, {"model.freeze": ["*embed*"]}, {"schedule.frozen_encoder_epochs": 0.5}],
     "evaluation": [{}, {"evaluation.examples": 8, "evaluation.new_tokens": 4}],
 }  # fmt: skip
-"""Levels of each factor, the simplest first; each is what settings it sets."""
+"""Levels of each factor, each with what settings it sets: first the one that goes with most others. What does not go
+with the first of another factor counts as a conflict by itself, and none of its pairs is tried."""
 BASE = {"batch.sequence_length": 32, "batch.micro_batch_size": 2, "data.examples": 64, "schedule.epochs": 1}
 DEAR = ("compile", "parallel")
 """Factors that take long to trace, made simple first."""
@@ -115,7 +117,7 @@ def next_row(coverage: Coverage, left: list[frozenset[tuple[str, int]]], draw: r
 
 
 def smallest(row: Row, is_refused: Callable[[Row], bool]) -> Row:
-    """The row with as many factors as can be at their simplest while it is refused."""
+    """The row with as many factors as can be at their first level while it is refused."""
     for name in sorted(row, key=lambda name: (name not in DEAR, name)):
         simpler = {**row, name: 0}
         if row[name] and is_refused(simpler):
@@ -124,7 +126,7 @@ def smallest(row: Row, is_refused: Callable[[Row], bool]) -> Row:
 
 
 def conflict_of(row: Row) -> frozenset[tuple[str, int]]:
-    """Levels of a smallest row that are not the simplest."""
+    """Levels of a smallest row that are not the first."""
     return frozenset((name, level) for name, level in row.items() if level)
 
 
