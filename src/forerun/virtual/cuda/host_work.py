@@ -46,6 +46,9 @@ def timed_apart() -> Iterator[None]:
 
 def note_work(recorder: Recorder, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
     """Record an operator on tensors of the host alone, if it costs something."""
+    results = out if isinstance(out, tuple | list) else (out,)
+    if not any(isinstance(each, torch.Tensor) and each.numel() >= LEAST_RANDOM for each in (*results, *args)):
+        return  # nearly all: this is asked of every operator of the host
     makes_nothing = func.is_view or func.namespace != "aten" or func._overloadpacket in MAKE_NOTHING
     if makes_nothing or not _is_followed(recorder):
         return
