@@ -118,7 +118,7 @@ def test_a_refused_row_is_made_small():
 
 def test_the_simplest_row_is_settings():
     content, gpu = settings_of(dict.fromkeys(FACTORS, 0))
-    assert (content["workload"], gpu) == ("causal-lm", "a100-40gb")
+    assert (content["workload"], gpu) == ("causal-lm", "h100-80gb")
 
 
 @pytest.mark.slow
