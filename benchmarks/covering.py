@@ -4,8 +4,10 @@
 
 Rows are built greedily, so that each has many pairs of values that no row had yet. A row that is forecast covers its
 pairs. One that is refused is made smaller, setting by setting, while it still is: what is left (mostly two values) is a
-conflict, which later rows avoid. A refusal must be in our words: one that only hands on what PyTorch or transformers
-raised is a failure, as is an answer that `fuzz.py` would not let pass. Prints conflicts, failures and one JSON line.
+conflict, which later rows avoid. What is left when `MIXED_SHARE` of the time is over are pairs that hardly go with
+anything; each is asked alone, beside the first levels of all other factors. A refusal must be in our words: one that
+only hands on what PyTorch or transformers raised is a failure, as is an answer that `fuzz.py` would not let pass.
+Prints conflicts, failures and one JSON line.
 """
 
 import argparse
@@ -67,6 +69,7 @@ FACTORS: dict[str, list[dict[str, Any]]] = {
 """Levels of each factor, each with what settings it sets: first the one that goes with most others. What does not go
 with the first of another factor counts as a conflict by itself, and none of its pairs is tried."""
 BASE = {"batch.sequence_length": 32, "batch.micro_batch_size": 2, "data.examples": 64, "schedule.epochs": 1}
+MIXED_SHARE = 0.6
 DEAR = ("compile", "parallel")
 """Factors that take long to trace, made simple first."""
 Row = dict[str, int]
@@ -171,7 +174,8 @@ def cover(answer: Callable[[Row], tuple[str, str]], sizes: Mapping[str, int], se
         return answers[key]
 
     while (left := coverage.left()) and time.monotonic() - start < seconds:
-        row = next_row(coverage, left, draw)
+        mixed = time.monotonic() - start < MIXED_SHARE * seconds
+        row = next_row(coverage, left if mixed else left[:1], draw)
         outcome, _ = of(row)
         rows += 1
         if not outcome:

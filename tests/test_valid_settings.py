@@ -6,6 +6,7 @@
 from itertools import product
 
 import pytest
+from benchmarks import covering
 from benchmarks.covering import FACTORS, Coverage, conflict_of, cover, covered_settings, settings_of, smallest
 
 import forerun
@@ -107,6 +108,14 @@ def test_an_array_covers_what_goes_together_and_names_what_does_not():
     pairs = list(result.coverage.pairs())
     assert len(pairs) == sum(sizes[x] * sizes[y] for x in sizes for y in sizes if x < y)
     assert result.forecasts < len(pairs) / 3
+
+
+def test_pairs_that_are_left_late_are_asked_alone(monkeypatch):
+    monkeypatch.setattr(covering, "MIXED_SHARE", 0.0)
+    sizes, rows = {"a": 3, "b": 2, "c": 4}, list[covering.Row]()
+    result = cover(lambda row: (rows.append(row), answer_of([])(row))[1], sizes, seconds=10)
+    assert not result.coverage.left()
+    assert all(sum(level > 0 for level in row.values()) <= 2 for row in rows)
 
 
 def test_a_refused_row_is_made_small():
