@@ -193,6 +193,8 @@ class Trace:
     """Where the default stream waits for what other ranks take part in: index into `events`, and index into `ops`."""
     failures: list[tuple[int, int]] = field(default_factory=list)
     """Requests that the card could not serve: index into `events` where each was made, and its bytes."""
+    recovered_at: int = 0
+    """Where a program that ran out of memory went on, as an index into `events`: what is before need not fit."""
 
     def part(self, begin: int, end: int) -> "Trace":
         """What happened in `events[begin:end]`, as a trace of its own."""

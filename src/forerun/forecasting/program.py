@@ -18,13 +18,10 @@ from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.errors import MissingPeak
 from forerun.experience import DeviceCalibration
-from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.collectives import count_collectives, data_parallel_ranks
-from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.host_warnings import without_host_work
-from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.live_card import clock_of, memory_of
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_records import (
@@ -38,14 +35,16 @@ from forerun.forecasting.program_run import (
     EarlierLoop,
     LoopRestTime,
     earlier_loops,
+    last_step,
     loop_warnings,
     mean_seconds,
     not_modelled,
     rest_times,
+    warm_steps,
     whole_run,
 )
+from forerun.forecasting.program_warnings import compile_seconds, program_warnings
 from forerun.forecasting.ranges import PROGRAM, group_of, spread, step_range
-from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.explanation import RankExchange
@@ -60,13 +59,12 @@ from forerun.records import (
     StepPhases,
 )
 from forerun.trace import Trace
-from forerun.units import format_seconds
 from forerun.virtual.cuda.file_layer import WrittenFiles
 from forerun.virtual.cuda.launchers import Program
-from forerun.virtual.cuda.length import ProgramLength
 from forerun.virtual.cuda.peers import Peers, peers_of
 from forerun.virtual.cuda.run import ProgramRun, run_program
 from forerun.virtual.cuda.steps import StepWatcher
+from forerun.virtual.cuda.trainer_lengths import ProgramLength
 
 MOST_ASSUMED = 50
 """Assumptions that are listed; the rest are counted."""
@@ -125,10 +123,10 @@ def forecast_program(
 ) -> tuple[list[ProgramForecast], ProgramRun]:
     """Run `program` as `rank` on the first of `devices` and forecast it on each, from what it did on the first.
 
-    Where it runs out of memory there, larger cards are forecast from a second run, on the largest. A card without a
-    peak for a dtype of the program is left out, and the first forecast says so. `total_steps` is the length of the
-    whole run where the program does not say it. `peers` are the ranks beside this one in the first run; without them
-    they are run for it alone.
+    Where it runs out of memory there, larger cards are forecast from a second run, on the largest; where it goes on
+    after that, each card has a run of its own. A card without a peak for a dtype of the program is left out, and the
+    first forecast says so. `total_steps` is the length of the whole run where the program does not say it. `peers` are
+    the ranks beside this one in the first run; without them they are run for it alone.
 
     Raises:
         MissingPeak: no card has the peaks that the program needs.
@@ -145,7 +143,9 @@ def forecast_program(
     run = run_on(devices[0], peers)
     runs = {device.name: run for device in devices}
     larger = [device for device in devices if device.memory_bytes > devices[0].memory_bytes]
-    if run.out_of_memory is not None and larger:
+    if run.between_failures is not None:  # what it does is for this card
+        runs |= {device.name: run_on(device) for device in devices[1:]}
+    elif run.out_of_memory is not None and larger:
         second = run_on(max(larger, key=lambda device: device.memory_bytes))
         runs |= {device.name: second for device in larger}
     here = program.ranks_per_node if program.nodes > 1 else max(GPUS_PER_MACHINE, program.ranks_per_node)
@@ -172,8 +172,8 @@ def forecast_program(
 
 
 def replay_whole(trace: Trace, device: Device) -> CardReplay:
-    """Everything that a program did, on the card."""
-    return replay_on_card(dataclasses.replace(trace, warm_from=0), device, passes=1)
+    """Everything that a program did, on the card; after it ran out of memory and went on, what it did from then on."""
+    return replay_on_card(dataclasses.replace(trace, warm_from=trace.recovered_at), device, passes=1)
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,10 @@ def forecast_run(
 ) -> ProgramForecast:  # fmt: skip
     """The forecast of a program that ran, on one device; `command` is how it was started."""
     trace, watcher = run.session.recorder.trace, run.watcher
-    trace.world_size = world_size
-    by_card = [reading.replay(trace.on_card(number), device) for number in range(trace.cards)]
+    trace.world_size, part = world_size, trace
+    if (window := run.between_failures) is not None:
+        part = dataclasses.replace(trace, events=trace.events[: window[1]], recovered_at=window[0])
+    by_card = [reading.replay(part.on_card(number), device) for number in range(trace.cards)]
     memory = max(by_card, key=lambda each: each.device_bytes.expected)
     trace.gpus_per_machine, trace.network = reading.gpus_per_machine, reading.network
     costs = PriorCosts(
@@ -221,9 +223,9 @@ def forecast_run(
         run=whole_run(
             steps, length, watcher, trace, device,
             step=step.seconds, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
-            compile_seconds=_compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier, rests=rests,
+            compile_seconds=compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier, rests=rests,
         ),
-        warnings=_warnings(run, device, costs, length, bool(steps))
+        warnings=program_warnings(run, device, costs, length, has_steps=bool(steps))
         + loop_warnings(earlier, run, rests),
         not_modelled=not_modelled(run, costs),
         detail=ForecastDetail(device_name=device.name, versions=made_with()),
@@ -278,7 +280,7 @@ def _step_times(
     """Times of the warm steps; with `weights` one, the mean of those after the first."""
     if weights is None:
         return [replay_clock(part, costs) for part in _timed_steps(trace, watcher)]
-    times = [replay_clock(part, costs) for part in _warm_steps(trace, watcher, 1)]
+    times = [replay_clock(part, costs) for part in warm_steps(trace, watcher, 1)]
 
     def mean(values: Iterable[float]) -> float:
         return max(0.0, sum(weight * value for weight, value in zip(weights, values, strict=True)))
@@ -288,22 +290,11 @@ def _step_times(
     return [dataclasses.replace(times[-1], phases=StepPhases(**phases), model_flops=flops[0], hardware_flops=flops[1])]
 
 
-def _warm_steps(trace: Trace, watcher: StepWatcher, first: int | None = None) -> list[Trace]:
-    """The warm steps, or those from `first` on, each as a trace of its own."""
-    spans = watcher.spans[watcher.warm_from if first is None else first :] if watcher.spans else []
-    return [trace.part(span.begin, span.end) for span in spans]
-
-
 def _timed_steps(trace: Trace, watcher: StepWatcher) -> list[Trace]:
     """The warm steps; but the first span holds what came before training, too, such as weights made on the host."""
     if len(watcher.spans) > 1:
-        return _warm_steps(trace, watcher, max(1, watcher.warm_from))
-    return [without_host_work(part) for part in _warm_steps(trace, watcher)]
-
-
-def last_step(trace: Trace, watcher: StepWatcher) -> Trace:
-    """The last step of a program as a trace of its own; an empty one where there was none."""
-    return trace.part(watcher.spans[-1].begin, watcher.spans[-1].end) if watcher.spans else trace.part(0, 0)
+        return warm_steps(trace, watcher, max(1, watcher.warm_from))
+    return [without_host_work(part) for part in warm_steps(trace, watcher)]
 
 
 def _memory(card: CardReplay, device: Device, world_size: int) -> MemoryForecast:
@@ -340,46 +331,6 @@ def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace:
         tokens_per_second=ranks * watcher.tokens_per_step / seconds,
         samples_per_second=ranks * watcher.samples_per_step / seconds,
     )
-
-
-def _compile_seconds(run: ProgramRun, device: Device) -> float:
-    calls = run.session.compiling
-    return seconds_of_kernels(calls.kernels, device) if calls.graphs else 0.0
-
-
-def _warnings(
-    run: ProgramRun, device: Device, costs: PriorCosts, length: ProgramLength | None, has_steps: bool
-) -> list[str]:
-    warnings = [f"Time: {costs.description}."]
-    if not has_steps:
-        warnings.append("No optimizer step was seen, so no time is forecast: the program ended before its first one.")
-    elif length is None:
-        warnings.append(
-            "The length of the whole run is not known, so run and cost are of the steps seen. Give --total-steps."
-        )
-    warnings += card_warnings(device)
-    warnings += rank_warnings(last_step(run.session.recorder.trace, run.watcher), costs)
-    warnings += _of_compiling(run, device)
-    steps = _warm_steps(run.session.recorder.trace, run.watcher)
-    warnings += kernel_warnings(steps[-1] if steps else run.session.recorder.trace, costs)
-    if run.assumptions:
-        first = run.assumptions[0]
-        count = "One line reads" if len(run.assumptions) == 1 else f"{len(run.assumptions)} lines read"
-        warnings.append(
-            f"{count} what nobody can know here; {first.line}: {first.what}, answered with {first.value[:40]}."
-        )
-    return warnings
-
-
-def _of_compiling(run: ProgramRun, device: Device) -> list[str]:
-    calls = run.session.compiling
-    warnings = [f"torch.compile of {name} is forecast as eager code: {reason}." for name, reason in calls.eager.items()]
-    warnings += [f"A graph breaks, and what follows is issued anew: {reason}." for reason in calls.breaks]
-    if calls.graphs:
-        duration = format_seconds(_compile_seconds(run, device))
-        figures = f"{len(calls.graphs)} graphs of {calls.kernels} kernels, at the pace of PyTorch's published figures"
-        warnings.append(f"Compiling is taken as {duration}: {figures}.")
-    return warnings
 
 
 def _out_of_memory(run: ProgramRun) -> OutOfMemoryPoint | None:

@@ -18,11 +18,11 @@ from forerun.records import MemoryBreakdown, Range, Record, RunForecast, RunPhas
 from forerun.step.offload import PASSES
 from forerun.trace import Trace
 from forerun.units import format_bytes_per_second, format_seconds
-from forerun.virtual.cuda.length import ProgramLength
 from forerun.virtual.cuda.loop_rests import LoopRest
 from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.steps import StepWatcher
+from forerun.virtual.cuda.trainer_lengths import ProgramLength
 from forerun.virtual.cuda.turn_branches import BranchRun
 
 HOUR = 3600.0
@@ -47,6 +47,17 @@ class LoopRestTime(Record):
 
 
 FLOAT_BYTES = 4
+
+
+def warm_steps(trace: Trace, watcher: StepWatcher, first: int | None = None) -> list[Trace]:
+    """The warm steps, or those from `first` on, each as a trace of its own."""
+    spans = watcher.spans[watcher.warm_from if first is None else first :] if watcher.spans else []
+    return [trace.part(span.begin, span.end) for span in spans]
+
+
+def last_step(trace: Trace, watcher: StepWatcher) -> Trace:
+    """The last step of a program as a trace of its own; an empty one where there was none."""
+    return trace.part(watcher.spans[-1].begin, watcher.spans[-1].end) if watcher.spans else trace.part(0, 0)
 
 
 def rest_times(
@@ -253,11 +264,10 @@ def not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
         listed.append("evaluation and generation between steps")
     if not costs.knows_ranks:
         listed.append("time of communication between ranks: the links of such a GPU are not known")
-    trace, spans = run.session.recorder.trace, run.watcher.spans
-    step = trace.part(spans[-1].begin, spans[-1].end) if spans else trace.part(0, 0)
+    step, spans = last_step(run.session.recorder.trace, run.watcher), run.watcher.spans
     if any(row.name in ("send", "recv_") for row in count_collectives(step)):
         listed.append(WAITS_FOR_STAGES)
-    on_host = sum(each.numel() for each in run.watcher.parameters.values() if each.device.type == "cpu")
+    on_host = run.watcher.updated.elements_on_host
     if spans and on_host:
         seconds = PASSES * FLOAT_BYTES * on_host / HOST_MEMORY_BYTES_PER_SECOND
         listed.append(

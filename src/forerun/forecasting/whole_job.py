@@ -15,8 +15,8 @@ from forerun.clock.priors import PriorCosts
 from forerun.errors import NotSupported, UnmatchedExchange
 from forerun.forecasting.job_time import JobTime
 from forerun.forecasting.kinds import MOST_STAGES, StepContent, as_text, content_of, kinds_of, ranks_by_stage
-from forerun.forecasting.program import ProgramForecast, forecast_program, last_step
-from forerun.forecasting.program_run import WAITS_FOR_STAGES
+from forerun.forecasting.program import ProgramForecast, forecast_program
+from forerun.forecasting.program_run import WAITS_FOR_STAGES, last_step
 from forerun.hardware.catalogue import Device, device
 from forerun.records import Record
 from forerun.virtual.cuda.file_layer import WrittenFiles

@@ -31,10 +31,10 @@ from forerun.hf.uneven import ChosenBatches, SampledStep, choose_steps, sample_s
 from forerun.units import format_bytes
 from forerun.verify.recalibrate import recalibrate
 from forerun.virtual.cuda.launchers import Program
-from forerun.virtual.cuda.length import batches_rows
 from forerun.virtual.cuda.run import ProgramRun, run_in_session, watcher_of
 from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
+from forerun.virtual.cuda.trainer_lengths import batches_rows
 
 if TYPE_CHECKING:
     from forerun.ledger.store import Ledger

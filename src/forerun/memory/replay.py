@@ -67,19 +67,26 @@ def replay_memory(
     """Play `trace` through the allocator of a GPU, or of the host when `is_host`.
 
     `workspace_bytes` are blocks that libraries hold through the allocator from their first matrix product on
-    (`workspace_places`). `passes` is how often the warm step is played at most: the cache that earlier steps leave
-    decides which blocks later ones get, until two passes are alike. The returned account is that of the pass with the
-    highest peak, its curve empty where nobody asks for it (`keeps_curve`).
+    (`workspace_places`). Where the program ran out of memory and went on (`Trace.recovered_at`), what comes before
+    `warm_from` is played without a limit, and forgotten. `passes` is how often the warm step is played at most: the
+    cache that earlier steps leave decides which blocks later ones get, until two passes are alike. The returned account
+    is that of the pass with the highest peak, its curve empty where nobody asks for it (`keeps_curve`).
 
     Raises:
         SimulatedOutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
     """
-    allocator: _Allocator = Heap() if is_host else CachingAllocator(capacity_bytes, options)
+    recovers = trace.recovered_at > 0
+    caching = CachingAllocator(None if recovers else capacity_bytes, options)
+    allocator: _Allocator = Heap() if is_host else caching
     live, sizes = [0] * len(PLACES), dict[int, int]()
     places = [PLACES[category(storage)] for storage in trace.storages]
     workspaces = workspace_places(trace, workspace_bytes)
     account = _Account(trace, allocator, live, sizes, places, keeps_curve, workspaces)
     account.play(0, trace.warm_from)
+    if recovers:  # what did not fit is over; an allocator that fails has given its cache back
+        caching.flush()
+        caching.reset_peaks()
+        caching.capacity_bytes = capacity_bytes
     best, carried, peaks_before, is_first = account, carried_storages(trace), None, True
     # A first step fills the cache with blocks that later steps split otherwise, so one pass can peak too low.
     for _ in range(passes):

@@ -3,7 +3,6 @@
 import ast
 import inspect
 import linecache
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,8 @@ from typing import Any
 import torch
 
 from forerun.virtual.cuda.lines import is_library, is_of_others
-from forerun.virtual.cuda.loop_counters import LoopCounters
+from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
+from forerun.virtual.cuda.trainer_lengths import ProgramLength, length_of_trainer
 
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
@@ -24,26 +24,12 @@ DOORS = ("/forerun/virtual/cuda/run.py", "/forerun/forecasting/", "/forerun/hf/"
 """Where a program is started from here: loops above ask for several forecasts, and are not its own."""
 SEARCHES = {"optuna", "hyperopt", "skopt", "nevergrad", "flaml", "ray", "wandb", "sklearn"}
 """Libraries that call what trains as often as they think right."""
+AT_MOST = "at most"
+"""What a source says where a loop can be left before its end."""
 READABLE = (
     ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.Call, ast.Load, ast.operator, ast.UnaryOp, ast.USub, ast.List,
     ast.Tuple,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ProgramLength:
-    """How many optimizer steps the program will make in all, and who says so."""
-
-    steps: int
-    source: str
-    steps_per_epoch: int | None = None
-    evaluation_batches: int = 0
-    """Batches that are evaluated in the whole run."""
-    evaluation_batch_size: int = 0
-    checkpoints: int = 0
-    """Checkpoints that are written in the whole run."""
-    loops: tuple[tuple[str, int], ...] = ()
-    """File and line of each loop around the step, innermost first, and the steps of all its turns."""
 
 
 def find_length(
@@ -53,37 +39,25 @@ def find_length(
     turns: Mapping[str, int] | None = None,
     counters: LoopCounters | None = None,
     loaders: Mapping[str, int] | None = None,
+    *,
+    has_turned: bool = False,
 ) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
     `batches_per_step` is how many batches the last optimizer step took from data loaders, `backward_lines` where it
     made its backward passes, and `turns` has how often loops run whose line makes what they loop over. Of a step that
     is over before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no
-    loops over steps. `counters` are those of `while` loops, which are known from the second step on. `loaders` has how
-    many batches a pass of each loader of the last step has.
+    loops over steps. `counters` are those that end loops, which are known from the second step on; a loop around the
+    one that trains `has_turned` before this step. `loaders` has how many batches a pass of each loader of the last
+    step has.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
-        owner: Any = _locals(frame).get("self")
-        homes = [kind.__module__ for kind in type(owner).__mro__]  # people derive trainers of their own
-        if (
-            any(home.startswith(("transformers.", "trl.")) for home in homes)
-            and hasattr(owner, "state")
-            and hasattr(owner, "args")
-        ):
-            length = _of_trainer(owner)
-        elif any("lightning" in home for home in homes) and getattr(owner, "trainer", None) is not None:
-            length = _of_lightning(owner.trainer)
-        elif frame.f_code.co_name == "fit" and any(home.startswith("keras.") for home in homes):
-            length = _of_keras(_locals(frame))
-        elif any(home.startswith("ignite.engine") for home in homes):
-            length = _of_ignite(getattr(owner, "state", None))
-        else:
-            length = None
+        length = length_of_trainer(_locals(frame), frame.f_code.co_name)
         if length is not None:
             return _in_loops_above(length, frame.f_back, turns or {})
         frame = frame.f_back
-    above = _loops_above(sys._getframe(1), turns or {}, counters or LoopCounters())
+    above = _loops_above(sys._getframe(1), turns or {}, counters or LoopCounters(), has_turned=has_turned)
     return _of_loops(above, batches_per_step, backward_lines, update_line, set((loaders or {}).values()))
 
 
@@ -99,66 +73,6 @@ def _locals(frame: Any) -> dict[str, Any]:
     return names
 
 
-def _of_trainer(trainer: Any) -> ProgramLength | None:
-    """transformers' Trainer and those made from it (transformers/trainer.py, 5.23)."""
-    steps, arguments = getattr(trainer.state, "max_steps", 0), trainer.args
-    if not isinstance(steps, int) or steps <= 0:
-        return None
-    epochs = max(1.0, float(getattr(trainer.state, "num_train_epochs", 1) or 1))
-    times = {
-        "no": lambda _: 0,
-        "epoch": lambda _: math.ceil(epochs),
-        "steps": lambda every: steps // max(1, int(every if every >= 1 else every * steps)),
-    }
-    name = str(getattr(arguments.eval_strategy, "value", arguments.eval_strategy))
-    evaluations = times.get(name, times["no"])(arguments.eval_steps or arguments.logging_steps or steps)
-    name = str(getattr(arguments.save_strategy, "value", arguments.save_strategy))
-    checkpoints = times.get(name, times["no"])(arguments.save_steps or steps)
-    rows = batches_rows(trainer.eval_dataset)
-    size = max(1, arguments.eval_batch_size)
-    batches = math.ceil(rows / size / max(1, arguments.world_size))
-    return ProgramLength(
-        steps, "the Trainer's max_steps", math.ceil(steps / epochs), evaluations * batches, size, checkpoints
-    )  # fmt: skip
-
-
-def batches_rows(dataset: Any) -> int:
-    """Rows of one dataset or of several by name; 0 where nobody says."""
-    if isinstance(dataset, dict):
-        return sum(map(batches_rows, dataset.values()))
-    try:
-        return len(dataset)
-    except TypeError:
-        return 0
-
-
-def _of_lightning(trainer: Any) -> ProgramLength | None:
-    steps = getattr(trainer, "estimated_stepping_batches", None)
-    if not isinstance(steps, int) or steps <= 0:
-        return None
-    epochs = getattr(trainer, "max_epochs", None)
-    per_epoch = math.ceil(steps / epochs) if isinstance(epochs, int) and epochs > 0 else None
-    checks = getattr(trainer, "num_val_batches", None) or []
-    batches = sum(int(count) for count in checks if isinstance(count, int)) * (epochs or 1)
-    return ProgramLength(steps, "Lightning's estimated_stepping_batches", per_epoch, batches)
-
-
-def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
-    """The variables of `fit` (keras/src/backend/torch/trainer.py, 3.15)."""
-    epochs, batches = table.get("epochs"), getattr(table.get("epoch_iterator"), "num_batches", None)
-    if not isinstance(epochs, int) or not isinstance(batches, int):
-        return None
-    return ProgramLength((epochs - table.get("initial_epoch", 0)) * batches, "the epochs of Keras' fit", batches)
-
-
-def _of_ignite(state: Any) -> ProgramLength | None:
-    """The state of an engine that runs (ignite/engine/engine.py, 0.5.5)."""
-    epochs, batches = getattr(state, "max_epochs", None), getattr(state, "epoch_length", None)
-    if not isinstance(epochs, int) or not isinstance(batches, int):
-        return None
-    return ProgramLength(epochs * batches, "the epochs of Ignite's engine", batches)
-
-
 @dataclass(frozen=True)
 class _Turns:
     """How often one loop of the program runs."""
@@ -169,10 +83,14 @@ class _Turns:
     line: str
     count: int | None
     is_over_batches: bool
+    end: LoopEnd | None = None
+    """What a counter says of the steps of all its turns."""
+    frame: int = 0
+    """Identity of the frame that it runs in."""
 
 
 def _loops_above(
-    frame: Any, turns: Mapping[str, int], counters: LoopCounters, *, has_own: bool = False
+    frame: Any, turns: Mapping[str, int], counters: LoopCounters, *, has_own: bool = False, has_turned: bool = False
 ) -> Iterator[_Turns]:
     """The loops of the program's own code around the line that is running, innermost first, and of a search.
 
@@ -189,17 +107,19 @@ def _loops_above(
             if not is_comprehended and sys.version_info < (3, 12):  # it has a frame of its own
                 loops = [loop for loop in loops if not isinstance(loop, _Comprehended)]
             is_comprehended = False
+            names = {**frame.f_globals, **_locals(frame)} if loops else {}
             for loop in loops:
                 line = f"{name}:{loop.lineno}"
+                end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
                 count, is_over_batches = (None, False)
                 if isinstance(loop, ast.While):
-                    count = counters.turns(loop, line, {**frame.f_globals, **_locals(frame)})
+                    count, end = (None, end) if end is None or end.is_of_steps else (end.count, None)
                 else:
-                    count, is_over_batches = _count(loop.iter, {**frame.f_globals, **_locals(frame)})
+                    count, is_over_batches = _count(loop.iter, names)
                     if count is None:  # `for batch in DataLoader(...)`
                         count, is_over_batches = turns.get(line), True
                 has_own = True
-                yield _Turns(loop, path, line, count, is_over_batches)
+                yield _Turns(loop, path, line, count, is_over_batches, end, id(frame))
         elif not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in SEARCHES:
             module, function = frame.f_globals["__name__"], frame.f_code.co_name
             if (module, function) == ("optuna.study._optimize", "_optimize"):
@@ -244,26 +164,36 @@ def _of_loops(
         is_over_data = each.count is None and not counted and len(passes) == 1 and _ends_with_data(each.loop)
         if is_over_data:
             each = replace(each, count=min(passes))  # noqa: PLW2901
-        if each.count is None:
+        if each.count is None and each.end is None:
             return None
         is_over_batches = each.is_over_batches or is_over_data
         if not counted and not batches_per_step:
             batches_per_step = _passes_in(each, each.path, backward_lines)
             is_over_batches = is_over_batches or batches_per_step > 1
         counted.append(each)
-        if is_over_batches and batches is None:
+        if is_over_batches and batches is None and each.count is not None:
             batches = each
-    if not counted or (batches is None and batches_per_step > 1):
+    if not counted or (batches is None and batches_per_step > 1 and not any(each.end for each in counted)):
         return None
-    steps, loops = 1, []
+    return _multiplied(counted, batches, batches_per_step)
+
+
+def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step: int) -> ProgramLength:
+    """The steps of all turns of loops, innermost first; `batches` are those of the one over them."""
+    steps, loops, ends = 1, [], list[_Turns]()
     per_epoch = None if batches is None else max(1, (batches.count or 0) // max(1, batches_per_step))
     for each in counted:
-        steps *= per_epoch if each is batches and per_epoch else each.count or 0
+        ends = [end for end in ends if end.frame == each.frame and end.end and not sets_anew(each.loop, end.end.names)]
+        ends += [each] if each.end is not None and each.end.is_of_steps else []
+        if each.count is not None:
+            steps *= per_epoch if each is batches and per_epoch else each.count
+        most = [end.end.count for end in ends if end.end is not None]
+        steps = min(most, default=steps) if each.count is None else min([steps, *most])
+        if each is batches:
+            per_epoch = steps
         loops.append((each.line, steps))
-    loops_of_program = [each.loop for each in counted if each.loop]
-    is_left_early = any(isinstance(part, ast.Break) for loop in loops_of_program for part in ast.walk(loop))
-    is_left_early |= any(isinstance(getattr(loop, "test", None), ast.BoolOp) for loop in loops_of_program)
-    at_most = ", at most: one of them can be left early" if is_left_early else ""
+    is_left_early = any(each.end is None and each.loop is not None and can_be_left(each.loop) for each in counted)
+    at_most = f", {AT_MOST}: one of them can be left early" if is_left_early else ""
     source = f"the loops at {', '.join(each.line for each in counted)}{at_most}"
     return ProgramLength(steps, source, per_epoch, loops=tuple(loops))
 

@@ -1,7 +1,8 @@
-"""How many optimizer steps a `while` loop makes, by the counter that it is ended by.
+"""How many optimizer steps a loop makes, by the counter that ends it.
 
-`while step < limit`, and `while True` with `if step > limit: break`: the limit is read from the program's variables,
-and the counter at two optimizer steps, so that what it counts (steps, tokens, samples) need not be known.
+`while step < limit`, and `if step >= limit: break` (or `return`) in any loop: the limit is read from the program's
+variables, and the counter at two optimizer steps, so that what it counts (steps, tokens, samples) need not be known.
+One that rises from one step to the next counts steps; one that has risen only when the loop turned counts its turns.
 """
 
 import ast
@@ -11,59 +12,202 @@ from dataclasses import dataclass, field
 from typing import Any
 
 READABLE = (
-    ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.operator, ast.UnaryOp, ast.USub, ast.Load,
+    ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.Load,
 )  # fmt: skip
-RISING, REACHED = (ast.Lt, ast.LtE), (ast.Gt, ast.GtE)
+CONDITIONS = (ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop)
+"""What is read beside numbers where a limit holds under a condition."""
+RISING, REACHED = (ast.Lt, ast.LtE, ast.NotEq), (ast.Gt, ast.GtE, ast.Eq)
 """Comparisons of a counter with its limit that let a loop go on, and that end it."""
+MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True)
+class LoopEnd:
+    """What a counter says of a loop."""
+
+    count: int
+    """Optimizer steps from the loop's first to its last; or its turns."""
+    is_of_steps: bool
+    names: frozenset[str]
+    """Variables of the counter, as they are written."""
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A comparison that ends a loop."""
+
+    counter: ast.expr
+    limit: ast.expr
+    turns_at_limit: bool
+    line: int
+    others: tuple[ast.expr, ...] = ()
+    """What must hold beside it."""
+
+
+@dataclass
+class _Reading:
+    value: float
+    changes: int = 0
+    is_of_steps: bool = False
 
 
 @dataclass
 class LoopCounters:
     """Counters of loops at the last step that asked."""
 
-    readings: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """By line and counter: its value, and how often it has changed."""
+    readings: dict[str, _Reading] = field(default_factory=dict)
+    """By line and counter."""
 
-    def turns(self, loop: ast.While, line: str, names: Mapping[str, Any]) -> int | None:
-        """Optimizer steps from the loop's first to its last; None where no counter has risen yet."""
-        for counter, limit, is_reached in _limits(loop):
-            now, end = _value(counter, names), _value(limit, names)
-            if now is None or end is None:
+    def end_of(
+        self, loop: Any, line: str, names: Mapping[str, Any], *, at_line: int = 0, has_turned: bool = False
+    ) -> LoopEnd | None:
+        """What ends a loop; None where no counter has risen yet.
+
+        `at_line` is the line of the loop's file that the program is in; it `has_turned` where a loop around the one
+        that trains began its next turn before this step.
+        """
+        ends = []
+        for test in _tests(loop):
+            now, end = _number(test.counter, names), _number(test.limit, names)
+            if now is None or end is None or not all(_read(each, names) for each in test.others):
                 continue
-            name = f"{line} {ast.unparse(counter)}"
-            before, steps = self.readings.get(name, (now, 0))
-            steps += now != before
-            self.readings[name] = now, steps
-            if now > before and end >= now:
-                return steps + 1 + max(0, math.ceil((end - now + is_reached) / (now - before)) - 1)
-        return None
+            key = f"{line} {ast.unparse(test.counter)}"
+            reading = self.readings.setdefault(key, _Reading(now))
+            before, reading.value = reading.value, now
+            reading.changes += now != before
+            reading.is_of_steps |= now > before and not has_turned
+            variables = names_in(test.counter)
+            past = test.turns_at_limit + (at_line < test.line and not _changes(loop, variables, at_line, test.line))
+            if now > before and end + past > now:
+                left = max(0, math.ceil((end - now + past) / (now - before)) - 1)
+                ends.append(LoopEnd(reading.changes + 1 + left, reading.is_of_steps, variables))
+        return min(ends, key=lambda each: (not each.is_of_steps, each.count), default=None)
 
 
-def _limits(loop: ast.While) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    """Counters, their limits, and whether the loop still turns at the limit."""
-    for test in _conditions(loop.test):
-        yield from _compared(test, RISING, ast.LtE)
-    for statement in loop.body:
-        if isinstance(statement, ast.If) and any(isinstance(each, ast.Break | ast.Return) for each in statement.body):
-            yield from _compared(statement.test, REACHED, ast.Gt)
+def names_in(node: ast.expr) -> frozenset[str]:
+    """Variables and attributes of an expression, as they are written; not the parts of these."""
+    if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        return frozenset({ast.unparse(node)})
+    parts = [names_in(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+    return frozenset().union(*parts)
 
 
-def _conditions(test: ast.expr) -> list[ast.expr]:
+def sets_anew(loop: Any, names: frozenset[str]) -> bool:
+    """Whether a turn of a loop gives a variable a value that does not follow from the one it had."""
+    for node in _walk(loop.body):
+        targets, value = [], None
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            targets = [node.target]
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr):
+            targets, value = [node.target], node.value
+        places = {place for target in targets for place in _places(target)} & names
+        if places and (value is None or not places & set(_places_within(value))):
+            return True
+    return False
+
+
+def can_be_left(loop: Any) -> bool:
+    """Whether a loop can end before what it counts does: by a `break` of its own, or one of several conditions."""
+    waiting: list[ast.AST] = list(loop.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Break):
+            return True
+        if not isinstance(node, (*FUNCTIONS, *LOOPS)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return isinstance(getattr(loop, "test", None), ast.BoolOp)
+
+
+def _tests(loop: Any) -> Iterator[_Test]:
+    """Every comparison that ends a loop: its own, and those of its breaks, and of returns however deep."""
+    if isinstance(loop, ast.While):
+        for test in _all_of(loop.test):
+            yield from _compared(test, RISING, (), loop.lineno)
+    for statement, is_own in _ifs(loop.body, True):
+        ends = ast.Break | ast.Return if is_own else ast.Return
+        if any(isinstance(each, ends) for each in statement.body):
+            every = _all_of(statement.test)
+            for test in every:
+                yield from _compared(test, REACHED, tuple(each for each in every if each is not test), statement.lineno)
+
+
+def _ifs(body: list[ast.stmt], is_own: bool) -> Iterator[tuple[ast.If, bool]]:
+    """Conditions in a loop's body, and whether a `break` there is its own."""
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield statement, is_own
+        if not isinstance(statement, FUNCTIONS):
+            for name in ("body", "orelse", "finalbody"):
+                inner = getattr(statement, name, [])
+                yield from _ifs(inner, is_own and not isinstance(statement, LOOPS))
+
+
+def _all_of(test: ast.expr) -> list[ast.expr]:
     return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
-def _compared(test: ast.expr, kinds: tuple[type, ...], inclusive: type) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], kinds):
-        yield test.left, test.comparators[0], isinstance(test.ops[0], inclusive)
+def _compared(
+    test: ast.expr, kinds: tuple[type[ast.cmpop], ...], others: tuple[ast.expr, ...], line: int
+) -> Iterator[_Test]:
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return
+    sides = (test.left, test.comparators[0], type(test.ops[0]))
+    for counter, limit, kind in (sides, (sides[1], sides[0], MIRRORED.get(sides[2], sides[2]))):
+        if kind in kinds and not isinstance(counter, ast.Constant):
+            yield _Test(counter, limit, kind in (ast.LtE, ast.Gt), line, others)
 
 
-def _value(node: ast.expr, names: Mapping[str, Any]) -> float | None:
-    """A number that an expression of names and attributes has now."""
-    if not all(isinstance(part, READABLE) for part in ast.walk(node)):
+def _changes(loop: Any, names: frozenset[str], begin: int, end: int) -> bool:
+    """Whether a variable is changed between two lines of a loop."""
+    for node in _walk(loop.body):
+        if isinstance(node, ast.Assign | ast.AugAssign) and begin <= node.lineno <= end:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if names & {place for target in targets for place in _places(target)}:
+                return True
+    return False
+
+
+def _walk(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """All nodes of statements but those of functions that they define."""
+    waiting: list[ast.AST] = list(body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, FUNCTIONS):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _places(target: ast.expr) -> list[str]:
+    """Variables that an assignment writes, as they are written."""
+    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    return [ast.unparse(part) for part in parts]
+
+
+def _places_within(value: ast.expr) -> Iterator[str]:
+    for part in ast.walk(value):
+        if isinstance(part, ast.Name | ast.Attribute | ast.Subscript):
+            yield ast.unparse(part)
+
+
+def _number(node: ast.expr, names: Mapping[str, Any]) -> float | None:
+    """A number that an expression of names, attributes and entries has now."""
+    value = _read(node, names)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
+def _read(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of an expression; None where to ask for it could change something, or do much."""
+    if not all(isinstance(part, READABLE + CONDITIONS) for part in ast.walk(node)):
         return None
+    for part in ast.walk(node):
+        if isinstance(part, ast.Subscript) and not isinstance(_read(part.value, names), Mapping | list | tuple):
+            return None
     try:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), "<counter>", "eval")
-        value = eval(code, {"__builtins__": {}, **names})
-    except (NameError, AttributeError, TypeError, ArithmeticError):
+        return eval(code, {"__builtins__": {}, **names})
+    except (NameError, AttributeError, TypeError, ArithmeticError, LookupError):
         return None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None

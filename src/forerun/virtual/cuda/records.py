@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from forerun.trace import OP, Trace
-from forerun.virtual.cuda.length import ProgramLength
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_rests import RestWatch
+from forerun.virtual.cuda.trainer_lengths import ProgramLength
 
 SAME_WORK = 1e-3
 """Relative difference of work between steps that are alike."""

@@ -23,7 +23,7 @@ import torch
 
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import Device
-from forerun.trace import Phase, Trace
+from forerun.trace import ALLOCATE, Phase, Trace
 from forerun.virtual.cuda.file_layer import FileLayer, WrittenFiles
 from forerun.virtual.cuda.files import quiet_environment, writing_to
 from forerun.virtual.cuda.later_loops import compiled, names_for
@@ -73,6 +73,22 @@ class ProgramRun:
     """Why the program did not come to the training that was to follow its last loop."""
     failed_rest: str = ""
     """What it failed with behind a loop that was ended early."""
+
+    @property
+    def between_failures(self) -> tuple[int, int] | None:
+        """Events of the trace, from and to, in which a program that ran out of memory and went on trained last.
+
+        None where nothing failed, or that was its end.
+        """
+        trace, spans = self.session.recorder.trace, self.watcher.spans
+        if self.out_of_memory is not None or not trace.failures or not spans:
+            return None
+        trained = spans[-1].end
+        before = [place for place, _ in trace.failures if place < trained]
+        # what the failed attempt held is freed first; the rest of its backward pass is given nothing
+        allocated = (at for at in range(before[-1], trained) if trace.events[at][0] == ALLOCATE) if before else ()
+        begin = next((at for at in allocated if trace.storages[trace.events[at][1]].bytes), 0)
+        return begin, len(trace.events) if len(before) == len(trace.failures) else trained
 
 
 def _execute(program: Program, watcher: StepWatcher) -> None:

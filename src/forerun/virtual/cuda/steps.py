@@ -19,14 +19,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from forerun.trace import Category
 from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
-from forerun.virtual.cuda.length import ProgramLength, find_length
+from forerun.virtual.cuda.length import find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
 from forerun.virtual.cuda.records import StepSpan, TrainingLoop, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
-from forerun.virtual.cuda.trained_parameters import own_parameters
+from forerun.virtual.cuda.trained_parameters import UpdatedParameters, own_parameters
+from forerun.virtual.cuda.trainer_lengths import ProgramLength
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
@@ -64,8 +65,7 @@ class StepWatcher:
     spans: list[StepSpan] = field(default_factory=list)
     earlier: list[TrainingLoop] = field(default_factory=list)
     """Training loops before the one that is running."""
-    parameters: dict[int, torch.nn.Parameter] = field(default_factory=dict)
-    """Those that the program's optimizers update."""
+    updated: UpdatedParameters = field(default_factory=UpdatedParameters)
     between: RestWatch = field(default_factory=RestWatch)
     """What the program does between passes of the loop that is running."""
     loop_counts: dict[str, int] = field(default_factory=dict)
@@ -164,8 +164,8 @@ class StepWatcher:
 
     def _finish_gradients(self) -> None:
         """Clear gradients where the program does so after each update, as its loop was ended before that."""
-        for parameter in () if self._keeps_gradients else self.parameters.values():
-            parameter.grad = None
+        if not self._keeps_gradients:
+            self.updated.clear_gradients()
 
     def _end_rest(self, *, has_step: bool) -> None:
         events, fetched = len(self.recorder.trace.events), self.loaders.fetched
@@ -187,7 +187,7 @@ class StepWatcher:
                 raise ProgramStopped
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 if not self._calls:
-                    self._keeps_gradients = any(each.grad is not None for each in self.parameters.values())
+                    self._keeps_gradients = self.updated.have_gradients
                 self._count(
                     id(module), [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
                 )
@@ -226,8 +226,7 @@ class StepWatcher:
     def _begins_gradients(self) -> bool:
         """Whether a backward pass that begins adds to no earlier gradient: SAM's second look, or another network's."""
         is_cleared, self._are_gradients_cleared = self._are_gradients_cleared, False
-        parameters = self.parameters.values()
-        return is_cleared or (bool(parameters) and all(parameter.grad is None for parameter in parameters))
+        return is_cleared or (bool(self.updated) and not self.updated.have_gradients)
 
     def _noting_clearing(self, original: Callable[..., None]) -> Callable[..., None]:
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
@@ -249,7 +248,8 @@ class StepWatcher:
             updated = frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
             is_new = self._made_after.get(optimizer, 0) == len(self.spans) > 0
             is_heir = is_new and (updated == self._anchored or self.between.is_open)  # the next fold has another model
-            if self._anchor is not None and not is_heir and not self._is_over():
+            has_failed = self._anchor is not None and self._anchor() is None and not self.spans  # out of memory, say
+            if self._anchor is not None and not is_heir and not has_failed and not self._is_over():
                 return False
             self._anchor, self._anchored = weakref.ref(optimizer), updated
         self._foreign_steps = 0
@@ -320,17 +320,9 @@ class StepWatcher:
             self.recorder.on_write = None  # what was written before is no step: an optimizer makes them
             self.spans.clear()
         is_anchor = self._ends_steps(optimizer)
-        fresh = [
-            parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) not in self.parameters
-        ]
         if not self.spans:
             self.own_parameters()
-        if fresh:
-            self.parameters.update({id(parameter): parameter for parameter in fresh})
-            self.recorder.own(fresh, Category.PARAMETER)
+        self.recorder.own(self.updated.new_ones(optimizer), Category.PARAMETER)
         if is_anchor:
             self.without_gradient, self.step_line = [], program_line()
         self.without_gradient += [
@@ -367,7 +359,7 @@ class StepWatcher:
             self.loaders.take(progress.fetched)
             self._begin, self._calls, self._backward_lines = progress.events, later.calls_since(progress), []
             if self.program_length is None:  # the counter of a `while` loop around others has risen
-                self._find_length(self.spans[-1], "")
+                self._find_length(self.spans[-1], "", has_turned=True)
             return
         end, self._loop_began = progress.events, None
         # a discriminator is called more often; of several stages of a pipeline one is given the ids
@@ -383,10 +375,12 @@ class StepWatcher:
             # an optimizer's update is where the program is now
             self._find_length(self.spans[-1], "" if progress is later else progress.line)
 
-    def _find_length(self, span: StepSpan, update_line: str) -> None:
+    def _find_length(self, span: StepSpan, update_line: str, *, has_turned: bool = False) -> None:
         loaders, lines = span.turns_of_loaders, span.backward_lines
         turns, counters = loaders | self.loop_counts, self.between.counters
-        self.program_length = find_length(len(span.fetched), lines, update_line, turns, counters, loaders)
+        self.program_length = find_length(
+            len(span.fetched), lines, update_line, turns, counters, loaders, has_turned=has_turned
+        )
 
     def _is_enough(self) -> bool:
         if self.most_steps is not None:

@@ -1,5 +1,6 @@
 """The length of a program, read off the loops around its optimizer step."""
 
+import itertools
 import math
 import textwrap
 import weakref
@@ -7,6 +8,7 @@ import weakref
 import pytest
 
 from forerun.virtual.cuda.length import find_length
+from forerun.virtual.cuda.loop_counters import LoopCounters
 
 
 def length_in(tmp_path, code, batches=0, backward=(), loaders=None):
@@ -84,6 +86,45 @@ def test_a_loop_that_may_be_left_says_so(tmp_path):
             break
     """
     assert length_in(tmp_path, code).source.endswith("at most: one of them can be left early")
+
+
+def steps_by_counters(tmp_path, code):
+    """What is found at the second step, and how many steps there are."""
+    path, counters, found = tmp_path / "loop.py", LoopCounters(), []
+    path.write_text(textwrap.dedent(code))
+
+    def step():
+        found.append(find_length(0, (), "", None, counters))
+
+    exec(compile(path.read_text(), str(path), "exec"), {"step": step, "count": itertools.count})
+    return found[1], len(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "n = 0\nwhile n < 57:\n for b in range(10):\n  step()\n  n += 1\n  if n >= 57: break",
+        "n = 0\nfor e in range(9):\n for b in range(10):\n  step(); n += 1\n  if n == 57: break\n if n >= 57: break",
+        "for i in count():\n step()\n if i + 1 > 30: break",
+        "for i in count():\n if i > 30: break\n step()",
+        "for e in range(6):\n for i in range(10):\n  step()\n  if i == 3: break",
+        "def train(c):\n n = 0\n for e in range(9):\n  for b in range(10):\n   if n > c['most']: return\n   step(); n += 1"
+        "\ntrain({'most': 33})",
+        "most = None\nfor i in range(12):\n step()\n if most is not None and i >= most: break",
+        "debug = False\nfor i in range(12):\n step()\n if debug and i > 2: break",
+        "class S:\n n = 0\ns = S()\nwhile True:\n step()\n s.n += 8\n if 200 <= s.n: break",
+    ],
+)
+def test_counters_that_end_loops_are_read(tmp_path, code):
+    length, steps = steps_by_counters(tmp_path, code)
+    assert length.steps == steps
+    assert ("at most" in length.source) == ("most is" in code or "debug" in code)
+
+
+def test_a_counter_that_each_turn_resets_ends_that_turn_alone(tmp_path):
+    code = "for e in range(4):\n n = 0\n for b in range(10):\n  n += 1\n  if n > 6: break\n  step()"
+    length, steps = steps_by_counters(tmp_path, code)
+    assert length.steps == steps == 24
 
 
 @pytest.mark.parametrize("head", ["while True:", "for each in iter(lambda: 1, 2):", "for each in (i for i in 'ab'):"])

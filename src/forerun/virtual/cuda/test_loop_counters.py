@@ -1,4 +1,4 @@
-"""Counters of `while` loops against the loops run to their end."""
+"""Counters of loops against the loops run to their end."""
 
 import ast
 
@@ -27,7 +27,8 @@ def test_turns_are_those_of_the_loop(loop, start, by, reads_before):
     (node,) = ast.parse(text).body
 
     def step(count):
-        answers.append(counters.turns(node, "train.py:1", {"count": count}))
+        end = counters.end_of(node, "train.py:1", {"count": count}, at_line=node.lineno + 1)
+        answers.append(None if end is None else end.count)
 
     exec(text, {"step": step, "count": start})
     assert len(answers) > 5
@@ -39,6 +40,30 @@ def test_turns_are_those_of_the_loop(loop, start, by, reads_before):
 def test_what_falls_or_stands_is_no_counter():
     (node,) = ast.parse("while count < limit: pass").body
     counters = LoopCounters()
-    assert [counters.turns(node, "x", {"count": n, "limit": 9}) for n in (5, 4, 4)] == [None, None, None]
-    assert counters.turns(node, "x", {"count": float("nan"), "limit": 9}) is None
-    assert counters.turns(node, "x", {"limit": 9}) is None
+    assert [counters.end_of(node, "x", {"count": n, "limit": 9}) for n in (5, 4, 4)] == [None, None, None]
+    assert counters.end_of(node, "x", {"count": float("nan"), "limit": 9}) is None
+    assert counters.end_of(node, "x", {"limit": 9}) is None
+
+
+def test_what_rises_when_the_loop_turns_counts_turns():
+    (node,) = ast.parse("while epoch < 9: train()").body
+    counters = LoopCounters()
+    names = [{"epoch": 2}, {"epoch": 2}, {"epoch": 3}]
+    first, same, turned = (counters.end_of(node, "x", each, at_line=2, has_turned=each["epoch"] > 2) for each in names)
+    assert first is None
+    assert same is None
+    assert (turned.count, turned.is_of_steps) == (7, False)
+
+
+def test_only_plain_values_are_read():
+    class Loud(dict):
+        def __getitem__(self, key):
+            raise AssertionError
+
+    (node,) = ast.parse("while step < rows[0]: pass").body
+    counters = LoopCounters()
+    assert (
+        counters.end_of(node, "x", {"step": 1, "rows": type("Rows", (), {"__getitem__": Loud.__getitem__})()}) is None
+    )
+    assert counters.end_of(node, "x", {"step": 1, "rows": [5]}) is None
+    assert counters.end_of(node, "x", {"step": 2, "rows": [5]}, at_line=2).count == 4

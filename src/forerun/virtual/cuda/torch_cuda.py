@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
+import torch.autograd.profiler
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import _foreach_supported_types as foreach_types_of_optimizers
 from torch.utils import _foreach_utils
@@ -154,10 +155,21 @@ class DeviceProperties(SimpleNamespace):
 def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ranks: int = 1) -> Iterator[None]:
     """Let PyTorch's CUDA interface answer for `device`; `ranks` cards are in the machine."""
     sensors, graphs = sensor_answers(device, card, note), graph_answers(recorder)
+    memory = _memory_answers(card, device.memory_bytes)
     with contextlib.ExitStack() as stack:
         for target, answers in (
-            (torch.cuda, _device_answers(device, ranks) | _memory_answers(card) | old_types() | sensors | graphs),
-            (torch.cuda.memory, _memory_answers(card) | {"is_initialized": lambda: True, "_lazy_init": nothing}),
+            (
+                torch.cuda,
+                _device_answers(device, ranks)
+                | _memory_answers(card, device.memory_bytes)
+                | old_types()
+                | sensors
+                | graphs,
+            ),
+            (
+                torch.cuda.memory,
+                _memory_answers(card, device.memory_bytes) | {"is_initialized": lambda: True, "_lazy_init": nothing},
+            ),
             (torch.cuda.graphs, graphs),
             (torch.cuda.graphs.graph, {"default_capture_stream": None}),
             (torch.cuda.nvtx, {"_nvtx": markers()}),
@@ -165,7 +177,7 @@ def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ra
             (torch.distributed, {"is_nccl_available": lambda: True}),
             (torch._C, library_answers(card)),
             (torch.cuda.random, {n: v for n, v in _device_answers(device, ranks).items() if n in RANDOM_STATE}),
-            (torch.accelerator, _accelerator_answers(card, ranks)),
+            (torch.accelerator, _accelerator_answers(device, card, ranks)),
             (torch.version, {"cuda": torch.version.cuda or CUDA_VERSION}),  # others compare theirs with it
             (torch, {"Generator": CudaGenerator}),
             (
@@ -187,6 +199,8 @@ def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ra
             for name, answer in answers.items():
                 stack.enter_context(replaced(target, name, answer))
         stack.enter_context(replaced(torch.autocast, "__init__", _autocast_init(torch.autocast.__init__)))
+        profile = torch.autograd.profiler.profile
+        stack.enter_context(replaced(profile, "__init__", _profile_init(profile.__init__)))
         stack.enter_context(_foreach_of_fake_tensors())
         yield
 
@@ -210,6 +224,16 @@ def _foreach_of_fake_tensors() -> Iterator[None]:
 def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
     def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         original(self, DEVICE if str(device_type).split(":")[0] == "cuda" else device_type, *args, **kwargs)
+
+    return init
+
+
+def _profile_init(original: Callable[..., None]) -> Callable[..., None]:
+    """PyTorch's profiler looks at the host alone: no kernel runs, and events of the device would not record."""
+    on_host = {"use_cuda": False, "use_device": None, "use_cpu": True, "with_stack": False, "with_modules": False}
+
+    def init(self: Any, enabled: bool = True, **options: Any) -> None:
+        original(self, enabled, **options | on_host)
 
     return init
 
@@ -279,9 +303,7 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _memory_answers(card: LiveCard) -> dict[str, Any]:
-    total = card.free_bytes + card.reserved_bytes
-
+def _memory_answers(card: LiveCard, total_bytes: int) -> dict[str, Any]:
     def of(read: Callable[[LiveCard], Any]) -> Callable[..., Any]:
         """What the card of a device answers; the present one's where none is named."""
         return lambda device=None, *_, **__: read(card.at(number_of(device)))
@@ -292,14 +314,14 @@ def _memory_answers(card: LiveCard) -> dict[str, Any]:
         "memory_reserved": of(lambda one: one.reserved_bytes),
         "max_memory_reserved": of(lambda one: one.peak_reserved_bytes),
         "memory_cached": of(lambda one: one.reserved_bytes),
-        "mem_get_info": of(lambda one: (one.free_bytes, total)),
+        "mem_get_info": of(lambda one: (one.free_bytes, total_bytes)),
         "empty_cache": card.empty_cache,
         "reset_peak_memory_stats": of(lambda one: one.reset_peaks()),
         "reset_max_memory_allocated": of(lambda one: one.reset_peaks()),
     }  # fmt: skip
 
 
-def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
+def _accelerator_answers(device: Device, card: LiveCard, ranks: int) -> dict[str, Any]:
     cuda = torch.device("cuda")  # without an index (torch/accelerator/__init__.py, 2.13): programs add theirs
     answers = {
         "is_available": lambda: True, "device_count": lambda: ranks, "current_accelerator": lambda *_, **__: cuda,
@@ -308,6 +330,6 @@ def _accelerator_answers(card: LiveCard, ranks: int) -> dict[str, Any]:
         "current_stream": lambda *_, **__: CudaStream(number=0),
         "device_index": _Using, "set_stream": nothing,
     }  # fmt: skip
-    memory = _memory_answers(card) | {"memory_stats": torch.cuda.memory_stats}
+    memory = _memory_answers(card, device.memory_bytes) | {"memory_stats": torch.cuda.memory_stats}
     memory["get_memory_info"] = memory["mem_get_info"]
     return answers | {name: memory[name] for name in memory if hasattr(torch.accelerator, name)}

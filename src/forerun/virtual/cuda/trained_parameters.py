@@ -1,6 +1,7 @@
-"""All parameters of a program that are on the device, in whatever module or list they are."""
+"""Parameters of a program: all that are on the device, in whatever module or list they are, and those it updates."""
 
 import gc
+import weakref
 from collections.abc import Collection
 
 import torch
@@ -22,3 +23,33 @@ def own_parameters(recorder: Recorder, states: Collection[int]) -> None:
     trace = recorder.trace
     trace.total_parameters = sum(parameter.numel() for parameter in placed)
     trace.trainable_parameters = sum(parameter.numel() for parameter in placed if parameter.requires_grad)
+
+
+class UpdatedParameters:
+    """Those that the program's optimizers update, while the program has them: a model that it drops is freed."""
+
+    def __init__(self) -> None:
+        self._alive: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
+        self.elements_on_host = 0
+        """Of all that were updated, on the host."""
+
+    def new_ones(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+        """Those of an optimizer that none has updated before; now it has."""
+        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        fresh = [parameter for parameter in every if id(parameter) not in self._alive]
+        self._alive.update({id(parameter): parameter for parameter in fresh})
+        self.elements_on_host += sum(each.numel() for each in fresh if each.device.type == "cpu")
+        return fresh
+
+    @property
+    def have_gradients(self) -> bool:
+        """Whether any of them has one."""
+        return any(parameter.grad is not None for parameter in list(self._alive.values()))
+
+    def clear_gradients(self) -> None:
+        """As `zero_grad` does."""
+        for parameter in list(self._alive.values()):
+            parameter.grad = None
+
+    def __bool__(self) -> bool:
+        return bool(self._alive)

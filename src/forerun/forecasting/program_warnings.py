@@ -1,0 +1,65 @@
+"""What the forecast of a program warns of: what was assumed, what was not seen, and what slows it without need."""
+
+from forerun.clock.priors import PriorCosts
+from forerun.forecasting.card_warnings import card_warnings
+from forerun.forecasting.compiling import seconds_of_kernels
+from forerun.forecasting.kernel_warnings import kernel_warnings
+from forerun.forecasting.program_run import last_step, warm_steps
+from forerun.forecasting.rank_warnings import rank_warnings
+from forerun.hardware.catalogue import Device
+from forerun.units import format_seconds
+from forerun.virtual.cuda.length import AT_MOST
+from forerun.virtual.cuda.run import ProgramRun
+from forerun.virtual.cuda.trainer_lengths import ProgramLength
+
+
+def compile_seconds(run: ProgramRun, device: Device) -> float:
+    """Time in which the program's graphs are compiled."""
+    calls = run.session.compiling
+    return seconds_of_kernels(calls.kernels, device) if calls.graphs else 0.0
+
+
+def program_warnings(
+    run: ProgramRun, device: Device, costs: PriorCosts, length: ProgramLength | None, *, has_steps: bool
+) -> list[str]:
+    """Sentences on a program's forecast for one device."""
+    trace = run.session.recorder.trace
+    warnings = [f"Time: {costs.description}."]
+    if not has_steps:
+        warnings.append("No optimizer step was seen, so no time is forecast: the program ended before its first one.")
+    elif length is None:
+        warnings.append(
+            "The length of the whole run is not known, so run and cost are of the steps seen. Give --total-steps."
+        )
+    elif AT_MOST in length.source:
+        warnings.append(
+            f"Run and cost are of {length.steps:,} steps, by {length.source}; --total-steps says it better."
+        )
+    if run.between_failures is not None:
+        times = "once" if len(trace.failures) == 1 else f"{len(trace.failures)} times"
+        warnings.append(
+            f"The program ran out of memory {times} and went on; memory is that of the last training that went through."
+        )
+    warnings += card_warnings(device)
+    warnings += rank_warnings(last_step(trace, run.watcher), costs)
+    warnings += _of_compiling(run, device)
+    steps = warm_steps(trace, run.watcher)
+    warnings += kernel_warnings(steps[-1] if steps else trace, costs)
+    if run.assumptions:
+        first = run.assumptions[0]
+        count = "One line reads" if len(run.assumptions) == 1 else f"{len(run.assumptions)} lines read"
+        warnings.append(
+            f"{count} what nobody can know here; {first.line}: {first.what}, answered with {first.value[:40]}."
+        )
+    return warnings
+
+
+def _of_compiling(run: ProgramRun, device: Device) -> list[str]:
+    calls = run.session.compiling
+    warnings = [f"torch.compile of {name} is forecast as eager code: {reason}." for name, reason in calls.eager.items()]
+    warnings += [f"A graph breaks, and what follows is issued anew: {reason}." for reason in calls.breaks]
+    if calls.graphs:
+        duration = format_seconds(compile_seconds(run, device))
+        figures = f"{len(calls.graphs)} graphs of {calls.kernels} kernels, at the pace of PyTorch's published figures"
+        warnings.append(f"Compiling is taken as {duration}: {figures}.")
+    return warnings

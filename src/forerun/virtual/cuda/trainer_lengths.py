@@ -1,0 +1,98 @@
+"""How long a program would go on by the word of a library's trainer."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ProgramLength:
+    """How many optimizer steps the program will make in all, and who says so."""
+
+    steps: int
+    source: str
+    steps_per_epoch: int | None = None
+    evaluation_batches: int = 0
+    """Batches that are evaluated in the whole run."""
+    evaluation_batch_size: int = 0
+    checkpoints: int = 0
+    """Checkpoints that are written in the whole run."""
+    loops: tuple[tuple[str, int], ...] = ()
+    """File and line of each loop around the step, innermost first, and the steps of all its turns."""
+
+
+def length_of_trainer(variables: Mapping[str, Any], function: str) -> ProgramLength | None:
+    """What the trainer says in whose `function`, with these `variables`, the program is; None where it is none."""
+    owner: Any = variables.get("self")
+    homes = [kind.__module__ for kind in type(owner).__mro__]  # people derive trainers of their own
+    is_trainer = any(home.startswith(("transformers.", "trl.")) for home in homes)
+    if is_trainer and hasattr(owner, "state") and hasattr(owner, "args"):
+        return _of_trainer(owner)
+    if any("lightning" in home for home in homes) and getattr(owner, "trainer", None) is not None:
+        return _of_lightning(owner.trainer)
+    if function == "fit" and any(home.startswith("keras.") for home in homes):
+        return _of_keras(variables)
+    if any(home.startswith("ignite.engine") for home in homes):
+        return _of_ignite(getattr(owner, "state", None))
+    return None
+
+
+def _of_trainer(trainer: Any) -> ProgramLength | None:
+    """transformers' Trainer and those made from it (transformers/trainer.py, 5.23)."""
+    steps, arguments = getattr(trainer.state, "max_steps", 0), trainer.args
+    if not isinstance(steps, int) or steps <= 0:
+        return None
+    epochs = max(1.0, float(getattr(trainer.state, "num_train_epochs", 1) or 1))
+    times = {
+        "no": lambda _: 0,
+        "epoch": lambda _: math.ceil(epochs),
+        "steps": lambda every: steps // max(1, int(every if every >= 1 else every * steps)),
+    }
+    name = str(getattr(arguments.eval_strategy, "value", arguments.eval_strategy))
+    evaluations = times.get(name, times["no"])(arguments.eval_steps or arguments.logging_steps or steps)
+    name = str(getattr(arguments.save_strategy, "value", arguments.save_strategy))
+    checkpoints = times.get(name, times["no"])(arguments.save_steps or steps)
+    rows = batches_rows(trainer.eval_dataset)
+    size = max(1, arguments.eval_batch_size)
+    batches = math.ceil(rows / size / max(1, arguments.world_size))
+    return ProgramLength(
+        steps, "the Trainer's max_steps", math.ceil(steps / epochs), evaluations * batches, size, checkpoints
+    )  # fmt: skip
+
+
+def batches_rows(dataset: Any) -> int:
+    """Rows of one dataset or of several by name; 0 where nobody says."""
+    if isinstance(dataset, dict):
+        return sum(map(batches_rows, dataset.values()))
+    try:
+        return len(dataset)
+    except TypeError:
+        return 0
+
+
+def _of_lightning(trainer: Any) -> ProgramLength | None:
+    steps = getattr(trainer, "estimated_stepping_batches", None)
+    if not isinstance(steps, int) or steps <= 0:
+        return None
+    epochs = getattr(trainer, "max_epochs", None)
+    per_epoch = math.ceil(steps / epochs) if isinstance(epochs, int) and epochs > 0 else None
+    checks = getattr(trainer, "num_val_batches", None) or []
+    batches = sum(int(count) for count in checks if isinstance(count, int)) * (epochs or 1)
+    return ProgramLength(steps, "Lightning's estimated_stepping_batches", per_epoch, batches)
+
+
+def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
+    """The variables of `fit` (keras/src/backend/torch/trainer.py, 3.15)."""
+    epochs, batches = table.get("epochs"), getattr(table.get("epoch_iterator"), "num_batches", None)
+    if not isinstance(epochs, int) or not isinstance(batches, int):
+        return None
+    return ProgramLength((epochs - table.get("initial_epoch", 0)) * batches, "the epochs of Keras' fit", batches)
+
+
+def _of_ignite(state: Any) -> ProgramLength | None:
+    """The state of an engine that runs (ignite/engine/engine.py, 0.5.5)."""
+    epochs, batches = getattr(state, "max_epochs", None), getattr(state, "epoch_length", None)
+    if not isinstance(epochs, int) or not isinstance(batches, int):
+        return None
+    return ProgramLength(epochs * batches, "the epochs of Ignite's engine", batches)
