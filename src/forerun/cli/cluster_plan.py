@@ -1,6 +1,5 @@
 """`forerun plan --gpus`: how many GPUs, in which layout, and the job that starts them."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,6 @@ def plan_cluster(settings: "Settings", options: ClusterOptions, others: Sequence
     """Plan, print and write; `others` are options that were named and do not go with `--gpus`."""
     from rich.console import Console
 
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # fake process groups have no backend, and say so each time
     from forerun.api import find_device, plan_cluster_settings
     from forerun.plan.cluster_launchers import cluster_script, require_kind
     from forerun.plan.layouts import counts_of

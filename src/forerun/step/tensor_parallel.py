@@ -33,6 +33,7 @@ from torch.distributed.tensor.parallel import (
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step.optimizer import BITSANDBYTES
 from forerun.step.parallel import refuse_together
 from forerun.step.pipeline_stages import PassedOn
 
@@ -72,6 +73,12 @@ def require_tensor_parallel(settings: Settings) -> None:
          "modelled for data parallel ranks alone. Set parallel.kind to fsdp"),
         ("workload", settings.workload != "causal-lm", "tensor parallelism is built for causal-lm. Set parallel.tensor "
          "to 1"),
+        ("optimizer.name", settings.optimizer.name == "adafactor", "PyTorch's Adafactor cannot factor a split "
+         "matrix in place. Set it to adamw"),
+        ("optimizer.name", settings.optimizer.name in BITSANDBYTES, "bitsandbytes updates whole tensors, not "
+         "parts of split ones. Set it to adamw"),
+        ("activation_offload", settings.activation_offload, "PyTorch copies whole tensors to the host, not parts of "
+         "split ones. Set it to false"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling does not look for infinities in the parts of "
          "other ranks. Set it to bf16-mixed"),
     ]  # fmt: skip
@@ -132,7 +139,8 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     if is_tied and output_layer is not None:
         output_layer.weight = input_layer.weight
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(_settle)
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(_settle)
     return model
 
 

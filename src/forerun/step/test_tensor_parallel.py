@@ -63,7 +63,9 @@ def test_wrong_layouts_are_refused_with_the_right_ones(parallel, message):
     [
         ({"parallel": {"kind": "ddp", "world_size": 4, "tensor": 2}}, "DDP takes no parameters"),
         ({"adapter": {"kind": "lora"}}, "adapters of split layers"), ({"compile": "default"}, "compiled"),
-        ({"workload": "masked-lm"}, "causal-lm"),
+        ({"workload": "masked-lm"}, "causal-lm"), ({"activation_offload": True}, "whole tensors to the host"),
+        ({"optimizer": {"name": "adafactor"}}, "cannot factor"), ({"optimizer": {"name": "lion"}}, "whole tensors"),
+        ({"optimizer": {"name": "paged-adamw-8bit"}}, "whole tensors"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_says_why(changes, message):

@@ -158,18 +158,8 @@ def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ra
     memory = _memory_answers(card, device.memory_bytes)
     with contextlib.ExitStack() as stack:
         for target, answers in (
-            (
-                torch.cuda,
-                _device_answers(device, ranks)
-                | _memory_answers(card, device.memory_bytes)
-                | old_types()
-                | sensors
-                | graphs,
-            ),
-            (
-                torch.cuda.memory,
-                _memory_answers(card, device.memory_bytes) | {"is_initialized": lambda: True, "_lazy_init": nothing},
-            ),
+            (torch.cuda, _device_answers(device, ranks) | memory | old_types() | sensors | graphs),
+            (torch.cuda.memory, memory | {"is_initialized": lambda: True, "_lazy_init": nothing}),
             (torch.cuda.graphs, graphs),
             (torch.cuda.graphs.graph, {"default_capture_stream": None}),
             (torch.cuda.nvtx, {"_nvtx": markers()}),
