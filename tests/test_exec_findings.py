@@ -60,7 +60,8 @@ def test_a_clean_language_model_has_no_finding(clean, ranks):
 
 
 def test_findings_of_a_wrapped_loop_name_the_programs_line():
-    pytest.importorskip("accelerate")
+    state = pytest.importorskip("accelerate.state")
+    state.AcceleratorState._reset_state(reset_partial_state=True)  # one for all scripts of this process
     (forecast,), result = run("accelerated.py", gpus=("h100-80gb",))
     assert (result.error, forecast.script.steps_seen) == ("", 3)
     lines = {finding.kind: finding.line for finding in forecast.findings}

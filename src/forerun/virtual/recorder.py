@@ -335,8 +335,8 @@ class Recorder(TorchDispatchMode, StepObserver):
                 self._end_early(tensors.get(index))
         return places
 
-    def replay(self, operators: Iterable[int]) -> None:
-        """Record operators of the trace once more, issued by a CUDA graph: the host does nothing for them."""
+    def replay(self, operators: Iterable[int], phase: Phase | None) -> None:
+        """Record operators of the trace again, in `phase` or their own, as a CUDA graph issues them: without a host."""
         for index in operators:
             before = self.trace.ops[index]
             call = self.trace.calls[before.call]
@@ -347,7 +347,7 @@ class Recorder(TorchDispatchMode, StepObserver):
             if self.keeps_lines:
                 self.trace.lines[len(self.trace.ops)] = self.trace.lines.get(index, "")
             self.trace.events.append((OP, len(self.trace.ops)))
-            self.trace.ops.append(replace(before, call=self._calls[key], phase=self.current_phase))
+            self.trace.ops.append(replace(before, call=self._calls[key], phase=phase or before.phase))
 
     def _end_early(self, tensor: torch.Tensor | None) -> None:
         """Record the end of a tensor's storage although something still refers to it."""

@@ -2,17 +2,18 @@
 
 `torch.cuda.graph` and `make_graphed_callables` are PyTorch's own; only the graph itself is ours. Memory of a capture
 comes from a pool of its own, as there: nothing else gets what the capture freed. Values that a replay would change stay
-those of the capture.
+those of the capture. A graph that holds an optimizer's update makes a step with each replay.
 
 Not covered: a graph's own memory on the device, capturing operators that the card refuses to capture (reads of values).
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from forerun.trace import OP
+from forerun.trace import OP, Phase
 from forerun.virtual.backend import Stream, VirtualBackend
 from forerun.virtual.recorder import Recorder
 
@@ -20,6 +21,8 @@ POOL_STREAMS = 1 << 20
 """Streams from this number on are pools: the allocator gives a block only to the stream that it was made for."""
 _POOLS = itertools.count(1)
 _CAPTURING: list["CapturedGraph"] = []
+AFTER_UPDATE: list[Callable[[], None]] = []
+"""Called after each replay that updated parameters."""
 
 
 def is_capturing() -> bool:
@@ -39,7 +42,7 @@ class CapturedGraph:
     def __init__(self, keep_graph: bool = False):
         self._pool: tuple[int, int] | None = None
         self._begin, self._operators = 0, ()
-        self._is_captured = False
+        self._is_captured = self._updates = False
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **_: object) -> None:
         """Capture what follows; memory comes from `pool`, or a new one."""
@@ -58,13 +61,16 @@ class CapturedGraph:
         _CAPTURING.pop()
         events = self.recorder.trace.events[self._begin :]
         self._operators = tuple(index for kind, index in events if kind == OP)
+        self._updates = any(self.recorder.trace.ops[index].phase is Phase.OPTIMIZER for index in self._operators)
         self._is_captured = True
 
     def replay(self) -> None:
         """Issue the captured kernels; nothing is allocated."""
         if not self._is_captured:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        self.recorder.replay(self._operators)
+        self.recorder.replay(self._operators, None if self._updates else self.recorder.current_phase)
+        for tell in AFTER_UPDATE if self._updates else ():
+            tell()
 
     def pool(self) -> tuple[int, int]:
         """For `capture_begin` of others."""

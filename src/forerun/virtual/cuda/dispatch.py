@@ -161,7 +161,11 @@ class CudaDispatch(TorchDispatchMode):
         """Results whose size depends on values: the right size where these are known, else as many as there can be."""
         results, is_assumed = assumed_results(func, args, kwargs) if values is None else values
         if is_assumed:
-            self.assumptions.note(f"{func._overloadpacket} of {next(tensors_in(args)).numel()} values", "all of them")
+            count = next(tensors_in(args)).numel()
+            masks = list(tensors_in(args[1:])) or list(tensors_in(args))
+            follows = values is not None or all(shadow_of(mask) is not None for mask in masks)
+            answer = "as many as the values assumed before give" if follows else "all of them"
+            self.assumptions.note(f"{func._overloadpacket} of {count} values", answer)
         outputs = self._recorded(func, args, kwargs, results)
         if not any(each.is_meta for each in tensors_in((results,))):
             spread_shadows(outputs, results, is_assumed=is_assumed)

@@ -16,6 +16,8 @@ from typing import Any
 
 TRAINERS, TRAINING_METHODS = ("trainer", "learner", "learn"), {"train", "fit"}
 """Ends of names of what trains, and its methods; `model.train()` changes a mode, a scaler's `fit` trains nothing."""
+TRAINING_CALLS = {"backward", "replay"}
+"""A CUDA graph may hold the whole step."""
 STOPPED, STOP, GOES_ON = "__forerun_stopped__", "__forerun_stop__", "__forerun_goes_on__"
 """Names in the script's module: the exception, what was caught, and what decides."""
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -132,7 +134,7 @@ def trains_by(call: str, functions: set[str]) -> bool:
     owner, _, method = call.rpartition(".")
     if owner in ("", "self"):
         return method in functions
-    return method == "backward" or (method in TRAINING_METHODS and owner.lower().endswith(TRAINERS))
+    return method in TRAINING_CALLS or (method in TRAINING_METHODS and owner.lower().endswith(TRAINERS))
 
 
 def functions_that_train(tree: ast.Module) -> set[str]:

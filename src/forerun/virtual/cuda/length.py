@@ -17,6 +17,8 @@ from forerun.virtual.cuda.trainer_lengths import ProgramLength, length_of_traine
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
 """Calls around what is looped over that change nothing about its length."""
+SHORTENED = {"zip", "islice"}
+"""Calls that end with the shortest of what they are given."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 COMPREHENSION_FRAMES = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 """Frames of their own whose loops stand in the function around them (before Python 3.12 all of them)."""
@@ -273,6 +275,9 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
         isinstance(each, ast.Name | ast.Starred) for each in node.elts
     ):
         return len(node.elts), False
+    name = name_of(node.func) if isinstance(node, ast.Call) else ""
+    if isinstance(node, ast.Call) and node.args and name in SHORTENED:
+        return _shortest(node, names, is_slice=name == "islice")
     value = _looped_over(node, names)
     if isinstance(value, list | tuple) and any(isinstance(each, torch.optim.Optimizer) for each in value):
         return 1, False  # a turn of it is a part of a step
@@ -280,6 +285,20 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
         return len(value), not isinstance(value, range)
     except (TypeError, ValueError, NotImplementedError):
         return None, False
+
+
+def _shortest(node: ast.Call, names: Mapping[str, Any], *, is_slice: bool) -> tuple[int | None, bool]:
+    """The same of what ends with the first of several, and of a part of something."""
+    of_parts = [_count(part, names) for part in (node.args[:1] if is_slice else node.args)]
+    counts = [count for count, _ in of_parts]
+    if is_slice:
+        limits = [_looped_over(part, names) for part in node.args[1:]]
+        first, last = (0, *limits) if len(limits) == 1 else (*limits, None, None)[:2]
+        if len(limits) > 2 or not isinstance(first, int) or not isinstance(last, int):
+            return None, False
+        counts = [last - first, *(count - first for count in counts if count is not None)]
+    lengths = [count for count in counts if count is not None]
+    return max(0, min(lengths)) if len(lengths) == len(counts) else None, any(is_over for _, is_over in of_parts)
 
 
 def _unwrapped(node: ast.expr) -> ast.expr:

@@ -18,6 +18,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from forerun.trace import Category
+from forerun.virtual.cuda.cuda_graphs import AFTER_UPDATE
 from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import find_length
 from forerun.virtual.cuda.lines import program_line
@@ -113,6 +114,8 @@ class StepWatcher:
             self._stack.enter_context(replaced(owner, name, watching(getattr(owner, name))))
         for hook in (register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)):
             self._stack.callback(hook.remove)
+        AFTER_UPDATE.append(self._end_or_stop)
+        self._stack.callback(AFTER_UPDATE.remove, self._end_or_stop)
         return self
 
     def _follow(self) -> None:
@@ -159,13 +162,9 @@ class StepWatcher:
         if not self.between.begin(line, len(self.recorder.trace.events), self.saved_bytes()):
             return False
         finish_scalers()
-        self._finish_gradients()
-        return True
-
-    def _finish_gradients(self) -> None:
-        """Clear gradients where the program does so after each update, as its loop was ended before that."""
-        if not self._keeps_gradients:
+        if not self._keeps_gradients:  # the program clears them after each update, and its loop was ended before that
             self.updated.clear_gradients()
+        return True
 
     def _end_rest(self, *, has_step: bool) -> None:
         events, fetched = len(self.recorder.trace.events), self.loaders.fetched
@@ -343,10 +342,16 @@ class StepWatcher:
         if made_inside:
             self.without_gradient = [each for each in self.without_gradient if each.grad is None]
             self.recorder.own((each.grad for each in made_inside if each.grad is not None), Category.GRADIENT)
-        if self._is_anchor(optimizer) and not self.is_announced:
-            self.end_step()
-            if self._is_enough() and (self.most_steps is not None or not self.between.turns_again(self._begin)):
-                raise ProgramStopped
+        if self._is_anchor(optimizer):
+            self._end_or_stop()
+
+    def _end_or_stop(self) -> None:
+        """End a step, and the program where enough were seen."""
+        if self.is_announced:
+            return
+        self.end_step()
+        if self._is_enough() and (self.most_steps is not None or not self.between.turns_again(self._begin)):
+            raise ProgramStopped
 
     def end_step(self, progress: Progress | None = None) -> None:
         """End a step here, or where `progress` says: what came after is the next one's."""
@@ -368,6 +373,7 @@ class StepWatcher:
         fetched, lines = tuple(self.loaders.take(progress.fetched)), tuple(self._backward_lines)
         if not progress.calls:  # of a program whose model is no module, or one of Keras
             samples = sum(loader.rows for loader in fetched)
+            samples = samples or (self.spans[-1].samples if self.spans else 0)  # a CUDA graph of the same step
         work, allocated_bytes = work_between(self.recorder.trace, self._begin, end), progress.allocated_bytes
         self.spans.append(StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines))
         self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []

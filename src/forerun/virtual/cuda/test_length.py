@@ -18,7 +18,11 @@ def length_in(tmp_path, code, batches=0, backward=(), loaders=None):
     found = []
     exec(
         compile(path.read_text(), str(path), "exec"),
-        {"step": lambda: found.append(find_length(batches, backward, "", loaders)), "math": math},
+        {
+            "step": lambda: found.append(find_length(batches, backward, "", loaders)),
+            "math": math,
+            "count": itertools.count,
+        },
     )
     return found[0]
 
@@ -119,6 +123,26 @@ def test_counters_that_end_loops_are_read(tmp_path, code):
     length, steps = steps_by_counters(tmp_path, code)
     assert length.steps == steps
     assert ("at most" in length.source) == ("most is" in code or "debug" in code)
+
+
+@pytest.mark.parametrize(
+    ("each", "turns"),
+    [
+        ("zip(range(4), [1, 2, 3])", 3), ("enumerate(zip([1, 2], [3, 4, 5]))", 2), ("islice(range(9), 5)", 5),
+        ("islice(range(9), 2, 100)", 7), ("islice(range(9), 6, 3)", 0), ("itertools.islice([1, 2], 30)", 2),
+    ],
+)  # fmt: skip
+def test_the_shortest_of_several_ends_a_loop(tmp_path, each, turns):
+    code = f"import itertools\nfrom itertools import islice\nfor once in [0]:\n for x in {each}:\n  pass\n step()"
+    assert length_in(tmp_path, code).steps == 1
+    code = f"import itertools\nfrom itertools import islice\nfor x in {each}:\n step()"
+    if turns:
+        assert length_in(tmp_path, code).steps == turns
+
+
+def test_a_slice_of_an_unknown_length_is_at_most_that_long(tmp_path):
+    assert length_in(tmp_path, "from itertools import islice\nfor x in islice(count(), 12):\n step()").steps == 12
+    assert length_in(tmp_path, "for x in zip(count(), range(3)):\n step()") is None
 
 
 def test_a_counter_that_each_turn_resets_ends_that_turn_alone(tmp_path):
