@@ -416,3 +416,21 @@ def test_float64_is_as_slow_as_the_card_has_it(tmp_path):
         for name in ("float32", "float64")
     )
     assert 30 < double / single < 64
+
+
+def test_samples_are_those_of_a_batch_by_name_and_of_no_loss(tmp_path):
+    body = """
+    class Named(nn.Module):
+        def forward(self, batch):
+            return {"logits": model(batch["rows"])}
+    class Loss(nn.Module):
+        def forward(self, outputs):
+            return outputs["logits"].square().mean()
+    named, loss = Named(), Loss()
+    for turn in range(9):
+        loss(named({"rows": torch.randn(48, 64, device="cuda")})).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.step.samples_per_second == pytest.approx(48 / document.step.seconds.expected)

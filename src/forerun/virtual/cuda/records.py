@@ -1,6 +1,10 @@
 """What was seen of a program's training: its optimizer steps and its training loops."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
 
 from forerun.trace import OP, Trace
 from forerun.virtual.cuda.loaders import WatchedLoader
@@ -57,3 +61,12 @@ class TrainingLoop:
     """File and line that stepped its optimizer last."""
     between: RestWatch = field(default_factory=RestWatch)
     """What the program did between its steps."""
+
+
+def tensors_given(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Tensors among the arguments of a call, and in a batch by name; a list may hold one sample each."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from tensors_given(value.values())

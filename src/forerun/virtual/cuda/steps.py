@@ -24,7 +24,7 @@ from forerun.virtual.cuda.length import find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
-from forerun.virtual.cuda.records import StepSpan, TrainingLoop, work_between
+from forerun.virtual.cuda.records import StepSpan, TrainingLoop, tensors_given, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
 from forerun.virtual.cuda.trained_parameters import UpdatedParameters, own_parameters
@@ -187,9 +187,7 @@ class StepWatcher:
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 if not self._calls:
                     self._keeps_gradients = self.updated.have_gradients
-                self._count(
-                    id(module), [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-                )
+                self._count(id(module), list(tensors_given((*args, *kwargs.values()))))
             self._depth += 1
             try:
                 if self._depth == 1 and self._backward_depth == 0 and self.plays_repeats:
@@ -368,10 +366,10 @@ class StepWatcher:
             return
         end, self._loop_began = progress.events, None
         # a discriminator is called more often; of several stages of a pipeline one is given the ids
-        counts = min(progress.calls.values(), key=lambda each: (each[0], -each[2]), default=(0, 0, 0))
-        samples, tokens = counts[1:]
+        counts = [each for each in progress.calls.values() if each[1]]  # a loss may be given none
+        _, samples, tokens = min(counts, key=lambda each: (each[0], -each[2]), default=(0, 0, 0))
         fetched, lines = tuple(self.loaders.take(progress.fetched)), tuple(self._backward_lines)
-        if not progress.calls:  # of a program whose model is no module, or one of Keras
+        if not samples:  # of a program whose model is no module, or one of Keras
             samples = sum(loader.rows for loader in fetched)
             samples = samples or (self.spans[-1].samples if self.spans else 0)  # a CUDA graph of the same step
         work, allocated_bytes = work_between(self.recorder.trace, self._begin, end), progress.allocated_bytes

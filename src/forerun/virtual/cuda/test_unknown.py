@@ -148,3 +148,9 @@ def test_truth_values_are_read_where_pytorch_leaves_the_operator_whole(gpu, know
     value = torch.ones((), device="cuda") if known else torch.randn(3, 5, device="cuda")[0, 0] > 7
     assert torch.ops.aten.is_nonzero.default(value) == known
     assert bool(gpu.assumed) != known
+
+
+def test_checks_of_distributions_pass():
+    with forerun.virtual_cuda("t4"):
+        mean = torch.randn(8, 4, device="cuda")
+        assert torch.distributions.Normal(mean, mean.exp(), validate_args=True).sample().shape == (8, 4)

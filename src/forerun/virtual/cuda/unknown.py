@@ -26,6 +26,8 @@ FEW = 16
 """Floating numbers are drawn where they are few: then they decide something."""
 DISTINCT = {aten._unique2, aten.unique_consecutive, aten.unique_dim}
 """Operators whose results are largest when all values differ."""
+CHECKS = {aten.all, aten._is_all_true}
+"""Operators that say whether all is well."""
 COUNTED = {aten.nonzero, aten.repeat_interleave}
 """Operators that keep every element that is not zero."""
 KEPT_BOXES = ("torchvision::nms",)
@@ -76,7 +78,7 @@ def assume_values(func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) ->
     if packet in RANDOM and 0 < outputs.numel() <= (FEW if outputs.is_floating_point() else MOST_ELEMENTS):
         set_shadow(outputs, _draw(func, args, kwargs), is_assumed=True)
     unknown = [each for each in tensors_in((outputs,)) if isinstance(each, FakeTensor) and shadow_of(each) is None]
-    assume_numbers(unknown, is_true=packet is aten.all)
+    assume_numbers(unknown, is_true=packet in CHECKS)
 
 
 def _draw(func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
