@@ -60,6 +60,7 @@ def test_forecast_json_keeps_the_contract(tmp_path):
     assert 0 < step["mfu"] < 1
 
 
+@pytest.mark.medium
 def test_too_large_is_exit_3_with_the_document(tmp_path):
     big = {**BERT, "workload": "causal-lm", "model": {"name": "gpt2-xl"}, "precision": "fp32"}
     result = forerun("forecast", settings_file(tmp_path, big), "--gpu", "t4", "--json")
@@ -137,6 +138,7 @@ def test_json_documents(tmp_path, command, schema):
     assert forerun(command, folder=tmp_path, FORERUN_LEDGER=f"sqlite:///{tmp_path}/ledger.sqlite").stdout
 
 
+@pytest.mark.medium
 def test_copy_gives_a_file_and_never_overwrites(tmp_path):
     assert forerun("copy", "code-detector", folder=tmp_path).returncode == 0
     assert "SETTINGS" in (tmp_path / "code_detector.py").read_text()

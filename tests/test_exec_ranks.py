@@ -58,6 +58,7 @@ HOOK = """
 NORM = "nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256)))"
 
 
+@pytest.mark.medium
 def test_a_communication_hook_of_the_program_reduces_in_place_of_ddp(tmp_path):
     script = SPAWNS.replace("RANKS", "torch.cuda.device_count()")
     plain, _ = forecast(tmp_path, "", ranks=4, head=script)

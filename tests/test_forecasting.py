@@ -223,6 +223,7 @@ def test_long_prompts_take_longer_to_generate_from():
     assert seconds(8) < 0.5 * seconds(None)
 
 
+@pytest.mark.medium
 def test_variants_on_the_cpu_time_what_they_share_once(monkeypatch):
     """A sweep over ranks: all products but those of the adapter are the same."""
     visited = []

@@ -54,6 +54,7 @@ def trainer_of(folder, model=None, evaluated=None, **arguments):
     )  # fmt: skip
 
 
+@pytest.mark.medium
 def test_the_whole_run_is_forecast(tmp_path):
     trainer = trainer_of(tmp_path)
     before = torch.get_rng_state()
@@ -80,6 +81,7 @@ def test_settings_move_the_forecast(tmp_path, checkpointing):
     assert (other.step.hardware_flops > plain.step.hardware_flops) is checkpointing
 
 
+@pytest.mark.medium
 def test_adapters_stay(tmp_path):
     from peft import LoraConfig, get_peft_model
 
@@ -107,6 +109,7 @@ def test_a_run_is_measured_entered_and_compared(tmp_path):
     assert any("Corrected by 1 earlier runs" in warning for warning in second.warnings)
 
 
+@pytest.mark.medium
 def test_the_peak_is_that_of_the_real_step(tmp_path):
     """On this CPU, where our own loop runs the trainer's loss: 1 % and 4 KiB, as elsewhere."""
     from forerun.step.build import bind_step

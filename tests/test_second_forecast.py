@@ -3,6 +3,7 @@
 import math
 import time
 
+import pytest
 import torch
 from torch._subclasses.fake_tensor import is_fake
 
@@ -39,6 +40,7 @@ def hidden_experiment():
     )  # fmt: skip
 
 
+@pytest.mark.medium
 def test_the_second_forecast_of_a_recipe_is_better(tmp_path, request):
     """The first is short by 300 ms a step, many times the step; the second knows. Half of the logarithm is asked for."""
     device = detect_cpu().device

@@ -89,6 +89,7 @@ def embedding(run, tmp_path_factory):
     return str(folder / "made")
 
 
+@pytest.mark.medium
 def test_files_are_compared_on_the_command_line(run, embedding, tmp_path):
     for name, code in (("one", FILE["code"]), ("two", FILE["code"].replace("x", "y")), ("three", "import os\n" * 30)):
         (tmp_path / f"{name}.py").write_text(code)

@@ -74,6 +74,7 @@ def test_a_second_run_counts_its_own_parameters(cell, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.medium
 def test_an_error_is_the_cells_own(cell, capsys):
     cell("import torch")
     result = cell("%%forerun t4\nx = torch.ones(3).cuda()\ny = 5\n1 / 0")

@@ -61,7 +61,7 @@ def no_tracing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [*(q for q in QUESTIONS if q != "compiled"), pytest.param("compiled", marks=pytest.mark.medium)]
+    "name", [pytest.param(q, marks=pytest.mark.medium) if q in ("compiled", "lora") else q for q in QUESTIONS]
 )
 def test_kept_answers_are_those_that_are_traced(name, folder, no_tracing, monkeypatch):
     settings = question(QUESTIONS[name])

@@ -105,6 +105,7 @@ def test_nothing_fits_and_what_would_help_is_said():
     assert any(remedy.change.startswith("--gpu") and remedy.device_bytes for remedy in plan.remedies)
 
 
+@pytest.mark.medium
 def test_a_deadline_takes_the_cheapest_that_keeps_it_and_a_budget_the_fastest():
     settings = target("gpt2", data={"examples": 64_000_000})
     gpus = [device("t4"), device("a100-40gb")]

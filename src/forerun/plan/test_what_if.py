@@ -38,6 +38,7 @@ def test_a_line_is_the_difference_of_two_forecasts(change):
     assert not line.changes_method
 
 
+@pytest.mark.medium
 def test_lines_go_from_fast_to_slow_and_know_what_changes_the_method():
     ratios = [line.time_ratio for line in lines().values()]
     assert ratios == sorted(ratios)

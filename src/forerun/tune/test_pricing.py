@@ -33,6 +33,7 @@ def price(pricer, base, *overrides, **more):
     return pricer.price(settings_from(base.model_dump(), overrides), TrialCosts(), **more)
 
 
+@pytest.mark.medium
 def test_a_step_is_traced_once_and_everything_else_is_forecast_anew(pricer, base):
     first = price(pricer, base)
     alike = price(pricer, base, "recipe.loss=focal", "optimizer.learning_rate=0.01", "schedule.epochs=3")

@@ -56,6 +56,7 @@ def test_peak_is_that_of_inductor(name, workload, unit):
     assert forecast == pytest.approx(measured, rel=0.03)
 
 
+@pytest.mark.medium
 def test_kernels_are_fused_and_products_stay():
     plain, compiled = (
         traced(settings_of("tiny-bert", "masked-lm", precision="bf16-mixed", compile=mode))

@@ -124,6 +124,7 @@ EXPERTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.medium
 def test_shards_are_traced_shallow():
     require_equal(*both(settings_of("tiny-llama", "causal-lm", parallel={"shard": 8})))
 

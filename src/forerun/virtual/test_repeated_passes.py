@@ -85,6 +85,7 @@ def test_one_stage(stage):
     is_same(settings(), [stage])
 
 
+@pytest.mark.medium
 def test_stages_that_are_alike_share_a_model():
     asked = settings(7, blocks=12, pipeline=6, shard=8)
     assert [stages_like(asked, stage) for stage in (0, 1, 5)] == [[0], [1, 2, 3, 4], [5]]

@@ -67,6 +67,7 @@ def test_pairs_of_texts_are_learnt_from_both(tmp_path):
     assert checked["is not the all-negative answer"]
 
 
+@pytest.mark.medium
 def test_several_labels_a_text_are_learnt_each(tmp_path):
     experiment, outcome = run(tmp_path, several(), "recipe.task=multi-label")
     assert experiment.data.corpus.label_names == tuple(sorted(LABELS))

@@ -148,6 +148,7 @@ def test_memory_is_that_of_the_largest_loop_and_the_run_is_all_of_them(tmp_path,
     assert any("trains 2 times" in text for text in forecast.warnings)
 
 
+@pytest.mark.medium
 def test_an_optimizer_where_an_earlier_one_was_is_another_one(tmp_path, monkeypatch):
     """CPython gives the identity of what is gone to what is made next; here to every optimizer."""
     monkeypatch.setattr(steps, "id", lambda each: 0 if isinstance(each, Optimizer) else id(each), raising=False)

@@ -38,6 +38,7 @@ def names(gpu):
     return {call.name.split(".")[1] for call in gpu.trace.calls if "liger" in call.name}
 
 
+@pytest.mark.medium
 def test_a_class_and_an_instance_get_the_same_kernels_and_save_memory():
     plain, by_class, by_instance = (train(apply) for apply in ("", "class", "instance"))
     expected = {"liger_rms_norm", "liger_silu_mul", "liger_rope"}
