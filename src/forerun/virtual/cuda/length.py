@@ -166,7 +166,7 @@ def _of_loops(
         is_over_data = each.count is None and not counted and len(passes) == 1 and _ends_with_data(each.loop)
         if is_over_data:
             each = replace(each, count=min(passes))  # noqa: PLW2901
-        if each.count is None and each.end is None:
+        if each.count is None and each.end is None and not _ends_with_inner(each, counted):
             return None
         is_over_batches = each.is_over_batches or is_over_data
         if not counted and not batches_per_step:
@@ -178,6 +178,12 @@ def _of_loops(
     if not counted or (batches is None and batches_per_step > 1 and not any(each.end for each in counted)):
         return None
     return _multiplied(counted, batches, batches_per_step)
+
+
+def _ends_with_inner(outer: _Turns, inside: list[_Turns]) -> bool:
+    """Whether a `while` loop ends when the counter of a loop in it does: that one leaves it with a flag."""
+    ends = [each.end for each in inside if each.end is not None and each.frame == outer.frame]
+    return isinstance(outer.loop, ast.While) and any(not sets_anew(outer.loop, end.names) for end in ends)
 
 
 def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step: int) -> ProgramLength:

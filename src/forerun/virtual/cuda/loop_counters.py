@@ -123,16 +123,22 @@ def can_be_left(loop: Any) -> bool:
 
 
 def _tests(loop: Any) -> Iterator[_Test]:
-    """Every comparison that ends a loop: its own, and those of its breaks, and of returns however deep."""
+    """Every comparison that ends a loop: its own, those of its breaks, and of returns and exits however deep."""
     if isinstance(loop, ast.While):
         for test in _all_of(loop.test):
             yield from _compared(test, RISING, (), loop.lineno)
     for statement, is_own in _ifs(loop.body, True):
-        ends = ast.Break | ast.Return if is_own else ast.Return
-        if any(isinstance(each, ends) for each in statement.body):
+        if any(isinstance(each, ast.Break) and is_own or _leaves_all(each) for each in statement.body):
             every = _all_of(statement.test)
             for test in every:
                 yield from _compared(test, REACHED, tuple(each for each in every if each is not test), statement.lineno)
+
+
+def _leaves_all(statement: ast.stmt) -> bool:
+    """Whether a statement ends every loop around it."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    is_exit = isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("exit", "_exit", "quit")
+    return is_exit or isinstance(statement, ast.Return | ast.Raise)
 
 
 def _ifs(body: list[ast.stmt], is_own: bool) -> Iterator[tuple[ast.If, bool]]:

@@ -116,6 +116,9 @@ def steps_by_counters(tmp_path, code):
         "\ntrain({'most': 33})",
         "most = None\nfor i in range(12):\n step()\n if most is not None and i >= most: break",
         "debug = False\nfor i in range(12):\n step()\n if debug and i > 2: break",
+        "n, done = 0, False\nwhile not done:\n for b in range(10):\n  step(); n += 1\n  if n >= 57: done = True; break",
+        "import sys\ndef main():\n n = 0\n while True:\n  for b in range(10):\n   step(); n += 1\n   if n == 57: sys.exit()\n"
+        "try: main()\nexcept SystemExit: pass",
         "class S:\n n = 0\ns = S()\nwhile True:\n step()\n s.n += 8\n if 200 <= s.n: break",
     ],
 )
