@@ -168,7 +168,9 @@ def _compared(
 
 
 def _changes(loop: Any, names: frozenset[str], begin: int, end: int) -> bool:
-    """Whether a variable is changed between two lines of a loop."""
+    """Whether a variable is changed between two lines of a loop; an attribute can be, in what the loop calls."""
+    if any("." in name for name in names):
+        return True
     for node in _walk(loop.body):
         if isinstance(node, ast.Assign | ast.AugAssign) and begin <= node.lineno <= end:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
