@@ -42,8 +42,8 @@ class _Test:
     limit: ast.expr
     turns_at_limit: bool
     line: int
-    others: tuple[ast.expr, ...] = ()
-    """What must hold beside it."""
+    others: tuple[ast.expr, ...] | None = None
+    """What must hold beside it; None of the loop's own condition."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class LoopCounters:
         ends = []
         for test in _tests(loop):
             now, end = _number(test.counter, names), _number(test.limit, names)
-            if now is None or end is None or not all(_read(each, names) for each in test.others):
+            if now is None or end is None or not _is_trusted(test, loop, now, names):
                 continue
             key = f"{line} {ast.unparse(test.counter)}"
             reading = self.readings.setdefault(key, _Reading(now))
@@ -84,6 +84,17 @@ class LoopCounters:
                 left = max(0, math.ceil((end - now + past) / (now - before)) - 1)
                 ends.append(LoopEnd(reading.changes + 1 + left, reading.is_of_steps, variables))
         return min(ends, key=lambda each: (not each.is_of_steps, each.count), default=None)
+
+
+def _is_trusted(test: _Test, loop: Any, now: float, names: Mapping[str, Any]) -> bool:
+    """Whether a comparison counts: of a break, only of whole numbers that the loop does not reset.
+
+    Sums of losses and rounds without progress rise here as they seldom do on a card.
+    """
+    if test.others is None:
+        return True
+    is_count = isinstance(now, int) and not sets_anew(loop, names_in(test.counter))
+    return is_count and all(_read(each, names) for each in test.others)
 
 
 def names_in(node: ast.expr) -> frozenset[str]:
@@ -126,7 +137,7 @@ def _tests(loop: Any) -> Iterator[_Test]:
     """Every comparison that ends a loop: its own, those of its breaks, and of returns and exits however deep."""
     if isinstance(loop, ast.While):
         for test in _all_of(loop.test):
-            yield from _compared(test, RISING, (), loop.lineno)
+            yield from _compared(test, RISING, None, loop.lineno)
     for statement, is_own in _ifs(loop.body, True):
         if any(isinstance(each, ast.Break) and is_own or _leaves_all(each) for each in statement.body):
             every = _all_of(statement.test)
@@ -138,7 +149,7 @@ def _leaves_all(statement: ast.stmt) -> bool:
     """Whether a statement ends every loop around it."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     is_exit = isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("exit", "_exit", "quit")
-    return is_exit or isinstance(statement, ast.Return | ast.Raise)
+    return is_exit or isinstance(statement, ast.Return)
 
 
 def _ifs(body: list[ast.stmt], is_own: bool) -> Iterator[tuple[ast.If, bool]]:
@@ -157,7 +168,7 @@ def _all_of(test: ast.expr) -> list[ast.expr]:
 
 
 def _compared(
-    test: ast.expr, kinds: tuple[type[ast.cmpop], ...], others: tuple[ast.expr, ...], line: int
+    test: ast.expr, kinds: tuple[type[ast.cmpop], ...], others: tuple[ast.expr, ...] | None, line: int
 ) -> Iterator[_Test]:
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return

@@ -148,6 +148,19 @@ def test_a_slice_of_an_unknown_length_is_at_most_that_long(tmp_path):
     assert length_in(tmp_path, "for x in zip(count(), range(3)):\n step()") is None
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "total = 0.0\nfor i in range(40):\n step(); total += 1.0\n if total > 5: break",
+        "bad = 0\nfor i in range(40):\n step(); bad += 1\n if i == 39: bad = 0\n if bad > 5: break",
+        "n = 0\nfor i in range(40):\n step(); n += 1\n if n > 100: raise ValueError",
+    ],
+)
+def test_sums_and_rounds_without_progress_are_no_counters(tmp_path, code):
+    length, _ = steps_by_counters(tmp_path, code)
+    assert length.steps == 40
+
+
 def test_a_counter_that_each_turn_resets_ends_that_turn_alone(tmp_path):
     code = "for e in range(4):\n n = 0\n for b in range(10):\n  n += 1\n  if n > 6: break\n  step()"
     length, steps = steps_by_counters(tmp_path, code)
