@@ -434,3 +434,16 @@ def test_samples_are_those_of_a_batch_by_name_and_of_no_loss(tmp_path):
     """
     document, _ = forecast(tmp_path, body)
     assert document.step.samples_per_second == pytest.approx(48 / document.step.seconds.expected)
+
+
+def test_a_counter_of_turns_ends_a_loop_without_a_length(tmp_path):
+    body = """
+    import itertools
+    for epoch in itertools.count():
+        for batch in range(10):
+            update()
+        if epoch >= 5:
+            break
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 60

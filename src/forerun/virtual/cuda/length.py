@@ -114,12 +114,12 @@ def _loops_above(
                 line = f"{name}:{loop.lineno}"
                 end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
                 count, is_over_batches = (None, False)
-                if isinstance(loop, ast.While):
-                    count, end = (None, end) if end is None or end.is_of_steps else (end.count, None)
-                else:
+                if not isinstance(loop, ast.While):
                     count, is_over_batches = _count(loop.iter, names)
                     if count is None:  # `for batch in DataLoader(...)`
                         count, is_over_batches = turns.get(line), True
+                if end is not None and not end.is_of_steps:
+                    count, end = end.count if count is None else min(count, end.count), None
                 has_own = True
                 yield _Turns(loop, path, line, count, is_over_batches, end, id(frame))
         elif not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in SEARCHES:
