@@ -36,7 +36,6 @@ print(answer.model_dump_json(exclude={"detail"}))
 """
 
 
-@pytest.mark.medium
 def test_a_forecast_leaves_a_process_to_train_in(monkeypatch):
     monkeypatch.setenv("FORERUN_TRACES", "off")
     expected = forerun.forecast(SETTINGS, gpu="t4").model_dump_json(exclude={"detail"})
@@ -64,7 +63,6 @@ def test_errors_of_the_other_process_are_ours(needed):
     assert "hidden_size=30" in str(here.value)
 
 
-@pytest.mark.medium
 def test_a_process_that_dies_is_replaced(needed):
     first = forerun.forecast(SETTINGS, gpu="t4")
     apart._worker.kill()
@@ -72,7 +70,6 @@ def test_a_process_that_dies_is_replaced(needed):
     assert forerun.forecast(SETTINGS, gpu="t4") == first
 
 
-@pytest.mark.medium
 def test_an_interrupt_leaves_no_answer_behind(needed, monkeypatch):
     first = forerun.forecast(SETTINGS, gpu="t4")
     monkeypatch.setattr(apart, "_receive", lambda pipe: (_ for _ in ()).throw(KeyboardInterrupt))
