@@ -447,3 +447,16 @@ def test_a_counter_of_turns_ends_a_loop_without_a_length(tmp_path):
     """
     document, _ = forecast(tmp_path, body)
     assert document.run.total_steps == 60
+
+
+def test_a_generator_has_the_length_of_its_first_whole_pass(tmp_path):
+    body = """
+    def batches():
+        for rows in (32, 40, 48, 56):
+            yield rows
+    for epoch in range(25):
+        for rows in batches():
+            update(rows)
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 100

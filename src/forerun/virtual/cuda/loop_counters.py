@@ -164,7 +164,13 @@ def _ifs(body: list[ast.stmt], is_own: bool) -> Iterator[tuple[ast.If, bool]]:
 
 
 def _all_of(test: ast.expr) -> list[ast.expr]:
-    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    """What must hold for a condition to hold; `0 < limit <= step` is two comparisons."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return [part for value in test.values for part in _all_of(value)]
+    if isinstance(test, ast.Compare):
+        sides = [test.left, *test.comparators]
+        return [ast.Compare(sides[i], [kind], [sides[i + 1]]) for i, kind in enumerate(test.ops)]
+    return [test]
 
 
 def _compared(

@@ -111,7 +111,15 @@ class ScriptLoops:
     def _note(self, value: Any, line: str) -> Any:
         if isinstance(value, list | tuple | set | dict):
             self.counts[line] = len(value)
-        return value
+        return self._counting(value, line) if isinstance(value, types.GeneratorType) else value
+
+    def _counting(self, values: Iterator[Any], line: str) -> Iterator[Any]:
+        """The same values; how many there were is known when they are over."""
+        count = 0
+        for value in values:
+            yield value
+            count += 1
+        self.counts[line] = count
 
     def _note_splits(self, owner: Any, line: str) -> Any:
         count = getattr(owner, "n_splits", None)

@@ -119,6 +119,8 @@ def steps_by_counters(tmp_path, code):
         "n, done = 0, False\nwhile not done:\n for b in range(10):\n  step(); n += 1\n  if n >= 57: done = True; break",
         "import sys\ndef main():\n n = 0\n while True:\n  for b in range(10):\n   step(); n += 1\n   if n == 57: sys.exit()\n"
         "try: main()\nexcept SystemExit: pass",
+        "n, most = 0, 33\nfor e in range(10**9):\n for b in range(10):\n  step(); n += 1\n  if 0 < most <= n: break\n"
+        " if 0 < most <= n: break",
         "class S:\n n = 0\ns = S()\nwhile True:\n step()\n s.n += 8\n if 200 <= s.n: break",
     ],
 )
