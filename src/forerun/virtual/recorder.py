@@ -287,9 +287,9 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def raise_postponed(self) -> None:
         """Raise what went wrong in a backward pass: PyTorch 2.13 aborts when a device's thread raises Python errors."""
-        errors, self.postponed = [self.postponed], None
+        errors, self.postponed = [self.postponed], None  # its name would keep this frame's tensors alive in a cycle
         if errors[0] is not None:
-            raise errors.pop()  # a name for it would keep this frame, and all its tensors, alive in a cycle
+            raise errors.pop()  # type: ignore[misc]
 
     def _on_storage_freed(self, key: int) -> None:
         index, _ = self._storages.pop(key)
