@@ -1,7 +1,4 @@
-"""How long a script's whole run is: its own loops, what it does between them, and who calls them."""
-
-import sys
-import textwrap
+"""What a script does in its loops beside its steps, and between them."""
 
 import pytest
 from tests.exec_runs import HEAD, forecast
@@ -93,38 +90,6 @@ def test_a_failure_behind_a_loop_that_was_ended_early_is_told_and_loses_nothing(
     assert run.failed_rest.startswith("IndexError")
 
 
-def test_folds_and_searches_are_counted(tmp_path):
-    """Optimizers of later folds are others; a comprehension and a search call what trains."""
-    pytest.importorskip("optuna")
-    document, _ = forecast(
-        tmp_path,
-        """
-        import optuna
-        from sklearn.model_selection import KFold
-
-        def fold(rows):
-            model = nn.Linear(64, 8).cuda()
-            optimizer = torch.optim.AdamW(model.parameters())
-            for epoch in range(2):
-                for batch in range(10):
-                    loss = model(torch.randn(32, 64, device="cuda")).square().mean()
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-            return loss.item()
-
-        def objective(trial):
-            folds = KFold(3, shuffle=True, random_state=0)
-            return sum([fold(len(train)) for train, _ in folds.split(list(range(60)))])
-
-        optuna.create_study().optimize(objective, n_trials=5)
-        """,
-    )
-    assert document.run.total_steps == 2 * 10 * 3 * 5
-    assert document.earlier_loops == []
-    assert "optuna's trials" in document.script.length_known_from
-
-
 def test_two_looks_at_one_batch_are_no_accumulation(tmp_path):
     """SAM's steps have two backward passes from one line, and gradients are cleared between them; the inner update
     stands outside of the loop, in a method."""
@@ -171,54 +136,6 @@ def test_functions_of_torch_func_see_a_module(tmp_path):
     assert document.parameters.trainable == 64 * 256 + 256 + 256 * 8 + 8
 
 
-def test_loops_of_the_programs_own_modules(tmp_path):
-    """A training loop that the script imports, with a loss scaler whose step the end of the loop interrupts."""
-    (tmp_path / "training_engine.py").write_text(
-        textwrap.dedent(
-            """
-            import torch
-
-            def fit(model, optimizer, epochs):
-                scaler = torch.amp.GradScaler("cuda")
-                for epoch in range(epochs):
-                    for batch in range(20):
-                        with torch.autocast("cuda", dtype=torch.float16):
-                            loss = model(torch.randn(32, 64, device="cuda")).square().mean()
-                        optimizer.zero_grad()
-                        scaler.scale(loss).backward()
-                        scaler.unscale_(optimizer)
-                        scaler.step(optimizer)
-                        scaler.update()
-                    with torch.no_grad():
-                        model(torch.randn(65_536, 64, device="cuda"))
-            """
-        )
-    )
-    document, run = forecast(tmp_path, "from training_engine import fit\nfit(model, optimizer, 6)")
-    assert (document.run.total_steps, run.failed_rest) == (120, "")
-    (rest,) = document.rests
-    assert (rest.line, rest.times) == ("training_engine.py:7", 6)
-    assert rest.seconds > 0
-    assert not list(tmp_path.rglob("*.pyc"))  # what is compiled for this run is not for others
-
-
-@pytest.mark.parametrize(
-    ("loop", "steps"),
-    [
-        ("count = 0\nwhile count < 40:\n    update()\n    count += 1", 40),
-        ("count, most = 0, 40\nwhile True:\n    update()\n    count += 1\n    if count > most:\n        break", 41),
-        ("rows = 0\nwhile rows <= 320:\n    update()\n    rows += 32", 11),
-        ("import time\nstart = time.time()\nwhile time.time() - start < 60:\n    update()", None),
-    ],
-)
-def test_while_loops_with_a_counter_have_a_length(tmp_path, loop, steps):
-    document, _ = forecast(tmp_path, loop)
-    if steps is None:
-        assert document.script.length_known_from is None
-    else:
-        assert document.run.total_steps == steps
-
-
 def test_gradients_are_cleared_where_the_program_does_so_behind_its_update(tmp_path):
     """A loop that is ended inside of its update has not cleared them; the next step must not hold them."""
     body = """
@@ -237,74 +154,6 @@ def test_gradients_are_cleared_where_the_program_does_so_behind_its_update(tmp_p
     assert thrice.memory.peak_reserved_bytes == once.memory.peak_reserved_bytes
 
 
-PACKAGE = """
-from torch.utils.data import DataLoader, TensorDataset
-import torch
-
-class Net:
-    def __init__(self, update, epochs, callbacks=()):
-        self.update, self.epochs, self.callbacks = update, epochs, callbacks
-
-    def fit_loop(self, rows):
-        for _ in range(self.epochs):
-            {loop}
-                for callback in [print, len]:
-                    if callback is len:
-                        self.update()
-
-    def batches(self):
-        yield from range(9)
-"""
-
-
-@pytest.mark.parametrize(
-    ("loop", "steps"),
-    [
-        ("for batch in DataLoader(TensorDataset(rows), 32):", 7 * 4),
-        ("loader = DataLoader(TensorDataset(rows), 32)\n            for batch in loader:", 7 * 4),
-        ("for batch in self.batches():", None),  # nobody can ask a generator
-        ("while torch.rand(1) < 2:", None),
-    ],
-)
-def test_loops_of_a_package_that_trains(tmp_path, monkeypatch, loop, steps):
-    """Those over epochs and batches count, as in skorch; those over what it calls do not."""
-    folder = tmp_path / "site-packages" / "netfit"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(PACKAGE.replace("{loop}", loop))
-    monkeypatch.syspath_prepend(str(folder.parent))
-    monkeypatch.delitem(sys.modules, "netfit", raising=False)
-    body = "from netfit import Net\nfor fold in range(2):\n    Net(update, 7).fit_loop(torch.randn(128, 64))"
-    document, _ = forecast(tmp_path, body)
-    if steps is None:
-        assert document.script.length_known_from is None
-    else:
-        assert document.run.total_steps == 2 * steps
-
-
-def test_a_loop_as_long_as_there_are_batches_is_a_pass_of_its_loader(tmp_path):
-    """A prefetcher on a stream of its own, as NVIDIA's examples have it."""
-    body = """
-    from torch.utils.data import DataLoader, TensorDataset
-    loader = DataLoader(TensorDataset(torch.randn(320, 64)), 32, pin_memory=True, num_workers=2)
-    stream = torch.cuda.Stream()
-
-    def fetch(batches):
-        with torch.cuda.stream(stream):
-            (batch,) = next(batches, (None,))
-            return None if batch is None else batch.cuda(non_blocking=True)
-
-    for epoch in range(6):
-        batches = iter(loader)
-        batch = fetch(batches)
-        while batch is not None:
-            torch.cuda.current_stream().wait_stream(stream)
-            update()
-            batch = fetch(batches)
-    """
-    document, _ = forecast(tmp_path, body)
-    assert document.run.total_steps == 60
-
-
 def test_workers_that_a_library_starts_itself_are_left_out(tmp_path):
     """fastai makes PyTorch's iterator for several workers; afterwards workers start as before."""
     body = """
@@ -319,23 +168,6 @@ def test_workers_that_a_library_starts_itself_are_left_out(tmp_path):
     document, _ = forecast(tmp_path, body)
     assert document.script.steps_seen >= 3
     assert [len(batch) for batch in DataLoader(range(8), 4, num_workers=1)] == [4, 4]
-
-
-def test_a_package_that_starts_the_program_is_no_loop(tmp_path, monkeypatch):
-    """python-fire calls the program's function from a loop of its own."""
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "starter.py").write_text("def start(main):\n    while True:\n        return main()\n")
-    monkeypatch.syspath_prepend(str(folder))
-    body = """
-    import starter
-    def main():
-        for batch in range(30):
-            update()
-    starter.start(main)
-    """
-    document, _ = forecast(tmp_path, body)
-    assert document.run.total_steps == 30
 
 
 def test_gradients_that_a_closure_makes_are_no_missing_ones(tmp_path):
@@ -377,31 +209,6 @@ def test_an_optimizer_of_ones_own_has_the_parameters_that_were_moved(tmp_path):
     assert document.script.steps_seen >= 3
 
 
-def test_a_captured_step_is_one_with_each_replay(tmp_path):
-    body = """
-    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
-    rows, side = torch.randn(32, 64, device="cuda"), torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            model(rows).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        model(rows).square().mean().backward()
-        optimizer.step()
-    batches = [torch.randn(32, 64, device="cuda") for _ in range(20)]
-    for epoch in range(30):
-        for batch, _ in zip(batches, range(100)):
-            rows.copy_(batch)
-            graph.replay()
-    """
-    document, _ = forecast(tmp_path, body)
-    assert document.run.total_steps == 3 + 30 * 20
-    assert document.step.phases.backward_seconds > 0
-    assert document.step.samples_per_second == pytest.approx(32 / document.step.seconds.expected)
-
-
 def test_float64_is_as_slow_as_the_card_has_it(tmp_path):
     body = """
     wide = nn.Linear(2048, 2048, dtype=TYPE, device="cuda")
@@ -434,29 +241,3 @@ def test_samples_are_those_of_a_batch_by_name_and_of_no_loss(tmp_path):
     """
     document, _ = forecast(tmp_path, body)
     assert document.step.samples_per_second == pytest.approx(48 / document.step.seconds.expected)
-
-
-def test_a_counter_of_turns_ends_a_loop_without_a_length(tmp_path):
-    body = """
-    import itertools
-    for epoch in itertools.count():
-        for batch in range(10):
-            update()
-        if epoch >= 5:
-            break
-    """
-    document, _ = forecast(tmp_path, body)
-    assert document.run.total_steps == 60
-
-
-def test_a_generator_has_the_length_of_its_first_whole_pass(tmp_path):
-    body = """
-    def batches():
-        for rows in (32, 40, 48, 56):
-            yield rows
-    for epoch in range(25):
-        for rows in batches():
-            update(rows)
-    """
-    document, _ = forecast(tmp_path, body)
-    assert document.run.total_steps == 100
