@@ -340,3 +340,27 @@ def test_the_trainers_optimizers_in_eight_bits(name, is_paged):
     state, paged = forecast.memory.breakdown.optimizer_state_bytes, result.session.recorder.trace.paged_bytes
     assert (paged > 0) is is_paged
     assert state + paged == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_a_profiler_looks_at_the_host_alone(tmp_path):
+    code = """
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+with profile(
+    activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], schedule=schedule(wait=1, warmup=1, active=1),
+    with_stack=True, with_modules=True, profile_memory=True, record_shapes=True,
+    on_trace_ready=lambda p: print(p.key_averages().table(sort_by="cuda_time_total", row_limit=2)),
+) as profiler:
+    model = torch.nn.Linear(2048, 2048).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(5):
+        model(torch.randn(64, 2048, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        profiler.step()
+"""
+    (tmp_path / "train.py").write_text(code)
+    (forecast,), result = run(str(tmp_path / "train.py"))
+    assert result.error == ""
+    assert forecast.script.steps_seen == 3

@@ -2,11 +2,8 @@
 
 import gc
 
-import pytest
-import torch
 from tests.exec_runs import run
 
-import forerun
 from forerun.hardware.catalogue import device
 
 WIDTH, LAYERS = 2048, 6
@@ -116,35 +113,3 @@ trial(64)
     assert result.error == ""
     assert forecast.script.steps_seen == 3
     assert forecast.fits
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-def test_a_profiler_looks_at_the_host_alone(tmp_path):
-    code = (
-        TRIALS
-        + """
-from torch.profiler import ProfilerActivity, profile, schedule
-with profile(
-    activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], schedule=schedule(wait=1, warmup=1, active=1),
-    with_stack=True, with_modules=True, profile_memory=True, record_shapes=True,
-    on_trace_ready=lambda p: print(p.key_averages().table(sort_by="cuda_time_total", row_limit=2)),
-) as profiler:
-    model = Net().cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(5):
-        model(torch.randn(64, 2048, device="cuda")).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        profiler.step()
-"""
-    )
-    (forecast,), result = run_code(tmp_path, code, gpus=("t4",))
-    assert result.error == ""
-    assert forecast.script.steps_seen == 3
-
-
-def test_free_memory_is_of_the_whole_card():
-    with forerun.virtual_cuda("t4"):
-        free, total = torch.cuda.mem_get_info()
-    assert total == device("t4").memory_bytes
-    assert free < total

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS
+
 READABLE = (
     ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.Load,
 )  # fmt: skip
@@ -19,8 +21,8 @@ CONDITIONS = (ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop)
 RISING, REACHED = (ast.Lt, ast.LtE, ast.NotEq), (ast.Gt, ast.GtE, ast.Eq)
 """Comparisons of a counter with its limit that let a loop go on, and that end it."""
 MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-LOOPS = (ast.For, ast.AsyncFor, ast.While)
+INSIDE = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
+"""What has statements that do not run where it stands."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,8 @@ def sets_anew(loop: Any, names: frozenset[str]) -> bool:
 
 def can_be_left(loop: Any) -> bool:
     """Whether a loop can end before what it counts does: by a `break` of its own, or one of several conditions."""
-    waiting: list[ast.AST] = list(loop.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Break):
-            return True
-        if not isinstance(node, (*FUNCTIONS, *LOOPS)):
-            waiting.extend(ast.iter_child_nodes(node))
-    return isinstance(getattr(loop, "test", None), ast.BoolOp)
+    has_break = any(isinstance(node, ast.Break) for node in _walk(loop.body, (*INSIDE, *LOOPS)))
+    return has_break or isinstance(getattr(loop, "test", None), ast.BoolOp)
 
 
 def _tests(loop: Any) -> Iterator[_Test]:
@@ -157,7 +153,7 @@ def _ifs(body: list[ast.stmt], is_own: bool) -> Iterator[tuple[ast.If, bool]]:
     for statement in body:
         if isinstance(statement, ast.If):
             yield statement, is_own
-        if not isinstance(statement, FUNCTIONS):
+        if not isinstance(statement, INSIDE):
             for name in ("body", "orelse", "finalbody"):
                 inner = getattr(statement, name, [])
                 yield from _ifs(inner, is_own and not isinstance(statement, LOOPS))
@@ -196,13 +192,13 @@ def _changes(loop: Any, names: frozenset[str], begin: int, end: int) -> bool:
     return False
 
 
-def _walk(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """All nodes of statements but those of functions that they define."""
+def _walk(body: list[ast.stmt], closed: tuple[type[ast.AST], ...] = INSIDE) -> Iterator[ast.AST]:
+    """All nodes of statements but those inside of `closed` ones."""
     waiting: list[ast.AST] = list(body)
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(node, FUNCTIONS):
+        if not isinstance(node, closed):
             waiting.extend(ast.iter_child_nodes(node))
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import forerun
+from forerun.hardware.catalogue import device
 
 NOT_ON_A_VIRTUAL_CARD = {"change_current_allocator", "memory_snapshot"}
 
@@ -70,3 +71,10 @@ def test_sensors_answer_and_are_noted():
         assert torch.cuda.power_draw() == pytest.approx(400e3)
     assert any("temperature of the GPU" in each for each in gpu.assumed)
     assert any("power that the GPU draws" in each for each in gpu.assumed)
+
+
+def test_free_memory_is_of_the_whole_card():
+    with forerun.virtual_cuda("t4"):
+        free, total = torch.cuda.mem_get_info()
+    assert total == device("t4").memory_bytes
+    assert free < total
