@@ -4,6 +4,7 @@ Rows and tokens of own data are kept in a folder of the tests' own. Traces are n
 """
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -16,3 +17,9 @@ settings.load_profile("forerun")
 os.environ["FORERUN_CACHE"] = tempfile.mkdtemp(prefix="forerun-tests-")
 os.environ["FORERUN_TRACES"] = "off"
 atexit.register(shutil.rmtree, os.environ["FORERUN_CACHE"], ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    """What all test modules hold is no garbage: the collector, and who asks it for tensors, need not look there."""
+    gc.collect()
+    gc.freeze()

@@ -220,3 +220,66 @@ def test_a_generator_has_the_length_of_its_first_whole_pass(tmp_path):
     """
     document, _ = forecast(tmp_path, body)
     assert document.run.total_steps == 100
+
+
+TRAINER = """
+class Bar:
+    def __init__(self, iterable, total):
+        self.iterable, self.total = iterable, total
+
+    def __iter__(self):
+        yield from self.iterable
+
+class Trainer:
+    stop, epochs = False, 12
+
+    def train(self, model, optimizer, loader, validate):
+        epoch, tries, whole_passes = 0, 0, 0
+        while True:
+            bar = Bar(enumerate(loader), len(loader))
+            for number, (batch,) in bar:
+                optimizer.zero_grad()
+                try:
+                    model(batch.cuda()).mean().backward()
+                except MemoryError:
+                    tries += 1
+                    break
+                optimizer.step()
+                if self.stop:
+                    break
+            else:
+                whole_passes += 1
+            if whole_passes <= epoch:
+                raise AssertionError("a loop that ends has run its else")
+            last = epoch + 1 >= self.epochs
+            validate()
+            self.stop |= last
+            if self.stop:
+                break
+            epoch += 1
+"""
+
+
+def test_a_package_that_brings_its_loop_has_its_length_and_its_validation(tmp_path, monkeypatch):
+    """As ultralytics writes it: endless, left by a flag, under a progress bar of its own."""
+    folder = tmp_path / "site-packages" / "detectors"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(TRAINER)
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.delitem(sys.modules, "detectors", raising=False)
+    body = """
+    from detectors import Trainer
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def validate():
+        with torch.no_grad():
+            for batch in range(9):
+                model(torch.randn(4096, 64, device="cuda"))
+
+    Trainer().train(model, optimizer, DataLoader(TensorDataset(torch.randn(320, 64)), 32), validate)
+    """
+    document, run = forecast(tmp_path, body)
+    assert (document.run.total_steps, run.failed_rest) == (120, "")
+    (rest,) = document.rests
+    assert (rest.times, rest.seconds > 0) == (12, True)
+    assert document.run.phases.evaluation_seconds == pytest.approx(12 * rest.seconds)

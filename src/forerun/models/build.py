@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from forerun.errors import InvalidSettings, UnknownModel
+from forerun.errors import InvalidSettings, NotSupported, UnknownModel
 from forerun.models.catalogue import hub_is_reachable, model_config
 from forerun.models.config_limits import require_depth
 from forerun.models.hub_refusals import pinned
@@ -28,6 +28,26 @@ NOT_OFFERED |= {("t5", "sequence-classification")}
 TOKEN_BY_TOKEN = {"rwkv": 64}
 """Types that loop over tokens in Python (`rwkv_linear_attention_cpu`, transformers 5.24, modeling_rwkv.py): tokens that
 are traced at most, which is more than a minute's work."""
+
+OLDEST_TRANSFORMERS = (5, 17)
+"""The first whose models a step by settings was tried with. Before 5.0 BERT takes no mask of four dimensions,
+DistilBERT no positions, and Mixtral loops over its experts. Programs bring what they need (4.57.3 and 5.6.0 ran)."""
+
+
+def require_transformers() -> None:
+    """Refuse a step by settings with a transformers that is too old for it.
+
+    Raises:
+        NotSupported: it is.
+    """
+    import transformers
+
+    if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < OLDEST_TRANSFORMERS:
+        oldest = ".".join(map(str, OLDEST_TRANSFORMERS))
+        raise NotSupported(
+            f"transformers: steps by settings need {oldest} or newer, found {transformers.__version__}. Install a "
+            f"newer one (pip install --upgrade transformers peft); `forerun exec` runs your own program with yours."
+        )
 
 
 def build_model(config: Any, workload: str, *, pretrained_from: str | Path | None = None) -> nn.Module:

@@ -74,9 +74,24 @@ def _of_row(row: Architecture) -> Any:
         from forerun.models.denoiser import denoiser_config
 
         return denoiser_config(row.fields)
-    from transformers import AutoConfig
+    return transformers_config(row)
 
-    return AutoConfig.for_model(row.model_type, **row.fields)
+
+def transformers_config(row: Architecture) -> Any:
+    """The configuration of a row that transformers builds.
+
+    Raises:
+        UnknownModel: the installed transformers is older than the architecture.
+    """
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if row.model_type not in CONFIG_MAPPING:
+        raise UnknownModel(
+            f"model.name: {row.name} is of the type {row.model_type}, which transformers {transformers.__version__} "
+            f"does not have. Install a newer one: pip install --upgrade transformers."
+        )
+    return transformers.AutoConfig.for_model(row.model_type, **row.fields)
 
 
 def _with_config(folder: Path) -> Path | None:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from forerun.errors import InvalidSettings
-from forerun.models.build import build_model, config_of, maximum_length, workloads_of
+from forerun.errors import InvalidSettings, NotSupported
+from forerun.models.build import build_model, config_of, maximum_length, require_transformers, workloads_of
 from forerun.models.catalogue import architectures, model_config
 from forerun.settings.load import settings_from
 
@@ -61,3 +61,17 @@ def test_a_loop_over_tokens_in_python_is_traced_only_for_few():
     assert config_of(settings_from({**content, "batch": {"sequence_length": 64}})).model_type == "rwkv"
     with pytest.raises(InvalidSettings, match="token by token .* found 512 tokens.* Set it to 64 or less"):
         config_of(settings_from(content))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_old"), [("4.57.3", True), ("5.6.0", True), ("5.17.0", False), ("6.0.0.dev0", False)]
+)
+def test_steps_by_settings_need_a_transformers_that_was_tried(monkeypatch, version, is_old):
+    import transformers
+
+    monkeypatch.setattr(transformers, "__version__", version)
+    if is_old:
+        with pytest.raises(NotSupported, match=rf"need 5.17 or newer, found {version}.*`forerun exec` runs"):
+            require_transformers()
+    else:
+        require_transformers()

@@ -249,3 +249,11 @@ def test_what_follows_from_a_changed_field_follows_it(tmp_path):
     assert model_config("llama-3.2-3b", {"hidden_size": 1536}, "auto").head_dim == 128, "stated, not derived"
     with pytest.raises(InvalidSettings, match=r"model\.config: .*2048.* heads \(24\)"):
         model_config("llama-3.2-3b", {"hidden_size": 2048}, "auto")
+
+
+def test_an_architecture_that_the_installed_transformers_does_not_have_is_refused(monkeypatch):
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    monkeypatch.delitem(CONFIG_MAPPING._mapping, "llama")
+    with pytest.raises(UnknownModel, match=r"llama-7b is of the type llama, which transformers .* Install a newer one"):
+        model_config("llama-7b", {}, "auto")

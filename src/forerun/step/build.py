@@ -16,6 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
 from forerun.errors import InvalidSettings, NotSupported, nearest
+from forerun.models.build import require_transformers
 from forerun.models.guard import cause_of, guarded, limited_parts
 from forerun.settings.media import DENOISING
 from forerun.settings.schema import Settings
@@ -58,7 +59,7 @@ def build_step(settings: Settings, workload: Workload, device: str, *, pretraine
     """The training step on torch device `device` ("cpu" or "cuda").
 
     Raises:
-        NotSupported: a setting that this version cannot honour.
+        NotSupported: a setting that this version cannot honour, or a transformers that is too old.
         InvalidSettings: the adapter names no module of this model.
     """
     require_trainable(settings)
@@ -77,6 +78,8 @@ def prepare_model(settings: Settings, workload: Workload, *, pretrained: bool) -
     A workload whose model `is_ready` brings its dtypes and adapters.
     """
     refuse_unsupported(settings)
+    if not getattr(workload, "is_ready", False):
+        require_transformers()
     name = settings.model.name
     attempt = f"model: {name} cannot be built with these settings"
     with guarded(InvalidSettings, attempt, "Correct what the cause names."), limited_parts(name):

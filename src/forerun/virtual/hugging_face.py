@@ -5,7 +5,8 @@ a real run leaves out, which turns flash attention into a slower kernel with a m
 what it then reads from tensors is answered by the recorder, the question whether a batch is packed by `no`, and the
 one whether a mask leaves every token in by `yes`: example batches have no padding.
 Source: `transformers/utils/import_utils.py:1930` (`is_tracing`), `transformers/masking_utils.py:750`
-(`find_packed_sequence_indices`) and `:621` (`flash_attention_mask`) of transformers 5.23; all are there since 5.17.
+(`find_packed_sequence_indices`) and `:621` (`flash_attention_mask`) of transformers 5.23. Before 5.0 nothing asks
+whether a tensor is fake.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch.nn.modules.module as torch_modules
 
+from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
 
@@ -26,7 +28,7 @@ def as_if_real(recorder: Recorder) -> Iterator[None]:
     if imports is None or masking is None:
         yield
         return
-    is_fake, find_packed = imports.is_fake_tensor, masking.find_packed_sequence_indices
+    find_packed = masking.find_packed_sequence_indices
 
     def never_fake(value: Any) -> bool:
         return False
@@ -41,12 +43,13 @@ def as_if_real(recorder: Recorder) -> Iterator[None]:
 
     flash_mask, registered = masking.flash_attention_mask, masking.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
     names = [name for name, function in registered.items() if function is flash_mask]
-    imports.is_fake_tensor, masking.find_packed_sequence_indices = never_fake, not_packed
+    masking.find_packed_sequence_indices = not_packed
     registered.update(dict.fromkeys(names, nothing_masked))
     try:
-        yield
+        with replaced(imports, "is_fake_tensor", never_fake):
+            yield
     finally:
-        imports.is_fake_tensor, masking.find_packed_sequence_indices = is_fake, find_packed
+        masking.find_packed_sequence_indices = find_packed
         registered.update(dict.fromkeys(names, flash_mask))
 
 
@@ -56,12 +59,12 @@ def without_fakes_for_transformers() -> Iterator[None]:
 
     Whether a batch is packed or padded is then asked of the values, which are known (`cuda/shadow.py`).
     """
-    replaced: list[Any] = []
+    answers: list[Any] = []
 
     def replace_once(*_: Any) -> None:
         imports: Any = sys.modules.get("transformers.utils.import_utils")
-        if not replaced and hasattr(imports, "is_fake_tensor"):  # not before 5.0
-            replaced.append(imports.is_fake_tensor)
+        if not answers and hasattr(imports, "is_fake_tensor"):  # not before 5.0
+            answers.append(imports.is_fake_tensor)
             imports.is_fake_tensor = lambda value: False
 
     handle = torch_modules.register_module_forward_pre_hook(replace_once)
@@ -69,5 +72,5 @@ def without_fakes_for_transformers() -> Iterator[None]:
         yield
     finally:
         handle.remove()
-        if replaced:
-            sys.modules["transformers.utils.import_utils"].is_fake_tensor = replaced[0]  # type: ignore[attr-defined]
+        if answers:
+            sys.modules["transformers.utils.import_utils"].is_fake_tensor = answers[0]  # type: ignore[attr-defined]

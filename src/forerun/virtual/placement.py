@@ -1,7 +1,6 @@
 """Give a model fake storage on a device, keeping tied weights tied."""
 
 import contextlib
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from forerun.step.parallel import local
 from forerun.virtual.cuda.tensor_classes import replace_data
 from forerun.virtual.lazy_layers import keep_for_later, sizing_lazy_layers
+from forerun.virtual.live_objects import live_objects
 from forerun.virtual.put_back import replaced
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -59,9 +59,8 @@ def moving_fake_modules(*, keeps_objects: bool = False) -> Iterator[None]:
     """
     apply_in_place: Callable[..., nn.Module] = nn.Module._apply
     make_optimizer: Callable[..., None] = torch.optim.Optimizer.__init__
-    earlier = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
-    optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(earlier)
-    del earlier
+    optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+    has_earlier = False
 
     def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         make_optimizer(self, *args, **kwargs)
@@ -69,6 +68,13 @@ def moving_fake_modules(*, keeps_objects: bool = False) -> Iterator[None]:
 
     moved: dict[int, tuple[Tensor, Tensor]] = {}  # with the old one: its id must stay taken
     depth = [0]
+
+    def all_optimizers() -> list[torch.optim.Optimizer]:
+        nonlocal has_earlier
+        if not has_earlier:  # only now: to look for them takes time
+            optimizers.update(live_objects(torch.optim.Optimizer))
+            has_earlier = True
+        return list(optimizers)
 
     def apply(self: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         depth[0] += 1
@@ -86,8 +92,9 @@ def moving_fake_modules(*, keeps_objects: bool = False) -> Iterator[None]:
         finally:
             depth[0] -= 1
             if depth[0] == 0:
-                for optimizer in list(optimizers):
-                    _replace_parameters(optimizer, moved)
+                if any(old is not new for old, new in moved.values()):
+                    for optimizer in all_optimizers():
+                        _replace_parameters(optimizer, moved)
                 moved.clear()
         return self
 

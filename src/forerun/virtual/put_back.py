@@ -83,6 +83,8 @@ def _swap(successors: Mapping[int, tuple[Any, Any]], names: set[str] | None = No
         if top in sys.stdlib_module_names or top == "forerun" or (names is not None and name not in names):
             continue
         table = getattr(module, "__dict__", {})
+        if successors.keys().isdisjoint(map(id, list(table.values()))):  # thousands of modules hold none
+            continue
         for attribute, value in list(table.items()):
             before, after = successors.get(id(value), (_MISSING, None))
             if before is value:

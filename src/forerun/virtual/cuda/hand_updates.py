@@ -4,16 +4,15 @@ Such a step ends at the last write into a trained tensor between two backward pa
 known when the next backward pass begins, so what the program did until each write is noted until then.
 """
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from forerun.step.parallel import local
 from forerun.trace import OP, Category, Phase
 from forerun.virtual.cuda.names import is_virtual
+from forerun.virtual.live_objects import live_objects
 from forerun.virtual.recorder import Recorder
 
 
@@ -100,7 +99,7 @@ class HandUpdates:
 
 def trained_tensors() -> list[torch.Tensor]:
     """Every tensor of the device that gradients are made for."""
-    tensors: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    tensors = live_objects(torch.Tensor)
     return [each for each in tensors if each.requires_grad and _is_leaf(each) and is_virtual(local(each))]
 
 

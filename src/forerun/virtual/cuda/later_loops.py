@@ -7,6 +7,7 @@ outermost loop only: what follows inside of it belongs to the same step, as a ge
 """
 
 import ast
+import copy
 import linecache
 import sys
 import types
@@ -103,13 +104,15 @@ def _in_body(body: list[Any], after: frozenset[str], functions: set[str]) -> Ite
 
 
 def within_try(statement: ast.stmt, goes_on: str) -> ast.stmt:
-    """`try: statement`, ended by the exception where the expression `goes_on` is true."""
+    """`try: statement`, ended by the exception where the expression `goes_on` is true; a loop's `else` follows."""
     asks = f"if not {goes_on}:\n  raise"
     wrapped = ast.parse(f"try:\n pass\nexcept {STOPPED} as {STOP}:\n {asks}").body[0]
     assert isinstance(wrapped, ast.Try)
     for node in ast.walk(wrapped):
         ast.copy_location(node, statement)
     wrapped.body = [statement]
+    if isinstance(statement, LOOPS):
+        wrapped.handlers[0].body += copy.deepcopy(statement.orelse)
     return wrapped
 
 

@@ -118,10 +118,8 @@ def _loops_above(
                     count, is_over_batches = _count(loop.iter, names)
                     if count is None:  # `for batch in DataLoader(...)`
                         count, is_over_batches = turns.get(line), True
-                if end is not None and not end.is_of_steps:
-                    count, end = end.count if count is None else min(count, end.count), None
                 has_own = True
-                yield _Turns(loop, path, line, count, is_over_batches, end, id(frame))
+                yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame)))
         elif not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in SEARCHES:
             module, function = frame.f_globals["__name__"], frame.f_code.co_name
             if (module, function) == ("optuna.study._optimize", "_optimize"):
@@ -129,23 +127,34 @@ def _loops_above(
             elif not module.startswith("optuna."):
                 yield _Turns(None, path, module, None, False)
         if is_of_others(path) and not has_own:  # further out it starts the program, as python-fire does
-            yield from _loops_of_library(frame, path, turns)
+            yield from _loops_of_library(frame, path, turns, counters, has_turned=has_turned)
         frame = frame.f_back
 
 
-def _loops_of_library(frame: Any, path: str, turns: Mapping[str, int]) -> Iterator[_Turns]:
-    """Those of a training loop that a package brings (skorch), over a range and over a data loader.
+def _loops_of_library(
+    frame: Any, path: str, turns: Mapping[str, int], counters: LoopCounters, *, has_turned: bool
+) -> Iterator[_Turns]:
+    """Those of a training loop that a package brings (skorch, ultralytics): over a range or a loader, or by a counter.
 
     Loops over lists are left out: packages loop over what they call. How often any other runs is not known.
     """
     for loop in _loops_around(path, frame.f_lineno):
         names = {**frame.f_globals, **_locals(frame)}
         value = _looped_over(loop.iter, names) if isinstance(loop, ast.For) else None
-        is_counted = isinstance(value, range) or hasattr(value, "dataset")
+        is_counted = isinstance(value, range) or hasattr(value, "dataset") or _total(value) is not None
         if not isinstance(value, list | tuple | Mapping):
             line = f"{path_name(path)}:{loop.lineno}"
             count, is_over_batches = _count(loop.iter, names) if is_counted else (turns.get(line), True)
-            yield _Turns(loop, path, line, count, is_over_batches)
+            end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
+            yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame)))
+
+
+def _ended(turns: _Turns) -> _Turns:
+    """The same loop, with as many turns as its counter allows where that counts turns."""
+    end = turns.end
+    if end is None or end.is_of_steps:
+        return turns
+    return replace(turns, count=end.count if turns.count is None else min(turns.count, end.count), end=None)
 
 
 def path_name(path: str) -> str:
@@ -290,7 +299,13 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
     try:
         return len(value), not isinstance(value, range)
     except (TypeError, ValueError, NotImplementedError):
-        return None, False
+        return _total(value), True
+
+
+def _total(bar: Any) -> int | None:
+    """What a bar of progress around an iterable was told (tqdm, ultralytics' own); None of anything else."""
+    total = getattr(bar, "total", None) if hasattr(bar, "iterable") else None
+    return total if isinstance(total, int) else None
 
 
 def _shortest(node: ast.Call, names: Mapping[str, Any], *, is_slice: bool) -> tuple[int | None, bool]:

@@ -130,15 +130,59 @@ def can_be_left(loop: Any) -> bool:
 
 
 def _tests(loop: Any) -> Iterator[_Test]:
-    """Every comparison that ends a loop: its own, those of its breaks, and of returns and exits however deep."""
+    """Every comparison that ends a loop: its own, those of its breaks, and of returns and exits however deep.
+
+    Where a flag ends it (`while not done`, `if self.stop: break`), those that raise the flag.
+    """
     if isinstance(loop, ast.While):
         for test in _all_of(loop.test):
             yield from _compared(test, RISING, None, loop.lineno)
+            if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+                yield from _reached(test.operand, (), loop.lineno, loop)
     for statement, is_own in _ifs(loop.body, True):
         if any(isinstance(each, ast.Break) and is_own or _leaves_all(each) for each in statement.body):
-            every = _all_of(statement.test)
-            for test in every:
-                yield from _compared(test, REACHED, tuple(each for each in every if each is not test), statement.lineno)
+            yield from _reached(statement.test, (), statement.lineno, loop)
+
+
+def _reached(
+    node: ast.expr, others: tuple[ast.expr, ...], line: int, loop: Any, flags: frozenset[str] = frozenset()
+) -> Iterator[_Test]:
+    """Comparisons by which a condition at `line` becomes true, itself or through flags that the loop raises."""
+    if isinstance(node, ast.BoolOp | ast.BinOp) and isinstance(node.op, ast.Or | ast.BitOr):
+        for part in node.values if isinstance(node, ast.BoolOp) else (node.left, node.right):
+            yield from _reached(part, others, line, loop, flags)
+        return
+    every = _all_of(node)
+    for test in every:
+        beside = (*others, *(each for each in every if each is not test))
+        yield from _compared(test, REACHED, beside, line)
+        flag = ast.unparse(test) if isinstance(test, ast.Name | ast.Attribute) else ""
+        if flag and flag not in flags:
+            for condition, at_line in _raises(flag, loop):
+                yield from _reached(condition, beside, at_line, loop, flags | {flag})
+
+
+def _raises(flag: str, loop: Any) -> Iterator[tuple[ast.expr, int]]:
+    """What a loop gives a flag, or the condition under which it says `True`, and where."""
+    for statement, _ in _ifs(loop.body, True):
+        if any(flag in places and _is_true(value) for each in statement.body for places, value in _assigned(each)):
+            yield statement.test, statement.lineno
+    for node in _walk(loop.body):
+        for places, value in _assigned(node):
+            if flag in places and not isinstance(value, ast.Constant):
+                yield value, getattr(node, "lineno", 0)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[list[str], ast.expr]]:
+    """Variables that a statement gives a value, or may raise with `|=`, and the value."""
+    if isinstance(node, ast.Assign):
+        yield [place for target in node.targets for place in _places(target)], node.value
+    elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr):
+        yield _places(node.target), node.value
+
+
+def _is_true(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is True
 
 
 def _leaves_all(statement: ast.stmt) -> bool:

@@ -4,7 +4,6 @@ A rest begins where the innermost loop was ended (`script_loops.py`) and ends wi
 program. A long one is cut, and counts as the share of its batches that were seen.
 """
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import torch
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
 from forerun.virtual.cuda.turn_branches import IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
+from forerun.virtual.live_objects import live_objects
 
 EXTRA_TURN = ""
 """In place of a loop's line: the loop goes on."""
@@ -101,5 +101,5 @@ def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]
 
 def finish_scalers() -> None:
     """Let loss scalers begin a step anew: the loop was ended inside of their `step`, and they were not updated."""
-    for scaler in [each for each in gc.get_objects() if issubclass(type(each), torch.amp.GradScaler)]:
+    for scaler in live_objects(torch.amp.GradScaler):
         scaler._per_optimizer_states.clear()  # as its `update` does (torch/amp/grad_scaler.py, 2.13)

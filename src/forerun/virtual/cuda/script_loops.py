@@ -28,7 +28,8 @@ from forerun.virtual.cuda.later_loops import (
     within_try,
 )
 from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, name_of, path_name
-from forerun.virtual.cuda.lines import is_library
+from forerun.virtual.cuda.lines import is_library, is_of_others
+from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
 from forerun.virtual.put_back import replaced
 
@@ -74,11 +75,14 @@ class ScriptLoops:
 
     @contextlib.contextmanager
     def marking_modules(self) -> Iterator[None]:
-        """Mark the program's own modules that are imported meanwhile, too; what is compiled of them is not kept."""
+        """Mark the program's own modules that are imported meanwhile, too, and those of packages that train.
+
+        What is compiled of them is not kept.
+        """
 
         def exec_module(loader: SourceFileLoader, module: types.ModuleType) -> None:
             path, tree = loader.get_filename(module.__name__), None
-            if not is_library(path):
+            if not is_library(path) or _brings_a_loop(loader, module.__name__, path):
                 with contextlib.suppress(SyntaxError):  # the program's own error, which the import raises
                     tree = ast.parse(loader.get_data(path), path)
             if tree is None or not self.mark(tree, path):
@@ -126,6 +130,13 @@ class ScriptLoops:
         if isinstance(count, int):
             self.counts[line] = count
         return owner
+
+
+def _brings_a_loop(loader: SourceFileLoader, name: str, path: str) -> bool:
+    """Whether a module is of a package that may train, whose trainer does not say how long it will (ultralytics)."""
+    if not is_of_others(path) or name.partition(".")[0] in SAY_THEIR_LENGTH:
+        return False
+    return b".backward(" in loader.get_data(path)
 
 
 def _counted(node: ast.expr, line: str) -> ast.expr:

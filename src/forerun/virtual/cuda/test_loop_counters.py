@@ -17,6 +17,9 @@ from forerun.virtual.cuda.loop_counters import LoopCounters
         "while count <= 49 and True: TURN",
         "while True:\n TURN\n if count >= 50: break",
         "while True:\n TURN\n if count > 49: break",
+        "done = False\nwhile not done:\n TURN\n done = count >= 50",
+        "done = False\nwhile not done:\n TURN\n if count >= 50 and start < 50: done = True",
+        "stop = False\nwhile True:\n TURN\n last = 50 <= count\n stop |= count < 0 or last\n if stop: break",
     ],
 )
 def test_turns_are_those_of_the_loop(loop, start, by, reads_before):
@@ -24,13 +27,13 @@ def test_turns_are_those_of_the_loop(loop, start, by, reads_before):
     turn = f"step(count); count += {by}" if reads_before else f"count += {by}; step(count)"
     counters, answers = LoopCounters(), []
     text = loop.replace("TURN", turn)
-    (node,) = ast.parse(text).body
+    node = ast.parse(text).body[-1]
 
     def step(count):
-        end = counters.end_of(node, "train.py:1", {"count": count}, at_line=node.lineno + 1)
+        end = counters.end_of(node, "train.py:1", {"count": count, "start": start}, at_line=node.lineno + 1)
         answers.append(None if end is None else end.count)
 
-    exec(text, {"step": step, "count": start})
+    exec(text, {"step": step, "count": start, "start": start})
     assert len(answers) > 5
     assert answers[0] is None
     assert answers[1] == pytest.approx(len(answers), abs=1)  # a step before and after its counter are not told apart
@@ -67,3 +70,12 @@ def test_only_plain_values_are_read():
     )
     assert counters.end_of(node, "x", {"step": 1, "rows": [5]}) is None
     assert counters.end_of(node, "x", {"step": 2, "rows": [5]}, at_line=2).count == 4
+
+
+@pytest.mark.parametrize(
+    "loop", ["while not stop:\n stop = stop or again\n again = stop", "while not stop: stop = ask()"]
+)
+def test_flags_that_no_counter_raises_say_nothing(loop):
+    (node,) = ast.parse(loop).body
+    counters = LoopCounters()
+    assert [counters.end_of(node, "x", {"stop": False, "again": False, "n": n}) for n in range(3)] == [None] * 3

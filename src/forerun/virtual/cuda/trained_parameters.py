@@ -1,6 +1,5 @@
 """Parameters of a program: all that are on the device, in whatever module or list they are, and those it updates."""
 
-import gc
 import weakref
 from collections.abc import Collection
 
@@ -9,13 +8,13 @@ import torch
 from forerun.step.parallel import local
 from forerun.trace import Category
 from forerun.virtual.cuda.names import is_virtual
+from forerun.virtual.live_objects import live_objects
 from forerun.virtual.recorder import Recorder
 
 
 def own_parameters(recorder: Recorder, states: Collection[int]) -> None:
     """Find every parameter on the device, those that nothing updates included; `states` are storages that are none."""
-    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    every = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
+    every = [tensor for tensor in live_objects(torch.Tensor) if isinstance(tensor, torch.nn.Parameter)]
     # what an earlier session left uncollected in this process is not the program's
     placed = [each for each in every if is_virtual(local(each)) and recorder.knows(each)]
     placed = [each for each in placed if recorder.storage_of(each) not in states]

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+SAY_THEIR_LENGTH = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "ignite")
+"""Packages whose trainers say how long they train, and how often they evaluate."""
+
 
 @dataclass(frozen=True)
 class ProgramLength:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from forerun.errors import UnknownModel
-from forerun.models.catalogue import architecture, hub_is_reachable
+from forerun.models.catalogue import architecture, hub_is_reachable, transformers_config
 from forerun.virtual.cuda.after_import import after_import
 from forerun.virtual.cuda.tensor_files import HeaderFile, load_tensors, tensor_file
 from forerun.virtual.cuda.unknown import Assumptions
@@ -157,17 +157,15 @@ class HubModels:
         return [self._header(name)] if filenames == ["model.safetensors"] and self._loading else None
 
     def _configuration(self, name: str) -> list[str]:
-        from transformers import AutoConfig
-
         try:
             row = architecture(name, as_typed=False)  # a name that no hub has must fail as it does there
+            config = transformers_config(row)
         except UnknownModel as error:  # loaders expect an OSError
             raise OSError(
                 f"The configuration of {name!r} is not on this disk, and the hub cannot be reached. {error} "
                 "Or give the path of a folder with its config.json."
             ) from error
         path = self._folder(name) / "config.json"
-        config = AutoConfig.for_model(row.model_type, **row.fields)
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
             config.decoder_start_token_id = config.pad_token_id  # published T5s: their decoder starts with padding
         path.write_text(config.to_json_string(use_diff=False), encoding="utf-8")

@@ -152,6 +152,21 @@ def _applier_of(model_type: str) -> Callable[..., None]:
     return APPLIERS[model_type]
 
 
+CHUNKED_LOSSES = tuple(
+    f"LigerFusedLinear{each}Loss" for each in ("CPO", "CosineSimilarity", "DPO", "GRPO", "JSD", "KTO", "ORPO", "SimPO")
+)
+"""Losses of preferences, rewards and distillation (liger-kernel 0.8.5). TRL imports them where Liger is installed."""
+
+
+def _refused(name: str) -> type:
+    """A class that can be imported and not made."""
+
+    def __init__(self: Any, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(explain_missing(name))
+
+    return type(name.rpartition(".")[2], (), {"__init__": __init__, "__doc__": f"Without a stand-in: {name}."})
+
+
 def _modules() -> Mapping[str, Mapping[str, Any]]:
     from transformers import AutoModelForCausalLM
 
@@ -180,6 +195,7 @@ def _modules() -> Mapping[str, Mapping[str, Any]]:
     }
     return {
         "liger_kernel": {},
+        "liger_kernel.chunked_loss": {name: _refused(f"liger_kernel.chunked_loss.{name}") for name in CHUNKED_LOSSES},
         "liger_kernel.transformers": content,
         "liger_kernel.transformers.monkey_patch": content | {"MODEL_TYPE_TO_APPLY_LIGER_FN": APPLIERS},
         "liger_kernel.transformers.rms_norm": content,

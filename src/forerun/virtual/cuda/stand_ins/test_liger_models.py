@@ -77,3 +77,13 @@ def test_a_model_type_without_stand_in_is_named():
 
         with pytest.raises(NotImplementedError, match=r"(?s)mllama.*llama, mistral"):
             _apply_liger_kernel("mllama")
+
+
+def test_losses_of_preferences_can_be_imported_and_are_refused_by_name():
+    """TRL imports them wherever Liger is installed, whether they are used or not."""
+    with forerun.virtual_cuda("a100-80gb"):
+        from liger_kernel.chunked_loss import LigerFusedLinearDPOLoss, LigerFusedLinearKTOLoss
+
+        assert LigerFusedLinearKTOLoss is not LigerFusedLinearDPOLoss
+        with pytest.raises(NotImplementedError, match=r"chunked_loss\.LigerFusedLinearDPOLoss: a CUDA kernel"):
+            LigerFusedLinearDPOLoss(beta=0.1)
