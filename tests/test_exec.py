@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,20 @@ def test_a_program_that_fails_before_its_first_step_has_no_forecast_table(tmp_pa
     first, second, *_ = (str(view) for view in program_tables(forecasts, "broken"))
     assert "before its first optimizer step, so nothing is forecast" in first
     assert "exit code 1" in second
+
+
+@pytest.mark.skipif(find_spec("triton") is not None, reason="Triton is installed")
+@pytest.mark.parametrize(("name", "is_told"), [("triton.language", True), ("tritonic", False)])
+def test_a_failed_import_shows_the_program_alone_and_what_a_machine_with_cuda_has(tmp_path, name, is_told):
+    (tmp_path / "kernels_of_mine.py").write_text(f"import {name}\n")
+    (tmp_path / "broken.py").write_text("import kernels_of_mine\n")
+    command = ["python", str(tmp_path / "broken.py")]
+    _, result = forecast_program(parse_command(command), command, [device("t4")])
+    assert result.exit_code == 1
+    assert ("pip install --no-deps triton" in result.error) == is_told
+    assert [line.split(",")[0] for line in result.error.splitlines() if "File" in line] == [
+        f'  File "{tmp_path / each}"' for each in ("broken.py", "kernels_of_mine.py")
+    ]
 
 
 def test_context_parallel_layers_are_computed_again():

@@ -126,7 +126,11 @@ def sets_anew(loop: Any, names: frozenset[str]) -> bool:
 def can_be_left(loop: Any) -> bool:
     """Whether a loop can end before what it counts does: by a `break` of its own, or one of several conditions."""
     has_break = any(isinstance(node, ast.Break) for node in _walk(loop.body, (*INSIDE, *LOOPS)))
-    return has_break or isinstance(getattr(loop, "test", None), ast.BoolOp)
+    test = getattr(loop, "test", None)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        conditions = [condition for condition, _ in _raises(ast.unparse(test.operand), loop)]
+        return has_break or len(conditions) != 1 or any(isinstance(each, ast.BoolOp) for each in conditions)
+    return has_break or isinstance(test, ast.BoolOp)
 
 
 def _tests(loop: Any) -> Iterator[_Test]:

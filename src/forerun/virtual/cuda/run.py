@@ -242,7 +242,7 @@ def run_in_session(
                     unreached = text
                 else:
                     code, failed_with = 1, failure
-                    error = "".join(traceback.format_exception(_without_our_frames(failure)))
+                    error = _told(failure)
     torch.backends.cuda.matmul.fp32_precision = precision  # the program's own, as all that it set, is over
     seconds, peak = time.perf_counter() - start, host_peak_bytes()
     assumptions = list(session.assumptions.by_line.values())
@@ -294,9 +294,29 @@ def _is_ours(file: str) -> bool:
     return any(part in file for part in ("/torch/", "/forerun/", "/runpy.py", "<frozen", "/contextlib.py"))
 
 
-def _without_our_frames(error: BaseException) -> BaseException:
-    """The error without the frames of this package above the program's first one."""
+def _told(error: BaseException) -> str:
+    """The program's traceback as Python prints it: without our frames above its first one, and those of imports."""
     trace = error.__traceback__
     while trace is not None and ("forerun" in trace.tb_frame.f_code.co_filename or "runpy" in str(trace.tb_frame)):
         trace = trace.tb_next
-    return error.with_traceback(trace) if trace is not None else error
+    told = traceback.TracebackException.from_exception(error.with_traceback(trace) if trace is not None else error)
+    waiting = [told]
+    while waiting:
+        each = waiting.pop()
+        each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _imports(frame)])
+        waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
+    return "".join(told.format()) + _remedy(error)
+
+
+def _imports(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame is Python's import of a module, or our part in it."""
+    is_ours = "forerun" in frame.filename and frame.name == "exec_module"
+    return is_ours or frame.filename.startswith("<frozen importlib")
+
+
+def _remedy(error: BaseException) -> str:
+    """What helps where a package is missing that a machine with CUDA has."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if (missing or "").partition(".")[0] != "triton":
+        return ""
+    return "PyTorch for CUDA brings Triton, and the one for CPUs that is here does not: pip install --no-deps triton.\n"

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from forerun.virtual.cuda.loop_counters import LoopCounters
+from forerun.virtual.cuda.loop_counters import LoopCounters, can_be_left
 
 
 @pytest.mark.parametrize("start", [0, 3])
@@ -79,3 +79,19 @@ def test_flags_that_no_counter_raises_say_nothing(loop):
     (node,) = ast.parse(loop).body
     counters = LoopCounters()
     assert [counters.end_of(node, "x", {"stop": False, "again": False, "n": n}) for n in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("loop", "is_left"),
+    [
+        ("while not stop: stop = epoch >= 40", False),
+        ("while not stop: stop = bad > 5 or epoch >= 40", True),
+        ("while not stop:\n if epoch >= 40: stop = True", False),
+        ("while not stop:\n if epoch >= 40: stop = True\n if bad > 5: stop = True", True),
+        ("while not stop: ask()", True),
+        ("while epoch < 40: pass", False),
+    ],
+)
+def test_a_flag_that_can_be_raised_otherwise_ends_a_loop_early(loop, is_left):
+    (node,) = ast.parse(loop).body
+    assert can_be_left(node) == is_left
