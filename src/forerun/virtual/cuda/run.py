@@ -242,7 +242,7 @@ def run_in_session(
                     unreached = text
                 else:
                     code, failed_with = 1, failure
-                    error = _told(failure)
+                    error = _traceback_of(failure)
     torch.backends.cuda.matmul.fp32_precision = precision  # the program's own, as all that it set, is over
     seconds, peak = time.perf_counter() - start, host_peak_bytes()
     assumptions = list(session.assumptions.by_line.values())
@@ -294,18 +294,18 @@ def _is_ours(file: str) -> bool:
     return any(part in file for part in ("/torch/", "/forerun/", "/runpy.py", "<frozen", "/contextlib.py"))
 
 
-def _told(error: BaseException) -> str:
+def _traceback_of(error: BaseException) -> str:
     """The program's traceback as Python prints it: without our frames above its first one, and those of imports."""
     trace = error.__traceback__
     while trace is not None and ("forerun" in trace.tb_frame.f_code.co_filename or "runpy" in str(trace.tb_frame)):
         trace = trace.tb_next
-    told = traceback.TracebackException.from_exception(error.with_traceback(trace) if trace is not None else error)
-    waiting = [told]
+    report = traceback.TracebackException.from_exception(error.with_traceback(trace) if trace is not None else error)
+    waiting = [report]
     while waiting:
         each = waiting.pop()
         each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _imports(frame)])
         waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
-    return "".join(told.format()) + _remedy(error)
+    return "".join(report.format()) + _remedy(error)
 
 
 def _imports(frame: traceback.FrameSummary) -> bool:
