@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SAY_THEIR_LENGTH = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "ignite")
-"""Packages whose trainers say how long they train, and how often they evaluate."""
+"""Packages whose trainers say how long they train, and most of them how often they evaluate."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,21 @@ def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
     epochs, batches = table.get("epochs"), getattr(table.get("epoch_iterator"), "num_batches", None)
     if not isinstance(epochs, int) or not isinstance(batches, int):
         return None
-    return ProgramLength((epochs - table.get("initial_epoch", 0)) * batches, "the epochs of Keras' fit", batches)
+    epochs -= table.get("initial_epoch", 0)
+    size = table.get("validation_batch_size") or table.get("batch_size") or 32
+    every, checks = table.get("validation_freq"), table.get("validation_steps")
+    if not isinstance(checks, int):
+        checks = 0 if table.get("validation_data") is None else _validation_batches(table.get("val_x"), size)
+    times = epochs // every if isinstance(every, int) and every > 0 else epochs
+    return ProgramLength(epochs * batches, "the epochs of Keras' fit", batches, times * checks, size)
+
+
+def _validation_batches(data: Any, size: int) -> int:
+    """Batches of arrays of rows, or of what is batched already; 0 where nobody says."""
+    while isinstance(data, list | tuple | dict) and data:
+        data = next(iter(data.values() if isinstance(data, dict) else data))
+    rows = getattr(data, "shape", None)
+    return math.ceil(rows[0] / size) if rows else batches_rows(data)
 
 
 def _of_ignite(state: Any) -> ProgramLength | None:
