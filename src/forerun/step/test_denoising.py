@@ -74,6 +74,9 @@ def batch_of(settings):
     return {key: torch.randn_like(value) for key, value in batch.items()}
 
 
+UNETS = ("sd", "sdxl")
+
+
 @contextlib.contextmanager
 def linear_layers_without_onednn(kind):
     """Its buffers for bf16, which are the allocator's too, differ from CPU to CPU: on an EPYC 5 % of PixArt's peak.
@@ -85,9 +88,6 @@ def linear_layers_without_onednn(kind):
         yield
     finally:
         torch._C._set_mkldnn_enabled(True)
-
-
-UNETS = ("sd", "sdxl")
 
 
 @pytest.mark.parity

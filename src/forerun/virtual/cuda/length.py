@@ -299,7 +299,8 @@ def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
     try:
         return len(value), not isinstance(value, range)
     except (TypeError, ValueError, NotImplementedError):
-        return _total(value), True
+        total = _total(value)
+        return total, total is not None
 
 
 def _total(bar: Any) -> int | None:

@@ -303,12 +303,12 @@ def _traceback_of(error: BaseException) -> str:
     waiting = [report]
     while waiting:
         each = waiting.pop()
-        each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _imports(frame)])
+        each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _is_import(frame)])
         waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
     return "".join(report.format()) + _remedy(error)
 
 
-def _imports(frame: traceback.FrameSummary) -> bool:
+def _is_import(frame: traceback.FrameSummary) -> bool:
     """Whether a frame is Python's import of a module, or our part in it."""
     is_ours = "forerun" in frame.filename and frame.name == "exec_module"
     return is_ours or frame.filename.startswith("<frozen importlib")
