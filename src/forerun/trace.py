@@ -59,6 +59,8 @@ MESSAGES = ("c10d.send", "c10d.recv_")
 """Beginnings of the names of operators between two ranks."""
 HOST_BYTES = "host_bytes"
 """Keyword of an operator: bytes that it carries between host and device."""
+BYTES_READ, BYTES_WRITTEN, FACTORS = "bytes_read", "bytes_written", "factors"
+"""Keywords of an operator whose work is stated: bytes, and the dtype of the factors of its products ("" without)."""
 CARD, CARD_BYTES = "card", "card_bytes"
 """Keywords of an operator where one process drives several cards: the number of its card, if it is not the first; and
 of a copy from another card, which both wait for, that card's number and the bytes."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forerun.hardware.catalogue import Device
-from forerun.trace import Call
+from forerun.trace import FACTORS, Call
 from forerun.units import MICRO
 
 KERNEL_SECONDS = 4 * MICRO
@@ -44,6 +44,13 @@ def attention_peak(device: Device, dtype: str, *, is_efficient: bool) -> float:
     if dtype == "float32" and is_efficient:
         return max(peak, device.peak_flops_per_second.get("tfloat32", 0.0) / TF32_PRODUCTS_OF_FLOAT32)
     return peak
+
+
+def factors_dtype(call: Call) -> str:
+    """Dtype that a call multiplies in: what its kernel states, or that of its first floating input."""
+    stated = dict(call.keywords).get(FACTORS)
+    floating = [spec.dtype for spec in call.inputs if "float" in spec.dtype]
+    return stated or (floating[0] if floating else call.inputs[0].dtype if call.inputs else "float32")
 
 
 class Costs(Protocol):

@@ -29,6 +29,7 @@ from forerun.clock.costs import (
     KERNEL_SECONDS,
     WINDOWED,
     attention_peak,
+    factors_dtype,
 )
 from forerun.clock.image_layers import image_layer_parts, native_norm_seconds
 from forerun.clock.power import sustained_share
@@ -255,8 +256,7 @@ class PriorCosts:
         return entry["devices"][like] if like else entry["unseen"]
 
     def _dtype(self, call: Call) -> str:
-        floating = [spec.dtype for spec in call.inputs if "float" in spec.dtype]
-        dtype = floating[0] if floating else call.inputs[0].dtype if call.inputs else "float32"
+        dtype = factors_dtype(call)
         dtype = REAL_DTYPES.get(dtype, dtype)
         return "tfloat32" if dtype == "float32" and self.tf32 else dtype
 

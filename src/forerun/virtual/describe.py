@@ -15,6 +15,8 @@ from torch.utils.flop_counter import flop_registry
 from forerun.step.parallel import local
 from forerun.trace import (
     BESIDE_HOST,
+    BYTES_READ,
+    BYTES_WRITTEN,
     CARD,
     CARD_BYTES,
     GROUP_SIZE,
@@ -137,6 +139,7 @@ def describe(
     if packet in SCATTERS and len(inputs) > 1:
         bytes_written = inputs[-1].bytes
         bytes_read = bytes_written + sum(s.bytes for s in inputs[1:])
+    bytes_read, bytes_written = kwargs.get(BYTES_READ, bytes_read), kwargs.get(BYTES_WRITTEN, bytes_written)
     return Call(
         name=str(func),
         arguments=_named(plain(args)),

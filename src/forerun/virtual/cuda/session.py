@@ -147,7 +147,7 @@ class CudaSession:
         folder = Path(enter(tempfile.TemporaryDirectory(prefix="forerun-weights-")))
         enter(without_reading_weights(folder, self.assumptions))
         enter(self.compiling)
-        enter(standing_in(capability, self.recorder.trace))
+        enter(standing_in(capability, self.recorder.trace, self.assumptions.note))
         if self._attention in PACKAGES:
             enter(flash_in_transformers(self._attention))
         enter(self._in_every_thread())

@@ -42,8 +42,8 @@ MOST_FOREIGN_STEPS = 12
 """Of other optimizers in a row; then the loop of the one that ended steps is over, and another loop trains."""
 MOST_SECONDS_BETWEEN = 60.0
 """Of the processor, between two training loops: evaluations in full, say. Then the program is stopped there."""
-MOST_MICRO_BATCHES = 32
-"""One that accumulates gradients shows as many lengths in fewer steps."""
+MOST_MICRO_BATCHES, MOST_OPERATORS = 32, 150_000
+"""One that accumulates gradients, or is large (1.5 minutes here), shows as many lengths in fewer steps."""
 
 
 class ProgramStopped(BaseException):
@@ -394,4 +394,5 @@ class StepWatcher:
             is_growing = last[-1].allocated_bytes > last[-2].allocated_bytes
             return not is_growing or len(self.spans) >= STEPS_OF_GROWTH
         passes = sum(len(span.backward_lines) for span in self.spans)
-        return len(self.spans) >= MOST_STEPS or (len(last) > ALIKE and passes >= MOST_MICRO_BATCHES)
+        is_much = passes >= MOST_MICRO_BATCHES or len(self.recorder.trace.ops) >= MOST_OPERATORS
+        return len(self.spans) >= MOST_STEPS or (len(last) > ALIKE and is_much)

@@ -129,6 +129,7 @@ class _Using:
 
     def __init__(self, stream: object = None, device: object = None):
         self._device, self._before = stream if device is None else device, 0
+        self.idx = self._device if isinstance(self._device, int) else number_of(self._device)
         self._context = (
             VirtualBackend.stream(torch.virtual, stream)  # type: ignore[attr-defined]
             if isinstance(stream, VirtualStream)

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from forerun.step.quantization import Linear4bit, Linear8bit
 from forerun.trace import Trace
+from forerun.virtual.cuda.stand_ins.registry import explain_missing, launch
 
 _LAYER = "_forerun_layer"
 """Name under which a module keeps its stand-in; no attribute of `nn.Module`, which would count its tensors twice."""
@@ -75,6 +76,45 @@ def _forward_8bit(original: Any) -> Any:
     return forward
 
 
+class NativeLibrary:
+    """The library's CUDA functions, which some programs call by pointers (unsloth's and axolotl's LoRA kernels).
+
+    A pointer is the tensor itself here (`pointer`). Those that unpack blocks are known; any other is an error by name.
+    """
+
+    compiled_with_cuda = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return NativeFunction(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return NativeFunction(name)
+
+
+class NativeFunction:
+    """One of its functions, as `ctypes` would hand it out."""
+
+    restype = argtypes = None
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __call__(self, *args: Any) -> None:
+        """Unpack `(code, packed, scales, result, …)`, one launch."""
+        if not self._name.startswith("cdequantize_blockwise_"):
+            raise NotImplementedError(explain_missing(self._name))
+        tensors = [value if isinstance(value, Tensor) else None for value in args[:4]]
+        if tensors[3] is not None:
+            launch(self._name, [tensors[3]], [value for value in tensors[:3] if value is not None])
+
+
+def pointer(tensor: Tensor | None) -> Tensor | None:
+    """What `functional.get_ptr` answers: the tensor, as it has no address."""
+    return tensor
+
+
 class _ManagedMemory:
     """State in managed memory: no tensor of the allocator holds it."""
 
@@ -108,6 +148,8 @@ def quantizing_without_values(trace: Trace) -> Iterator[None]:
         (functional, "get_paged", memory.get_paged),
         (functional, "prefetch_tensor", memory.prefetch_tensor),
         (functional, "fill", memory.fill),
+        (functional, "lib", NativeLibrary()),
+        (functional, "get_ptr", pointer),
     ]
     changes += [(functional, "name2qmap", dict(functional.name2qmap))]  # code books without values stay here
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]

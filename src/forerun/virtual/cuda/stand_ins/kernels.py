@@ -1,7 +1,8 @@
 """All stand-ins for packages of CUDA kernels."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from forerun.trace import Trace
 from forerun.virtual.cuda.stand_ins import apex, flash_attn, flex_attention, liger_models, xformers
@@ -15,11 +16,11 @@ PACKAGES = (*flash_attn.PACKAGES, *xformers.PACKAGES, *liger_models.PACKAGES, *a
 
 
 @contextlib.contextmanager
-def standing_in(capability: tuple[int, int], trace: Trace) -> Iterator[None]:
+def standing_in(capability: tuple[int, int], trace: Trace, note: Callable[[str, Any], None]) -> Iterator[None]:
     """Let a program import what its card could run, while it runs."""
     flex_attention.register()
     with (
-        virtual_triton(capability),
+        virtual_triton(capability, note),
         virtual_extensions(),
         importable(PACKAGES, capability),
         quantizing_without_values(trace),

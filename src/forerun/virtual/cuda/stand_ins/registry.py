@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from forerun.trace import BYTES_READ, BYTES_WRITTEN, FACTORS
+
 HOW_TO = """
     import torch
     from forerun.virtual.cuda.stand_ins.registry import stand_in
@@ -26,6 +28,8 @@ HOW_TO = """
         return torch.empty_like(arguments[0])
 """
 """Ten lines that register a kernel; `name` is what the error names."""
+STATED = f"int {BYTES_READ}, int {BYTES_WRITTEN}, str {FACTORS}"
+"""Arguments that say what a kernel moves, rather than whole tensors."""
 library = torch.library.Library("forerun", "FRAGMENT")
 _KERNELS: dict[str, "StandInKernel"] = {}
 
@@ -41,7 +45,7 @@ def explain_missing(name: str) -> str:
 @functools.cache
 def _operator(name: str) -> Any:
     """The operator of a kernel, made at its first launch."""
-    plain = re.sub(r"\W+", "_", name)
+    plain = _plain(name)
     library.define(f"{plain}(Tensor(a!)[] writes, Tensor[] reads, int flops) -> ()")
     torch.library.register_fake(f"forerun::{plain}", _nothing, lib=library)
     packet = getattr(torch.ops.forerun, plain)
@@ -49,7 +53,11 @@ def _operator(name: str) -> Any:
     return packet
 
 
-def _nothing(writes: list[Tensor], reads: list[Tensor], flops: int) -> None:
+def _plain(name: str) -> str:
+    return re.sub(r"\W+", "_", name)
+
+
+def _nothing(writes: list[Tensor], reads: list[Tensor], flops: int, **_: Any) -> None:
     """What the launch returns: results are written to tensors that exist."""
 
 
@@ -57,10 +65,34 @@ def _flops(writes: Any, reads: Any, flops: int, out_val: Any = None, **_: Any) -
     return flops
 
 
+@functools.cache
+def _counted_operator(name: str) -> Any:
+    """The operator of a kernel whose work is stated."""
+    plain = f"triton_{_plain(name)}"
+    library.define(f"{plain}(Tensor(a!)[] writes, Tensor[] reads, int flops, *, {STATED}) -> ()")
+    torch.library.register_fake(f"forerun::{plain}", _nothing, lib=library)
+    packet = getattr(torch.ops.forerun, plain)
+    register_flop_formula(packet, get_raw=True)(_flops)
+    return packet
+
+
 def launch(name: str, writes: Sequence[Tensor], reads: Sequence[Tensor], flops: float = 0) -> None:
     """One launch of a kernel that reads and writes these tensors."""
     with torch.no_grad():
         _operator(name)(list(writes), [each for each in reads if isinstance(each, Tensor)], round(flops))
+
+
+def launch_stated(
+    name: str, writes: Sequence[Tensor], reads: Sequence[Tensor], flops: float, traffic: tuple[int, int], dtype: str
+) -> None:
+    """One launch whose bytes read and written are stated, and the dtype of the factors of its FLOP."""
+    with torch.no_grad():
+        _counted_operator(name)(
+            list(writes),
+            list(reads),
+            round(flops),
+            **{BYTES_READ: traffic[0], BYTES_WRITTEN: traffic[1], FACTORS: dtype},
+        )
 
 
 class StandInKernel:

@@ -1,7 +1,7 @@
-"""Triton kernels: a launch needs a stand-in, and Triton's search for a driver finds the virtual card.
+"""Triton kernels: stand-ins, launches that Triton cannot lower, and Triton's search for a driver.
 
-Triton needs a GPU to be installed where these tests run, so a package with its two modules takes its place: the names
-and the behaviour that matter are those of `triton/runtime/jit.py` and `driver.py`, 3.4.
+A package with Triton's two modules takes its place: the names and the behaviour that matter are those of
+`triton/runtime/jit.py` and `driver.py`, 3.4. Launches of the real one are in tests/test_triton.py.
 """
 
 import sys
@@ -13,13 +13,16 @@ import forerun
 from forerun.virtual.cuda.stand_ins.registry import stand_in
 
 JIT = """
+import inspect
+
 class KernelInterface:
     def __getitem__(self, grid):
         return lambda *args, **kwargs: self.run(grid=grid, warmup=False, *args, **kwargs)
 
 class JITFunction(KernelInterface):
     def __init__(self, fn):
-        self.fn = fn
+        self.fn, self.params, self.pre_run_hooks = fn, [], []
+        self.signature = inspect.signature(fn)
     def run(self, *args, grid, warmup, **kwargs):
         from triton.runtime.driver import driver
         raise RuntimeError(f"compiles for {driver.active.get_current_target()}")
@@ -27,6 +30,8 @@ class JITFunction(KernelInterface):
 class Autotuner(KernelInterface):
     def __init__(self, fn):
         self.fn = fn
+    def run(self, *args, **kwargs):
+        return self.fn.run(*args, **kwargs)
 """
 DRIVER = """
 class DriverConfig:

@@ -1,10 +1,12 @@
-"""Triton kernels of a program: each launch is one operator, if the program says what the kernel writes and computes.
+"""Triton kernels of a program: each launch is one operator, with the bytes and FLOP that its own code says.
 
 Triton asks for a driver as soon as CUDA is there, and would compile for it. While a program runs, an installed Triton
-gets a driver that answers for the virtual card, and launching a kernel (`kernel[grid](...)`) goes to the stand-in of
-its name; without one it is an error that names the kernel and shows how to register it.
+gets a driver that answers for the virtual card. Launching a kernel (`kernel[grid](...)`) goes to the stand-in of its
+name where there is one; else what it loads, stores and multiplies is counted from Triton's intermediate representation
+(`triton_work.py`). A kernel that Triton's front end refuses is an error that names it and shows how to register it.
 
-Source: `triton/runtime/jit.py` (`KernelInterface.__getitem__`), `triton/runtime/driver.py` (`DriverConfig`), 3.4.
+Source: `triton/runtime/jit.py` (`KernelInterface.__getitem__`, `JITFunction.run`), `triton/runtime/autotuner.py`,
+`triton/runtime/driver.py` (`DriverConfig`), 3.4 to 3.9. Of an autotuned kernel the first configuration is taken.
 """
 
 import contextlib
@@ -17,10 +19,19 @@ from typing import Any
 import torch
 
 from forerun.virtual.cuda.cards import this_card
-from forerun.virtual.cuda.stand_ins.registry import explain_missing, registered, stand_in
+from forerun.virtual.cuda.stand_ins.registry import explain_missing, launch_stated, registered, stand_in
+from forerun.virtual.cuda.stand_ins.triton_front_end import CONSTANT, representation, types_of
+from forerun.virtual.cuda.stand_ins.triton_work import Work, count
 from forerun.virtual.cuda.stand_ins.trl_kernels import KERNELS
+from forerun.virtual.describe import bytes_of
+from forerun.virtual.put_back import replaced
 
 WARP_THREADS = 32
+DTYPES = {
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8",
+    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2",
+}  # fmt: skip
+"""PyTorch's names of what MLIR calls so."""
 
 
 @stand_in("_fill_indices_kernel")
@@ -82,28 +93,106 @@ def _launcher(kernel: Any, grid: Any) -> Callable[..., Any]:
         name = kernel_name(kernel)
         known_kernel = registered(name) or KERNELS.get(f"{_module_of(kernel)}.{name}")
         if known_kernel is None:
-            raise NotImplementedError(explain_missing(name))
+            return kernel.run(*args, grid=grid, warmup=False, **options)
         with torch.no_grad():
             return known_kernel(*args, **options)
 
     return run
 
 
+class Launches:
+    """Counts launches of kernels that nobody registered."""
+
+    def __init__(self, capability: tuple[int, int], note: Callable[[str, Any], None]):
+        self._capability, self._note = capability, note
+        self._texts: dict[Any, str] = {}
+        self._works: dict[Any, Work] = {}
+
+    def run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        """One launch, or none where Triton would only compile.
+
+        Raises:
+            NotImplementedError: Triton's front end refuses the kernel or an argument.
+        """
+        if warmup:
+            return
+        for hook in kernel.pre_run_hooks:
+            hook(*args, **options)
+        names = {parameter.name for parameter in kernel.params}
+        bound = kernel.signature.bind(*args, **{name: value for name, value in options.items() if name in names})
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        stated: Any = grid(values) if callable(grid) else grid
+        extents = tuple(int(extent) for extent in stated)
+        tensors = {name: each for name, each in ((n, _tensor(v)) for n, v in values.items()) if each is not None}
+        try:
+            work = self._work(kernel, values, tensors, extents)
+        except Exception as error:
+            name, cause = kernel_name(kernel), str(error).strip() or type(error).__name__
+            raise NotImplementedError(
+                f"{name}: Triton refuses this launch.\n{cause}\n{explain_missing(name)}"
+            ) from error
+        if work.depends_on_data:
+            self._note(f"rounds and branches of {kernel_name(kernel)} that depend on data", "one, and the larger")
+        if 0 not in extents:
+            _record(kernel_name(kernel), work, tensors)
+
+    def _work(
+        self, kernel: Any, values: dict[str, Any], tensors: dict[str, torch.Tensor], extents: tuple[int, ...]
+    ) -> Work:
+        types = types_of(kernel, values)
+        constants = {name: _comparable(values[name]) for name, kind in types.items() if kind == CONSTANT}
+        compiled = (id(kernel), *types.items(), *constants.items())
+        given = [
+            (name, values[name] if isinstance(values[name], int) else None)
+            for name, kind in types.items()
+            if kind != CONSTANT
+        ]
+        sizes = {name: bytes_of(tensor) for name, tensor in tensors.items()}
+        launch = (compiled, extents, *given, *sizes.items())
+        if launch not in self._works:
+            if compiled not in self._texts:
+                self._texts[compiled] = representation(kernel, types, values, self._capability)
+            self._works[launch] = count(self._texts[compiled], given, extents, sizes)
+        return self._works[launch]
+
+
+def _tensor(value: Any) -> torch.Tensor | None:
+    """The tensor that an argument is or describes."""
+    value = getattr(value, "base", value) if not isinstance(value, torch.Tensor) else value
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _comparable(value: Any) -> Any:
+    """A constant by which launches are told apart: functions and dtypes by what they are."""
+    value = getattr(value, "value", value)
+    return value if isinstance(value, bool | int | float | str | type(None)) else f"{value!r} {id(value)}"
+
+
+def _record(name: str, work: Work, tensors: dict[str, torch.Tensor]) -> None:
+    reads = [tensors[each] for each in work.read if each in tensors]
+    writes = [tensors[each] for each in work.written if each in tensors] or list(tensors.values())
+    traffic = sum(work.read.values()), sum(work.written.values())
+    launch_stated(name, writes, reads, work.flops, traffic, DTYPES.get(work.dtype, ""))
+
+
 @contextlib.contextmanager
-def virtual_triton(capability: tuple[int, int]) -> Iterator[None]:
-    """Let an installed Triton find the virtual card, and send launches to stand-ins."""
+def virtual_triton(capability: tuple[int, int], note: Callable[[str, Any], None]) -> Iterator[None]:
+    """Let an installed Triton find the virtual card, and count launches."""
     if PathFinder.find_spec("triton") is None:
         yield
         return
     jit, driver = (importlib.import_module(f"triton.runtime.{name}") for name in ("jit", "driver"))
-    interface, config = jit.KernelInterface, driver.driver
-    original, before = interface.__getitem__, dict(vars(config))
-    interface.__getitem__ = _launcher
+    launches, config = Launches(capability, note), driver.driver
+    before = dict(vars(config))
     config.set_active(VirtualDriver(capability))
     try:
-        yield
+        with (
+            replaced(jit.KernelInterface, "__getitem__", _launcher),
+            replaced(jit.JITFunction, "run", lambda kernel, *args, **options: launches.run(kernel, *args, **options)),
+        ):
+            yield
     finally:
-        interface.__getitem__ = original
         # `reset_active` would look for a driver (triton/runtime/driver.py:46, 3.9), and there may be none here
         vars(config).clear()
         vars(config).update(before)
