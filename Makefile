@@ -4,7 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # Packages that ask for another PyTorch than the one that is here, or for one built for CUDA. They have a folder of their
-# own: transformers imports a torchvision that it finds, and one that was built for another PyTorch fails.
+# own: transformers imports a torchvision that it finds, and one that was built for another PyTorch fails. Triton has its
+# own again: where libraries find it, they take their kernels of Triton.
+TRITON := "triton==3.9.*"
 SCRIPT_PACKAGES := "timm>=1.0.20" "torchvision==0.28.*" "torchtitan==0.2.2"
 
 .PHONY: demo test test-medium test-scripts test-slow origins robustness scoreboard wheel lock sbom audit clean
@@ -26,6 +28,7 @@ test-scripts: .venv/.installed-scripts
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m scripts src/forerun/models/test_denoiser.py src/forerun/step/test_denoising.py
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv/script-packages $(BIN)/python -m pytest -n 2 -m scripts \
 		tests/test_scripts.py src/forerun/models/test_image_libraries.py src/forerun/models/test_torchvision_wrapper.py
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv/triton $(BIN)/python -m pytest -m scripts tests/test_triton.py
 
 test-slow: .venv/.installed-dev
 	$(BIN)/python -m pytest -m slow
@@ -96,6 +99,7 @@ $(TOOLS)/.installed:
 	$(BIN)/python -c "import torch; print('torch==' + torch.__version__)" > .venv/torch.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .venv/torch.txt -e ".[dev,scripts]"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .venv/script-packages $(SCRIPT_PACKAGES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .venv/triton $(TRITON)
 	$(BIN)/python -c "import torch; print('torch==' + torch.__version__)" | diff - .venv/torch.txt
 	touch $@
 

@@ -17,7 +17,7 @@ TF32_PRODUCTS_OF_FLOAT32 = 3
 `OpMultiplyAddFastF32` in `mem_eff_attention/gemm_kernel_utils.h` (PyTorch 2.13), CUTLASS's 3xTF32."""
 ATTENTION = (
     "scaled_dot_product_flash", "scaled_dot_product_efficient", "scaled_dot_product_cudnn", "._flash_attention_",
-    ".flex_attention_forward", ".flex_attention_backward",
+    "._efficient_attention_", ".flex_attention_forward", ".flex_attention_backward",
 )  # fmt: skip
 """Parts of the names of fused attention kernels."""
 HALF_CAUSAL = ("flash", "cudnn", "efficient")
@@ -29,6 +29,7 @@ CAUSAL_ARGUMENT = {
     "_scaled_dot_product_flash_attention_for_cpu": 4, "_scaled_dot_product_flash_attention_for_cpu_backward": 7,
     "_scaled_dot_product_efficient_attention": 6, "_scaled_dot_product_efficient_attention_backward": 11,
     "_scaled_dot_product_cudnn_attention": 6, "_scaled_dot_product_cudnn_attention_backward": 14,
+    "_efficient_attention_forward": 9, "_efficient_attention_backward": 14,
     "_flash_attention_forward": 8, "_flash_attention_backward": 11,
     "_flash_attention_2_forward": 9, "_flash_attention_2_backward": 13,
     "_flash_attention_3_forward": 9, "_flash_attention_3_backward": 13,

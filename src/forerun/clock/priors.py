@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 
 from forerun.clock import issuing, memory_kernels, recurrent
 from forerun.clock.alike import example_of, has_half_rate
+from forerun.clock.attention_calls import has_diagonal, is_causal, length_and_blocks, query_of
 from forerun.clock.between_ranks import STREAMING_BLOCKS, Job, between_cards, job_of
 from forerun.clock.convolutions import CONVOLUTIONS, DENSE, ConvolutionModel, Parts
 from forerun.clock.costs import (
     ATTENTION,
-    CAUSAL_ARGUMENT,
     EFFICIENT_SHARE_OF_FLASH,
     HALF_CAUSAL,
     KERNEL_SECONDS,
-    WINDOWED,
     attention_peak,
     factors_dtype,
 )
@@ -68,8 +67,6 @@ HOST_LINK_SHARE = 0.78
 on a GTX TITAN Black (github.com/ComputationalRadiationPhysics/jungfrau-photoncounter, issue 18). Pageable: less."""
 HOST_MEMORY_BYTES_PER_SECOND = 100 * GIGA
 """Memory of the host under an optimizer's update; stated, and told in the forecast where it counts."""
-ROWS = 128
-"""Query rows of one block of FlashAttention."""
 OTHER_PRODUCT_SHARE = 0.6
 """Share of peak of products that are neither of the above (grouped, int8 of bitsandbytes); stated."""
 
@@ -328,17 +325,17 @@ class PriorCosts:
 
     def _attention(self, call: Call) -> float:
         """FLOP that the kernel executes (causal ones skip half) at the share of peak that it reaches."""
-        length, blocks = _length_and_blocks(call)
+        length, blocks = length_and_blocks(call)
         major = (self.device.compute_capability or (0, 0))[0]
         of_third = CUDNN_OF_THIRD.get(major) if "cudnn" in call.name else None
-        if of_third is not None and _query_of(call).shape[-1] > WIDE_HEAD:
+        if of_third is not None and query_of(call).shape[-1] > WIDE_HEAD:
             of_third = CUDNN_WITH_WIDE_HEADS
         is_third = "_attention_3_" in call.name or of_third is not None
-        curve = ("attention_3" if is_third else "attention") + ("" if _has_diagonal(call) else "_bidirectional")
+        curve = ("attention_3" if is_third else "attention") + ("" if has_diagonal(call) else "_bidirectional")
         most, half_length, half_wave, start, power = self._coefficients(curve)
         if has_half_rate(self.device):  # products take twice as long, what is beside them does not
             most = 2 / (1 + 1 / most)
-        waves, size = blocks / (self.device.sm_count or 1), _query_of(call).shape[-1] / WIDE_HEAD
+        waves, size = blocks / (self.device.sm_count or 1), query_of(call).shape[-1] / WIDE_HEAD
         share = most * length / (length + half_length / min(size, 1.0)) * waves / (waves + half_wave) * size**power
         share *= of_third or 1.0
         if not is_third and not ("cudnn" in call.name and major in CUDNN_IS_NATIVE):
@@ -347,47 +344,11 @@ class PriorCosts:
             share *= BACKWARD_SHARE
         if "efficient" in call.name:
             share *= EFFICIENT_SHARE_OF_FLASH
-        skips_half = _is_causal(call) and any(kernel in call.name for kernel in HALF_CAUSAL)
-        heads = math.ceil(_query_of(call).shape[-1] / HEAD_ROUNDING) * HEAD_ROUNDING / _query_of(call).shape[-1]
+        skips_half = is_causal(call) and any(kernel in call.name for kernel in HALF_CAUSAL)
+        heads = math.ceil(query_of(call).shape[-1] / HEAD_ROUNDING) * HEAD_ROUNDING / query_of(call).shape[-1]
         flops = call.flops * heads / (2 if skips_half else 1)
         peak = attention_peak(self.device, self._dtype(call), is_efficient="efficient" in call.name)
         return start * MICRO + flops / (peak * share)
-
-
-def _is_causal(call: Call) -> bool:
-    """Whether a kernel may skip half: causal by its schema, and no sliding window has left the rest out already."""
-    return _has_diagonal(call) and not (call.name.startswith(WINDOWED) and call.arguments[_causal_place(call) + 1] >= 0)
-
-
-def _has_diagonal(call: Call) -> bool:
-    """Whether blocks on the diagonal are computed whole and half of them thrown away."""
-    place = _causal_place(call)
-    return place < len(call.arguments) and call.arguments[place] is True
-
-
-def _causal_place(call: Call) -> int:
-    return CAUSAL_ARGUMENT.get(call.name.split(".")[1], len(call.arguments))
-
-
-def _query_of(call: Call) -> TensorSpec:
-    """Query of an attention call: its last dimension is the size of a head."""
-    return next(a for a in call.arguments if isinstance(a, TensorSpec) and len(a.shape) in (3, 4))
-
-
-def _length_and_blocks(call: Call) -> tuple[float, float]:
-    """Keys that a token of an attention call meets, and blocks of 128 rows that are computed side by side."""
-    query = _query_of(call)
-    if len(query.shape) == 4:
-        batch, heads, length, _ = query.shape
-        if call.name.startswith(WINDOWED):  # FlashAttention's own package has the tokens before the heads
-            heads, length = length, heads
-        return length, batch * heads * -(-length // ROWS)
-    tokens, heads, size = query.shape  # documents laid end to end, with the offset of each
-    offsets = next(a for a in call.arguments if isinstance(a, TensorSpec) and a.dtype == "int32")
-    documents = offsets.shape[0] - 1
-    products = 5 if "backward" in call.name else 2
-    keys_per_token = call.flops / (products * 2 * tokens * heads * size)
-    return keys_per_token, heads * documents * math.ceil(tokens / documents / ROWS)
 
 
 def _elements(spec: TensorSpec) -> int:

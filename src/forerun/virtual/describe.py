@@ -200,6 +200,10 @@ def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
         return PRODUCTS_FORWARD * 2 * _pairs_of_tokens(args[0], args[3], args[5])
     if packet is aten._flash_attention_backward and args[6] is not None:
         return PRODUCTS_BACKWARD * 2 * _pairs_of_tokens(args[1], args[6], args[8])
+    if packet is aten._efficient_attention_forward and args[4] is not None:
+        return PRODUCTS_FORWARD * 2 * _pairs_of_tokens(args[0][0], args[4], args[6])
+    if packet is aten._efficient_attention_backward and args[6] is not None:
+        return PRODUCTS_BACKWARD * 2 * _pairs_of_tokens(args[1][0], args[6], args[8])
     if packet is aten.convolution_backward:
         # torch/utils/flop_counter.py (2.13) counts the gradient of a grouped weight as if there were one group
         gradient, image, weight, _, stride, padding, dilation, is_transposed, _, _, mask = args

@@ -96,6 +96,8 @@ def temporary_bytes(packet: Any, args: tuple[Any, ...]) -> list[int]:
         return _cudnn_backward(args[1], args[2], args[3])
     if packet is aten._scaled_dot_product_efficient_attention_backward:
         return _efficient_backward(args[1])
+    if packet is aten._efficient_attention_backward:
+        return _efficient_backward(args[1].transpose(1, 2))
     name = packet._qualified_op_name
     if name.startswith(FLASH_PACKAGES) and name.endswith("_backward"):
         return _flash_package_backward(args, is_third="_3_" in name)

@@ -26,7 +26,11 @@ def inputs(key_heads=H, size=D, length=T, dtype=torch.bfloat16):
 @pytest.mark.parametrize("name", CAUSAL_ARGUMENT)
 def test_is_causal_is_where_the_schema_has_it(name):
     owner = torch.ops.forerun if hasattr(torch.ops.forerun, name) else torch.ops.aten
-    places = [i for i, a in enumerate(getattr(owner, name).default._schema.arguments) if "causal" in a.name]
+    places = [
+        i
+        for i, a in enumerate(getattr(owner, name).default._schema.arguments)
+        if "causal" in a.name or "mask_type" in a.name
+    ]
     assert places == [CAUSAL_ARGUMENT[name]]
 
 

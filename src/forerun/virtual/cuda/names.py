@@ -211,7 +211,8 @@ def _from_python(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     args = tree_map_only(FakeTensor, host_copy, args) if args and isinstance(args[0], list | tuple) else args
     device = to_virtual(kwargs.get("device") or _default_device())
     if device is None or torch.device(device).type != DEVICE:
-        return func(*args, **kwargs)
+        tensor = func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
+        return pin(tensor) if kwargs.get("pin_memory") else tensor
     if args and isinstance(args[0], torch.Tensor):
         return args[0].to(device, dtype=kwargs.get("dtype"))
     options = {name: value for name, value in kwargs.items() if name not in ("device", "requires_grad", "pin_memory")}
@@ -352,7 +353,7 @@ _ANSWERS: dict[Any, Any] = {
     torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.new: _new,
     torch.Tensor.pin_memory: _pinned,
-    torch.Tensor.is_pinned: lambda func, tensor, *_: False,
+    torch.Tensor.is_pinned: lambda func, tensor, *_, **__: is_pinned(tensor),
     torch.Tensor.get_device: _get_device,
     torch.Tensor.type: _type,
     torch.nn.functional.ctc_loss: _ctc_loss,

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import importlib
-import logging
 import os
 import tempfile
 import threading
@@ -40,6 +39,7 @@ from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.spawned import running_spawned_ranks
 from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
 from forerun.virtual.cuda.stand_ins.kernels import standing_in
+from forerun.virtual.cuda.stand_ins.packages import quiet
 from forerun.virtual.cuda.tensor_classes import making_subclasses
 from forerun.virtual.cuda.torch_cuda import CudaEvent, LiveCard, answering
 from forerun.virtual.cuda.unknown import Assumptions
@@ -107,7 +107,6 @@ class CudaSession:
     def __enter__(self) -> "CudaSession":
         enter = self._stack.enter_context
         _import_before_cuda()
-        capability = self.device.compute_capability or (0, 0)
         reasons = self.recorder.trace.math_attention
         before = set_target(
             AttentionTarget("cuda", self.device.attention_capability, self._attention, reasons, self.device)
@@ -147,7 +146,7 @@ class CudaSession:
         folder = Path(enter(tempfile.TemporaryDirectory(prefix="forerun-weights-")))
         enter(without_reading_weights(folder, self.assumptions))
         enter(self.compiling)
-        enter(standing_in(capability, self.recorder.trace, self.assumptions.note))
+        enter(standing_in(self.device, self.recorder.trace, self.assumptions.note))
         if self._attention in PACKAGES:
             enter(flash_in_transformers(self._attention))
         enter(self._in_every_thread())
@@ -177,18 +176,11 @@ class CudaSession:
 
 
 def _import_before_cuda() -> None:
-    """Import packages that load CUDA libraries where CUDA is there; without it they offer their CPU code.
-
-    What they say of that code on a CPU is not the program's to read.
-    """
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
+    """Import packages that load CUDA libraries where CUDA is there; without it they offer their CPU code."""
+    with quiet():
         for name in LOADS_CUDA:
             if find_spec(name) is not None:
                 importlib.import_module(name)
-    finally:
-        logging.disable(before)
 
 
 @contextlib.contextmanager

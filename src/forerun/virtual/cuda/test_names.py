@@ -127,3 +127,15 @@ def test_words_of_older_pytorch_for_two_devices():
         "Expected all tensors to be on the same device, but found at least two devices, virtual:0 and cpu!"
     )
     assert _of_two_devices(RuntimeError("shapes cannot be multiplied")) is None
+
+
+def test_tensors_of_python_values_are_pinned_and_cards_tell_their_number():
+    """`torch.tensor(lengths, pin_memory=True)` of xformers, `torch.cuda.device(0).idx` of unsloth."""
+    with forerun.virtual_cuda("a100-80gb"):
+        offsets = torch.tensor([0, 4, 9], dtype=torch.int32, pin_memory=True)
+        assert offsets.is_pinned()
+        assert offsets.to("cuda", non_blocking=True).device.type == "cuda"
+        assert torch.cuda.device(0).idx == 0
+        properties = torch.cuda.get_device_properties(0)
+        assert properties.shared_memory_per_block_optin == 166_912
+        assert properties.max_threads_per_multi_processor == 2048

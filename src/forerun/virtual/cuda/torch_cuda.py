@@ -16,7 +16,9 @@ from torch.optim.optimizer import _foreach_supported_types as foreach_types_of_o
 from torch.utils import _foreach_utils
 
 from forerun.hardware.catalogue import Device
+from forerun.hardware.multiprocessors import REGISTERS, RESERVED_BYTES, WARP_THREADS, shared_bytes_of_block, threads
 from forerun.trace import Trace
+from forerun.units import KIB, KILO, MILLI
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.backend import Stream as VirtualStream
 from forerun.virtual.cuda.cards import choose, number_of, this_card
@@ -28,10 +30,11 @@ from forerun.virtual.cuda.old_types import old_types
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Card, Recorder
 
-MILLI = 1e-3
+AMPERE = 8
 RANDOM_STATE = frozenset(torch.cuda.random.__all__)
-WARP_THREADS, REGISTERS_PER_SM, CUDA_VERSION = 32, 65_536, "12.8"
-"""The same on every NVIDIA GPU since Kepler (CUDA C++ Programming Guide, table of technical specifications)."""
+CUDA_VERSION = "12.8"
+SHARED_BYTES = 48 * KIB
+"""Of a block of threads that asks for no more, on every GPU (CUDA C++ Programming Guide 13)."""
 
 
 class LiveCard(Card, Protocol):
@@ -268,10 +271,14 @@ def _set_device(index: Any) -> None:
 def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
     major, minor = device.compute_capability or (0, 0)
     name = device.device_names[0] if device.device_names else device.name
+    shared, reserved = shared_bytes_of_block((major, minor)), RESERVED_BYTES if major >= AMPERE else 0
     properties = DeviceProperties(
         name=name, major=major, minor=minor, total_memory=device.memory_bytes, multi_processor_count=device.sm_count,
-        L2_cache_size=device.l2_bytes, warp_size=WARP_THREADS, regs_per_multiprocessor=REGISTERS_PER_SM,
-        is_integrated=0, is_multi_gpu_board=0, uuid="GPU-0",
+        L2_cache_size=device.l2_bytes, warp_size=WARP_THREADS, regs_per_multiprocessor=REGISTERS,
+        max_threads_per_multi_processor=threads((major, minor)), shared_memory_per_block=SHARED_BYTES,
+        shared_memory_per_block_optin=shared, shared_memory_per_multiprocessor=shared + reserved,
+        clock_rate=round(device.boost_clock_hertz / KILO), is_integrated=0, is_multi_gpu_board=0, uuid="GPU-0",
+        gcnArchName="",
     )  # fmt: skip
     state = [torch.zeros(16, dtype=torch.uint8, device="cpu")]
     default = CudaStream(number=0)

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from forerun.hardware.catalogue import Device
 from forerun.trace import Trace
 from forerun.virtual.cuda.stand_ins import apex, flash_attn, flex_attention, liger_models, xformers
 from forerun.virtual.cuda.stand_ins.bitsandbytes import quantizing_without_values
@@ -16,13 +17,13 @@ PACKAGES = (*flash_attn.PACKAGES, *xformers.PACKAGES, *liger_models.PACKAGES, *a
 
 
 @contextlib.contextmanager
-def standing_in(capability: tuple[int, int], trace: Trace, note: Callable[[str, Any], None]) -> Iterator[None]:
+def standing_in(device: Device, trace: Trace, note: Callable[[str, Any], None]) -> Iterator[None]:
     """Let a program import what its card could run, while it runs."""
     flex_attention.register()
     with (
-        virtual_triton(capability, note),
+        virtual_triton(device, note),
         virtual_extensions(),
-        importable(PACKAGES, capability),
+        importable(PACKAGES, device.compute_capability or (0, 0)),
         quantizing_without_values(trace),
         folding_in_one_kernel(),
     ):

@@ -12,6 +12,7 @@ import functools
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class StandInPackage:
     """Full module name → its attributes; called at the first import."""
     least_capability: tuple[int, int] = (0, 0)
     most_capability: tuple[int, int] = (99, 0)
+    fault: tuple[str, str] = ("", "")
+    """Module and attribute in which one that can be imported keeps why its kernels did not load."""
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether the package has kernels for GPUs of that compute capability."""
@@ -126,7 +129,7 @@ def _plain(name: str) -> str:
 @contextlib.contextmanager
 def importable(packages: Sequence[StandInPackage], capability: tuple[int, int]) -> Iterator[None]:
     """Let a program import stand-ins for those of `packages` that are not installed and that the card could run."""
-    absent = [each for each in packages if each.runs_on(capability) and not _loads(each.root)]
+    absent = [each for each in packages if each.runs_on(capability) and not _loads(each)]
     finder = StandInFinder(absent)
     roots = {each.root for each in absent}
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in roots}
@@ -144,18 +147,32 @@ def importable(packages: Sequence[StandInPackage], capability: tuple[int, int]) 
         _forget_answers()
 
 
-def _loads(root: str) -> bool:
+def _loads(package: StandInPackage) -> bool:
     """Whether the package is installed and its kernels load without CUDA; a failed import leaves nothing behind."""
+    root = package.root
     if importlib.machinery.PathFinder.find_spec(root) is None:
         return False
-    before = set(sys.modules)
+    before, (module, fault) = set(sys.modules), package.fault
     try:
-        importlib.import_module(root)
+        with quiet():
+            importlib.import_module(root)
+        loads = not module or getattr(importlib.import_module(module), fault, None) is None
     except (ImportError, OSError, RuntimeError, AttributeError):
-        for name in [name for name in set(sys.modules) - before if name.partition(".")[0] == root]:
-            del sys.modules[name]
-        return False
-    return True
+        loads = False
+    for name in () if loads else [name for name in set(sys.modules) - before if name.partition(".")[0] == root]:
+        del sys.modules[name]
+    return loads
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What a library of CUDA says where there is none is not the program's to read."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 ASKS = (

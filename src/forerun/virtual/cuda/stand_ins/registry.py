@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from forerun.trace import BYTES_READ, BYTES_WRITTEN, FACTORS
+from forerun.virtual.describe import bytes_of
 
 HOW_TO = """
     import torch
@@ -45,16 +46,12 @@ def explain_missing(name: str) -> str:
 @functools.cache
 def _operator(name: str) -> Any:
     """The operator of a kernel, made at its first launch."""
-    plain = _plain(name)
-    library.define(f"{plain}(Tensor(a!)[] writes, Tensor[] reads, int flops) -> ()")
+    plain = re.sub(r"\W+", "_", name)
+    library.define(f"{plain}(Tensor(a!)[] writes, Tensor[] reads, int flops, *, {STATED}) -> ()")
     torch.library.register_fake(f"forerun::{plain}", _nothing, lib=library)
     packet = getattr(torch.ops.forerun, plain)
     register_flop_formula(packet, get_raw=True)(_flops)
     return packet
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"\W+", "_", name)
 
 
 def _nothing(writes: list[Tensor], reads: list[Tensor], flops: int, **_: Any) -> None:
@@ -65,34 +62,20 @@ def _flops(writes: Any, reads: Any, flops: int, out_val: Any = None, **_: Any) -
     return flops
 
 
-@functools.cache
-def _counted_operator(name: str) -> Any:
-    """The operator of a kernel whose work is stated."""
-    plain = f"triton_{_plain(name)}"
-    library.define(f"{plain}(Tensor(a!)[] writes, Tensor[] reads, int flops, *, {STATED}) -> ()")
-    torch.library.register_fake(f"forerun::{plain}", _nothing, lib=library)
-    packet = getattr(torch.ops.forerun, plain)
-    register_flop_formula(packet, get_raw=True)(_flops)
-    return packet
+def launch(
+    name: str, writes: Sequence[Tensor], reads: Sequence[Tensor], flops: float = 0, *,
+    traffic: tuple[int, int] | None = None, dtype: str = "",
+) -> None:  # fmt: skip
+    """One launch of a kernel that reads and writes these tensors; what it writes in place is among both.
 
-
-def launch(name: str, writes: Sequence[Tensor], reads: Sequence[Tensor], flops: float = 0) -> None:
-    """One launch of a kernel that reads and writes these tensors."""
+    `traffic` is the bytes that it reads and writes where that is not all of them, `dtype` that of the factors of its
+    products where that is not the one of its first floating tensor.
+    """
+    sources = [each for each in reads if isinstance(each, Tensor)]
+    bytes_read, bytes_written = traffic or (sum(map(bytes_of, sources)), sum(map(bytes_of, writes)))
+    stated = {BYTES_READ: bytes_read, BYTES_WRITTEN: bytes_written, FACTORS: dtype}
     with torch.no_grad():
-        _operator(name)(list(writes), [each for each in reads if isinstance(each, Tensor)], round(flops))
-
-
-def launch_stated(
-    name: str, writes: Sequence[Tensor], reads: Sequence[Tensor], flops: float, traffic: tuple[int, int], dtype: str
-) -> None:
-    """One launch whose bytes read and written are stated, and the dtype of the factors of its FLOP."""
-    with torch.no_grad():
-        _counted_operator(name)(
-            list(writes),
-            list(reads),
-            round(flops),
-            **{BYTES_READ: traffic[0], BYTES_WRITTEN: traffic[1], FACTORS: dtype},
-        )
+        _operator(name)(list(writes), sources, round(flops), **stated)
 
 
 class StandInKernel:

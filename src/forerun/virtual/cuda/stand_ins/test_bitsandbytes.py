@@ -120,3 +120,20 @@ def test_optimizer_state_is_that_of_the_settings(name, paged):
     tensors = {id(t): t for state in traced.state.values() for t in state.values() if t.device.type != "meta"}
     assert added == pytest.approx(BLOCK * sum(sizes(tensors.values())), abs=2 * BLOCK)
     assert gpu.trace.paged_bytes == paged_bytes(traced)
+
+
+def test_weights_are_unpacked_by_pointers_as_unsloth_does():
+    """`cdequantize_blockwise_bf16_nf4(code, packed, scales, result, block, count, stream)` (unsloth/kernels/utils.py)."""
+    with forerun.virtual_cuda("t4") as gpu:
+        from bitsandbytes import functional
+
+        packed, scales = torch.zeros(2048, device="cuda", dtype=torch.uint8), torch.zeros(64, device="cuda")
+        result = torch.empty(64, 64, device="cuda", dtype=torch.bfloat16)
+        assert hasattr(functional.lib.cdequantize_blockwise_bf16_nf4, "restype"), "what ctypes hands out"
+        pointers = [functional.get_ptr(each) for each in (None, packed, scales, result)]
+        functional.lib.cdequantize_blockwise_bf16_nf4(*pointers, 64, 4096, 0)
+        call = gpu.trace.calls[gpu.trace.ops[-1].call]
+        with pytest.raises(NotImplementedError, match="cadam32bit_grad_fp32"):
+            functional.lib.cadam32bit_grad_fp32(*pointers)
+    assert call.name == "forerun.cdequantize_blockwise_bf16_nf4.default"
+    assert (call.bytes_read, call.bytes_written) == (2048 + 64 * 4, 64 * 64 * 2)

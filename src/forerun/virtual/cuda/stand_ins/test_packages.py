@@ -53,3 +53,17 @@ def test_asking_whether_a_package_is_there_makes_nothing_of_it():
         sys.meta_path.remove(finder)
         for name in [n for n in sys.modules if n.startswith("kernels_of_others")]:
             del sys.modules[name]
+
+
+def test_one_that_keeps_its_fault_to_itself_is_too(tmp_path, monkeypatch):
+    """xformers can be imported for another PyTorch, and remembers why its kernels did not load."""
+    (tmp_path / "xformers").mkdir()
+    (tmp_path / "xformers" / "__init__.py").write_text("here = True\n")
+    (tmp_path / "xformers" / "_cpp_lib.py").write_text("_cpp_library_load_exception = OSError('built for 2.10')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with forerun.virtual_cuda("t4"):
+        import xformers
+        from xformers._cpp_lib import _register_extensions
+
+        assert not hasattr(xformers, "__file__")
+        assert _register_extensions().build_env == {}

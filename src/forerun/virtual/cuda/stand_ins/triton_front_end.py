@@ -8,10 +8,13 @@ Source: `triton/compiler/compiler.py` (`ASTSource`), `triton/runtime/jit.py` (`s
 
 import importlib
 import inspect
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+
+from forerun.hardware.multiprocessors import WARP_THREADS
 
 POINTERS = {
     torch.bool: "i1", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
@@ -22,7 +25,6 @@ POINTERS = {
 """Triton's names of what a pointer points to."""
 CONSTANT = "constexpr"
 SMALLEST_INT32, FIRST_UNSIGNED, FIRST_INT64, FIRST_UINT64 = -(2**31), 2**31, 2**32, 2**63
-WARP_THREADS = 32
 
 
 def type_of(value: Any, *, becomes_constant: bool) -> str:
@@ -89,13 +91,20 @@ def representation(
         "target": target, "options": options, "codegen_fns": backend.get_codegen_implementation(options),
         "module_map": backend.get_module_map(), "context": context,
     }  # fmt: skip
-    wanted: Iterable[str] = inspect.signature(source.make_ir).parameters
-    module = source.make_ir(**{name: answers[name] for name in wanted})
+    parameters: Iterable[str] = inspect.signature(source.make_ir).parameters
+    module = source.make_ir(**{name: answers[name] for name in parameters})
     passes = library.ir.pass_manager(module.context)
     for add in ("add_inliner", "add_canonicalizer", "add_cse"):
         getattr(library.passes.common, add)(passes)
     passes.run(module, "forerun") if _takes_name(passes.run) else passes.run(module)
     return module.str_nodebug() if hasattr(module, "str_nodebug") else str(module)
+
+
+def refusals() -> tuple[type[BaseException], ...]:
+    """What a kernel that cannot be lowered raises: Triton's own error, and those of arguments that it does not know."""
+    triton: Any = sys.modules.get("triton.compiler.errors")
+    own = () if triton is None else (triton.CompilationError,)
+    return (*own, TypeError, ValueError, LookupError, AttributeError, ImportError, RuntimeError)
 
 
 def _takes_name(run: Any) -> bool:

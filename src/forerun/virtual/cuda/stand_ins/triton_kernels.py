@@ -18,15 +18,17 @@ from typing import Any
 
 import torch
 
+from forerun.hardware.catalogue import Device
+from forerun.hardware.multiprocessors import REGISTERS, WARP_THREADS, shared_bytes_of_block
+from forerun.units import KILO
 from forerun.virtual.cuda.cards import this_card
-from forerun.virtual.cuda.stand_ins.registry import explain_missing, launch_stated, registered, stand_in
-from forerun.virtual.cuda.stand_ins.triton_front_end import CONSTANT, representation, types_of
+from forerun.virtual.cuda.stand_ins.registry import explain_missing, launch, registered, stand_in
+from forerun.virtual.cuda.stand_ins.triton_front_end import CONSTANT, refusals, representation, types_of
 from forerun.virtual.cuda.stand_ins.triton_work import Work, count
 from forerun.virtual.cuda.stand_ins.trl_kernels import KERNELS
 from forerun.virtual.describe import bytes_of
 from forerun.virtual.put_back import replaced
 
-WARP_THREADS = 32
 DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8",
     "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2",
@@ -42,8 +44,17 @@ def _fill_indices(*_: Any, **__: Any) -> None:
 class VirtualDriver:
     """What Triton asks of the device that is there."""
 
-    def __init__(self, capability: tuple[int, int]):
-        self._capability = capability
+    def __init__(self, device: Device):
+        self._capability, self._device = capability_of(device), device
+        self.utils = SimpleNamespace(get_device_properties=self._properties)
+
+    def _properties(self, number: int = 0) -> dict[str, int]:
+        """Of a card: bytes of shared memory, multiprocessors, clock in kHz, and more (`nvidia/driver.c`)."""
+        return {
+            "max_shared_mem": shared_bytes_of_block(self._capability), "max_num_regs": REGISTERS,
+            "multiprocessor_count": self._device.sm_count or 1, "warpSize": WARP_THREADS,
+            "sm_clock_rate": round(self._device.boost_clock_hertz / KILO),
+        }  # fmt: skip
 
     def get_current_target(self) -> Any:
         """Backend, architecture and threads of a warp."""
@@ -73,6 +84,11 @@ class VirtualDriver:
     def get_benchmarker(self) -> Callable[..., Any]:
         """Nothing takes time, so the first configuration of an autotuned kernel is as good as any."""
         return lambda function, **_: [0.0, 0.0, 0.0]
+
+
+def capability_of(device: Device) -> tuple[int, int]:
+    """Compute capability, as a pair that can be compared."""
+    return device.compute_capability or (0, 0)
 
 
 def kernel_name(kernel: Any) -> str:
@@ -127,13 +143,16 @@ class Launches:
         tensors = {name: each for name, each in ((n, _tensor(v)) for n, v in values.items()) if each is not None}
         try:
             work = self._work(kernel, values, tensors, extents)
-        except Exception as error:
+        except refusals() as error:
             name, cause = kernel_name(kernel), str(error).strip() or type(error).__name__
             raise NotImplementedError(
                 f"{name}: Triton refuses this launch.\n{cause}\n{explain_missing(name)}"
             ) from error
         if work.depends_on_data:
-            self._note(f"rounds and branches of {kernel_name(kernel)} that depend on data", "one, and the larger")
+            self._note(
+                f"rounds and branches of {kernel_name(kernel)} that depend on data",
+                "one pass over what they load, the larger",
+            )
         if 0 not in extents:
             _record(kernel_name(kernel), work, tensors)
 
@@ -143,18 +162,18 @@ class Launches:
         types = types_of(kernel, values)
         constants = {name: _comparable(values[name]) for name, kind in types.items() if kind == CONSTANT}
         compiled = (id(kernel), *types.items(), *constants.items())
-        given = [
+        arguments = [
             (name, values[name] if isinstance(values[name], int) else None)
             for name, kind in types.items()
             if kind != CONSTANT
         ]
         sizes = {name: bytes_of(tensor) for name, tensor in tensors.items()}
-        launch = (compiled, extents, *given, *sizes.items())
-        if launch not in self._works:
+        alike = (compiled, extents, *arguments, *sizes.items())
+        if alike not in self._works:
             if compiled not in self._texts:
                 self._texts[compiled] = representation(kernel, types, values, self._capability)
-            self._works[launch] = count(self._texts[compiled], given, extents, sizes)
-        return self._works[launch]
+            self._works[alike] = count(self._texts[compiled], arguments, extents, sizes)
+        return self._works[alike]
 
 
 def _tensor(value: Any) -> torch.Tensor | None:
@@ -170,22 +189,22 @@ def _comparable(value: Any) -> Any:
 
 
 def _record(name: str, work: Work, tensors: dict[str, torch.Tensor]) -> None:
-    reads = [tensors[each] for each in work.read if each in tensors]
-    writes = [tensors[each] for each in work.written if each in tensors] or list(tensors.values())
-    traffic = sum(work.read.values()), sum(work.written.values())
-    launch_stated(name, writes, reads, work.flops, traffic, DTYPES.get(work.dtype, ""))
+    reads = [tensors[each] for each in work.loads if each in tensors]
+    writes = [tensors[each] for each in work.stores if each in tensors] or list(tensors.values())
+    traffic = sum(work.loads.values()), sum(work.stores.values())
+    launch(f"triton_{name}", writes, reads, work.flops, traffic=traffic, dtype=DTYPES.get(work.dtype, ""))
 
 
 @contextlib.contextmanager
-def virtual_triton(capability: tuple[int, int], note: Callable[[str, Any], None]) -> Iterator[None]:
+def virtual_triton(device: Device, note: Callable[[str, Any], None]) -> Iterator[None]:
     """Let an installed Triton find the virtual card, and count launches."""
     if PathFinder.find_spec("triton") is None:
         yield
         return
     jit, driver = (importlib.import_module(f"triton.runtime.{name}") for name in ("jit", "driver"))
-    launches, config = Launches(capability, note), driver.driver
+    launches, config = Launches(capability_of(device), note), driver.driver
     before = dict(vars(config))
-    config.set_active(VirtualDriver(capability))
+    config.set_active(VirtualDriver(device))
     try:
         with (
             replaced(jit.KernelInterface, "__getitem__", _launcher),

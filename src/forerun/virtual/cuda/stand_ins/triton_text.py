@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-_OPERATION = re.compile(r'^(?:(%[\w$.-]+)(?::(\d+))? = )?"?([\w.]+)"?(.*)$')
+_STATEMENT = re.compile(r'^(?:(%[\w$.-]+)(?::(\d+))? = )?"?([\w.]+)"?(.*)$')
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _BLOCK = re.compile(r"^\^(\w+)(?:\((.*)\))?:")
 _TYPE = re.compile(r"((?:\d+x)*)(?:!tt\.ptr<)?((?:bf|f|i)\d+\w*)(?=[>,\s)]|$)")
@@ -23,11 +23,11 @@ class Block:
     """Operations in order, and the names of what the block is given."""
 
     arguments: list[str] = field(default_factory=list)
-    operations: list["Operation"] = field(default_factory=list)
+    operations: list["Statement"] = field(default_factory=list)
 
 
 @dataclass
-class Operation:
+class Statement:
     """One operation: names of its results and operands, the text behind its name, and its regions.
 
     A region is its blocks by label; the first has the label "".
@@ -70,27 +70,27 @@ class BlockType:
         return math.prod(self.shape) * max(1, int(bits[0]) // BITS_OF_BYTE if bits else 1)
 
 
-def functions(text: str) -> dict[str, Operation]:
+def functions(text: str) -> dict[str, Statement]:
     """Functions of a module by name, in order; the kernel is the first.
 
     Raises:
         ValueError: the text is no module of Triton's representation.
     """
     lines = (line.strip() for line in text.splitlines())
-    root = Operation("", [], "", [{"": Block()}])
+    root = Statement("", [], "", [{"": Block()}])
     _fill(root.regions[0], (line for line in lines if line and not line.startswith(("#", "//"))))
-    found = [each for each in _walk(root) if each.name == "tt.func"]
-    if not found:
+    all_functions = [each for each in _walk(root) if each.name == "tt.func"]
+    if not all_functions:
         raise ValueError("no function of Triton's representation")
-    return {each.text.partition("@")[2].partition("(")[0].strip('"'): each for each in found}
+    return {each.text.partition("@")[2].partition("(")[0].strip('"'): each for each in all_functions}
 
 
-def arguments(function: Operation) -> list[str]:
+def arguments(function: Statement) -> list[str]:
     """Names of what a function is given."""
     return _VALUE.findall(function.text.partition("(")[2])
 
 
-def _walk(operation: Operation) -> Iterator[Operation]:
+def _walk(operation: Statement) -> Iterator[Statement]:
     yield operation
     for region in operation.regions:
         for block in region.values():
@@ -121,10 +121,10 @@ def _fill(region: dict[str, Block], lines: Iterator[str]) -> str:
     return ""
 
 
-def _read(line: str) -> Operation:
-    match = _OPERATION.match(line)
+def _read(line: str) -> Statement:
+    match = _STATEMENT.match(line)
     if match is None:
         raise ValueError(f"not an operation: {line}")
     result, count, name, text = match.groups()
     results = [] if result is None else [result] if count is None else [f"{result}#{i}" for i in range(int(count))]
-    return Operation(name, results, text.removesuffix("{"))
+    return Statement(name, results, text.removesuffix("{"))

@@ -6,8 +6,9 @@ and of many rounds of a loop, some that lie evenly among them stand for all (cau
 Bytes are of tensors: what programs load over and over comes from caches, so a tensor counts once for everything outside
 loops and once for each place in a loop that loads it, and never more than is asked for. Masks are taken as true.
 
-Not known: how often a loop runs, or which branch is taken, where that is read from the device. A loop then counts
-once, of two branches the one with more work, and `depends_on_data` says so.
+Not known: how often a loop runs, or which branch is taken, where that is read from the device (lengths of documents).
+Such loops are taken to run as often as it takes to load one of their tensors once as a whole, of two branches the one
+with more work is taken, and `depends_on_data` says so.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forerun.virtual.cuda.stand_ins.triton_text import Block, Operation, arguments, functions
+from forerun.virtual.cuda.stand_ins.triton_text import Block, Statement, arguments, functions
 
 Value = int | str | None
 """A whole number, the name of the tensor that a pointer points into, or neither."""
@@ -63,9 +64,9 @@ PACKED = "lhs = e2m1"
 class Work:
     """What a launch does. Keys are names of tensors among the kernel's arguments."""
 
-    read: Counter[str] = field(default_factory=Counter)
+    loads: Counter[str] = field(default_factory=Counter)
     """Bytes loaded from each."""
-    written: Counter[str] = field(default_factory=Counter)
+    stores: Counter[str] = field(default_factory=Counter)
     """Bytes stored to each."""
     flops: float = 0.0
     """Of matrix products."""
@@ -78,30 +79,54 @@ class Work:
 class _Tally:
     """Bytes and FLOP so far; what is loaded in a loop is kept apart by place."""
 
-    read: Counter[tuple[str, int]] = field(default_factory=Counter)
-    written: Counter[str] = field(default_factory=Counter)
+    loads: Counter[tuple[str, int]] = field(default_factory=Counter)
+    stores: Counter[str] = field(default_factory=Counter)
     flops: float = 0.0
     dtype: str = ""
     depends_on_data: bool = False
+    round: "_Tally | None" = None
+    """One round of each loop of which nobody knows how often it runs."""
 
     def add(self, other: "_Tally", times: float) -> None:
-        for mine, theirs in ((self.read, other.read), (self.written, other.written)):
+        for mine, theirs in ((self.loads, other.loads), (self.stores, other.stores)):
             for key, count in theirs.items():
                 mine[key] += count * times  # type: ignore[assignment, index]
         self.flops += other.flops * times
         self.dtype = self.dtype or other.dtype
         self.depends_on_data |= other.depends_on_data
+        if other.round is not None:
+            self.add_round(other.round, times)
+
+    def add_round(self, other: "_Tally", times: float = 1.0) -> None:
+        """Add one round of a loop that runs nobody knows how often; loops inside it are of the same kind."""
+        self.depends_on_data = True
+        self.round = self.round or _Tally()
+        inner, other.round = other.round, None
+        for each in (other, inner) if inner else (other,):
+            self.round.add(each, times)
+
+    def with_rounds(self, sizes: Mapping[str, int]) -> "_Tally":
+        """With as many rounds as load the first of their tensors that is loaded as a whole."""
+        if self.round is None:
+            return self
+        bytes_of: Counter[str] = Counter()
+        for (name, _), count in self.round.loads.items():
+            bytes_of[name] += count
+        passes = [sizes[name] / count for name, count in bytes_of.items() if name in sizes and count]
+        self.add(self.round, min((times for times in passes if times >= 1), default=1.0))
+        return self
 
     @property
     def size(self) -> tuple[float, float]:
         """To compare two branches."""
-        return self.flops, sum(self.read.values()) + sum(self.written.values())
+        inner = (0.0, 0.0) if self.round is None else self.round.size
+        return self.flops + inner[0], sum(self.loads.values()) + sum(self.stores.values()) + inner[1]
 
 
-def count(text: str, given: Sequence[tuple[str, int | None]], grid: Sequence[int], sizes: Mapping[str, int]) -> Work:
+def count(text: str, numbers: Sequence[tuple[str, int | None]], grid: Sequence[int], sizes: Mapping[str, int]) -> Work:
     """The work of a launch.
 
-    `given` are the kernel's arguments in order, each a name and its whole number, `None` for tensors and what is no
+    `numbers` are the kernel's arguments in order, each a name and its whole number, `None` for tensors and what is no
     whole number; `sizes` are bytes of the tensors by name, and what is not among them is no tensor.
 
     Raises:
@@ -110,7 +135,7 @@ def count(text: str, given: Sequence[tuple[str, int | None]], grid: Sequence[int
     program = _Program(functions(text))
     kernel = next(iter(program.functions.values()))
     dimensions = [max(1, extent) for extent in (*grid, 1, 1, 1)[:3]]
-    names = [name if name in sizes else number for name, number in given]
+    names = [name if name in sizes else number for name, number in numbers]
     total = _Tally()
     most = MOST_PROGRAMS[sum(extent > 1 for extent in dimensions)]
     for places in itertools.product(*(samples(extent, most) for extent in dimensions)):
@@ -119,11 +144,12 @@ def count(text: str, given: Sequence[tuple[str, int | None]], grid: Sequence[int
         program.place, program.extents = [place for place, _ in places], dimensions
         program.call(kernel, environment, tally)
         total.add(tally, math.prod(weight for _, weight in places))
+    total = total.with_rounds(sizes)
     work = Work(flops=total.flops, dtype=total.dtype, depends_on_data=total.depends_on_data)
-    for (name, _), asked in total.read.items():
-        work.read[name] += round(min(asked, sizes.get(name, asked)))
-    for name, asked in total.written.items():
-        work.written[name] = round(min(asked, sizes.get(name, asked)))
+    for (name, _), size in total.loads.items():
+        work.loads[name] += round(min(size, sizes.get(name, size)))
+    for name, size in total.stores.items():
+        work.stores[name] = round(min(size, sizes.get(name, size)))
     return work
 
 
@@ -140,13 +166,13 @@ def samples(extent: int, most: int = FEW) -> list[tuple[int, float]]:
 class _Program:
     """Follows one program of the grid."""
 
-    def __init__(self, functions: dict[str, Operation]):
+    def __init__(self, functions: dict[str, Statement]):
         self.functions = functions
         self.place: list[int] = []
         self.extents: list[int] = []
         self._is_in_loop = False
 
-    def call(self, function: Operation, environment: dict[str, Value], tally: _Tally) -> list[Value]:
+    def call(self, function: Statement, environment: dict[str, Value], tally: _Tally) -> list[Value]:
         """Follow a function through its blocks to a return; values it returns."""
         region = function.regions[0]
         block: Block | None = region[""]
@@ -160,29 +186,29 @@ class _Program:
         return []
 
     def _next(
-        self, jump: Operation, region: dict[str, Block], environment: dict[str, Value], tally: _Tally
+        self, jump: Statement, region: dict[str, Block], environment: dict[str, Value], tally: _Tally
     ) -> Block | None:
         targets = _JUMP.findall(jump.text)
         if not targets:
             return None
-        chosen = 0
+        place = 0
         if jump.name == "cf.cond_br":
             condition = environment.get(jump.operands[0])
             tally.depends_on_data |= not isinstance(condition, int)
             ends = [len(region[label].operations) == 1 for label, _ in targets]
-            chosen = (not condition) if isinstance(condition, int) else ends[0]  # it goes on rather than returns
-        label, handed = targets[chosen]
+            place = (not condition) if isinstance(condition, int) else ends[0]  # it goes on rather than returns
+        label, handed = targets[place]
         block = region[label]
         environment |= zip(block.arguments, [environment.get(each.strip()) for each in handed.split(",")], strict=False)
         return block
 
-    def _block(self, block: Block, environment: dict[str, Value], tally: _Tally) -> Operation | None:
+    def _block(self, block: Block, environment: dict[str, Value], tally: _Tally) -> Statement | None:
         """Follow a block; its last operation."""
         for each in block.operations:
             self._operation(each, environment, tally)
         return block.operations[-1] if block.operations else None
 
-    def _operation(self, each: Operation, environment: dict[str, Value], tally: _Tally) -> None:
+    def _operation(self, each: Statement, environment: dict[str, Value], tally: _Tally) -> None:
         values = [environment.get(operand) for operand in each.operands]
         if each.name in ("scf.for", "scf.if", "scf.while"):
             follow = {"scf.for": self._for, "scf.if": self._if, "scf.while": self._while}[each.name]
@@ -195,7 +221,7 @@ class _Program:
             results = [self._value(each, values)]
         environment |= itertools.zip_longest(each.results, results[: len(each.results)])
 
-    def _touch(self, each: Operation, values: list[Value], tally: _Tally) -> None:
+    def _touch(self, each: Statement, values: list[Value], tally: _Tally) -> None:
         """Count what an operation loads, stores and multiplies."""
         if each.name in PRODUCTS:
             types = each.types
@@ -210,11 +236,11 @@ class _Program:
         name = next((value for value in values if isinstance(value, str)), "")
         size = each.types[-1 if each.name == "tt.descriptor_gather" else 0].bytes
         if is_atomic or each.name in LOADS:
-            tally.read[name, id(each) if self._is_in_loop else 0] += size
+            tally.loads[name, id(each) if self._is_in_loop else 0] += size
         if is_atomic or each.name in STORES:
-            tally.written[name] += size
+            tally.stores[name] += size
 
-    def _value(self, each: Operation, values: list[Value]) -> Value:
+    def _value(self, each: Statement, values: list[Value]) -> Value:
         """What an operation makes, where it is a whole number or points into a tensor."""
         pointer = next((value for value in values if isinstance(value, str)), None)
         if pointer is not None:
@@ -238,7 +264,7 @@ class _Program:
             return int(COMPARED[each.text.split()[0].strip(",")](*numbers))
         return WHOLE[name](*numbers) if name in WHOLE else None
 
-    def _for(self, each: Operation, environment: dict[str, Value], tally: _Tally) -> list[Value]:
+    def _for(self, each: Statement, environment: dict[str, Value], tally: _Tally) -> list[Value]:
         match = _LOOP.search(each.text)
         if match is None:
             raise ValueError(f"not a loop: {each.text}")
@@ -246,27 +272,23 @@ class _Program:
         begin, end, step = (environment.get(bound) for bound in bounds)
         carried = _CARRIED.findall(each.text.partition("iter_args(")[2])
         initial = [environment.get(value) for _, value in carried]
-        rounds: list[tuple[int | None, float]] = [(None, 1.0)]
-        if isinstance(begin, int) and isinstance(end, int) and isinstance(step, int) and step > 0:
-            rounds = [(begin + step * place, weight) for place, weight in samples(max(0, -((begin - end) // step)))]
-        else:
-            tally.depends_on_data = True
+        rounds = _rounds(begin, end, step)
         body, results = each.regions[0][""], list(initial)
         is_inner, self._is_in_loop = self._is_in_loop, True
-        for place, weight in rounds:
+        for place, weight in rounds or [(None, 1.0)]:
             inner = _Tally()
             is_first = place == begin
-            held = [value if is_first or isinstance(value, str) else None for value in initial]
-            scope = {**environment, **dict(zip((name for name, _ in carried), held, strict=True)), counter: place}
+            values = [value if is_first or isinstance(value, str) else None for value in initial]
+            scope = {**environment, **dict(zip((name for name, _ in carried), values, strict=True)), counter: place}
             last = self._block(body, scope, inner)
             results = [scope.get(value) for value in last.operands] if last and last.name == "scf.yield" else []
-            tally.add(inner, weight)
+            tally.add_round(inner) if rounds is None else tally.add(inner, weight)
         self._is_in_loop = is_inner
-        if len(rounds) > 1:  # numbers that go from round to round were followed through one alone
+        if rounds is None or len(rounds) > 1:  # numbers that go from round to round were followed through one alone
             return [value if isinstance(value, str) else None for value in results]
         return results
 
-    def _if(self, each: Operation, environment: dict[str, Value], tally: _Tally) -> list[Value]:
+    def _if(self, each: Statement, environment: dict[str, Value], tally: _Tally) -> list[Value]:
         condition = environment.get(each.operands[0])
         regions = each.regions if not isinstance(condition, int) else each.regions[not condition :][:1]
         outcomes: list[tuple[_Tally, list[Value]]] = []
@@ -276,17 +298,17 @@ class _Program:
             outcomes.append((branch, [scope.get(value) for value in last.operands] if last else []))
         if not outcomes:
             return []
-        chosen, results = max(outcomes, key=lambda outcome: outcome[0].size)
+        larger, results = max(outcomes, key=lambda outcome: outcome[0].size)
         if len(outcomes) > 1 and len({outcome.size for outcome, _ in outcomes}) > 1:
             tally.depends_on_data = True
         if len(outcomes) > 1:
             results = [one if one == other else None for one, other in zip(*(r for _, r in outcomes), strict=True)]
-        tally.add(chosen, 1.0)
+        tally.add(larger, 1.0)
         return results
 
-    def _while(self, each: Operation, environment: dict[str, Value], tally: _Tally) -> list[Value]:
-        """Once: nobody follows the numbers of its condition."""
-        tally.depends_on_data = True
+    def _while(self, each: Statement, environment: dict[str, Value], tally: _Tally) -> list[Value]:
+        """One round: nobody follows the numbers of its condition."""
+        inner = _Tally()
         is_inner, self._is_in_loop = self._is_in_loop, True
         carried = [environment.get(value) for _, value in _CARRIED.findall(each.text.partition(" : ")[0])]
         results: list[Value] = []
@@ -296,11 +318,19 @@ class _Program:
         for region in each.regions:
             block = region[""]
             scope |= zip(block.arguments, results, strict=False)
-            last = self._block(block, scope, tally)
+            last = self._block(block, scope, inner)
             handed = last.operands[1:] if last is not None and last.name == "scf.condition" else []
             results = [value if isinstance(value, str) else None for value in map(scope.get, handed)]
         self._is_in_loop = is_inner
+        tally.add_round(inner)
         return results
+
+
+def _rounds(begin: Value, end: Value, step: Value) -> list[tuple[int, float]] | None:
+    """Rounds of a loop that are followed, and how many each stands for; None where nobody knows how often it runs."""
+    if not (isinstance(begin, int) and isinstance(end, int) and isinstance(step, int) and step > 0):
+        return None
+    return [(begin + step * place, weight) for place, weight in samples(max(0, -((begin - end) // step)))]
 
 
 def _constant(text: str) -> int | None:

@@ -34,8 +34,7 @@ def _fold(module: str, part: str) -> Callable[..., None]:
         tensors = [each for each in args if isinstance(each, Tensor)]
         tiles = [each for each in tensors if each.dim() == TILE]
         rows = [each for each in tensors if each.dim() < TILE and each.is_floating_point()]
-        writes = tiles[:1] if part == "backward" else rows
-        launch(name, writes, [each for each in tensors if all(each is not other for other in writes)])
+        launch(name, tiles[:1] if part == "backward" else rows, tensors)
 
     return fold
 
