@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import forerun
+from forerun.trace import Issuer
 
 pytestmark = [
     pytest.mark.scripts, pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed"),
@@ -179,6 +181,37 @@ def test_a_kernel_that_triton_refuses_is_an_error_that_names_it():
         x = torch.zeros(64, 64, device="cuda")
         with pytest.raises(NotImplementedError, match=r"(?s)within_documents: Triton refuses.*tl.zeros.*stand_in"):
             triton_kernels.within_documents[(8,)](x, x, x, WIDTH=60)
+
+
+class Scaled(torch.autograd.Function):
+    """An operator of one's own by a kernel of Triton."""
+
+    @staticmethod
+    def forward(ctx, x):
+        from tests import triton_kernels
+
+        result = torch.empty_like(x)
+        triton_kernels.normalise[(x.shape[0],)](x, result, x.shape[1], 1e-6)
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def test_compiled_code_launches_them_in_its_graph():
+    """Not as eager code: what comes before and after is fused, and the graph is one."""
+    with forerun.virtual_cuda("a100-80gb") as gpu:
+        model = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024)).cuda()
+        step = torch.compile(lambda x: Scaled.apply(model(x).relu()).square().mean())
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = step(torch.randn(256, 1024, device="cuda"))
+        loss.backward()
+        calls = [gpu.trace.calls[op.call] for op in gpu.trace.ops]
+    launches = [call for call in calls if call.name == "forerun.triton_normalise.default"]
+    assert [call.issuer for call in launches] == [Issuer.COMPILED]
+    assert launches[0].bytes_written == 256 * 1024 * 2, "bfloat16 under autocast"
+    assert any(call.name.startswith("fused.") for call in calls)
 
 
 def test_the_clock_prices_products_in_the_dtype_of_their_factors():

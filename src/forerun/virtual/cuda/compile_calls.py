@@ -28,7 +28,8 @@ from forerun.virtual.recorder import Recorder
 
 COMPILERS, RUNS_OPERATORS = {"inductor"}, {"eager", "eager_noexcept", "aot_eager"}
 """Backends that generate kernels, and those that run operators as they are."""
-ON_FUNCTIONS = AT_RANDOM_STATE | {"flex_attention", "flex_attention_backward"}
+TRITON = ("triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional")
+ON_FUNCTIONS = AT_RANDOM_STATE | {"flex_attention", "flex_attention_backward", *TRITON}
 """Operators on functions that are modelled."""
 SKIPPED = (str(Path(__file__).parents[1]), str(Path(torch.optim.__file__).parent))
 """Folders whose frames are not captured: ours are no part of the program, and optimizers run kernels of their own."""

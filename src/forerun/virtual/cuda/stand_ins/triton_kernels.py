@@ -22,6 +22,7 @@ from forerun.hardware.catalogue import Device
 from forerun.hardware.multiprocessors import REGISTERS, WARP_THREADS, shared_bytes_of_block
 from forerun.units import KILO
 from forerun.virtual.cuda.cards import this_card
+from forerun.virtual.cuda.stand_ins import triton_compiled
 from forerun.virtual.cuda.stand_ins.registry import explain_missing, launch, registered, stand_in
 from forerun.virtual.cuda.stand_ins.triton_front_end import CONSTANT, refusals, representation, types_of
 from forerun.virtual.cuda.stand_ins.triton_work import Work, count
@@ -124,6 +125,7 @@ class Launches:
         self._texts: dict[Any, str] = {}
         self._works: dict[Any, Work] = {}
 
+    @torch._disable_dynamo  # type: ignore[attr-defined, misc]
     def run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         """One launch, or none where Triton would only compile.
 
@@ -202,6 +204,7 @@ def virtual_triton(device: Device, note: Callable[[str, Any], None]) -> Iterator
         yield
         return
     jit, driver = (importlib.import_module(f"triton.runtime.{name}") for name in ("jit", "driver"))
+    triton_compiled.register()
     launches, config = Launches(capability_of(device), note), driver.driver
     before = dict(vars(config))
     config.set_active(VirtualDriver(device))
