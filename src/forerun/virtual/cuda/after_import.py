@@ -5,15 +5,18 @@ import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
+
+Around = Callable[[], AbstractContextManager[Any]]
 
 
 class _Patcher(importlib.abc.MetaPathFinder):
     """Finds one module as everybody does, and changes it once it is imported."""
 
-    def __init__(self, name: str, change: Callable[[ModuleType], None]):
-        self._name, self._change = name, change
+    def __init__(self, name: str, change: Callable[[ModuleType], None], around: Around):
+        self._name, self._change, self._around = name, change, around
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """The spec of that module, whose loader changes it at the end; None for all others."""
@@ -25,7 +28,8 @@ class _Patcher(importlib.abc.MetaPathFinder):
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            execute(module)
+            with self._around():
+                execute(module)
             self._change(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
@@ -33,10 +37,15 @@ class _Patcher(importlib.abc.MetaPathFinder):
 
 
 @contextlib.contextmanager
-def after_import(name: str, change: Callable[[ModuleType], Callable[[], None]]) -> Iterator[None]:
-    """Change a module now if it is imported, else as soon as it is; `change` returns what undoes it."""
+def after_import(
+    name: str, change: Callable[[ModuleType], Callable[[], None]], around: Around = contextlib.nullcontext
+) -> Iterator[None]:
+    """Change a module now if it is imported, else as soon as it is; `change` returns what undoes it.
+
+    `around` makes what is in force while it is imported.
+    """
     undo: list[Callable[[], None]] = []
-    patcher = _Patcher(name, lambda module: undo.append(change(module)))
+    patcher = _Patcher(name, lambda module: undo.append(change(module)), around)
     if name in sys.modules:
         undo.append(change(sys.modules[name]))
     else:

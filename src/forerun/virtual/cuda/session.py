@@ -2,13 +2,11 @@
 
 import contextlib
 import dataclasses
-import importlib
 import os
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,6 @@ from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.spawned import running_spawned_ranks
 from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
 from forerun.virtual.cuda.stand_ins.kernels import standing_in
-from forerun.virtual.cuda.stand_ins.packages import quiet
 from forerun.virtual.cuda.tensor_classes import making_subclasses
 from forerun.virtual.cuda.torch_cuda import CudaEvent, LiveCard, answering
 from forerun.virtual.cuda.unknown import Assumptions
@@ -58,7 +55,6 @@ from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 from forerun.virtual.registration import register
 
-LOADS_CUDA = ("bitsandbytes",)
 OPENS_GROUPS = (dist, distributed_c10d, device_mesh)
 """Modules of PyTorch that call `init_process_group` by a name of their own (torch/distributed/device_mesh.py, 2.13)."""
 
@@ -106,7 +102,6 @@ class CudaSession:
 
     def __enter__(self) -> "CudaSession":
         enter = self._stack.enter_context
-        _import_before_cuda()
         reasons = self.recorder.trace.math_attention
         before = set_target(
             AttentionTarget("cuda", self.device.attention_capability, self._attention, reasons, self.device)
@@ -173,14 +168,6 @@ class CudaSession:
             yield
         finally:
             threading.Thread.run = original
-
-
-def _import_before_cuda() -> None:
-    """Import packages that load CUDA libraries where CUDA is there; without it they offer their CPU code."""
-    with quiet():
-        for name in LOADS_CUDA:
-            if find_spec(name) is not None:
-                importlib.import_module(name)
 
 
 @contextlib.contextmanager

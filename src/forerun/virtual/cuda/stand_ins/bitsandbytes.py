@@ -15,8 +15,8 @@ Not covered: embeddings, weights in 16 bits that are trained and multiplied in 8
 import contextlib
 import importlib
 import math
-from collections.abc import Iterator
-from importlib.machinery import PathFinder
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,7 +25,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from forerun.step.quantization import Linear4bit, Linear8bit
 from forerun.trace import Trace
+from forerun.virtual.cuda.after_import import after_import
+from forerun.virtual.cuda.stand_ins.packages import quiet
 from forerun.virtual.cuda.stand_ins.registry import explain_missing, launch
+from forerun.virtual.put_back import replaced
 
 _LAYER = "_forerun_layer"
 """Name under which a module keeps its stand-in; no attribute of `nn.Module`, which would count its tensors twice."""
@@ -136,13 +139,21 @@ class _ManagedMemory:
 
 @contextlib.contextmanager
 def quantizing_without_values(trace: Trace) -> Iterator[None]:
-    """Let an installed bitsandbytes quantise weights and page optimizer state that have no values."""
-    if PathFinder.find_spec("bitsandbytes") is None:
+    """Let bitsandbytes quantise weights and page optimizer state that have no values, once the program imports it."""
+
+    def change(library: ModuleType) -> Callable[[], None]:
+        stack = contextlib.ExitStack()
+        for owner, name, value in _changes(_ManagedMemory(trace)):
+            stack.enter_context(replaced(owner, name, value))
+        return stack.close
+
+    with after_import("bitsandbytes", change, _without_cuda):
         yield
-        return
+
+
+def _changes(memory: _ManagedMemory) -> list[tuple[Any, str, Any]]:
     modules, functional = (importlib.import_module(f"bitsandbytes.{name}") for name in ("nn.modules", "functional"))
-    memory = _ManagedMemory(trace)
-    changes = [
+    return [
         (modules.Linear4bit, "forward", _forward_4bit(modules.Linear4bit.forward)),
         (modules.Linear8bitLt, "forward", _forward_8bit(modules.Linear8bitLt.forward)),
         (functional, "get_paged", memory.get_paged),
@@ -150,13 +161,12 @@ def quantizing_without_values(trace: Trace) -> Iterator[None]:
         (functional, "fill", memory.fill),
         (functional, "lib", NativeLibrary()),
         (functional, "get_ptr", pointer),
+        (functional, "name2qmap", dict(functional.name2qmap)),  # code books without values stay here
     ]
-    changes += [(functional, "name2qmap", dict(functional.name2qmap))]  # code books without values stay here
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in changes]
-    for owner, name, value in changes:
-        setattr(owner, name, value)
-    try:
+
+
+@contextlib.contextmanager
+def _without_cuda() -> Iterator[None]:
+    """It loads its CUDA library where CUDA is there; without it it offers its CPU code."""
+    with quiet(), replaced(torch.cuda, "is_available", lambda: False):
         yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)

@@ -5,13 +5,11 @@ program registered it, and else an error that shows how to. Sources of C++ alone
 """
 
 import contextlib
-import sys
-from collections.abc import Iterator
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from forerun.virtual.cuda.after_import import after_import
 from forerun.virtual.cuda.stand_ins.registry import explain_missing, registered
 from forerun.virtual.put_back import replaced
 
@@ -51,46 +49,15 @@ def _replacements(module: Any) -> dict[str, Any]:
     return {"load": load_files, "load_inline": load_texts}
 
 
-class _Finder(PathFinder):
-    """Replaces the functions once a program imports their module, which takes a while."""
-
-    def __init__(self, stack: contextlib.ExitStack):
-        self._stack = stack
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # type: ignore[override]
-        """That of the module itself, whose functions are replaced when it is there."""
-        spec = PathFinder.find_spec(name, path, target) if name == MODULE else None
-        if spec is None or spec.loader is None:
-            return None
-        spec.loader = _Loader(spec.loader, self._stack)
-        return spec
-
-
-class _Loader(Loader):
-    def __init__(self, loader: Loader, stack: contextlib.ExitStack):
-        self._loader, self._stack = loader, stack
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _replace(module, self._stack)
-
-
-def _replace(module: ModuleType, stack: contextlib.ExitStack) -> None:
+def _replace(module: ModuleType) -> Callable[[], None]:
+    stack = contextlib.ExitStack()
     for name, value in _replacements(module).items():
         stack.enter_context(replaced(module, name, value))
+    return stack.close
 
 
 @contextlib.contextmanager
 def virtual_extensions() -> Iterator[None]:
-    """While it is active, extensions of CUDA sources are stand-ins."""
-    with contextlib.ExitStack() as stack:
-        if MODULE in sys.modules:
-            _replace(sys.modules[MODULE], stack)
-        else:
-            finder = _Finder(stack)
-            sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
-            stack.callback(sys.meta_path.remove, finder)  # type: ignore[arg-type]
+    """While it is active, extensions of CUDA sources are stand-ins; the program imports their module, which takes long."""
+    with after_import(MODULE, _replace):
         yield

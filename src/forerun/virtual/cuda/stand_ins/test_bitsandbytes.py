@@ -1,5 +1,8 @@
 """A script that quantises has the tensors, operators and optimizer state of a settings file that does."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -137,3 +140,21 @@ def test_weights_are_unpacked_by_pointers_as_unsloth_does():
             functional.lib.cadam32bit_grad_fp32(*pointers)
     assert call.name == "forerun.cdequantize_blockwise_bf16_nf4.default"
     assert (call.bytes_read, call.bytes_written) == (2048 + 64 * 4, 64 * 64 * 2)
+
+
+LATE = """
+import sys, torch, forerun
+with forerun.virtual_cuda("t4") as gpu:
+    assert "bitsandbytes" not in sys.modules, "1.5 s, and two classes AdamW among PyTorch's"
+    import bitsandbytes
+    layer = bitsandbytes.nn.Linear4bit(64, 64, bias=False, compute_dtype=torch.float16, quant_type="nf4").cuda()
+    assert torch.cuda.is_available()
+    layer(torch.zeros(2, 64, device="cuda", dtype=torch.float16))
+    assert any("dequantize_4bit" in call.name for call in gpu.trace.calls)
+assert not isinstance(bitsandbytes.functional.lib, type(None)) and "forerun" not in type(bitsandbytes.functional.lib).__module__
+"""
+
+
+def test_the_library_is_imported_where_the_program_imports_it():
+    answer = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr[-1500:]

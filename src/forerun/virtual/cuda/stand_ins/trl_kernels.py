@@ -6,14 +6,13 @@ launch here. Products between them are the program's own.
 """
 
 import contextlib
-import sys
 import types
 from collections.abc import Callable, Iterator
-from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from torch import Tensor
 
+from forerun.virtual.cuda.after_import import after_import
 from forerun.virtual.cuda.stand_ins.registry import launch
 from forerun.virtual.put_back import replaced
 
@@ -46,19 +45,14 @@ KERNELS = {f"{module}._{part}_kernel": _fold(module, part) for module, parts in 
 @contextlib.contextmanager
 def folding_in_one_kernel() -> Iterator[None]:
     """Let TRL fold tiles as on a card while a program runs, whether it is imported already or meanwhile."""
+
+    def fold_with_kernels(module: types.ModuleType) -> Callable[[], None]:
+        stack = contextlib.ExitStack()
+        for part in FOLDS[module.__name__]:
+            stack.enter_context(replaced(module, f"_{part}_tile", _fold(module.__name__, part)))
+        return stack.close
+
     with contextlib.ExitStack() as stack:
-
-        def fold_with_kernels(module: types.ModuleType) -> None:
-            for part in FOLDS[module.__name__]:
-                stack.enter_context(replaced(module, f"_{part}_tile", _fold(module.__name__, part)))
-
-        def exec_module(loader: SourceFileLoader, module: types.ModuleType) -> None:
-            original(loader, module)
-            if module.__name__ in FOLDS:
-                fold_with_kernels(module)
-
-        original: Any = SourceFileLoader.exec_module
-        for name in FOLDS.keys() & sys.modules.keys():
-            fold_with_kernels(sys.modules[name])
-        with replaced(SourceFileLoader, "exec_module", exec_module):
-            yield
+        for name in FOLDS:
+            stack.enter_context(after_import(name, fold_with_kernels))
+        yield
