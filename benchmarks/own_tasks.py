@@ -83,7 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
         "causal-lm", SMOLLM2, rate=5e-4, batch=(4, 1), length=128, epochs=0.2, adapter=LORA,
         data={"validation": 0.05, "test": 0.1},
     ),
-    "hidden": case("masked-lm", MINILM, rate=5e-4, batch=(8, 1), length=64, epochs=1, data={"group_by": "speech"}),
+    "hidden": case("masked-lm", MINILM, rate=5e-4, batch=(8, 1), length=64, epochs=3, data={"group_by": "speech"}),
     "sounds": case(
         "seq2seq-lm", sized("tiny-t5", vocab_size=512, d_model=128, d_ff=256, num_layers=2, num_heads=4, d_kv=32),
         rate=3e-3, batch=(32, 1), length=24, epochs=4,

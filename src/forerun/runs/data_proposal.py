@@ -27,7 +27,7 @@ from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
 from forerun.runs.data_questions import DataQuestion, header_of, other_meanings
-from forerun.runs.first_settings import HEADS, ModelChoice, choose_model, first_settings
+from forerun.runs.first_settings import ModelChoice, choose_model, first_settings, new_head
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
 from forerun.units import format_bytes, format_seconds
@@ -217,8 +217,8 @@ def _choice(model: str | None, workload: str, inspection: Inspection, device: De
     parameters = rows[0].parameters if rows else UNKNOWN_PARAMETERS
     scratch = Settings(name="x", workload=workload, model=ModelSettings(name=model))
     is_new = is_from_scratch(scratch)
-    has_new_head = workload in HEADS and not is_new
-    return ModelChoice(model, {}, parameters, longest, "as asked by --model", "", is_new, has_new_head)
+    has_new_head, why = (False, "") if is_new else new_head(model.lower(), workload)
+    return ModelChoice(model, {}, parameters, longest, f"as asked by --model{why}", "", is_new, has_new_head)
 
 
 def _repair_questions(inspection: Inspection, are_several: bool) -> list[DataQuestion]:

@@ -116,10 +116,16 @@ def choose_model(
     reason = (
         f"{where} pretrained model for {workload} on {device.name} that init knows ({here.parameters / MEGA:,.0f} M)"
     )
-    needs_head = workload in HEADS or (workload == "masked-lm" and not here.fills_masks)
-    if needs_head and workload == "masked-lm":
-        reason += "; its weights have no head for hidden words, which is learned from nothing"
-    return ModelChoice(here.name, {}, here.parameters, here.longest, reason, better, needs_head=needs_head)
+    needs_head, why = new_head(here.name, workload)
+    return ModelChoice(here.name, {}, here.parameters, here.longest, reason + why, better, needs_head=needs_head)
+
+
+def new_head(name: str, workload: str) -> tuple[bool, str]:
+    """Whether pretrained weights have no head for a workload, as far as init knows, and the words for that."""
+    without = (each.name for kind in CANDIDATES.values() for each in kind if not each.fills_masks)
+    if workload == "masked-lm" and name in without:
+        return True, "; its weights have no head for hidden words, which is learned from nothing"
+    return workload in HEADS, ""
 
 
 def is_available(name: str) -> bool:

@@ -6,6 +6,7 @@ from forerun.data.own.formats import layout_of
 from forerun.data.own.inspection import inspect
 from forerun.hardware.catalogue import device
 from forerun.hardware.detect import detect_cpu
+from forerun.runs.data_proposal import _choice
 from forerun.runs.first_settings import CANDIDATES, choose_model, first_settings
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings
@@ -60,6 +61,20 @@ def test_an_encoder_without_a_head_for_hidden_words_says_so(tmp_path):
     choice = choose_model("masked-lm", look(tmp_path), CPU, can_be_had=lambda name: True)
     assert choice.needs_head
     assert "no head for hidden words" in choice.reason
+
+
+def test_one_that_was_asked_for_by_name_does_too(tmp_path):
+    """`init --model minilm` proposed 48 steps for a head that is learned from nothing."""
+    inspection = look(tmp_path).model_copy(update={"parts": {"train": 482, "val": 59, "test": 59}})
+    choice = _choice("CodeBERT", "masked-lm", inspection, CPU)
+    sections, reasons = first_settings("masked-lm", choice, inspection, CPU, is_text=False)
+    batch = sections["batch"]
+    steps = 482 // (batch["micro_batch_size"] * batch["gradient_accumulation_steps"])
+    assert choice.needs_head
+    assert steps * sections["schedule"]["epochs"] >= 200
+    assert "no head for hidden words" in reasons["model.name"]
+    assert _choice("bert-base-uncased", "masked-lm", inspection, CPU).needs_head is False
+    assert _choice("bert-base-uncased", "sequence-classification", inspection, CPU).needs_head
 
 
 @pytest.mark.parametrize("workload", ["sequence-classification", "causal-lm", "seq2seq-lm", "embedding", "preference"])

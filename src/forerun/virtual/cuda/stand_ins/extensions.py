@@ -58,6 +58,6 @@ def _replace(module: ModuleType) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def virtual_extensions() -> Iterator[None]:
-    """While it is active, extensions of CUDA sources are stand-ins; the program imports their module, which takes long."""
+    """While it is active, extensions of CUDA sources are stand-ins; only the program imports their module."""
     with after_import(MODULE, _replace):
         yield
