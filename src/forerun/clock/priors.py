@@ -186,8 +186,9 @@ class PriorCosts:
         moving = self._moving(call)
         if not call.flops:
             return moving
-        if operator in OPERANDS:
-            return self._product(call, operator)
+        product = operator.removesuffix("_")  # or in place
+        if product in OPERANDS:
+            return self._product(call, product)
         if call.name.startswith(recurrent.OPERATOR):
             dtype = self._dtype(call)
             return recurrent.recurrent_seconds(

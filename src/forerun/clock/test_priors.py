@@ -3,7 +3,9 @@
 import dataclasses
 
 import pytest
+import torch
 
+import forerun
 from forerun.clock.alike import example_of
 from forerun.clock.costs import KERNEL_SECONDS
 from forerun.clock.issuing import NETWORK_SECONDS, OPERATOR_HOST_SECONDS
@@ -269,3 +271,18 @@ def test_int8_products_take_their_peak_or_that_of_fp16_where_there_is_none():
         row = device(gpu)
         share = call.flops / PriorCosts(row).device_seconds(call) / row.peak(dtype)
         assert 0.5 < share < 0.6
+
+
+@pytest.mark.parametrize("name", ["addmm", "baddbmm"])
+def test_a_product_into_its_own_sum_costs_what_a_product_does(name):
+    """`grad.addmm_(a, b)` was priced by its bytes alone, and its FLOP were none."""
+    shape = (512, 512) if name == "addmm" else (4, 512, 512)
+    with forerun.virtual_cuda("h100-80gb") as gpu:
+        total, left, right = (torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        getattr(torch, name)(total, left, right)
+        getattr(total, f"{name}_")(left, right)
+        apart, within = (gpu.trace.calls[op.call] for op in gpu.trace.ops[-2:])
+    assert within.name == f"aten.{name}_.default"
+    assert within.flops == apart.flops > 0
+    costs = PriorCosts(device("h100-80gb"))
+    assert costs.device_seconds(within) == costs.device_seconds(apart)

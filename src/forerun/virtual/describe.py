@@ -213,6 +213,8 @@ def _flops(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
         )
     if packet.__name__.startswith("_scaled_dot_product_") and packet in flop_registry:
         return _attention_flops(args, is_backward=packet.__name__.endswith("_backward"))
+    if packet not in flop_registry:  # `addmm_` is not, `addmm` is
+        packet = getattr(aten, packet.__name__.removesuffix("_"), packet) if packet.__name__.endswith("_") else packet
     if packet not in flop_registry:
         return 0
     # torch/utils/flop_counter.py (2.13) takes the dtype of `addmm.dtype` and `mm.dtype` for the shape of the result

@@ -42,6 +42,8 @@ PRODUCTS = {
     aten.addmm: (1, 2),
     aten.bmm: (0, 1),
     aten.baddbmm: (1, 2),
+    aten.addmm_: (1, 2),
+    aten.baddbmm_: (1, 2),
 }
 """Positions of the two matrices among the arguments."""
 FLASH_PACKAGES = "forerun::_flash_attention_"
