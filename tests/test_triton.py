@@ -183,6 +183,24 @@ def test_a_kernel_that_triton_refuses_is_an_error_that_names_it():
             triton_kernels.within_documents[(8,)](x, x, x, WIDTH=60)
 
 
+def test_a_kernel_is_asked_for_its_registers_and_launched_by_as_many_programs_as_fit():
+    with forerun.virtual_cuda("l4") as gpu:
+        from tests import triton_kernels
+        from triton.runtime import driver
+
+        x, result = (torch.zeros(5000, 1000, device="cuda") for _ in range(2))
+        arguments = result, x, x.stride(0), result.stride(0), 5000, 1000, 1024, 4
+        compiled = triton_kernels.softmax.warmup(*arguments, num_warps=8, grid=(1,))
+        compiled._init_handles()
+        properties = driver.active.utils.get_device_properties(0)
+        programs = properties["multiprocessor_count"] * (properties["max_num_regs"] // (compiled.n_regs * 32 * 8))
+        compiled[(programs, 1, 1)](*arguments)
+        call = gpu.trace.calls[gpu.trace.ops[-1].call]
+    assert programs == 58 * 4
+    assert (call.bytes_read, call.bytes_written) == (x.nbytes, x.nbytes)
+    assert "registers of softmax" in gpu.assumed[0]
+
+
 class Scaled(torch.autograd.Function):
     """An operator of one's own by a kernel of Triton."""
 

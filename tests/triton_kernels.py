@@ -57,3 +57,13 @@ def within_documents(x, offsets, result, WIDTH: tl.constexpr):
     for place in range(begin, end):
         total += tl.load(x + place * WIDTH + tl.arange(0, WIDTH))
     tl.atomic_add(result + tl.arange(0, WIDTH), total)
+
+
+@triton.jit
+def softmax(result, x, x_stride, result_stride, rows, columns, WIDTH: tl.constexpr, STAGES: tl.constexpr):
+    """Softmax of rows by as many programs as a card holds at once, as in Triton's tutorial."""
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+        place = tl.arange(0, WIDTH)
+        value = tl.load(x + row * x_stride + place, mask=place < columns, other=-float("inf"))
+        numerator = tl.exp(value - tl.max(value, axis=0))
+        tl.store(result + row * result_stride + place, numerator / tl.sum(numerator, axis=0), mask=place < columns)

@@ -126,14 +126,15 @@ class Launches:
         self._works: dict[Any, Work] = {}
 
     @torch._disable_dynamo  # type: ignore[attr-defined, misc]
-    def run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        """One launch, or none where Triton would only compile.
+    def run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> "CompiledKernel | None":
+        """One launch, or a kernel to launch where Triton would only compile.
 
         Raises:
             NotImplementedError: Triton's front end refuses the kernel or an argument.
         """
         if warmup:
-            return
+            self._note(f"registers of {kernel_name(kernel)}", CompiledKernel.n_regs)
+            return CompiledKernel(self, kernel, options)
         for hook in kernel.pre_run_hooks:
             hook(*args, **options)
         names = {parameter.name for parameter in kernel.params}
@@ -157,6 +158,7 @@ class Launches:
             )
         if 0 not in extents:
             _record(kernel_name(kernel), work, tensors)
+        return None
 
     def _work(
         self, kernel: Any, values: dict[str, Any], tensors: dict[str, torch.Tensor], extents: tuple[int, ...]
@@ -176,6 +178,23 @@ class Launches:
                 self._texts[compiled] = representation(kernel, types, values, self._capability)
             self._works[alike] = count(self._texts[compiled], arguments, extents, sizes)
         return self._works[alike]
+
+
+class CompiledKernel:
+    """What `kernel.warmup(…)` returns: programs ask how much of a multiprocessor it takes, and launch it then."""
+
+    n_regs, n_spills = 64, 0
+    """Registers of a thread: some that a kernel may have; nothing compiles it."""
+
+    def __init__(self, launches: Launches, kernel: Any, options: dict[str, Any]):
+        self._launches, self._kernel = launches, kernel
+        self.metadata = SimpleNamespace(**{"shared": 0, "num_warps": 4, "num_ctas": 1} | options)
+
+    def _init_handles(self) -> None:
+        """Triton loads it onto the device here."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return lambda *args, **options: self._launches.run(self._kernel, *args, grid=grid, warmup=False, **options)
 
 
 def _tensor(value: Any) -> torch.Tensor | None:
