@@ -7,11 +7,9 @@ user's own package: a name without it is refused with the line that installs it.
 Not covered: ControlNets, adapters for images, and denoisers of other classes.
 """
 
-import contextlib
 import functools
 import inspect
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from forerun.models.denoiser_facts import (
 )
 from forerun.models.library_import import import_library
 from forerun.models.rows import DIFFUSERS
+from forerun.noise import quiet
 from forerun.settings.plain import in_short
 
 
@@ -101,7 +100,7 @@ def class_of(architecture: str) -> Any:
     Raises:
         UnknownModel: diffusers is not there, or does not have it.
     """
-    with _quietly():
+    with quiet():  # of packages that a denoiser does without
         kind = getattr(import_library(DIFFUSERS), architecture, None)
     if kind is None:
         raise UnknownModel(
@@ -109,17 +108,6 @@ def class_of(architecture: str) -> Any:
             f"have. Install a newer one: pip install --upgrade diffusers."
         )
     return kind
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """diffusers looks for packages that a denoiser does without, and tells of each that it cannot use."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def defaults_of(kind: Any) -> dict[str, Any]:

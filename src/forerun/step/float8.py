@@ -14,7 +14,6 @@ tensor parallelism.
 import contextlib
 import fnmatch
 import importlib
-import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ from typing import Any
 from torch import nn
 
 from forerun.errors import InvalidSettings, MissingExtra, nearest
+from forerun.noise import quiet
 from forerun.settings.schema import Settings
 
 MULTIPLE = 16
@@ -95,10 +95,6 @@ def torchao() -> Any:
 @contextlib.contextmanager
 def _without_its_notes() -> Iterator[None]:
     """Import without what torchao says of compiled parts that this PyTorch has no use for here."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

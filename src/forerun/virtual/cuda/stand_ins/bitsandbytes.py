@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from forerun.noise import quiet
 from forerun.step.quantization import Linear4bit, Linear8bit
 from forerun.trace import Trace
 from forerun.virtual.cuda.after_import import after_import
-from forerun.virtual.cuda.stand_ins.packages import quiet
 from forerun.virtual.cuda.stand_ins.registry import explain_missing, launch
 from forerun.virtual.put_back import replaced
 

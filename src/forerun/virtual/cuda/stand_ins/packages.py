@@ -12,13 +12,13 @@ import functools
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from forerun.noise import quiet
 from forerun.virtual.cuda.stand_ins.registry import explain_missing, kernels_of_package
 
 
@@ -162,17 +162,6 @@ def _loads(package: StandInPackage) -> bool:
     for name in () if loads else [name for name in set(sys.modules) - before if name.partition(".")[0] == root]:
         del sys.modules[name]
     return loads
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """What a library of CUDA says where there is none is not the program's to read."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 ASKS = (
