@@ -2,11 +2,12 @@
 
     python -m forerun.cli.ui_fork_server SOCKET     prints "ready" once it listens on the Unix socket
 
-Imports take longer than most answers. Whoever connects sends one question as a line of JSON (`ui_worker.py`) and gets
-lines of progress, then the answer as a line that begins with `ANSWER`, or `ENDED` and a code. Each question has a child
-of its own, which inherits the modules and nothing of any other question; who closes the connection ends the child. At
-most one thread runs here, and nothing is traced: PyTorch refuses a backward pass in a child of a process that has made
-one. Ends with its standard input.
+Imports take longer than most answers, and the first operators of a process take a while, so a tiny model's forward pass
+is run once for all. Whoever connects sends one question as a line of JSON (`ui_worker.py`) and gets lines of progress,
+then the answer as a line that begins with `ANSWER`, or `ENDED` and a code. Each question has a child of its own, which
+inherits the modules and nothing of any other question; who closes the connection ends the child. At most one thread
+runs here, and no backward pass: PyTorch refuses one in a child of a process that has made one. Ends with its standard
+input.
 """
 
 import contextlib
@@ -18,10 +19,13 @@ import select
 import signal
 import socket
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from forerun.cli.ui_worker import answer_or_error
+from forerun.data.plan import BatchShape
 from forerun.forecasting.made_with import package_digest, traced_with
+from forerun.hardware.catalogue import device as find_device
+from forerun.settings.load import settings_from
 from forerun.web.warm_workers import ANSWER, ENDED
 
 MODULES = (
@@ -30,6 +34,12 @@ MODULES = (
     "transformers.models.llama.modeling_llama", "transformers.models.bert.modeling_bert",
 )  # fmt: skip
 """What nearly every question imports, at 0.5 GB of memory that the children share."""
+
+TINY: dict[str, Any] = {
+    "name": "warm-up", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "precision": "bf16-mixed",
+    "adapter": {"kind": "lora", "rank": 8, "alpha": 16}, "data": {"examples": 8},
+    "batch": {"micro_batch_size": 2, "gradient_accumulation_steps": 1, "sequence_length": 16},
+}  # fmt: skip
 
 LOOK_MILLISECONDS = 500
 """Between looks whether a child has ended without an answer."""
@@ -42,6 +52,7 @@ def main() -> None:
         importlib.import_module(name)
     for digest in (traced_with, package_digest):
         digest()  # of the code that is imported, whatever lies on disk later
+    _warm_up()
     gc.collect()
     gc.freeze()  # so that a collection in a child does not copy every page
     listener = socket.socket(socket.AF_UNIX)
@@ -49,6 +60,13 @@ def main() -> None:
     listener.listen(64)
     print("ready", flush=True)
     _Forks(listener).serve()
+
+
+def _warm_up() -> None:
+    """Score one batch: PyTorch and transformers make their tables at the first operators."""
+    scoring: Any = importlib.import_module("forerun.virtual.trace_step").trace_scoring
+    workload: Any = importlib.import_module("forerun.step.heads").CausalLM()
+    scoring(settings_from(TINY), workload, find_device("t4"), BatchShape(2, 16))
 
 
 class _Forks:

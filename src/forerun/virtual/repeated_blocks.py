@@ -14,8 +14,9 @@ from forerun.trace import Trace
 from forerun.virtual.lengthen import Lengthened, NotRepeating
 from forerun.virtual.trace_step import trace_step
 
-SHALLOWEST = 2
-"""Blocks of the shallowest model: a first one and a last one, which may differ from those between."""
+SHALLOWEST, SHALLOWEST_DECODER = 2, 1
+"""Blocks of the shallowest model: a first one and a last one, which may differ from those between. In a decoder on one
+card they do not; where they did, the traces would not prove each other."""
 TRACES = 3
 """That prove each other; where the shallowest is still too special, a fourth takes its place."""
 WORTH_IT = 1.5
@@ -72,7 +73,8 @@ def shallow_depths(settings: Settings) -> tuple[list[Settings], int] | None:
     field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")
     lists = {n: v for n, v in config.to_dict().items() if isinstance(v, list | tuple) and len(v) == blocks}
     step = max((period(values) for values in lists.values()), default=1)
-    least = SHALLOWEST + (blocks - SHALLOWEST) % step
+    first = SHALLOWEST_DECODER if settings.workload == "causal-lm" and settings.parallel.is_alone else SHALLOWEST
+    least = first + (blocks - first) % step
     if not settings.parallel.is_alone:
         least += step  # FSDP gathers the next block beside this one, so that the last but one is special too
     depths = range(least, least + (TRACES + 1) * step, step)

@@ -183,8 +183,12 @@ def test_models_that_are_traced_whole(monkeypatch):
     assert shallow_depths(settings_of("tiny-llama", "causal-lm")) is None
     deep = shallow_depths(settings_of("tiny-llama", "causal-lm", config={"num_hidden_layers": 14}))
     assert deep is not None
-    assert [at.model.config["num_hidden_layers"] for at in deep[0]] == [2, 3, 4, 5]
-    assert deep[1] == 12
+    assert [at.model.config["num_hidden_layers"] for at in deep[0]] == [1, 2, 3, 4], "a decoder on one card"
+    assert deep[1] == 13
+    spread = {"kind": "fsdp", "world_size": 2}
+    deep = shallow_depths(settings_of("tiny-llama", "causal-lm", config={"num_hidden_layers": 20}, parallel=spread))
+    assert deep is not None
+    assert [at.model.config["num_hidden_layers"] for at in deep[0]] == [3, 4, 5, 6]
 
 
 def test_blocks_of_two_kinds_are_taken_in_pairs():
