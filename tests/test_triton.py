@@ -89,14 +89,14 @@ def counted(case):
     """The same from the representation, without a limit by the size of the tensors; and FLOP."""
     from tests import triton_kernels
 
-    from forerun.virtual.cuda.stand_ins.triton_front_end import CONSTANT, representation, types_of
+    from forerun.virtual.cuda.stand_ins.triton_front_end import CONSTANT, lowered, representation, types_of
     from forerun.virtual.cuda.stand_ins.triton_work import count
 
     kernel = getattr(triton_kernels, case["kernel"])
     tensors = {n: torch.empty(shape, dtype=getattr(torch, d)) for n, (shape, d) in case["tensors"].items()}
     values = tensors | case["numbers"]
     types = types_of(kernel, values)
-    given = [(name, None if name in tensors else values[name]) for name, kind in types.items() if kind != CONSTANT]
+    given = [each for name, kind in types.items() if kind != CONSTANT for each in lowered(name, values[name])]
     text = representation(kernel, types, values, (8, 0))
     return count(text, given, case["grid"], dict.fromkeys(tensors, 10**15))
 
@@ -172,6 +172,21 @@ def test_rounds_that_the_device_decides_are_assumed_in_words():
     assert len(launches) == 1, "an empty grid launches nothing"
     assert launches[0].bytes_read == x.nbytes + offsets.nbytes + 64 * 4, "all documents once, and the sum"
     assert "rounds and branches of within_documents" in gpu.assumed[0]
+
+
+def test_descriptors_have_their_shape_and_strides_behind_them():
+    """What comes after them is not taken for these: the copy's rounds are an argument."""
+    with forerun.virtual_cuda("h100-80gb") as gpu:
+        from tests import triton_kernels
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        x, result = (torch.zeros(1024, 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        places = [TensorDescriptor(each, list(each.shape), list(each.stride()), [64, 64]) for each in (x, result)]
+        triton_kernels.copy_tiles[(1024 // 64,)](*places, 3)
+        triton_kernels.copy_tiles[(1024 // 64,)](*places, 0)
+        some, none = (gpu.trace.calls[op.call] for op in gpu.trace.ops[-2:])
+    assert (some.bytes_read, some.bytes_written) == (1024 * 3 * 64 * 2, 1024 * 3 * 64 * 2)
+    assert (none.bytes_read, none.bytes_written) == (0, 0)
 
 
 def test_a_kernel_that_triton_refuses_is_an_error_that_names_it():

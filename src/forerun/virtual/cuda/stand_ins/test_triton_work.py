@@ -66,3 +66,34 @@ def test_samples_stand_for_all_and_lie_evenly(extent):
 def test_text_that_is_no_representation_is_refused():
     with pytest.raises(ValueError, match="no function"):
         count("module {\n}\n", [], (1,), {})
+
+
+BRANCHES = """
+module {
+  tt.func public @kernel(%arg0: !tt.ptr<f32>, %arg1: !tt.ptr<i32>, %arg2: i32, %arg3: i32) attributes {noinline = false} {
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    %0 = tt.load %arg1 : !tt.ptr<i32>
+    %1 = arith.cmpi sgt, %0, %c0 : i32
+    scf.if %1 {
+      tt.store %arg0, %cst : tensor<64x!tt.ptr<f32>>
+    } else {
+      tt.store %arg0, %cst, %mask : tensor<128x!tt.ptr<f32>>
+    }
+    scf.for %arg4 = %c0 to %arg2 step %c1  : i32 {
+      %2 = tt.load %arg0 : tensor<16x!tt.ptr<f32>>
+    }
+    %3 = arith.divsi %arg3, %c1 : i32
+    tt.return
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 5])
+def test_of_branches_that_the_device_decides_the_larger_counts_and_loops_may_be_empty(rounds):
+    numbers = [("x", None), ("flag", None), ("rounds", rounds), ("large", 3 * 2**60)]
+    work = count(BRANCHES, numbers, (1,), {"x": 10**6, "flag": 4})
+    assert work.stores["x"] == 128 * 4
+    assert work.loads["x"] == rounds * 16 * 4
+    assert work.depends_on_data

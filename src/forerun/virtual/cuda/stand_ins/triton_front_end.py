@@ -68,6 +68,16 @@ def types_of(kernel: Any, values: Mapping[str, Any]) -> dict[str, str]:
     return types
 
 
+def lowered(name: str, value: Any) -> list[tuple[str, int | None]]:
+    """What an argument is in the representation: itself, and behind a descriptor its shape and strides.
+
+    Each is a name and its whole number, None where it is none.
+    """
+    if hasattr(value, "block_shape"):
+        return [(name, None), *((f"{name}.{place}", int(n)) for place, n in enumerate((*value.shape, *value.strides)))]
+    return [(name, value if isinstance(value, int) else None)]
+
+
 def representation(
     kernel: Any, types: Mapping[str, str], values: Mapping[str, Any], capability: tuple[int, int]
 ) -> str:

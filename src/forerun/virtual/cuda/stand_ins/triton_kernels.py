@@ -24,7 +24,7 @@ from forerun.units import KILO
 from forerun.virtual.cuda.cards import this_card
 from forerun.virtual.cuda.stand_ins import triton_compiled
 from forerun.virtual.cuda.stand_ins.registry import explain_missing, launch, registered, stand_in
-from forerun.virtual.cuda.stand_ins.triton_front_end import CONSTANT, refusals, representation, types_of
+from forerun.virtual.cuda.stand_ins.triton_front_end import CONSTANT, lowered, refusals, representation, types_of
 from forerun.virtual.cuda.stand_ins.triton_work import Work, count
 from forerun.virtual.cuda.stand_ins.trl_kernels import KERNELS
 from forerun.virtual.describe import bytes_of
@@ -123,6 +123,8 @@ class Launches:
     def __init__(self, capability: tuple[int, int], note: Callable[[str, Any], None]):
         self._capability, self._note = capability, note
         self._texts: dict[Any, str] = {}
+        self._owners: list[Any] = []
+        """Kernels and constants that keys name by their identity."""
         self._works: dict[Any, Work] = {}
 
     @torch._disable_dynamo  # type: ignore[attr-defined, misc]
@@ -166,15 +168,12 @@ class Launches:
         types = types_of(kernel, values)
         constants = {name: _comparable(values[name]) for name, kind in types.items() if kind == CONSTANT}
         compiled = (id(kernel), *types.items(), *constants.items())
-        arguments = [
-            (name, values[name] if isinstance(values[name], int) else None)
-            for name, kind in types.items()
-            if kind != CONSTANT
-        ]
+        arguments = [each for name, kind in types.items() if kind != CONSTANT for each in lowered(name, values[name])]
         sizes = {name: bytes_of(tensor) for name, tensor in tensors.items()}
         alike = (compiled, extents, *arguments, *sizes.items())
         if alike not in self._works:
             if compiled not in self._texts:
+                self._owners.append((kernel, [values[name] for name in constants]))
                 self._texts[compiled] = representation(kernel, types, values, self._capability)
             self._works[alike] = count(self._texts[compiled], arguments, extents, sizes)
         return self._works[alike]

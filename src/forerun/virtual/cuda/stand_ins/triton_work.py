@@ -37,7 +37,7 @@ _JUMP = re.compile(r"\^(\w+)(?:\(([^:)]*))?")
 
 def _divided(left: int, right: int) -> int:
     """Towards zero."""
-    return int(math.copysign(abs(left) // abs(right), left * right)) if right else 0
+    return (abs(left) // abs(right)) * (1 if (left < 0) == (right < 0) else -1) if right else 0
 
 
 WHOLE: dict[str, Callable[[int, int], int]] = {
@@ -275,13 +275,12 @@ class _Program:
         rounds = _rounds(begin, end, step)
         body, results = each.regions[0][""], list(initial)
         is_inner, self._is_in_loop = self._is_in_loop, True
-        for place, weight in rounds or [(None, 1.0)]:
+        for place, weight in [(None, 1.0)] if rounds is None else rounds:
             inner = _Tally()
             is_first = place == begin
             values = [value if is_first or isinstance(value, str) else None for value in initial]
             scope = {**environment, **dict(zip((name for name, _ in carried), values, strict=True)), counter: place}
-            last = self._block(body, scope, inner)
-            results = [scope.get(value) for value in last.operands] if last and last.name == "scf.yield" else []
+            results = _yielded(self._block(body, scope, inner), scope)
             tally.add_round(inner) if rounds is None else tally.add(inner, weight)
         self._is_in_loop = is_inner
         if rounds is None or len(rounds) > 1:  # numbers that go from round to round were followed through one alone
@@ -294,17 +293,15 @@ class _Program:
         outcomes: list[tuple[_Tally, list[Value]]] = []
         for region in regions:
             branch, scope = _Tally(), dict(environment)
-            last = self._block(region[""], scope, branch)
-            outcomes.append((branch, [scope.get(value) for value in last.operands] if last else []))
+            results = _yielded(self._block(region[""], scope, branch), scope)
+            outcomes.append((branch, results))
+        if not isinstance(condition, int):
+            sizes = {branch.size for branch, _ in outcomes} | ({(0.0, 0.0)} if len(outcomes) == 1 else set())
+            tally.depends_on_data |= len(sizes) > 1
         if not outcomes:
             return []
-        larger, results = max(outcomes, key=lambda outcome: outcome[0].size)
-        if len(outcomes) > 1 and len({outcome.size for outcome, _ in outcomes}) > 1:
-            tally.depends_on_data = True
-        if len(outcomes) > 1:
-            results = [one if one == other else None for one, other in zip(*(r for _, r in outcomes), strict=True)]
-        tally.add(larger, 1.0)
-        return results
+        tally.add(max((branch for branch, _ in outcomes), key=lambda branch: branch.size), 1.0)
+        return [values[0] if len(set(values)) == 1 else None for values in zip(*(r for _, r in outcomes), strict=True)]
 
     def _while(self, each: Statement, environment: dict[str, Value], tally: _Tally) -> list[Value]:
         """One round: nobody follows the numbers of its condition."""
@@ -324,6 +321,11 @@ class _Program:
         self._is_in_loop = is_inner
         tally.add_round(inner)
         return results
+
+
+def _yielded(last: Statement | None, scope: Mapping[str, Value]) -> list[Value]:
+    """What a region that ends with `last` hands on."""
+    return [scope.get(value) for value in last.operands] if last is not None and last.name == "scf.yield" else []
 
 
 def _rounds(begin: Value, end: Value, step: Value) -> list[tuple[int, float]] | None:
