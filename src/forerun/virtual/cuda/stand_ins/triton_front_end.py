@@ -24,7 +24,7 @@ POINTERS = {
 }  # fmt: skip
 """Triton's names of what a pointer points to."""
 CONSTANT = "constexpr"
-SMALLEST_INT32, FIRST_UNSIGNED, FIRST_INT64, FIRST_UINT64 = -(2**31), 2**31, 2**32, 2**63
+SMALLEST_INT32, FIRST_UNSIGNED, FIRST_UINT64 = -(2**31), 2**31, 2**63
 
 
 def type_of(value: Any, *, becomes_constant: bool) -> str:
