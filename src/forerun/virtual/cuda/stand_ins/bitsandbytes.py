@@ -32,6 +32,8 @@ from forerun.virtual.put_back import replaced
 
 _LAYER = "_forerun_layer"
 """Name under which a module keeps its stand-in; no attribute of `nn.Module`, which would count its tensors twice."""
+COUNT_DEVICES: Any = getattr(torch._C, "_cuda_getDeviceCount", None)
+"""PyTorch's own, before a virtual GPU answers for it; missing in a build without CUDA."""
 
 
 def _layer_4bit(weight: Any) -> Linear4bit:
@@ -147,7 +149,7 @@ def quantizing_without_values(trace: Trace) -> Iterator[None]:
             stack.enter_context(replaced(owner, name, value))
         return stack.close
 
-    with after_import("bitsandbytes", change, _without_cuda):
+    with after_import("bitsandbytes", change, _as_the_machine_is):
         yield
 
 
@@ -166,7 +168,7 @@ def _changes(memory: _ManagedMemory) -> list[tuple[Any, str, Any]]:
 
 
 @contextlib.contextmanager
-def _without_cuda() -> Iterator[None]:
-    """It loads its CUDA library where CUDA is there; without it it offers its CPU code."""
-    with quiet(), replaced(torch.cuda, "is_available", lambda: False):
+def _as_the_machine_is() -> Iterator[None]:
+    """It loads its CUDA library where a card is there: a real one, for whoever trains in this process afterwards."""
+    with quiet(), replaced(torch.cuda, "is_available", lambda: COUNT_DEVICES is not None and COUNT_DEVICES() > 0):
         yield

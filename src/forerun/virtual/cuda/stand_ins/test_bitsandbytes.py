@@ -9,6 +9,7 @@ import torch
 import forerun
 from forerun.step.eight_bit import TracedOptimizer, paged_bytes
 from forerun.step.quantization import QuantizedLinear, quantize
+from forerun.virtual.cuda.stand_ins import bitsandbytes as stand_in
 
 pytest.importorskip("bitsandbytes")
 BLOCK = 512
@@ -158,3 +159,13 @@ assert not isinstance(bitsandbytes.functional.lib, type(None)) and "forerun" not
 def test_the_library_is_imported_where_the_program_imports_it():
     answer = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr[-1500:]
+
+
+@pytest.mark.parametrize("cards", [0, 1])
+def test_it_is_imported_for_the_cards_of_the_machine(cards, monkeypatch):
+    """A notebook that forecasts first and trains then has its CUDA library."""
+    monkeypatch.setattr(stand_in, "COUNT_DEVICES", lambda: cards)
+    with forerun.virtual_cuda("t4"):
+        with stand_in._as_the_machine_is():
+            assert torch.cuda.is_available() is (cards > 0)
+        assert torch.cuda.is_available()
