@@ -97,3 +97,30 @@ def test_of_branches_that_the_device_decides_the_larger_counts_and_loops_may_be_
     assert work.stores["x"] == 128 * 4
     assert work.loads["x"] == rounds * 16 * 4
     assert work.depends_on_data
+
+
+WHILE = """
+module {
+  tt.func public @kernel(%arg0: !tt.ptr<f32>, %arg1: !tt.ptr<i32>) attributes {noinline = false} {
+    %c0 = arith.constant 0 : i32
+    %0 = tt.load %arg1 : !tt.ptr<i32>
+    %1:2 = scf.while (%arg2 = %c0, %arg3 = %arg0) : (i32, !tt.ptr<f32>) -> (i32, !tt.ptr<f32>) {
+      %2 = arith.cmpi slt, %arg2, %0 : i32
+      scf.condition(%2) %arg2, %arg3 : i32, !tt.ptr<f32>
+    } do {
+    ^bb0(%arg2: i32, %arg3: !tt.ptr<f32>):
+      %3 = tt.load %arg3 : tensor<16x!tt.ptr<f32>>
+      scf.yield %arg2, %arg3 : i32, !tt.ptr<f32>
+    }
+    tt.store %1#1, %cst : tensor<8x!tt.ptr<f32>>
+    tt.return
+  }
+}
+"""
+
+
+def test_a_pointer_is_followed_through_a_loop_that_the_device_ends():
+    work = count(WHILE, [("x", None), ("length", None)], (1,), {"x": 4096, "length": 4})
+    assert dict(work.loads) == {"x": 4096, "length": 4}
+    assert dict(work.stores) == {"x": 8 * 4}
+    assert work.depends_on_data

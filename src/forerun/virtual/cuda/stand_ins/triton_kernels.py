@@ -46,7 +46,7 @@ class VirtualDriver:
     """What Triton asks of the device that is there."""
 
     def __init__(self, device: Device):
-        self._capability, self._device = capability_of(device), device
+        self._capability, self._device = device.compute_capability or (0, 0), device
         self.utils = SimpleNamespace(get_device_properties=self._properties)
 
     def _properties(self, number: int = 0) -> dict[str, int]:
@@ -85,11 +85,6 @@ class VirtualDriver:
     def get_benchmarker(self) -> Callable[..., Any]:
         """Nothing takes time, so the first configuration of an autotuned kernel is as good as any."""
         return lambda function, **_: [0.0, 0.0, 0.0]
-
-
-def capability_of(device: Device) -> tuple[int, int]:
-    """Compute capability, as a pair that can be compared."""
-    return device.compute_capability or (0, 0)
 
 
 def kernel_name(kernel: Any) -> str:
@@ -223,9 +218,10 @@ def virtual_triton(device: Device, note: Callable[[str, Any], None]) -> Iterator
         return
     jit, driver = (importlib.import_module(f"triton.runtime.{name}") for name in ("jit", "driver"))
     triton_compiled.register()
-    launches, config = Launches(capability_of(device), note), driver.driver
+    card, config = VirtualDriver(device), driver.driver
+    launches = Launches(card.get_device_capability(), note)
     before = dict(vars(config))
-    config.set_active(VirtualDriver(device))
+    config.set_active(card)
     try:
         with (
             replaced(jit.KernelInterface, "__getitem__", _launcher),

@@ -16,7 +16,7 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forerun.virtual.cuda.stand_ins.triton_text import Block, Statement, arguments, functions
@@ -277,14 +277,13 @@ class _Program:
         is_inner, self._is_in_loop = self._is_in_loop, True
         for place, weight in [(None, 1.0)] if rounds is None else rounds:
             inner = _Tally()
-            is_first = place == begin
-            values = [value if is_first or isinstance(value, str) else None for value in initial]
+            values = initial if place == begin else [_pointer(value) for value in initial]
             scope = {**environment, **dict(zip((name for name, _ in carried), values, strict=True)), counter: place}
             results = _yielded(self._block(body, scope, inner), scope)
             tally.add_round(inner) if rounds is None else tally.add(inner, weight)
         self._is_in_loop = is_inner
         if rounds is None or len(rounds) > 1:  # numbers that go from round to round were followed through one alone
-            return [value if isinstance(value, str) else None for value in results]
+            return [_pointer(value) for value in results]
         return results
 
     def _if(self, each: Statement, environment: dict[str, Value], tally: _Tally) -> list[Value]:
@@ -307,20 +306,23 @@ class _Program:
         """One round: nobody follows the numbers of its condition."""
         inner = _Tally()
         is_inner, self._is_in_loop = self._is_in_loop, True
-        carried = [environment.get(value) for _, value in _CARRIED.findall(each.text.partition(" : ")[0])]
+        carried = _CARRIED.findall(each.text.partition(" : ")[0])
+        scope = {**environment, **{name: _pointer(environment.get(value)) for name, value in carried}}
         results: list[Value] = []
-        scope = dict(environment)
-        names: Iterator[str] = iter(name for name, _ in _CARRIED.findall(each.text.partition(" : ")[0]))
-        scope |= zip(names, (value if isinstance(value, str) else None for value in carried), strict=False)
         for region in each.regions:
             block = region[""]
             scope |= zip(block.arguments, results, strict=False)
             last = self._block(block, scope, inner)
-            handed = last.operands[1:] if last is not None and last.name == "scf.condition" else []
-            results = [value if isinstance(value, str) else None for value in map(scope.get, handed)]
+            if last is not None and last.name == "scf.condition":  # what it hands on is also what the loop ends with
+                results = [_pointer(scope.get(value)) for value in last.operands[1:]]
         self._is_in_loop = is_inner
         tally.add_round(inner)
         return results
+
+
+def _pointer(value: Value) -> Value:
+    """What stays the same from round to round: into which tensor a pointer points."""
+    return value if isinstance(value, str) else None
 
 
 def _yielded(last: Statement | None, scope: Mapping[str, Value]) -> list[Value]:
