@@ -112,11 +112,11 @@ def test_the_command_writes_the_files(tmp_path):
 def test_the_page_is_written_below_runs_with_every_part(tmp_path, monkeypatch, capsys):
     from typer.testing import CliRunner
 
-    from forerun.cli.main import app
+    from forerun.cli.main import command_line
 
     monkeypatch.chdir(tmp_path)
     command = ["exec", "--gpu", "a10", "--html", "--json", "--", "python", str(SCRIPTS / "faulty.py"), "grows"]
-    result = CliRunner().invoke(app, command)
+    result = CliRunner().invoke(command_line(), command)
     assert result.exit_code == 0, result.output
     (page,) = tmp_path.glob("runs/exec-faulty-*/report.html")
     text = page.read_text()

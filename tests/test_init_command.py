@@ -7,7 +7,7 @@ import random
 import pytest
 from typer.testing import CliRunner
 
-from forerun.cli.main import app
+from forerun.cli.main import command_line
 from forerun.errors import InvalidSettings
 
 WORDS = [f"word{n}" for n in range(300)]
@@ -30,17 +30,21 @@ def reviews(tmp_path, monkeypatch):
 @pytest.mark.medium
 def test_a_file_of_data_becomes_settings_with_a_forecast_that_forecast_reads(reviews):
     run = CliRunner()
-    result = run.invoke(app, ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4"], catch_exceptions=False)
+    result = run.invoke(
+        command_line(), ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4"], catch_exceptions=False
+    )
     assert result.exit_code == 0
     assert "2 labels" in result.output
     assert "few rows" not in result.output
     assert "120 rows: scores will have wide" in result.output.replace("\n", " ")
     written = (reviews.parent / "run.yaml").read_text()
     assert "# Forecast on t4: fits" in written
-    forecast = run.invoke(app, ["forecast", "run.yaml", "--gpu", "t4", "--json"], catch_exceptions=False)
+    forecast = run.invoke(command_line(), ["forecast", "run.yaml", "--gpu", "t4", "--json"], catch_exceptions=False)
     assert forecast.exit_code == 0
     again = run.invoke(
-        app, ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4", "--force", "--json"], catch_exceptions=False
+        command_line(),
+        ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4", "--force", "--json"],
+        catch_exceptions=False,
     )
     document = json.loads(again.stdout)
     assert document["schema"] == "forerun.init/1"
@@ -52,5 +56,5 @@ def test_a_file_of_data_becomes_settings_with_a_forecast_that_forecast_reads(rev
 def test_a_file_is_not_replaced_unasked(reviews):
     (reviews.parent / "run.yaml").write_text("mine")
     with pytest.raises(InvalidSettings, match="--force"):
-        CliRunner().invoke(app, ["init", "reviews.csv"], catch_exceptions=False)
+        CliRunner().invoke(command_line(), ["init", "reviews.csv"], catch_exceptions=False)
     assert (reviews.parent / "run.yaml").read_text() == "mine"

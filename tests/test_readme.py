@@ -7,7 +7,7 @@ import typer
 import yaml
 from benchmarks.readme_picture import figures_of, readme_forecast
 
-from forerun.cli.main import app
+from forerun.cli.main import command_line
 from forerun.hardware.catalogue import devices
 from forerun.models.catalogue import architectures
 from forerun.settings.load import settings_from
@@ -31,7 +31,7 @@ def test_its_settings_are_valid():
 
 
 def test_its_commands_exist():
-    commands = set(typer.main.get_command(app).commands)
+    commands = set(typer.main.get_command(command_line()).commands)
     table = README.split("## Commands")[1].split("##")[0]
     documented = {
         match.split()[0]

@@ -240,9 +240,9 @@ def test_command_line_is_frozen():
     """Commands and their options; a change here is a change of the contract and is made on purpose."""
     import typer
 
-    from forerun.cli.main import app
+    from forerun.cli.main import command_line
 
-    commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    commands = dict(typer.main.get_command(command_line()).commands)  # type: ignore[attr-defined]
     for name, command in list(commands.items()):
         commands |= {f"{name} {part}": own for part, own in getattr(command, "commands", {}).items()}
     options = {

@@ -16,6 +16,7 @@ from forerun.cli.options import (
     ledger_if_any,
     limits_of,
     print_json,
+    uncollected,
 )
 from forerun.cli.output import print_view, with_format
 from forerun.current_work import work
@@ -46,11 +47,12 @@ def compare(
     workstation, datacenter, slices, amd, all.
     """
 
-    from forerun.api import compare_settings, find_device, resolve
-    from forerun.forecasting.apart import only_forecasts
-    from forerun.hardware.catalogue import group_of_devices
-    from forerun.plan.limits import priced
-    from forerun.report.compare import comparison_view
+    with uncollected():
+        from forerun.api import compare_settings, find_device, resolve
+        from forerun.forecasting.apart import only_forecasts
+        from forerun.hardware.catalogue import group_of_devices
+        from forerun.plan.limits import priced
+        from forerun.report.compare import comparison_view
 
     only_forecasts()
     limits, settings = limits_of(deadline, budget), resolve(target, overrides or ())

@@ -112,12 +112,6 @@ def execute(
     return _leave(forecasts, run.exit_code, run.out_of_memory is not None)
 
 
-def throws_files_away(words: list[str]) -> bool:
-    """Whether a command line is one of `exec` that keeps no files."""
-    ours = words[: words.index("--")] if "--" in words else words
-    return ours[:1] == ["exec"] and "--keep-files" not in ours
-
-
 def _files(is_kept: bool) -> "WrittenFiles":
     from forerun.virtual.cuda.file_layer import WrittenFiles
 

@@ -17,6 +17,7 @@ from forerun.cli.options import (
     gpu_names,
     ledger_if_any,
     print_json,
+    uncollected,
     use_threads,
     usual_gpu,
 )
@@ -56,27 +57,25 @@ def forecast(
 ) -> None:
     """Forecast memory, time and cost of a run before it starts. Exit code 3: it does not fit."""
     use_threads(threads)
-    from rich.console import Console
-
-    from forerun.api import explain_settings, find_device, forecast_on_cards, resolve, what_if_settings
-    from forerun.forecasting.apart import only_forecasts
-    from forerun.settings.load import settings_from
+    with uncollected():
+        from forerun.api import explain_settings, find_device, forecast_on_cards, resolve, what_if_settings
+        from forerun.forecasting.apart import only_forecasts
+        from forerun.settings.load import settings_from
 
     devices = [find_device(name) for name in gpu_names(gpu, default=usual_gpu)]
     only_forecasts()
     settings = resolve(target, overrides or ())
     if versions is not None:
         settings = settings_from(settings.model_dump() | {"versions": versions_of(versions)})
-    log = Console(stderr=True).print
     with ledger_if_any([device.name for device in devices]) as ledger:
         forecasts = forecast_on_cards(settings, devices, price, ledger)
         what_ifs = [
-            what_if_settings(settings, device, ledger, lambda change: log(f"trying {change}"))
+            what_if_settings(settings, device, ledger, _say_trying)
             for device in devices if what_if
         ]  # fmt: skip
     explanations = []
     if explain:
-        explanations = [explain_settings(settings, d, lambda change: log(f"trying {change}")) for d in devices]
+        explanations = [explain_settings(settings, d, _say_trying) for d in devices]
     _show(settings.name, forecasts, explanations, what_ifs, as_json)
     if badge is not None:
         from forerun.report.badge import badge_of
@@ -84,6 +83,12 @@ def forecast(
         badge.write_text(badge_of(forecasts), encoding="utf-8")
     if not any(f.fits for f in forecasts):
         raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def _say_trying(change: object) -> None:
+    from rich.console import Console
+
+    Console(stderr=True).print(f"trying {change}")
 
 
 def versions_of(text: str) -> dict[str, str]:

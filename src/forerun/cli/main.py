@@ -1,6 +1,7 @@
 """The command line: each command parses, calls one stage and prints; an error becomes one paragraph and an exit code.
 
-Modules of commands import what they need inside their functions, because `forerun --help` pays for every module loaded.
+Modules of commands import what they need inside their functions, because `forerun --help` pays for every module loaded;
+a command line that names its command first loads that command's module alone.
 
 Exit codes: 0 done; 1 our bug (traceback); 2 bad input or settings; 3 the forecast says it does not fit; 4 a success
 criterion failed; 130 interrupted.
@@ -9,64 +10,46 @@ criterion failed; 130 interrupted.
 import sys
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import typer
 
-from forerun.cli import (
-    audit_command,
-    compare_command,
-    device_commands,
-    exec_command,
-    forecast_command,
-    init_command,
-    look_command,
-    model_commands,
-    plan_command,
-    price_commands,
-    recipe_commands,
-    run_commands,
-    sweep_command,
-    tune_command,
-    ui_command,
-    use_commands,
-    verify_command,
-    watch_command,
-)
-from forerun.cli.file_wall import run_inside
 from forerun.cli.options import EXIT_BAD_INPUT, EXIT_DOES_NOT_FIT, say_note
 from forerun.cli.waiting import shown_waiting
 from forerun.errors import ForerunError, NothingFits, UserNote
 from forerun.extensions import COMMANDS, extensions
 from forerun.noise import quieten_libraries
 
-app = typer.Typer(
-    name="forerun",
-    help="Know what a PyTorch training run will cost before you start it, then get exactly that.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
-init_command.add_to(app)
-forecast_command.add_to(app)
-exec_command.add_to(app)
-plan_command.add_to(app)
-compare_command.add_to(app)
-audit_command.add_to(app)
-run_commands.add_to(app)
-watch_command.add_to(app)
-look_command.add_to(app)
-use_commands.add_to(app)
-ui_command.add_to(app)
-verify_command.add_to(app)
-sweep_command.add_to(app)
-tune_command.add_to(app)
-device_commands.add_to(app)
-model_commands.add_to(app)
-price_commands.add_to(app)
-recipe_commands.add_to(app)
-for extension in extensions(COMMANDS).values():
-    extension.load()(app)
+MODULES = {
+    "init_command": ("init",), "forecast_command": ("forecast",), "exec_command": ("exec",), "plan_command": ("plan",),
+    "compare_command": ("compare",), "audit_command": ("audit",),
+    "run_commands": ("train", "run", "evaluate", "report", "export", "runs"), "watch_command": ("watch",),
+    "look_command": ("look",), "use_commands": ("predict", "generate", "chat"), "ui_command": ("ui",),
+    "verify_command": ("verify",), "sweep_command": ("sweep",), "tune_command": ("tune",),
+    "device_commands": ("gpus", "networks", "doctor", "calibrate"), "model_commands": ("models",),
+    "price_commands": ("prices",), "recipe_commands": ("recipes", "copy"),
+}  # fmt: skip
+"""Commands by module, in the order of `--help`."""
+MODULE_OF = {command: module for module, commands in MODULES.items() for command in commands}
+
+
+def command_line(word: str = "") -> typer.Typer:
+    """All commands, of other packages too; of a word that is a command's name, those of its module alone."""
+    app = typer.Typer(
+        name="forerun",
+        help="Know what a PyTorch training run will cost before you start it, then get exactly that.",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(lambda: None)  # else one command would stand for all of them, without its name
+    for module in [MODULE_OF[word]] if word in MODULE_OF else MODULES:
+        import_module(f"forerun.cli.{module}").add_to(app)
+    if word not in MODULE_OF:
+        for extension in extensions(COMMANDS).values():
+            extension.load()(app)
+    return app
 
 
 def main() -> None:
@@ -75,16 +58,24 @@ def main() -> None:
         warnings.showwarning = _say_notes(warnings.showwarning)
         warnings.simplefilter("once", UserNote)
         quieten_libraries()
-        if exec_command.throws_files_away(sys.argv[1:]):
+        if throws_files_away(sys.argv[1:]):
+            from forerun.cli.file_wall import run_inside
+
             run_inside(_run)
         else:
             _run()
 
 
+def throws_files_away(words: list[str]) -> bool:
+    """Whether a command line is one of `exec` that keeps no files."""
+    ours = words[: words.index("--")] if "--" in words else words
+    return ours[:1] == ["exec"] and "--keep-files" not in ours
+
+
 def _run() -> None:
     try:
         with shown_waiting():
-            app()
+            command_line("".join(sys.argv[1:2]))()
     except NothingFits as error:
         _say(error)
         sys.exit(EXIT_DOES_NOT_FIT)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forerun.cli import file_wall
-from forerun.cli.exec_command import throws_files_away
+from forerun.cli.main import throws_files_away
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw

@@ -4,8 +4,9 @@ import sys
 import warnings
 
 import pytest
+from typer.main import get_command
 
-from forerun.cli.main import main
+from forerun.cli.main import MODULES, command_line, main
 
 
 def test_a_call_leaves_warnings_as_they_were(monkeypatch, capsys):
@@ -17,3 +18,16 @@ def test_a_call_leaves_warnings_as_they_were(monkeypatch, capsys):
     assert "a100" in capsys.readouterr().out
     assert warnings.showwarning is before
     assert list(warnings.filters) == filters
+
+
+def test_a_command_line_that_names_its_command_loads_that_module_alone():
+    everything = get_command(command_line()).commands
+    own = [name for names in MODULES.values() for name in names]
+    assert set(everything) - set(own) == {"embed", "monitor", "serve", "similar"}, "of a recipe's entry points"
+    assert len(own) == len(set(own)) <= len(everything)
+    for names in MODULES.values():
+        for name in names:
+            alone = get_command(command_line(name)).commands
+            assert set(alone) == set(names)
+            assert alone[name].help == everything[name].help
+    assert list(get_command(command_line("forcast")).commands) == list(everything), "a word that is none is suggested"

@@ -10,7 +10,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from forerun.cli.main import app
+from forerun.cli.main import command_line
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import device
 
@@ -19,25 +19,27 @@ run = CliRunner().invoke
 
 def test_each_format_says_the_same():
     words = ["gpus", "--search", "t4"]
-    rows = list(csv.DictReader(io.StringIO(run(app, [*words, "--format", "csv"]).stdout)))
+    rows = list(csv.DictReader(io.StringIO(run(command_line(), [*words, "--format", "csv"]).stdout)))
     (row,) = [row for row in rows if row["GPU"].rstrip("*") == "t4"]
     assert float(row["GiB"]) == pytest.approx(device("t4").memory_bytes / 2**30, abs=0.05)
-    assert f"| {row['GPU']} | {row['GiB']} |" in run(app, [*words, "--format", "markdown"]).stdout
-    documents = [json.loads(run(app, [*words, *option]).stdout) for option in (["--json"], ["--format", "json"])]
+    assert f"| {row['GPU']} | {row['GiB']} |" in run(command_line(), [*words, "--format", "markdown"]).stdout
+    documents = [
+        json.loads(run(command_line(), [*words, *option]).stdout) for option in (["--json"], ["--format", "json"])
+    ]
     assert documents[0] == documents[1]
-    assert "capability" in run(app, [*words, "--format", "csv"]).stderr, "lines between tables are not lost"
-    assert run(app, [*words, "--format", "table"]).stdout == run(app, words).stdout
+    assert "capability" in run(command_line(), [*words, "--format", "csv"]).stderr, "lines between tables are not lost"
+    assert run(command_line(), [*words, "--format", "table"]).stdout == run(command_line(), words).stdout
 
 
 def test_two_formats_are_refused():
-    result = run(app, ["recipes", "--json", "--format", "csv"])
+    result = run(command_line(), ["recipes", "--json", "--format", "csv"])
     assert isinstance(result.exception, InvalidSettings)
     assert result.stdout == ""
 
 
 @pytest.mark.parametrize("words", [["models", "--search", "bert"], ["recipes"], ["networks"]])
 def test_commands_of_groups_have_it_too(words):
-    assert "| --- |" in run(app, [*words, "--format", "markdown"]).stdout
+    assert "| --- |" in run(command_line(), [*words, "--format", "markdown"]).stdout
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_bash_completes_names(line, expected):
 def complete(line: str) -> list[str]:
     """What bash is told, in this process: the script that it runs does this and splits the lines."""
     environment = {"_FORERUN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    return run(app, [], prog_name="forerun", env=environment).stdout.split()
+    return run(command_line(), [], prog_name="forerun", env=environment).stdout.split()
 
 
 def test_bash_itself_completes_a_run(tmp_path):
@@ -77,8 +79,8 @@ def test_bash_itself_completes_a_run(tmp_path):
             folder="nowhere",
             versions={},
         )
-    script = run(app, [], prog_name="forerun", env={"_FORERUN_COMPLETE": "source_bash"}).stdout
-    start = "from forerun.cli.main import app; app(prog_name='forerun')"  # as the installed command is called
+    script = run(command_line(), [], prog_name="forerun", env={"_FORERUN_COMPLETE": "source_bash"}).stdout
+    start = "from forerun.cli.main import command_line; command_line()(prog_name='forerun')"  # as the installed command is called
     (tmp_path / "forerun").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{start}" "$@"\n')
     (tmp_path / "forerun").chmod(0o755)
     program = f"{script}\nCOMP_WORDS=(forerun watch {run_id[:4]})\nCOMP_CWORD=2\n_forerun_completion forerun\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
@@ -93,4 +95,4 @@ def test_other_shells_are_told_the_same(shell):
         "_FORERUN_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "forerun forecast --gpu a100-4",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }  # fmt: skip
-    assert "a100-40gb-pcie" in run(app, [], prog_name="forerun", env=environment).stdout
+    assert "a100-40gb-pcie" in run(command_line(), [], prog_name="forerun", env=environment).stdout

@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from forerun.cli.main import app
+from forerun.cli.main import command_line
 from forerun.ledger.store import open_ledger
 from forerun.report.test_pages import forecast, measurement, reports, verdict
 
@@ -20,7 +20,7 @@ def test_one_run_as_page_markdown_and_badge(tmp_path):
         ledger.record_verdict(run_id, verdict().model_copy(update={"run_id": run_id}))
 
     def report(*words):
-        result = CliRunner().invoke(app, ["report", run_id[:13], *words], env={"FORERUN_LEDGER": url})
+        result = CliRunner().invoke(command_line(), ["report", run_id[:13], *words], env={"FORERUN_LEDGER": url})
         assert result.exception is None, result.exception
         return result.stdout
 

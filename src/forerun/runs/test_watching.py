@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from forerun.cli.main import app
+from forerun.cli.main import command_line
 from forerun.cli.options import complete_gpus, complete_runs, complete_targets
 from forerun.errors import RunNotFound
 from forerun.ledger.store import open_ledger
@@ -46,10 +46,10 @@ def test_a_run_in_progress(ledger):
 
 def test_the_command_ends_with_the_run_and_names_the_nearest(ledger):
     run_id = view_of(ledger, "last").run_id
-    running = CliRunner().invoke(app, ["watch", "--json"])
+    running = CliRunner().invoke(command_line(), ["watch", "--json"])
     assert json.loads(running.stdout)["state"] == "started"
     ledger.record_event(run_id, "interrupted")
-    ended = CliRunner().invoke(app, ["watch", run_id])
+    ended = CliRunner().invoke(command_line(), ["watch", run_id])
     assert (ended.exit_code, "interrupted" in ended.stdout) == (0, True)
     with pytest.raises(RunNotFound, match=run_id):
         view_of(ledger, "nope")
