@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from forerun.hardware.catalogue import Device, devices
+from forerun.hardware.catalogue import Device, devices_named
 
 HELD_BACK = frozenset({"t4", "l4", "rtx-a2000-12gb"})
 """Measured GPUs that are an example only for boards of as few watts: theirs, 70 and 72, hold tensor cores and memory
@@ -26,8 +26,7 @@ def measured_like(gpu: Device, names: Iterable[str], dtype: str = "float16") -> 
     """
     if gpu.name in names:
         return gpu.name
-    rows = {row.name: row for row in devices()}
-    alike = [rows[n] for n in names if n in rows and rows[n].compute_capability == gpu.compute_capability]
+    alike = [row for row in devices_named(names) if row.compute_capability == gpu.compute_capability]
     alike = [row for row in alike if abs(math.log(rate(row, dtype) / rate(gpu, dtype))) < SAME_RATE]
     if not alike:
         return None

@@ -7,8 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import psutil
-
 from forerun.clock.host_speed import host_shares
 from forerun.experience import Correction
 from forerun.forecasting.card_warnings import card_warnings
@@ -93,6 +91,8 @@ def make_forecast(request: ForecastRequest, steps: StepModel | None = None) -> F
 def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
     device, replay = request.device, model.memory
     if model.card is None:
+        import psutil
+
         context = psutil.Process().memory_info().rss
         lengths = len({shape.length for shape, number in request.plan.shapes if number})
         low, middle, high = (

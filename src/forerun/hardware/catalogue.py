@@ -10,9 +10,10 @@ Not covered: achieved rates (the clock fits those), power limits and clocks of a
 calibration).
 """
 
+import re
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from pydantic import Field
 
 from forerun.errors import MissingPeak, UnknownDevice
 from forerun.hardware.names import NOISE, meaning, spelled
-from forerun.hardware.stored_prices import CloudPrice, StoredPrices, least_by_gpu, stored_prices
+from forerun.hardware.stored_prices import stored_fields
 from forerun.records import Range, Record
 from forerun.settings.plain import in_short
 from forerun.spelling import NameNote, Spelled, alike, holds
@@ -34,6 +35,7 @@ FILES = (
     "sources", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "superchips", "amd", "slices",
 )  # fmt: skip
 """Files of `cards/`; the rows of gpus.toml come before them."""
+ROW, NAME = "[[gpu]]", re.compile(r'^name = "(.*)"$', re.MULTILINE)
 ARCHITECTURES = (
     "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3", "cdna4", "rdna3",
 )  # fmt: skip
@@ -188,39 +190,45 @@ class Device(Record):
 
 @cache
 def _table() -> dict[str, Any]:
-    """gpus.toml with the rows, sources, contexts and links of the files of `cards/` added."""
-    table = tomllib.loads(files("forerun.hardware").joinpath("gpus.toml").read_text(encoding="utf-8"))
-    for name in FILES:
-        content = tomllib.loads(files("forerun.hardware").joinpath(f"cards/{name}.toml").read_text(encoding="utf-8"))
-        table["gpu"] += content.get("gpu", [])
-        table["source"] |= content.get("source", {})
-        table["context"] |= content.get("context", {})
-        table["host_link"]["gb_per_second"] |= content.get("host_link", {}).get("gb_per_second", {})
+    """Sources, contexts and links of gpus.toml and the files of `cards/`, and by name the text of each row.
+
+    A row is read when it is asked for: reading all takes ten times as long as the rest.
+    """
+    folder = files("forerun.hardware")
+    table: dict[str, Any] = {"rows": {}}
+    for name in ("gpus.toml", *(f"cards/{name}.toml" for name in FILES)):
+        head, *rows = folder.joinpath(name).read_text(encoding="utf-8").split(f"\n{ROW}\n")
+        table["rows"] |= {NAME.findall(row)[0]: row for row in rows}
+        for key, content in tomllib.loads(head).items():
+            if key == "host_link" and key in table:
+                table[key]["gb_per_second"] |= content["gb_per_second"]
+            else:
+                table[key] = table.get(key, {}) | content
     return table
 
 
 @cache
-def _rows() -> dict[str, Device]:
+def _row(name: str) -> Device:
     table = _table()
-    rows = [_device_of_row(row, table["context"], table["host_link"], table["source"]) for row in table["gpu"]]
-    rows.sort(key=lambda row: (row.segment == "slice", row.is_amd, ARCHITECTURES.index(row.architecture)))
-    stored = stored_prices()
-    newer = {} if stored is None else {name: (price, stored) for name, price in least_by_gpu(stored).items()}
-    return {row.name: _priced(row, *newer[row.name]) if row.name in newer else row for row in rows}
-
-
-def _priced(row: Device, price: CloudPrice, stored: StoredPrices) -> Device:
-    """The row with a price that was stored after that of the catalogue."""
-    if row.price_date is not None and row.price_date > stored.date:
+    (content,) = tomllib.loads(f"{ROW}\n{table['rows'][name]}")["gpu"]
+    row = _device_of_row(content, table["context"], table["host_link"], table["source"])
+    newer = stored_fields().get(name)
+    if newer is None or (row.price_date or "") > newer["price_date"]:
         return row
-    source = f"{price.cloud}, {price.machine}; {stored.source}, read by forerun prices update"
-    words = {"price_per_hour": round(price.dollars_per_hour, 4), "price_date": stored.date, "price_source": source}
-    return row.model_copy(update=words)
+    return row.model_copy(update=newer)
+
+
+@cache
+def _rows() -> dict[str, Device]:
+    rows = [_row(name) for name in _table()["rows"]]
+    rows.sort(key=lambda row: (row.segment == "slice", row.is_amd, ARCHITECTURES.index(row.architecture)))
+    return {row.name: row for row in rows}
 
 
 def forget_prices() -> None:
     """Read stored prices again: they have been updated."""
-    _rows.cache_clear()
+    for remembered in (_rows, _row, stored_fields):
+        remembered.cache_clear()
 
 
 def _device_of_row(
@@ -260,6 +268,11 @@ def _expand(text: str, texts: dict[str, str]) -> str:
 def devices() -> list[Device]:
     """All GPUs of the catalogue: NVIDIA by generation, then AMD, then slices."""
     return list(_rows().values())
+
+
+def devices_named(names: Iterable[str]) -> list[Device]:
+    """GPUs of the catalogue's own names, in that order; other names are left out. The rest is not read."""
+    return [_row(name) for name in names if name in _table()["rows"]]
 
 
 def group_of_devices(word: str) -> list[Device] | None:
@@ -339,9 +352,9 @@ def _reported() -> dict[str, list[str]]:
 
 
 def _row_of(name: str) -> Device:
+    if name.lower() in _table()["rows"]:
+        return _row(name.lower())
     rows = _rows()
-    if name.lower() in rows:
-        return rows[name.lower()]
     match = meaning(name, spelled_gpus(), _reported())
     if len(match.names) == 1:
         row = rows[match.names[0]]

@@ -4,7 +4,9 @@ Units: US dollars per hour of one GPU, on demand unless it says spot.
 """
 
 import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -54,3 +56,17 @@ def least_by_gpu(stored: StoredPrices) -> dict[str, CloudPrice]:
         if price.gpu not in least or price.dollars_per_hour < least[price.gpu].dollars_per_hour:
             least[price.gpu] = price
     return least
+
+
+@cache
+def stored_fields() -> dict[str, dict[str, Any]]:
+    """By GPU the fields of a catalogue's row that the last update found: its price, the day and the source."""
+    stored = stored_prices()
+    return {} if stored is None else {
+        name: {
+            "price_per_hour": round(price.dollars_per_hour, 4),
+            "price_date": stored.date,
+            "price_source": f"{price.cloud}, {price.machine}; {stored.source}, read by forerun prices update",
+        }
+        for name, price in least_by_gpu(stored).items()
+    }  # fmt: skip

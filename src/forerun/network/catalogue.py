@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from forerun.errors import InvalidSettings, UnknownNetwork, nearest
-from forerun.hardware.catalogue import devices
+from forerun.hardware.catalogue import devices_named
 from forerun.records import Record
 from forerun.units import GIGA, MICRO
 
@@ -119,7 +119,7 @@ def fabric_of(gpu: str) -> Fabric | None:
     listed = next((row for row in fabrics() if gpu in row.gpus), None)
     if listed is not None:
         return listed
-    own = next((device.links for device in devices() if device.name == gpu), None)
+    own = next((device.links for device in devices_named([gpu])), None)
     return None if own is None else fabric(own)
 
 

@@ -20,7 +20,7 @@ Ranks = Annotated[int, Field(ge=1, le=2**18)]
 class Section(BaseModel):
     """A frozen group of settings; unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 class PlainSection(Section):
