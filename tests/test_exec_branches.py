@@ -86,6 +86,9 @@ def test_a_checkpoint_every_some_steps_and_what_fails_in_a_forced_branch(tmp_pat
     document, run = forecast(tmp_path, fails)
     assert (run.exit_code, document.run.total_steps) == (0, 1000)
     assert "KeyError" in run.failed_rest
+    (text,) = [text for text in document.warnings if "in some turns only" in text]
+    assert f"({run.failed_branch}) was done once and failed ({run.failed_at}: KeyError" in text
+    assert int(run.failed_at.rpartition(":")[2]) == int(run.failed_branch.rpartition(":")[2]) + 1
 
 
 def test_a_while_loop_over_epochs_is_known_from_its_second_turn(tmp_path):

@@ -86,7 +86,7 @@ def test_a_failure_behind_a_loop_that_was_ended_early_is_told_and_loses_nothing(
         """,
     )
     assert document.run.total_steps == 150
-    assert any("run once and failed here (IndexError" in text for text in document.warnings)
+    assert any(f"run once and failed here ({run.failed_at}: IndexError" in text for text in document.warnings)
     assert run.failed_rest.startswith("IndexError")
 
 

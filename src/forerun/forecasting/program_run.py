@@ -169,9 +169,14 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
     if unknown:
         texts.append(f"How often {', '.join(unknown)} is reached is not known: the run has the steps seen there.")
     if run.failed_rest:
+        failure = f"{run.failed_at}: {run.failed_rest[:100]}"
         texts.append(
-            f"What follows the training loop was run once and failed here ({run.failed_rest[:100]}), as the loop was "
-            "ended early: it is in the run as far as it came."
+            f"What the program does in some turns only ({run.failed_branch}) was done once and failed ({failure}): it "
+            "lacks what turns before would have left, or it fails on the card as well. It is in the run as far as it "
+            "came."
+            if run.failed_branch
+            else f"What follows the training loop was run once and failed here ({failure}), as the loop was ended "
+            "early: it is in the run as far as it came."
         )
     if run.unreached:
         texts.append(

@@ -33,3 +33,14 @@ def program_line() -> str:
             return own if own == nearest else f"{own} ({nearest})"
         frame = frame.f_back
     return nearest
+
+
+def line_of_failure(error: BaseException) -> str:
+    """File and line of the program's own code that an exception came through last; empty where there is none."""
+    trace, line = error.__traceback__, ""
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if not is_library(path):
+            line = f"{Path(path).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line

@@ -28,6 +28,7 @@ from forerun.virtual.cuda.file_layer import FileLayer, WrittenFiles
 from forerun.virtual.cuda.files import quiet_environment, writing_to
 from forerun.virtual.cuda.later_loops import compiled, names_for
 from forerun.virtual.cuda.launchers import Program
+from forerun.virtual.cuda.lines import line_of_failure
 from forerun.virtual.cuda.loop_rests import branch_names
 from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.script_loops import ScriptLoops
@@ -72,7 +73,11 @@ class ProgramRun:
     unreached: str = ""
     """Why the program did not come to the training that was to follow its last loop."""
     failed_rest: str = ""
-    """What it failed with behind a loop that was ended early."""
+    """What it failed with behind a loop that was ended early, or in a branch that was taken for its own sake."""
+    failed_at: str = ""
+    """The program's line at which it did."""
+    failed_branch: str = ""
+    """Line of that branch."""
 
     @property
     def between_failures(self) -> tuple[int, int] | None:
@@ -211,7 +216,7 @@ def run_in_session(
     card = session.card
     start, code, full = time.perf_counter(), 0, None
     precision = torch.backends.cuda.matmul.fp32_precision
-    error = unreached = failed_rest = ""
+    error = unreached = failed_rest = failed_at = failed_branch = ""
     failed_with: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         layer = FileLayer(Path(folder).resolve())
@@ -237,7 +242,8 @@ def run_in_session(
                 # what a loop that was ended early would have left behind is missing
                 text = f"{type(failure).__name__}: {failure}"
                 if full is None and watcher.between.is_open:
-                    failed_rest = text
+                    failed_rest, failed_at = text, line_of_failure(failure)
+                    failed_branch = watcher.between.branches.left_by(failure)
                 elif full is None and watcher.awaits_loop:
                     unreached = text
                 else:
@@ -248,7 +254,7 @@ def run_in_session(
     assumptions = list(session.assumptions.by_line.values())
     return ProgramRun(
         session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, failed_with, error, unreached,
-        failed_rest,
+        failed_rest, failed_at, failed_branch,
     )  # fmt: skip
 
 

@@ -21,6 +21,9 @@ MOST_ELEMENTS = 2**20
 """Of the integers and truth values of one operator; larger ones are followed where they are one number everywhere."""
 FLOAT_WEIGHT = 128
 """Floating numbers count so many times: they seldom decide anything."""
+WRITTEN = {aten.index_put_, aten.scatter_, aten.masked_fill_}
+DECIDING = {*WRITTEN, aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.nonzero}
+"""Operators by which they do: ones at the places of the labels, and where a one is. Here each number counts once."""
 KEEPS_FIRST = {aten._amp_foreach_non_finite_check_and_unscale_, aten._amp_update_scale_}
 """Of loss scaling: gradients are taken to be finite, so the scale and `found_inf` stay as they were."""
 _SHADOW, _ASSUMED = "_forerun_shadow", "_forerun_assumed"
@@ -110,8 +113,10 @@ def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
             return type(value)(map(on_host, value))
         return value
 
-    named = {name: torch.device("cpu") if name == "device" else on_host(value) for name, value in kwargs.items()}
     is_large = _elements(func, args, shadows) > MOST_ELEMENTS
+    if func._overloadpacket in WRITTEN and not is_large:
+        shadows[id(args[0])] = _unshared(args[0])
+    named = {name: torch.device("cpu") if name == "device" else on_host(value) for name, value in kwargs.items()}
     try:
         with torch._C._DisableTorchDispatch():
             result = _result(func, on_host(args), named, is_large=is_large)
@@ -143,11 +148,22 @@ def _elements(func: Any, args: Any, shadows: dict[int, Shadow | None]) -> int:
         for length in size:
             count *= int(length)
         return count * (1 if func._overloadpacket in (aten.arange, aten.randperm) else 2)
-    return sum(_weight(shadow.value) for shadow in shadows.values() if shadow is not None)
+    is_deciding = func._overloadpacket in DECIDING
+    return sum(_weight(s.value, is_deciding=is_deciding) for s in shadows.values() if s is not None)
 
 
-def _weight(value: torch.Tensor) -> int:
-    return value.numel() * (FLOAT_WEIGHT if value.is_floating_point() else 1)
+def _weight(value: torch.Tensor, *, is_deciding: bool = False) -> int:
+    return value.numel() * (FLOAT_WEIGHT if value.is_floating_point() and not is_deciding else 1)
+
+
+def _unshared(tensor: torch.Tensor) -> Shadow | None:
+    """The values of a tensor that is written to: those that are one number in memory become as many as they are."""
+    shadow = shadow_of(tensor)
+    if shadow is None or not isinstance(tensor, FakeTensor) or not is_uniform(shadow.value):
+        return shadow
+    with torch._C._DisableTorchDispatch():
+        set_shadow(tensor, shadow.value.contiguous(), is_assumed=shadow.is_assumed)
+    return shadow_of(tensor)
 
 
 def know_filled(func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:

@@ -25,6 +25,23 @@ def test_a_known_mask_gives_the_right_size_of_an_unknown_tensor(gpu):
     assert gpu.assumed == []
 
 
+@pytest.mark.parametrize("write", ["index", "scatter", "masked_fill"])
+def test_floating_ones_at_the_places_of_labels_are_a_known_mask(gpu, write):
+    """As losses with margins find the logits of their classes (ArcFace, CosFace)."""
+    cosines, labels = torch.randn(64, 1000, device="cuda"), torch.randint(0, 1000, (64,)).cuda()
+    ones = torch.zeros(64, 1000, device="cuda")
+    if write == "index":
+        ones[torch.arange(64), labels] = 1
+    elif write == "scatter":
+        ones.scatter_(1, labels[:, None], 1.0)
+    else:
+        ones.masked_fill_(labels[:, None] == torch.arange(1000, device="cuda"), 1.0)
+    assert cosines[ones == 1].shape == (64,)
+    assert cosines[ones < 0.5].shape == (64 * 999,)
+    ones[0] = torch.randn(1000, device="cuda")  # not known any more
+    assert cosines[ones == 1].shape == (64 * 1000,)
+
+
 def test_positions_may_be_single_numbers_of_the_device(gpu):
     grid, places = torch.ones(3, 4, device="cuda"), torch.tensor([[0, 1], [2, 3]], device="cuda")
     rows, columns = zip(*places, strict=True)

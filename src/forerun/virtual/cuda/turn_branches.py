@@ -7,6 +7,7 @@ period says.
 """
 
 import ast
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,12 +56,18 @@ class TurnBranches:
     _once: set[str] = field(default_factory=set)
     """Branches that were taken because nothing else took them."""
     _open: tuple[str, str, BranchMoment] | None = None
+    _left: tuple[str, BaseException | None] = ("", None)
+    """The line of the branch that ended last, and the exception that ended it."""
 
     def remainder(self, line: str, counter: Any, period: Any, steps: int) -> Any:
         """What `counter % period` is; the branch at `line` depends on it."""
         if type(counter) is type(period) is int and period > 1:
             self.counts.setdefault(line, []).append((counter, period, steps))
         return counter % period
+
+    def left_by(self, failure: BaseException) -> str:
+        """Line of the branch that an exception left; empty for none."""
+        return self._left[0] if self._left[1] is failure else ""
 
     def waits(self) -> bool:
         """Whether a branch is left that has not been taken for its own sake."""
@@ -82,6 +89,7 @@ class TurnBranches:
         """The branch at `line` has come to its end, or was left."""
         if self._open is None or self._open[0] != line:
             return
+        self._left = line, sys.exception()
         (_, loop, start), self._open = self._open, None
         share = 1.0
         fetched = now.fetched[len(start.fetched) :]
