@@ -111,6 +111,10 @@ def test_while_loops_with_a_counter_have_a_length(tmp_path, loop, steps):
     [
         ("for batch in DataLoader(TensorDataset(rows), 32):", 7 * 4),
         ("loader = DataLoader(TensorDataset(rows), 32)\n            for batch in loader:", 7 * 4),
+        (
+            "parts = {1}\n            for batch in DataLoader(TensorDataset(rows), 32):\n              for part in parts:",
+            28,
+        ),
         ("for batch in self.batches():", None),  # nobody can ask a generator
         ("while torch.rand(1) < 2:", None),
     ],
@@ -128,6 +132,53 @@ def test_loops_of_a_package_that_trains(tmp_path, monkeypatch, loop, steps):
         assert document.script.length_known_from is None
     else:
         assert document.run.total_steps == 2 * steps
+
+
+@pytest.mark.parametrize(
+    ("turn", "steps"),
+    [
+        ("for _ in range(4):\n            look(next(batches))\n        optimizer.step()", None),  # by a function
+        ("for _ in range(4):\n            model(next(batches)).sum().backward()\n        optimizer.step()", 1000),
+        ("model(next(batches)).sum().backward()\n        if i % 4 == 3: optimizer.step()", 250),
+        ("(model(next(batches)) + model(next(batches))).sum().backward()\n        optimizer.step()", 1000),
+    ],
+)
+def test_turns_over_an_endless_loader_are_steps_by_where_their_backward_passes_are(tmp_path, turn, steps):
+    body = f"""
+    from torch.utils.data import DataLoader
+
+    def cycle(loader):
+        while True:
+            for batch in loader:
+                yield batch.cuda()
+
+    def look(batch):
+        model(batch).sum().backward()
+
+    batches = cycle(DataLoader(torch.randn(320, 64), 32))
+    for i in range(1000):
+        {turn}
+    """
+    document, _ = forecast(tmp_path, body)
+    assert (document.run.total_steps if document.script.length_known_from else None) == steps
+
+
+def test_a_pipeline_of_scikit_learn_fits_once(tmp_path):
+    body = """
+    from sklearn.base import BaseEstimator
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    class Net(BaseEstimator):
+        def fit(self, rows, labels):
+            for epoch in range(30):
+                update()
+            return self
+
+    make_pipeline(StandardScaler(), Net()).fit(torch.randn(32, 8).numpy(), [0, 1] * 16)
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 30
 
 
 def test_a_loop_as_long_as_there_are_batches_is_a_pass_of_its_loader(tmp_path):

@@ -174,7 +174,7 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def own_gradients(self) -> None:
         """Find the gradients of all parameters that are followed."""
-        parameters = [parameter for parameter in (each() for each in self.followed) if parameter is not None]
+        parameters = [p for p in (each() for each in self.followed) if p is not None and (p.is_leaf or p.retains_grad)]
         self.own([p.grad for p in parameters if p.grad is not None], Category.GRADIENT)
 
     def knows(self, tensor: torch.Tensor) -> bool:

@@ -4,7 +4,7 @@ import ast
 import inspect
 import linecache
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,8 @@ DOORS = ("/forerun/virtual/cuda/run.py", "/forerun/forecasting/", "/forerun/hf/"
 """Where a program is started from here: loops above ask for several forecasts, and are not its own."""
 SEARCHES = {"optuna", "hyperopt", "skopt", "nevergrad", "flaml", "ray", "wandb", "sklearn"}
 """Libraries that call what trains as often as they think right."""
+CALLED_ONCE = ("sklearn.pipeline", "sklearn.base", "sklearn.compose", "sklearn.utils")
+"""Modules of theirs that do it once."""
 AT_MOST = "at most"
 """What a source says where a loop can be left before its end."""
 READABLE = (
@@ -120,11 +122,11 @@ def _loops_above(
                         count, is_over_batches = turns.get(line), True
                 has_own = True
                 yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame)))
-        elif not is_own and str(frame.f_globals.get("__name__", "")).partition(".")[0] in SEARCHES:
-            module, function = frame.f_globals["__name__"], frame.f_code.co_name
+        elif not is_own and (module := str(frame.f_globals.get("__name__", ""))).partition(".")[0] in SEARCHES:
+            function = frame.f_code.co_name
             if (module, function) == ("optuna.study._optimize", "_optimize"):
                 yield _Turns(None, path, "optuna's trials", _locals(frame).get("n_trials"), False)
-            elif not module.startswith("optuna."):
+            elif not module.startswith(("optuna.", *CALLED_ONCE)):
                 yield _Turns(None, path, module, None, False)
         if is_of_others(path) and not has_own:  # further out it starts the program, as python-fire does
             yield from _loops_of_library(frame, path, turns, counters, has_turned=has_turned)
@@ -136,13 +138,13 @@ def _loops_of_library(
 ) -> Iterator[_Turns]:
     """Those of a training loop that a package brings (skorch, ultralytics): over a range or a loader, or by a counter.
 
-    Loops over lists are left out: packages loop over what they call. How often any other runs is not known.
+    Loops over lists and sets are left out: packages loop over what they call. How often any other runs is not known.
     """
     for loop in _loops_around(path, frame.f_lineno):
         names = {**frame.f_globals, **_locals(frame)}
         value = _looped_over(loop.iter, names) if isinstance(loop, ast.For) else None
         is_counted = isinstance(value, range) or hasattr(value, "dataset") or _total(value) is not None
-        if not isinstance(value, list | tuple | Mapping):
+        if not isinstance(value, list | tuple | Set | Mapping):
             line = f"{path_name(path)}:{loop.lineno}"
             count, is_over_batches = _count(loop.iter, names) if is_counted else (turns.get(line), True)
             end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
@@ -184,8 +186,14 @@ def _of_loops(
         counted.append(each)
         if is_over_batches and batches is None and each.count is not None:
             batches = each
-    if not counted or (batches is None and batches_per_step > 1 and not any(each.end for each in counted)):
+    if not counted:
         return None
+    if batches is None and batches_per_step > 1 and not any(each.end for each in counted):
+        passes_per_step = _passes_inside(counted[0], backward_lines)
+        if passes_per_step is None:
+            return None
+        counted[0] = batches = replace(counted[0], is_over_batches=True)
+        batches_per_step = passes_per_step
     return _multiplied(counted, batches, batches_per_step)
 
 
@@ -244,6 +252,19 @@ def _passes_in(turns: _Turns, path: str, backward_lines: Sequence[str]) -> int:
     file, _, number = line.split(" ")[0].rpartition(":")
     around = _loops_around(path, int(number))[:1] if file == path_name(path) else []
     return list(backward_lines).count(line) if [each.lineno for each in around] == [turns.loop.lineno] else 1
+
+
+def _passes_inside(turns: _Turns, backward_lines: Sequence[str]) -> int | None:
+    """Turns of a loop that one optimizer step takes, by where its backward passes are written; None where one is made
+    somewhere else. Those of a loop within it are made in one turn."""
+    passes = [0]
+    for line in set(backward_lines):
+        file, _, number = line.split(" ")[0].rpartition(":")
+        around = [each.lineno for each in _loops_around(turns.path, int(number))] if number.isdigit() else []
+        if turns.loop is None or file != path_name(turns.path) or turns.loop.lineno not in around:
+            return None
+        passes.append(list(backward_lines).count(line) if around[0] == turns.loop.lineno else 1)
+    return max(passes) or None
 
 
 def _loops_around(path: str, line: int) -> list[Any]:
