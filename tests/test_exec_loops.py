@@ -241,3 +241,26 @@ def test_samples_are_those_of_a_batch_by_name_and_of_no_loss(tmp_path):
     """
     document, _ = forecast(tmp_path, body)
     assert document.step.samples_per_second == pytest.approx(48 / document.step.seconds.expected)
+
+
+def test_a_loop_that_ends_by_what_nobody_can_know_is_told(tmp_path):
+    """Conjugate gradients, as gpytorch solves with: to the last turn, since no tolerance is known to be reached."""
+    body = """
+    def solved(matrix, rest):
+        for turn in range(100):
+            rest = rest - 0.01 * matrix @ rest
+            if bool(rest.norm() < 1e-3):
+                break
+        return rest
+
+    for step in range(50):
+        loss = model(torch.randn(64, 64, device="cuda")).mean()
+        (loss + solved(torch.randn(64, 64, device="cuda"), torch.randn(64, device="cuda")).sum()).backward()
+        optimizer.step()
+        if bool(loss < 1e-3):
+            break
+    """
+    document, _ = forecast(tmp_path, body)
+    (text,) = [text for text in document.warnings if "truth value" in text]
+    assert "asks 100 times a step" in text
+    assert "gets False" in text

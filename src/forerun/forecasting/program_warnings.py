@@ -11,6 +11,10 @@ from forerun.units import format_seconds
 from forerun.virtual.cuda.length import AT_MOST
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
+from forerun.virtual.cuda.unknown import TRUTH, Assumption
+
+TURNS_DECIDED = 20
+"""Unknown truth values that one line reads in a step, from which on a loop is taken to end by them."""
 
 
 def compile_seconds(run: ProgramRun, device: Device) -> float:
@@ -45,6 +49,7 @@ def program_warnings(
     warnings += _of_compiling(run, device)
     steps = warm_steps(trace, run.watcher)
     warnings += kernel_warnings(steps[-1] if steps else trace, costs)
+    warnings += [_of_loop(each, len(steps) + 1) for each in run.assumptions if _decides_a_loop(each, len(steps) + 1)]
     if run.assumptions:
         first = run.assumptions[0]
         count = "One line reads" if len(run.assumptions) == 1 else f"{len(run.assumptions)} lines read"
@@ -52,6 +57,17 @@ def program_warnings(
             f"{count} what nobody can know here; {first.line}: {first.what}, answered with {first.value[:40]}."
         )
     return warnings
+
+
+def _decides_a_loop(assumption: Assumption, steps: int) -> bool:
+    return assumption.what == TRUTH and assumption.times >= TURNS_DECIDED * steps
+
+
+def _of_loop(assumption: Assumption, steps: int) -> str:
+    return (
+        f"{assumption.line} asks {assumption.times // steps:,} times a step for a truth value that nobody can know here, "
+        f"and gets {assumption.value}: a loop that ends by it takes as many turns as it may, and a step may be shorter."
+    )
 
 
 def _of_compiling(run: ProgramRun, device: Device) -> list[str]:

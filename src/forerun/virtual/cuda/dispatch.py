@@ -42,7 +42,7 @@ from forerun.virtual.cuda.shadow import (
 )
 from forerun.virtual.cuda.sparse_tensors import is_sparse_work, run_sparse
 from forerun.virtual.cuda.tensor_classes import bare_operands
-from forerun.virtual.cuda.unknown import Assumptions, assume_values, assumed_results, results_on_host
+from forerun.virtual.cuda.unknown import READ, Assumptions, assume_values, assumed_results, results_on_host
 from forerun.virtual.describe import is_wrapper
 from forerun.virtual.recorder import Recorder
 
@@ -240,7 +240,7 @@ class CudaDispatch(TorchDispatchMode):
                 answer = self.assumptions.truth
                 if self.assumptions.truth_is_stated:
                     return answer
-            self.assumptions.note(f"a {str(tensor.dtype).removeprefix('torch.')} read from the device", answer)
+            self.assumptions.note(READ.format(str(tensor.dtype).removeprefix("torch.")), answer)
             return answer
         return shadow.value.item()
 

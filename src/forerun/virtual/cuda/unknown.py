@@ -30,6 +30,9 @@ CHECKS = {aten.all, aten._is_all_true}
 """Operators that say whether all is well."""
 COUNTED = {aten.nonzero, aten.repeat_interleave}
 """Operators that keep every element that is not zero."""
+READ = "a {} read from the device"
+TRUTH = READ.format("bool")
+"""What an assumption is of: a number of some dtype, and a truth value."""
 KEPT_BOXES = ("torchvision::nms",)
 """Operators that return the positions of the boxes they keep: all of them."""
 
