@@ -22,22 +22,19 @@ import numpy as np
 from benchmarks.scoreboard.boards import ladder
 from benchmarks.vision.fit import left_out_ratios
 from benchmarks.vision.split import VisionRow, load_rows, subset
-from benchmarks.vision.tracing import CUDA, GPU, trace_of
+from benchmarks.vision.tracing import CUDA, GPU, kind_of, trace_of
 
-from forerun.clock.convolutions import shape_of
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
 from forerun.errors import ForerunError
 from forerun.forecasting.ranges import PROGRAM, group_of, shares
 from forerun.hardware.catalogue import device
 from forerun.memory.card import replay_on_card
-from forerun.trace import Call, Trace
+from forerun.trace import Call
 
 HISTORY, BOARD = Path(__file__).parent / "history.csv", Path(__file__).parent / "board.json"
 FLAT_SHARES = (0.29, 0.2)
 """Share of peak, forward and backward, that convolutions took before they were timed as products."""
-DEPTHWISE_SHARE, ATTENTION_SHARE, CONVOLUTION_SHARE = 0.01, 0.02, 0.5
-"""Of a step's FLOP: above them it counts as depthwise, as with attention, as convolutional."""
 
 
 class FlatCosts(PriorCosts):
@@ -82,25 +79,6 @@ class Score:
         """Whether the measured step lies between the optimistic and the conservative forecast."""
         low, high = shares(self.group)
         return low * self.seconds <= self.row.step_seconds <= high * self.seconds
-
-
-def kind_of(trace: Trace) -> str:
-    """convolutions, depthwise, transformer or mixed: by where the FLOP of the step are."""
-    flops = {"all": 1, "convolution": 0, "depthwise": 0, "attention": 0}
-    for op in trace.ops:
-        call = trace.calls[op.call]
-        flops["all"] += call.flops
-        if "convolution" in call.name:
-            flops["depthwise" if shape_of(call).is_depthwise else "convolution"] += call.flops
-        if "bmm" in call.name or "attention" in call.name:
-            flops["attention"] += call.flops
-    share = {name: count / flops["all"] for name, count in flops.items()}
-    is_convolutional = share["convolution"] + share["depthwise"] > CONVOLUTION_SHARE
-    if share["attention"] > ATTENTION_SHARE:
-        return "mixed" if is_convolutional else "transformer"
-    if not is_convolutional:
-        return "mixed"
-    return "depthwise" if share["depthwise"] > DEPTHWISE_SHARE else "convolutions"
 
 
 def score(row: VisionRow) -> Score:

@@ -17,6 +17,7 @@ import torch
 from benchmarks.vision.split import VisionRow
 from torch import nn
 
+from forerun.clock.convolutions import shape_of
 from forerun.forecasting.any_step import trace_program
 from forerun.hardware.catalogue import device
 from forerun.models.library_import import import_library
@@ -27,13 +28,21 @@ GPU = "rtx-3090"
 CUDA = "11.3"
 """What the measured PyTorch was built for."""
 CLASSES = 1000
+DEPTHWISE_SHARE, ATTENTION_SHARE, CONVOLUTION_SHARE = 0.01, 0.02, 0.5
+"""Of a step's FLOP: above them it counts as depthwise, as with attention, as convolutional."""
 
 
 def trace_of(row: VisionRow, micro_batch_size: int) -> Trace:
     """The trace of a row's step at a batch size, from the cache where it is there."""
-    path = CACHE / f"{row.id}-{micro_batch_size}.pickle.gz"
+    build = program(row, micro_batch_size)
+    return kept_trace(f"{row.id}-{micro_batch_size}", lambda: trace_program(build, device(GPU)))
+
+
+def kept_trace(name: str, make: Callable[[], Trace]) -> Trace:
+    """The trace of that name in the cache, made where it is not there."""
+    path = CACHE / f"{name}.pickle.gz"
     if not path.exists():
-        trace = trace_program(program(row, micro_batch_size), device(GPU))
+        trace = make()
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")
         with gzip.open(unfinished, "wb", compresslevel=4) as file:
@@ -84,3 +93,22 @@ def _takes_size(row: VisionRow) -> bool:
     """Whether the model is built for an image size that is not its default."""
     config = import_library("timm").get_pretrained_cfg(row.model)
     return bool(config and config.fixed_input_size and config.input_size[-1] != row.image_size)
+
+
+def kind_of(trace: Trace) -> str:
+    """convolutions, depthwise, transformer or mixed: by where the FLOP of the step are."""
+    flops = {"all": 1, "convolution": 0, "depthwise": 0, "attention": 0}
+    for op in trace.ops:
+        call = trace.calls[op.call]
+        flops["all"] += call.flops
+        if "convolution" in call.name:
+            flops["depthwise" if shape_of(call).is_depthwise else "convolution"] += call.flops
+        if "bmm" in call.name or "attention" in call.name:
+            flops["attention"] += call.flops
+    share = {name: count / flops["all"] for name, count in flops.items()}
+    is_convolutional = share["convolution"] + share["depthwise"] > CONVOLUTION_SHARE
+    if share["attention"] > ATTENTION_SHARE:
+        return "mixed" if is_convolutional else "transformer"
+    if not is_convolutional:
+        return "mixed"
+    return "depthwise" if share["depthwise"] > DEPTHWISE_SHARE else "convolutions"

@@ -190,7 +190,7 @@ class ConvolutionModel:
         name = f"{'dense' if self.on_tensor_cores else 'plain'}_{kernel}"
         if shape.groups > 1:
             if shape.channels_last and not shape.has_packed_groups:
-                return {"grouped_plain": KERNEL_SECONDS + shape.flops / self.plain_flops_per_second}
+                return {f"grouped_plain_{kernel}": KERNEL_SECONDS + shape.flops / self.plain_flops_per_second}
             name = f"grouped_{'last' if shape.channels_last else 'first'}_{kernel}"
         parts = {name: self._product(shape, kernel)}
         if self.on_tensor_cores:
@@ -227,12 +227,13 @@ class ConvolutionModel:
         """Copies into the layout and the channel counts that tensor cores take, and back."""
         sides = {"forward": (shape.image_bytes, shape.result_bytes), "image": (shape.result_bytes, shape.image_bytes),
                  "weights": (shape.image_bytes, shape.result_bytes)}[kernel]  # fmt: skip
+        name = _conversion(is_backward=kernel != "forward")
         if not shape.channels_last:
-            return {"conversion_point" if shape.is_point else "conversion": sum(self._copy(b) for b in sides)}
+            return {f"{name}_point" if shape.is_point else name: sum(self._copy(b) for b in sides)}
         channels = {"forward": (shape.inputs, shape.outputs), "image": (shape.outputs, shape.inputs),
                     "weights": (shape.inputs, shape.outputs)}[kernel]  # fmt: skip
         odd = [b for b, c in zip(sides, channels, strict=True) if c != _padded(c, shape.width)]
-        return {"conversion": sum(self._copy(b) for b in odd)} if odd and shape.groups == 1 else {}
+        return {name: sum(self._copy(b) for b in odd)} if odd and shape.groups == 1 else {}
 
     def _copy(self, size: int) -> float:
         """Seconds to read and write so many bytes."""
@@ -243,9 +244,8 @@ class ConvolutionModel:
         moved = shape.image_bytes + shape.result_bytes
         # conv_depthwise2d_grad_weight_kernel, DepthwiseConv2d.cu: each tap of each channel goes through all images
         passes = shape.taps if (kind, kernel) == ("native", "weights") else 1
-        side = "weights" if kernel == "weights" else "data"
         return {
-            f"depthwise_{kind}_{side}": KERNEL_SECONDS + passes * moved / self.bytes_per_second,
+            f"depthwise_{kind}_{kernel}": KERNEL_SECONDS + passes * moved / self.bytes_per_second,
             f"depthwise_{kind}_arithmetic": shape.flops / self.plain_flops_per_second,
         }
 
@@ -253,7 +253,13 @@ class ConvolutionModel:
         """Operands with gaps (a slice of the channels) or laid out unlike the others are copied first."""
         images = [call.arguments[0], *([call.arguments[1]] if is_backward(call) else [])]
         copied = [x for x in images if has_gaps(x) or _differs(x, shape)]
-        return {"conversion": sum(self._copy(x.bytes) for x in copied)} if copied else {}
+        name = _conversion(is_backward=is_backward(call))
+        return {name: sum(self._copy(x.bytes) for x in copied)} if copied else {}
+
+
+def _conversion(*, is_backward: bool) -> str:
+    """Name of the coefficient: what cuDNN saves of these copies differs by the direction."""
+    return "conversion_backward" if is_backward else "conversion"
 
 
 def has_gaps(spec: TensorSpec) -> bool:
