@@ -65,8 +65,8 @@ def _decides_a_loop(assumption: Assumption, steps: int) -> bool:
 
 def _of_loop(assumption: Assumption, steps: int) -> str:
     return (
-        f"{assumption.line} asks {assumption.times // steps:,} times a step for a truth value that nobody can know, and "
-        f"gets {assumption.value}: a loop that ends by it takes as many turns as it may, and a step may be shorter."
+        f"{assumption.line} asks {assumption.times // steps:,} times a step for a truth value that nobody can know, "
+        f"and gets {assumption.value}: a loop that ends by it takes as many turns as it may, and a step may be shorter."
     )
 
 
