@@ -22,7 +22,7 @@ test: .venv/.installed-dev
 
 # In the order of files: by the number of tests, the guides (three tests, three minutes) would be last, and one core idle.
 test-medium: .venv/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "medium and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30 -m "medium and not slow"
 
 test-scripts: .venv/.installed-scripts
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m scripts tests/test_ui.py

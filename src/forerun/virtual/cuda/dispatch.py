@@ -255,6 +255,11 @@ class CudaDispatch(TorchDispatchMode):
         self.assumptions.note("torch.equal of device tensors", True)
         return args[0].shape == args[1].shape
 
+    def _allclose(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """The kernels that it consists of, and the read of their result."""
+        with self:
+            return bool(torch.isclose(*args, **kwargs).all())
+
 
 _SPECIAL: dict[Any, Any] = {
     aten._to_copy: CudaDispatch._to_copy,
@@ -262,6 +267,7 @@ _SPECIAL: dict[Any, Any] = {
     aten._local_scalar_dense: CudaDispatch._local_scalar,
     aten.is_nonzero: CudaDispatch._is_nonzero,
     aten.equal: CudaDispatch._equal,
+    aten.allclose: CudaDispatch._allclose,
 }
 
 

@@ -25,6 +25,16 @@ def test_a_known_mask_gives_the_right_size_of_an_unknown_tensor(gpu):
     assert gpu.assumed == []
 
 
+def test_all_close_is_known_of_known_values_and_assumed_of_others(gpu):
+    """As metrics that keep one state for several of them compare it (torchmetrics)."""
+    counts = torch.tensor([1.0, 2.0], device="cuda")
+    assert torch.allclose(counts, counts + 1e-9)
+    assert not torch.allclose(counts, counts + 1)
+    assert torch.allclose(torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda"))
+    (line,) = gpu.assumed
+    assert "a bool read from the device" in line
+
+
 @pytest.mark.parametrize("write", ["index", "scatter", "masked_fill"])
 def test_floating_ones_at_the_places_of_labels_are_a_known_mask(gpu, write):
     """As losses with margins find the logits of their classes (ArcFace, CosFace)."""
