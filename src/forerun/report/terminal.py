@@ -90,7 +90,8 @@ def _run(forecast: Forecast) -> Table:
     table = Table("", "", "", box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_row(Text("Run", style="bold"), *_range_cells(run.seconds, format_seconds))
     _add_phases(table, run.phases, run.seconds.expected)
-    table.add_row("  steps", f"{run.total_steps:,}", Text(f"{run.steps_per_epoch:,} an epoch", style=FAINT))
+    epochs = f"{run.steps_per_epoch:,} an epoch" if run.steps_per_epoch < run.total_steps else ""
+    table.add_row("  steps", f"{run.total_steps:,}", Text(epochs, style=FAINT))
     size = format_bytes(run.checkpoint_bytes)
     table.add_row("  checkpoints", f"{run.checkpoints_written}", Text(f"{size} each", style=FAINT))
     table.add_row("  cost", cost_text(run.cost), "")
