@@ -254,7 +254,8 @@ def test_a_loop_that_ends_by_what_nobody_can_know_is_told(tmp_path):
         return rest
 
     for step in range(50):
-        loss = model(torch.randn(64, 64, device="cuda")).mean()
+        scores = model(torch.randn(64, 64, device="cuda"))
+        loss = sum(torch.distributions.Categorical(logits=row).entropy() for row in scores[:30]).mean()
         (loss + solved(torch.randn(64, 64, device="cuda"), torch.randn(64, device="cuda")).sum()).backward()
         optimizer.step()
         if bool(loss < 1e-3):
@@ -263,4 +264,4 @@ def test_a_loop_that_ends_by_what_nobody_can_know_is_told(tmp_path):
     document, _ = forecast(tmp_path, body)
     (text,) = [text for text in document.warnings if "truth value" in text]
     assert "asks 100 times a step" in text
-    assert "gets False" in text
+    assert "gets no" in text

@@ -49,7 +49,8 @@ def program_warnings(
     warnings += _of_compiling(run, device)
     steps = warm_steps(trace, run.watcher)
     warnings += kernel_warnings(steps[-1] if steps else trace, costs)
-    warnings += [_of_loop(each, len(steps) + 1) for each in run.assumptions if _decides_a_loop(each, len(steps) + 1)]
+    seen = max(1, len(run.watcher.spans))
+    warnings += [_of_loop(each, seen) for each in run.assumptions if _decides_a_loop(each, seen)]
     if run.assumptions:
         first = run.assumptions[0]
         count = "One line reads" if len(run.assumptions) == 1 else f"{len(run.assumptions)} lines read"
@@ -60,13 +61,14 @@ def program_warnings(
 
 
 def _decides_a_loop(assumption: Assumption, steps: int) -> bool:
-    return assumption.what == TRUTH and assumption.times >= TURNS_DECIDED * steps
+    """Whether a line asks again and again: checks that all is well, which ask once for each number, get a yes."""
+    return (assumption.what, assumption.value) == (TRUTH, "False") and assumption.times >= TURNS_DECIDED * steps
 
 
 def _of_loop(assumption: Assumption, steps: int) -> str:
     return (
         f"{assumption.line} asks {assumption.times // steps:,} times a step for a truth value that nobody can know, "
-        f"and gets {assumption.value}: a loop that ends by it takes as many turns as it may, and a step may be shorter."
+        f"and gets no: a loop that ends by it takes as many turns as it may, and a step may be shorter."
     )
 
 
