@@ -108,3 +108,43 @@ def test_a_while_loop_over_epochs_is_known_from_its_second_turn(tmp_path):
     assert document.run.total_steps == 12 * 25
     assert "at most" in document.script.length_known_from
     assert document.run.checkpoints_written == 3
+
+
+CRITIC = """
+generator = nn.Linear(64, 4096).cuda()
+of_generator = torch.optim.Adam(generator.parameters())
+for epoch in range(3):
+    for i in range(100):
+        update()
+        if {condition}:
+            of_generator.zero_grad()
+            generator(torch.randn(512, 64, device="cuda")).sum().backward()
+            of_generator.step()
+"""
+
+
+def test_a_branch_that_trains_is_in_the_step_by_its_share(tmp_path):
+    """As the generator of a WGAN, after every fifth step of its critic."""
+    steps = {}
+    for condition in ("i % 5 == 0", "True", "False", "i % 40 == 0"):
+        document, _ = forecast(tmp_path, CRITIC.format(condition=condition))
+        assert document.run.total_steps == 300
+        steps[condition] = document.step.seconds.expected
+        told = [text for text in document.warnings if "trains once in 40 steps" in text]
+        assert bool(told) == (condition == "i % 40 == 0")
+    often, always, never, seldom = steps.values()
+    assert often == pytest.approx(never + (always - never) / 5, rel=0.05)
+    assert seldom == pytest.approx(never, rel=0.3)
+
+
+def test_accumulation_by_a_remainder_is_no_branch_beside_the_steps(tmp_path):
+    accumulated = """
+    for i in range(400):
+        model(torch.randn(64, 64, device="cuda")).mean().backward()
+        if i % 8 == 7:
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    document, run = forecast(tmp_path, accumulated)
+    assert document.run.total_steps == 50
+    assert document.script.steps_seen <= 4

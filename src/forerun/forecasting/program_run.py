@@ -23,7 +23,7 @@ from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.steps import StepWatcher
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
-from forerun.virtual.cuda.turn_branches import BranchRun
+from forerun.virtual.cuda.turn_branches import MOST_CYCLE, BranchRun
 
 HOUR = 3600.0
 WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
@@ -168,6 +168,12 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
     unknown = [each.line for each in earlier if not each.is_length_known]
     if unknown:
         texts.append(f"How often {', '.join(unknown)} is reached is not known: the run has the steps seen there.")
+    texts += [
+        f"{line} trains once in {steps:,} steps, which are too many to see: the forecast is without it. --steps "
+        f"{steps + 2} runs them."
+        for line, steps in watcher.between.branches.steps_of_cycles.items()
+        if steps > MOST_CYCLE and len(watcher.spans) <= steps
+    ]
     if run.failed_rest:
         failure = f"{run.failed_at}: {run.failed_rest[:100]}"
         texts.append(

@@ -13,7 +13,7 @@ import torch
 
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
-from forerun.virtual.cuda.turn_branches import IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
+from forerun.virtual.cuda.turn_branches import CYCLE, IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
 from forerun.virtual.live_objects import live_objects
 
 EXTRA_TURN = ""
@@ -94,6 +94,7 @@ def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]
 
     return {
         REMAINDER: lambda counter, period, line: watch().branches.remainder(line, counter, period, now().steps),
+        CYCLE: lambda counter, period, line: watch().branches.remainder_of_cycle(line, counter, period, now().steps),
         TAKES: takes,
         IS_OVER: lambda line: watch().branches.is_over(line, now(), is_cut=watch().is_too_long),
     }

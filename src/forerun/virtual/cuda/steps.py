@@ -290,6 +290,8 @@ class StepWatcher:
         """Number of the first step that is like the last one: what is before warms up."""
         if self.is_announced:
             return max(0, len(self.spans) - 1)
+        if 1 < (cycle := self.between.branches.cycle_steps) < len(self.spans) - 1:
+            return len(self.spans) - cycle
         alike = [number for number, span in enumerate(self.spans) if span.is_like(self.spans[-1])]
         return alike[0] if len(alike) > 1 else min(1, len(self.spans) - 1)
 
@@ -375,8 +377,7 @@ class StepWatcher:
         work, allocated_bytes = work_between(self.recorder.trace, self._begin, end), progress.allocated_bytes
         self.spans.append(StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines))
         self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
-        if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):
-            # an optimizer's update is where the program is now
+        if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):  # it is at an update now
             self._find_length(self.spans[-1], "" if progress is later else progress.line)
 
     def _find_length(self, span: StepSpan, update_line: str, *, has_turned: bool = False) -> None:
@@ -387,8 +388,9 @@ class StepWatcher:
         )
 
     def _is_enough(self) -> bool:
-        if self.most_steps is not None:
-            return len(self.spans) >= self.most_steps
+        cycle = self.between.branches.cycle_steps  # the first of its turns prepares, as the first step does
+        if most := self.most_steps or (cycle + 2 if cycle > 1 else None):
+            return len(self.spans) >= most
         last = self.spans[-ALIKE - 1 :]  # the first step prepares: it makes the optimizer's state
         if len(last) > ALIKE and all(span.is_like(last[-1]) for span in last[1:]):
             is_growing = last[-1].allocated_bytes > last[-2].allocated_bytes

@@ -17,7 +17,11 @@ from forerun.virtual.cuda.loaders import WatchedLoader
 
 REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__forerun_is_over__"
 """Names in the script's module: what computes a remainder, decides whether a branch is taken, and ends one."""
+CYCLE = "__forerun_cycle__"
+"""What computes the remainder of a branch that trains: a generator's update after some of its critic's."""
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
+MOST_CYCLE = 10
+"""Steps from one turn of a branch that trains to the next which are seen whole."""
 UPDATES = ("step", "zero_grad", "update")
 """Methods by which a branch belongs to the step: an update after several batches, a schedule, a moving average."""
 
@@ -53,6 +57,8 @@ class TurnBranches:
     runs: list[BranchRun] = field(default_factory=list)
     counts: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """Of the remainder that decides each branch, when it was computed: counter, period and optimizer steps so far."""
+    cycles: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """The same of branches that train."""
     _once: set[str] = field(default_factory=set)
     """Branches that were taken because nothing else took them."""
     _open: tuple[str, str, BranchMoment] | None = None
@@ -64,6 +70,30 @@ class TurnBranches:
         if type(counter) is type(period) is int and period > 1:
             self.counts.setdefault(line, []).append((counter, period, steps))
         return counter % period
+
+    def remainder_of_cycle(self, line: str, counter: Any, period: Any, steps: int) -> Any:
+        """What `counter % period` is; the branch at `line`, which trains, depends on it."""
+        if type(counter) is type(period) is int and period > 1:
+            self.cycles.setdefault(line, []).append((counter, period, steps))
+        return counter % period
+
+    @property
+    def steps_of_cycles(self) -> dict[str, int]:
+        """By line of a branch that trains, optimizer steps from one of its turns to the next, where they are several.
+
+        Of a branch that makes the steps itself, after several batches, it is one.
+        """
+        cycles = {}
+        for line, readings in self.cycles.items():
+            (first, period, before), (last, _, now) = readings[0], readings[-1]
+            if last > first and (steps := round(period * (now - before) / (last - first))) > 1:
+                cycles[line] = steps
+        return cycles
+
+    @property
+    def cycle_steps(self) -> int:
+        """Steps until all branches that train came once, as far as `MOST_CYCLE` sees them; 1 where there are none."""
+        return max((steps for steps in self.steps_of_cycles.values() if steps <= MOST_CYCLE), default=1)
 
     def left_by(self, failure: BaseException) -> str:
         """Line of the branch that an exception left; empty for none."""
@@ -117,9 +147,14 @@ def mark_branches(tree: ast.AST, name: str, functions: set[str], is_loop: Callab
     is_marked = False
     for node, loop in list(_inside(tree, None, functions, is_loop)):
         remainder = next(_remainders(node.test), None)
-        if remainder is None or _belongs_to_step(node, functions):
+        if remainder is None:
             continue
         line, where = f"{name}:{node.lineno}", "" if loop is None else f"{name}:{loop.lineno}"
+        if _belongs_to_step(node, functions):
+            if _trains(node, functions):
+                _replace(node, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], line))
+                is_marked = True
+            continue
         _replace(node, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right], line))
         node.test = _call(TAKES, node.test, [node.test], line, where)
         over = ast.copy_location(ast.Expr(_call(IS_OVER, node.test, [], line)), node)
@@ -153,6 +188,11 @@ def _belongs_to_step(node: ast.If, functions: set[str]) -> bool:
     calls = list(called_in(node.body))
     is_update = any(call.rpartition(".")[2] in UPDATES or trains_by(call, functions) for call in calls)
     return is_update or not calls or any(isinstance(part, LEAVING) for each in node.body for part in ast.walk(each))
+
+
+def _trains(node: ast.If, functions: set[str]) -> bool:
+    """Whether a branch makes backward passes, or calls what does."""
+    return any(call.rpartition(".")[2] == "backward" or trains_by(call, functions) for call in called_in(node.body))
 
 
 def _replace(root: ast.AST, old: ast.expr, new: ast.expr) -> None:
