@@ -163,6 +163,20 @@ def test_turns_over_an_endless_loader_are_steps_by_where_their_backward_passes_a
     assert (document.run.total_steps if document.script.length_known_from else None) == steps
 
 
+@pytest.mark.parametrize("end", ["data.size(0) - 1", "data.shape[0] - 1", 'sizes["rows"]'])
+def test_ranges_are_counted_when_they_begin(tmp_path, end):
+    """As language models are trained on stretches of one long row."""
+    body = f"""
+    data, sizes = torch.randn(2000, 64).cuda(), {{"rows": 1999, "epochs": 3}}
+    for epoch in range(sizes["epochs"]):
+        for batch, i in enumerate(range(0, {end}, 70)):
+            model(data[i:i + 70]).mean().backward()
+            optimizer.step()
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 3 * 29
+
+
 def test_a_pipeline_of_scikit_learn_fits_once(tmp_path):
     body = """
     from sklearn.base import BaseEstimator

@@ -77,6 +77,10 @@ def _locals(frame: Any) -> dict[str, Any]:
     return names
 
 
+class RangeTurns(int):
+    """Turns of a loop over a range that was counted when it began: its numbers are no batches."""
+
+
 @dataclass(frozen=True)
 class _Turns:
     """How often one loop of the program runs."""
@@ -118,8 +122,8 @@ def _loops_above(
                 count, is_over_batches = (None, False)
                 if not isinstance(loop, ast.While):
                     count, is_over_batches = _count(loop.iter, names)
-                    if count is None:  # `for batch in DataLoader(...)`
-                        count, is_over_batches = turns.get(line), True
+                    if count is None:  # `for batch in DataLoader(...)`, or over range(data.size(0))
+                        count, is_over_batches = turns.get(line), not isinstance(turns.get(line), RangeTurns)
                 has_own = True
                 yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame)))
         elif not is_own and (module := str(frame.f_globals.get("__name__", ""))).partition(".")[0] in SEARCHES:

@@ -27,7 +27,7 @@ from forerun.virtual.cuda.later_loops import (
     trains_by,
     within_try,
 )
-from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, name_of, path_name
+from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, RangeTurns, name_of, path_name
 from forerun.virtual.cuda.lines import is_library, is_of_others
 from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
@@ -113,8 +113,8 @@ class ScriptLoops:
         return (is_nested or is_in_loop(sys._getframe(1))) and self.goes_on_behind(line)
 
     def _note(self, value: Any, line: str) -> Any:
-        if isinstance(value, list | tuple | set | dict):
-            self.counts[line] = len(value)
+        if isinstance(value, list | tuple | set | dict | range):
+            self.counts[line] = RangeTurns(len(value)) if isinstance(value, range) else len(value)
         return self._counting(value, line) if isinstance(value, types.GeneratorType) else value
 
     def _counting(self, values: Iterator[Any], line: str) -> Iterator[Any]:
