@@ -95,6 +95,12 @@ def test_loops_of_the_programs_own_modules(tmp_path):
         ("count = 0\nwhile count < 40:\n    update()\n    count += 1", 40),
         ("count, most = 0, 40\nwhile True:\n    update()\n    count += 1\n    if count > most:\n        break", 41),
         ("rows = 0\nwhile rows <= 320:\n    update()\n    rows += 32", 11),
+        ("rows = 0\nwhile rows < 320:\n    rows += 32\n    update()", 10),
+        ("rows = 0\nwhile rows < 321:\n    rows += 32\n    update()", 11),
+        ("rows = 0\nwhile rows <= 320:\n    rows += 32\n    update()", 11),
+        ("rows = 0\nwhile True:\n    rows += 32\n    update()\n    if rows >= 319:\n        break", 10),
+        ("rows = 0\nwhile True:\n    rows += 32\n    if rows > 320:\n        break\n    update()", 10),
+        ("rows = 0\nwhile True:\n    if rows >= 320:\n        break\n    rows += 32\n    update()", 10),
         ("import time\nstart = time.time()\nwhile time.time() - start < 60:\n    update()", None),
     ],
 )

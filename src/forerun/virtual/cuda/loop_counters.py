@@ -81,11 +81,23 @@ class LoopCounters:
             reading.changes += now != before
             reading.is_of_steps |= now > before and not has_turned
             variables = names_in(test.counter)
-            past = test.turns_at_limit + (at_line < test.line and not _changes(loop, variables, at_line, test.line))
-            if now > before and end + past > now:
-                left = max(0, math.ceil((end - now + past) / (now - before)) - 1)
+            end += test.turns_at_limit
+            has_risen = _has_risen(loop, variables, at_line, test.line)
+            if now > before and end + has_risen > now:
+                left = max(0, math.ceil((end - now) / (now - before)) - (not has_risen))
                 ends.append(LoopEnd(reading.changes + 1 + left, reading.is_of_steps, variables))
         return min(ends, key=lambda each: (not each.is_of_steps, each.count), default=None)
+
+
+def _has_risen(loop: Any, variables: frozenset[str], at_line: int, test_line: int) -> bool:
+    """Whether the counter has the value that the next comparison sees: nothing changes it from `at_line` up to there.
+
+    Behind a comparison that stands above, this is known where the loop itself changes it, and no method of others does.
+    """
+    if at_line < test_line:
+        return not _changes(loop, variables, at_line, test_line)
+    above, below = _changes(loop, variables, 0, test_line), _changes(loop, variables, at_line, loop.end_lineno + 1)
+    return not above and not below and _changes(loop, variables, test_line, at_line)
 
 
 def _is_trusted(test: _Test, loop: Any, now: float, names: Mapping[str, Any]) -> bool:
