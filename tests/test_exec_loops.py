@@ -265,3 +265,28 @@ def test_a_loop_that_ends_by_what_nobody_can_know_is_told(tmp_path):
     (text,) = [text for text in document.warnings if "truth value" in text]
     assert "asks 100 times a step" in text
     assert "gets no" in text
+
+
+def test_parameters_that_are_no_leaves_are_nothing_to_warn_of(tmp_path, recwarn):
+    """A model whose weights are computed, as that of an inner loop of meta-learning; a card's program says nothing."""
+    body = """
+    class Fast(nn.Module):
+        def __init__(self, weights):
+            super().__init__()
+            self.weights = weights
+
+        def parameters(self, recurse=True):
+            return iter(self.weights)
+
+        def forward(self, rows):
+            return torch.func.functional_call(model, dict(zip(dict(model.named_parameters()), self.weights)), (rows,))
+
+    for step in range(20):
+        fast = Fast([each * 2 for each in model.parameters()])
+        optimizer.zero_grad()
+        fast(torch.randn(32, 64, device="cuda")).square().mean().backward()
+        optimizer.step()
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 20
+    assert [str(each.message) for each in recwarn if "leaf" in str(each.message)] == []

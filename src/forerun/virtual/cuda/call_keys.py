@@ -57,7 +57,7 @@ def training_key(module: nn.Module, leaves: list[Any], structure: Any) -> Hashab
 
 def gradients_of(module: nn.Module) -> int:
     """Which parameters have a gradient, as a hash."""
-    return hash(tuple(parameter.grad is not None for parameter in module.parameters()))
+    return hash(tuple(p.is_leaf and p.grad is not None for p in module.parameters()))
 
 
 def _is_full(tensor: torch.Tensor) -> bool:
