@@ -8,9 +8,8 @@ from forerun.forecasting.program_run import last_step, warm_steps
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
 from forerun.units import format_seconds
-from forerun.virtual.cuda.length import AT_MOST
 from forerun.virtual.cuda.run import ProgramRun
-from forerun.virtual.cuda.trainer_lengths import ProgramLength
+from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength
 from forerun.virtual.cuda.unknown import TRUTH, Assumption
 
 TURNS_DECIDED = 20

@@ -12,7 +12,7 @@ import torch
 
 from forerun.virtual.cuda.lines import is_library, is_of_others
 from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
-from forerun.virtual.cuda.trainer_lengths import ProgramLength, length_of_trainer
+from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength, length_of_trainer
 
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
@@ -28,8 +28,6 @@ SEARCHES = {"optuna", "hyperopt", "skopt", "nevergrad", "flaml", "ray", "wandb",
 """Libraries that call what trains as often as they think right."""
 CALLED_ONCE = ("sklearn.pipeline", "sklearn.base", "sklearn.compose", "sklearn.utils")
 """Modules of theirs that do it once."""
-AT_MOST = "at most"
-"""What a source says where a loop can be left before its end."""
 READABLE = (
     ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.Call, ast.Load, ast.operator, ast.UnaryOp, ast.USub, ast.List,
     ast.Tuple,

@@ -29,3 +29,20 @@ def test_fit_of_keras_has_its_validation(changes, batches):
     assert length is not None
     assert (length.steps, length.steps_per_epoch, length.evaluation_batches) == (1000, 50, batches)
     assert length_of_trainer(FIT | changes, "evaluate") is None
+
+
+@pytest.mark.parametrize(("kind", "early"), [("EarlyStopping", True), ("History", False)])
+def test_a_callback_that_can_end_training_is_named(kind, early):
+    callbacks = [type(kind, (), {})()]
+    lightning = type("Fit", (), {"__module__": "lightning.pytorch.loops.fit_loop"})()
+    lightning.trainer = SimpleNamespace(estimated_stepping_batches=40, max_epochs=2, callbacks=callbacks)
+    trainer = type("Trainer", (), {"__module__": "transformers.trainer"})()
+    trainer.state = SimpleNamespace(max_steps=40, num_train_epochs=2)
+    trainer.args = SimpleNamespace(eval_strategy="no", eval_steps=None, logging_steps=5, save_strategy="no", save_steps=5,
+                                   eval_batch_size=8, world_size=1)  # fmt: skip
+    trainer.eval_dataset, trainer.callback_handler = None, SimpleNamespace(callbacks=callbacks)
+    keras = FIT | {"callbacks": SimpleNamespace(callbacks=callbacks)}
+    for variables in ({"self": lightning}, {"self": trainer}, keras):
+        length = length_of_trainer(variables, "fit")
+        assert length is not None
+        assert length.source.endswith("at most: EarlyStopping can end it") == early

@@ -9,6 +9,10 @@ SAY_THEIR_LENGTH = ("transformers", "trl", "lightning", "pytorch_lightning", "ke
 """Packages whose trainers say how long they train, and most of them how often they evaluate."""
 
 
+AT_MOST = "at most"
+"""What a source says where training can end before its length."""
+
+
 @dataclass(frozen=True)
 class ProgramLength:
     """How many optimizer steps the program will make in all, and who says so."""
@@ -41,6 +45,13 @@ def length_of_trainer(variables: Mapping[str, Any], function: str) -> ProgramLen
     return None
 
 
+def _unless_stopped(source: str, callbacks: Any) -> str:
+    """The source, with the callback that can end training early, by its name."""
+    names = (type(each).__name__ for each in callbacks if isinstance(callbacks, list | tuple))
+    early = next((name for name in names if "EarlyStopping" in name), "")
+    return f"{source}, {AT_MOST}: {early} can end it" if early else source
+
+
 def _of_trainer(trainer: Any) -> ProgramLength | None:
     """transformers' Trainer and those made from it (transformers/trainer.py, 5.23)."""
     steps, arguments = getattr(trainer.state, "max_steps", 0), trainer.args
@@ -59,8 +70,9 @@ def _of_trainer(trainer: Any) -> ProgramLength | None:
     rows = batches_rows(trainer.eval_dataset)
     size = max(1, arguments.eval_batch_size)
     batches = math.ceil(rows / size / max(1, arguments.world_size))
+    source = _unless_stopped("the Trainer's max_steps", getattr(trainer.callback_handler, "callbacks", ()))
     return ProgramLength(
-        steps, "the Trainer's max_steps", math.ceil(steps / epochs), evaluations * batches, size, checkpoints
+        steps, source, math.ceil(steps / epochs), evaluations * batches, size, checkpoints
     )  # fmt: skip
 
 
@@ -82,7 +94,8 @@ def _of_lightning(trainer: Any) -> ProgramLength | None:
     per_epoch = math.ceil(steps / epochs) if isinstance(epochs, int) and epochs > 0 else None
     checks = getattr(trainer, "num_val_batches", None) or []
     batches = sum(int(count) for count in checks if isinstance(count, int)) * (epochs or 1)
-    return ProgramLength(steps, "Lightning's estimated_stepping_batches", per_epoch, batches)
+    source = _unless_stopped("Lightning's estimated_stepping_batches", getattr(trainer, "callbacks", ()))
+    return ProgramLength(steps, source, per_epoch, batches)
 
 
 def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
@@ -96,7 +109,8 @@ def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
     if not isinstance(checks, int):
         checks = 0 if table.get("validation_data") is None else _validation_batches(table.get("val_x"), size)
     times = epochs // every if isinstance(every, int) and every > 0 else epochs
-    return ProgramLength(epochs * batches, "the epochs of Keras' fit", batches, times * checks, size)
+    source = _unless_stopped("the epochs of Keras' fit", getattr(table.get("callbacks"), "callbacks", ()))
+    return ProgramLength(epochs * batches, source, batches, times * checks, size)
 
 
 def _validation_batches(data: Any, size: int) -> int:
