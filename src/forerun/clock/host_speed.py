@@ -1,5 +1,6 @@
 """Steps on other hosts than the assumed one: whose processor feeds a GPU is seen when it is rented, not before."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -52,5 +53,6 @@ def host_shares(steps: Iterable[tuple[Trace, StepTime]], costs: Costs) -> tuple[
 def _seconds(trace: Trace, assumed: StepTime, costs: OtherHost) -> float:
     """Seconds of a step with other costs of the host; those `assumed` where the host does not matter."""
     waits = assumed.phases.host_seconds > LITTLE * assumed.seconds
-    issuing = sum(costs.host_seconds(trace.calls[op.call]) for op in trace.ops)
+    times = Counter(op.call for op in trace.ops)
+    issuing = sum(count * costs.host_seconds(trace.calls[call]) for call, count in times.items())
     return replay_clock(trace, costs).seconds if waits or issuing > FAR_AHEAD * assumed.seconds else assumed.seconds
