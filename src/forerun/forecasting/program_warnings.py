@@ -48,8 +48,8 @@ def program_warnings(
     warnings += _of_compiling(run, device)
     steps = warm_steps(trace, run.watcher)
     warnings += kernel_warnings(steps[-1] if steps else trace, costs)
-    seen = max(1, len(run.watcher.spans))
-    warnings += [_of_loop(each, seen) for each in run.assumptions if _decides_a_loop(each, seen)]
+    step_count = max(1, len(run.watcher.spans))
+    warnings += [_of_loop(each, step_count) for each in run.assumptions if _decides_a_loop(each, step_count)]
     if run.assumptions:
         first = run.assumptions[0]
         count = "One line reads" if len(run.assumptions) == 1 else f"{len(run.assumptions)} lines read"
