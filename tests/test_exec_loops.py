@@ -290,3 +290,24 @@ def test_parameters_that_are_no_leaves_are_nothing_to_warn_of(tmp_path, recwarn)
     document, _ = forecast(tmp_path, body)
     assert document.run.total_steps == 20
     assert [str(each.message) for each in recwarn if "leaf" in str(each.message)] == []
+
+
+def test_one_step_with_a_closure_behind_a_loop_is_in_the_run(tmp_path):
+    """As networks for differential equations are refined: Adam first, then all of L-BFGS in one call."""
+    body = """
+    def closure():
+        refining.zero_grad()
+        loss = model(torch.randn(4096, 64, device="cuda")).square().mean()
+        loss.backward()
+        return loss
+
+    for step in range(50):
+        update()
+    refining = torch.optim.LBFGS(model.parameters(), max_iter=20)
+    refining.step(closure)
+    """
+    document, _ = forecast(tmp_path, body)
+    (adam,) = document.earlier_loops
+    assert (adam.steps, document.run.total_steps) == (50, 51)
+    assert document.step.seconds.expected > 5 * adam.step_seconds
+    assert document.run.seconds.expected == pytest.approx(50 * adam.step_seconds + document.step.seconds.expected, rel=0.05)

@@ -117,12 +117,15 @@ def within_try(statement: ast.stmt, goes_on: str) -> ast.stmt:
 
 
 def called_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """What is called in statements, not in the functions and classes that they define."""
+    """What is called in statements, not in the functions and classes that they define; a step calls its closure."""
     for node in nodes:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
             continue
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+            yield (call := ast.unparse(node.func))
+            if call.endswith(".step"):
+                operands = (*node.args, *(keyword.value for keyword in node.keywords))
+                yield from (each.id for each in operands if isinstance(each, ast.Name))
         yield from called_in(ast.iter_child_nodes(node))
 
 
