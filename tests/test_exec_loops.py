@@ -310,4 +310,6 @@ def test_one_step_with_a_closure_behind_a_loop_is_in_the_run(tmp_path):
     (adam,) = document.earlier_loops
     assert (adam.steps, document.run.total_steps) == (50, 51)
     assert document.step.seconds.expected > 5 * adam.step_seconds
-    assert document.run.seconds.expected == pytest.approx(50 * adam.step_seconds + document.step.seconds.expected, rel=0.05)
+    assert document.run.seconds.expected == pytest.approx(
+        50 * adam.step_seconds + document.step.seconds.expected, rel=0.05
+    )

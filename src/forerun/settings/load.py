@@ -21,7 +21,7 @@ MOST_PROBLEMS = 8
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
-    """Settings from a YAML file.
+    """Settings from a YAML file; one that gives no name is called by that of its file.
 
     Raises:
         InvalidSettings: the file is missing, is no YAML mapping, or breaks a rule.
@@ -29,7 +29,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
     content = read_yaml(path, "Settings")
     if not isinstance(content, dict):
         raise InvalidSettings(f"Settings file {path} must hold a mapping of settings; found {type(content).__name__}.")
-    return settings_from(content, overrides)
+    return settings_from({"name": path.stem} | content, overrides)
 
 
 def settings_from(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> Settings:

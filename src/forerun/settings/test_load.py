@@ -121,6 +121,13 @@ def test_missing_file():
         load_settings(Path("no/such.yaml"))
 
 
+def test_a_file_without_a_name_is_called_by_its_own(tmp_path):
+    content = yaml.safe_load(CONTRACT)
+    (tmp_path / "try-3.yaml").write_text(yaml.safe_dump({key: content[key] for key in content if key != "name"}))
+    settings = load_settings(tmp_path / "try-3.yaml")
+    assert (settings.name, settings) == ("try-3", settings_from(content | {"name": "try-3"}))
+
+
 def test_hash_ignores_the_name_and_sees_everything_else():
     one = settings_from(MINIMAL)
     assert one.hash == settings_from({**MINIMAL, "name": "other"}).hash
