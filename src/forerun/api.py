@@ -79,11 +79,13 @@ def resolve(target: Target, overrides: Sequence[str] = ()) -> Settings:
         raise InvalidSettings(
             f"TARGET: settings, a mapping of them, a file or a recipe's name; found {in_short(target)}."
         )
+    if Path(target).suffix.lower() in (".yaml", ".yml", ".json"):  # no recipe's name either
+        return load_settings(Path(target), overrides)
     if str(target) in recipe_names():
         return settings_from(load_recipe(str(target)).SETTINGS.model_dump(), overrides)
     if str(target) in profiles():
         return load_settings(profiles()[str(target)], overrides)
-    if Path(target).suffix.lower() not in (".yaml", ".yml", ".json") and not _is_there(target):
+    if not _is_there(target):
         raise InvalidSettings(
             f"TARGET: a recipe's name or a YAML file; found {in_short(str(target))}, which is neither. "
             f"Shipped: {nearest(str(target), target_names())}."
@@ -366,7 +368,8 @@ def requests_of(
 ) -> Iterator[ForecastRequest]:  # fmt: skip
     """The question that checked settings ask of each device; their workload and data are opened once."""
     devices = [under_cuda(device, cuda_of(settings.versions)) for device in devices]
-    if settings.workload in recipe_names() or trains_own_data(settings):
+    is_generic = settings.workload in GENERIC  # no recipe's name, which would be looked for among installed packages
+    if trains_own_data(settings) or (not is_generic and settings.workload in recipe_names()):
         experiment, shared = open_experiment(settings, lengths_only=True), SharedTraces()
         for device in devices:
             yield ForecastRequest(
@@ -378,7 +381,7 @@ def requests_of(
                 experiment.known_times(device),
                 shared=shared,
             )
-    elif settings.workload in GENERIC:
+    elif is_generic:
         if settings.recipe:
             raise InvalidSettings(
                 f"recipe: is for recipes; found workload={settings.workload!r}. Leave it out, or set workload to one "

@@ -31,7 +31,7 @@ ALLOWED = {
     "ok": {"consistent"}, "soft": {"unsupported", "consistent"}, "wrong": {"wrong", "impossible"},
     "missed": {"wrong", "impossible"}, "other": {"wrong", "unsupported"},
 }  # fmt: skip
-DISAGREEMENTS = {"0.9": "unsupported", "0.32": "unsupported"}
+DISAGREEMENTS = {"0.32": "unsupported"}
 """Row → our verdict; argued in the claim's note."""
 IMPOSSIBLE = {"0.4", "0.20", "0.27", "0.30", "2.7", "2.8", "2.9", "2.19", "3.11", "3.19"}
 """Beyond a bound of physics or arithmetic: what the checklist calls impossible, and memory that no such card has."""
