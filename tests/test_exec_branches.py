@@ -137,6 +137,21 @@ def test_a_branch_that_trains_is_in_the_step_by_its_share(tmp_path):
     assert seldom == pytest.approx(never, rel=0.3)
 
 
+def test_branches_that_train_are_seen_until_all_come_together(tmp_path):
+    """Every second and every third step: six steps hold three and two of them."""
+    body = """
+    for i in range(300):
+        update()
+        if i % 2 == 0:
+            model(torch.randn(4096, 64, device="cuda")).sum().backward()
+        if i % 3 == 0:
+            model(torch.randn(8192, 64, device="cuda")).sum().backward()
+    """
+    document, run = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.script.steps_seen) == (300, 8)
+    assert len(run.watcher.spans) - run.watcher.warm_from == 6
+
+
 def test_accumulation_by_a_remainder_is_no_branch_beside_the_steps(tmp_path):
     accumulated = """
     for i in range(400):

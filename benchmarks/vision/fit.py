@@ -59,10 +59,10 @@ MODELS = 60
 BACKWARD = {"dense_image": "dense_forward", "dense_weights": "dense_forward",
             "conversion_backward": "conversion", "conversion_backward_point": "conversion_point"}  # fmt: skip
 """What is backward → what of the forward pass it is taken to differ with from card to card."""
-FORWARD_SECONDS = 6e-6
-"""The same of forward passes, whose operators have no autograd."""
 HOST_SECONDS = 12e-6
 """Steps of less than this for each operator may wait for the host, and are left out."""
+FORWARD_SECONDS = 6e-6
+"""The same of forward passes, whose operators have no autograd."""
 ROWS_PER_GPU = 60
 """Timed convolutions of a source and a GPU, so that no source outweighs the others."""
 
@@ -114,8 +114,8 @@ def fit_steps(
     return dict(zip(names, np.exp(x).tolist(), strict=True)), parts @ np.exp(x) / measured
 
 
-def forward_steps(folder: Path, gpu: str) -> list[tuple[str, Parts, float]]:
-    """Model, parts and seconds of forward passes on a card, of the half of the families that is fitted."""
+def forward_steps(folder: Path, gpu: str) -> list[tuple[Parts, float]]:
+    """Parts and seconds of forward passes on a card, of the half of the families that is fitted."""
     costs, steps = PriorCosts(device(gpu)), []
     for model, rows in chosen(folder, MODELS, is_test=False).items():
         for row in rows:
@@ -127,13 +127,13 @@ def forward_steps(folder: Path, gpu: str) -> list[tuple[str, Parts, float]]:
                 print(f"not traced: {model}: {str(error)[:100]}", file=sys.stderr)
                 continue
             if row.seconds > operators * FORWARD_SECONDS:
-                steps.append((model, parts, row.seconds))
+                steps.append((parts, row.seconds))
     return steps
 
 
 def own_coefficients(folder: Path, gpu: str, usual: Parts) -> tuple[Parts, float]:
     """Coefficients of a card that only has forward passes, and its share of the bandwidth."""
-    steps = [(parts, seconds) for _, parts, seconds in forward_steps(folder, gpu)]
+    steps = forward_steps(folder, gpu)
     share = PriorCosts(device(gpu))._share()
     starts = {name: (value, OWN_SPREAD) for name, value in usual.items()} | {
         name: STARTS[name] for name in ("products", "moving")
@@ -164,7 +164,8 @@ def left_out_ratios(rows: list[VisionRow]) -> list[float]:
             timed.append((row, parts))
     ratios = []
     for family in sorted({row.family for row, _ in timed}):
-        coefficients, _ = fit_steps([(parts, row.step_seconds) for row, parts in timed if row.family != family])
+        others = [(parts, row.step_seconds) for row, parts in timed if row.family != family]
+        coefficients, _ = fit_steps(others, share=costs._share())
         for row, parts in timed:
             if row.family == family:
                 forecast = sum(seconds * coefficients.get(name, _start(name)) for name, seconds in parts.items())
@@ -205,7 +206,7 @@ def main() -> None:
         if row.step_seconds > operators * HOST_SECONDS:
             rows.append(row)
             steps.append((parts, row.step_seconds))
-    forward = [(parts, seconds) for _, parts, seconds in forward_steps(inference_folder, GPU)]
+    forward = forward_steps(inference_folder, GPU)
     share, start = costs._coefficients("elementwise")
     coefficients, ratios = fit_steps(steps + forward, share=share)
     shares = {n: np.mean([p.get(n, 0.0) * c / sum(p[m] * coefficients[m] for m in p) for p, _ in steps + forward])

@@ -1,6 +1,6 @@
 """Forward passes of image models against timm's published ones, on cards that no image model was fitted to.
 
-    python -m benchmarks.vision.inference --data FOLDER [--test] [--most N] [--note TEXT]
+    python -m benchmarks.vision.inference --data FOLDER [--test] [--most N] [--rows FILE]
 
 Rows are timm's tables of inference (fp16 autocast, PyTorch 2.4 and 2.9, `FILES`), of models that stand in all of them.
 Families are halved as those of training steps are (`split.py`); the default is the half that may be looked at, and of

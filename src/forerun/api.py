@@ -79,7 +79,7 @@ def resolve(target: Target, overrides: Sequence[str] = ()) -> Settings:
         raise InvalidSettings(
             f"TARGET: settings, a mapping of them, a file or a recipe's name; found {in_short(target)}."
         )
-    if Path(target).suffix.lower() in (".yaml", ".yml", ".json"):  # no recipe's name either
+    if Path(target).suffix.lower() in (".yaml", ".yml", ".json"):  # a file's name, and no recipe's
         return load_settings(Path(target), overrides)
     if str(target) in recipe_names():
         return settings_from(load_recipe(str(target)).SETTINGS.model_dump(), overrides)

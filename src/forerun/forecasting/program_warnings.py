@@ -67,7 +67,7 @@ def _decides_a_loop(assumption: Assumption, steps: int) -> bool:
 def _of_loop(assumption: Assumption, steps: int) -> str:
     return (
         f"{assumption.line} asks {assumption.times // steps:,} times a step for a truth value that nobody can know, "
-        f"and gets no: a loop that ends by it takes as many turns as it may, and a step may be shorter."
+        "and gets no: a loop that ends by it takes as many turns as it may, and a step may be shorter."
     )
 
 

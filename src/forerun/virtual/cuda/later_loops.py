@@ -143,6 +143,11 @@ def trains_by(call: str, functions: set[str]) -> bool:
     return method in TRAINING_CALLS or (method in TRAINING_METHODS and owner.lower().endswith(TRAINERS))
 
 
+def trains(nodes: Iterable[ast.AST], functions: set[str]) -> bool:
+    """Whether statements call what trains."""
+    return any(trains_by(call, functions) for call in called_in(nodes))
+
+
 def functions_that_train(tree: ast.Module) -> set[str]:
     """Names of the script's functions and methods that train, by themselves or through one another."""
     calls = {node.name: set(called_in(node.body)) for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}

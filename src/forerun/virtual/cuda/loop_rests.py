@@ -4,6 +4,7 @@ A rest begins where the innermost loop was ended (`script_loops.py`) and ends wi
 program. A long one is cut, and counts as the share of its batches that were seen.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,12 +90,15 @@ class RestWatch:
 def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]) -> dict[str, Any]:
     """What decides the branches of a marked module; `watch` gives that of the loop that is running."""
 
+    def remainder(counter: Any, period: Any, line: str, *, is_cycle: bool) -> Any:
+        return watch().branches.remainder(line, counter, period, now().steps, is_cycle=is_cycle)
+
     def takes(is_due: Any, line: str, loop: str) -> bool:
         return watch().branches.takes(is_due, line, loop, now(), is_extra=watch().is_open)
 
     return {
-        REMAINDER: lambda counter, period, line: watch().branches.remainder(line, counter, period, now().steps),
-        CYCLE: lambda counter, period, line: watch().branches.remainder_of_cycle(line, counter, period, now().steps),
+        REMAINDER: functools.partial(remainder, is_cycle=False),
+        CYCLE: functools.partial(remainder, is_cycle=True),
         TAKES: takes,
         IS_OVER: lambda line: watch().branches.is_over(line, now(), is_cut=watch().is_too_long),
     }

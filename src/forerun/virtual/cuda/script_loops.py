@@ -21,10 +21,9 @@ from forerun.virtual.cuda.later_loops import (
     FUNCTIONS,
     LOOPS,
     STOPPED,
-    called_in,
     functions_that_train,
     is_in_loop,
-    trains_by,
+    trains,
     within_try,
 )
 from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, RangeTurns, name_of, path_name
@@ -54,14 +53,14 @@ class ScriptLoops:
         """Make the loops of a file that train endable and counted; returns whether there are any."""
         functions, name = functions_that_train(tree), path_name(path)
         has_branches = bool(self.branches) and mark_branches(
-            tree, name, functions, lambda node: isinstance(node, LOOPS) and _trains(node, functions)
+            tree, name, functions, lambda node: isinstance(node, LOOPS) and trains([node], functions)
         )
         if not self._mark_in(tree, name, False, functions):
             return has_branches
         for node in ast.walk(tree):
-            if isinstance(node, ast.For) and _trains(node, functions):
+            if isinstance(node, ast.For) and trains([node], functions):
                 node.iter = _counted(node.iter, f"{name}:{node.lineno}")
-            elif isinstance(node, COMPREHENSIONS) and _trains(node, functions):
+            elif isinstance(node, COMPREHENSIONS) and trains([node], functions):
                 for generator in node.generators:
                     generator.iter = _counted(generator.iter, f"{name}:{node.lineno}")
         return True
@@ -102,7 +101,7 @@ class ScriptLoops:
                 is_loop = isinstance(statement, LOOPS)
                 inside = (is_nested or is_loop) and not isinstance(statement, (*FUNCTIONS, ast.ClassDef))
                 is_marked |= self._mark_in(statement, name, inside, functions)
-                if is_loop and _trains(statement, functions):
+                if is_loop and trains([statement], functions):
                     line = f"{name}:{statement.lineno}"
                     body[place] = within_try(statement, f"{GOES_ON_BEHIND}({line!r}, {is_nested})")
                     is_marked = True
@@ -158,10 +157,6 @@ def _bodies(node: ast.AST) -> Iterator[list[Any]]:
         if isinstance(part, list):  # a lambda's body is an expression
             yield from (handler.body for handler in part) if name == "handlers" else (part,)
     yield from (case.body for case in getattr(node, "cases", []))
-
-
-def _trains(node: ast.AST, functions: set[str]) -> bool:
-    return any(trains_by(call, functions) for call in called_in([node]))
 
 
 def _call(name: str, value: ast.expr, line: str) -> ast.Call:

@@ -7,8 +7,6 @@ from typing import Any
 
 SAY_THEIR_LENGTH = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "ignite")
 """Packages whose trainers say how long they train, and most of them how often they evaluate."""
-
-
 AT_MOST = "at most"
 """What a source says where training can end before its length."""
 
@@ -70,7 +68,8 @@ def _of_trainer(trainer: Any) -> ProgramLength | None:
     rows = batches_rows(trainer.eval_dataset)
     size = max(1, arguments.eval_batch_size)
     batches = math.ceil(rows / size / max(1, arguments.world_size))
-    source = _unless_stopped("the Trainer's max_steps", getattr(trainer.callback_handler, "callbacks", ()))
+    callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+    source = _unless_stopped("the Trainer's max_steps", callbacks)
     return ProgramLength(
         steps, source, math.ceil(steps / epochs), evaluations * batches, size, checkpoints
     )  # fmt: skip

@@ -7,12 +7,13 @@ period says.
 """
 
 import ast
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forerun.virtual.cuda.later_loops import called_in, trains_by
+from forerun.virtual.cuda.later_loops import called_in, trains, trains_by
 from forerun.virtual.cuda.loaders import WatchedLoader
 
 REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__forerun_is_over__"
@@ -65,16 +66,10 @@ class TurnBranches:
     _left: tuple[str, BaseException | None] = ("", None)
     """The line of the branch that ended last, and the exception that ended it."""
 
-    def remainder(self, line: str, counter: Any, period: Any, steps: int) -> Any:
-        """What `counter % period` is; the branch at `line` depends on it."""
+    def remainder(self, line: str, counter: Any, period: Any, steps: int, *, is_cycle: bool = False) -> Any:
+        """What `counter % period` is; the branch at `line` depends on it, which trains where it `is_cycle`."""
         if type(counter) is type(period) is int and period > 1:
-            self.counts.setdefault(line, []).append((counter, period, steps))
-        return counter % period
-
-    def remainder_of_cycle(self, line: str, counter: Any, period: Any, steps: int) -> Any:
-        """What `counter % period` is; the branch at `line`, which trains, depends on it."""
-        if type(counter) is type(period) is int and period > 1:
-            self.cycles.setdefault(line, []).append((counter, period, steps))
+            (self.cycles if is_cycle else self.counts).setdefault(line, []).append((counter, period, steps))
         return counter % period
 
     @property
@@ -92,8 +87,13 @@ class TurnBranches:
 
     @property
     def cycle_steps(self) -> int:
-        """Steps until all branches that train came once, as far as `MOST_CYCLE` sees them; 1 where there are none."""
-        return max((steps for steps in self.steps_of_cycles.values() if steps <= MOST_CYCLE), default=1)
+        """Steps until all branches that train come together again, or the rarest one does, as far as `MOST_CYCLE` sees.
+
+        1 where there are none.
+        """
+        cycles = [steps for steps in self.steps_of_cycles.values() if steps <= MOST_CYCLE]
+        together = math.lcm(*cycles)
+        return together if together <= MOST_CYCLE else max(cycles)
 
     def left_by(self, failure: BaseException) -> str:
         """Line of the branch that an exception left; empty for none."""
@@ -151,7 +151,7 @@ def mark_branches(tree: ast.AST, name: str, functions: set[str], is_loop: Callab
             continue
         line, where = f"{name}:{node.lineno}", "" if loop is None else f"{name}:{loop.lineno}"
         if _belongs_to_step(node, functions):
-            if _trains(node, functions):
+            if trains(node.body, functions):
                 _replace(node, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], line))
                 is_marked = True
             continue
@@ -188,11 +188,6 @@ def _belongs_to_step(node: ast.If, functions: set[str]) -> bool:
     calls = list(called_in(node.body))
     is_update = any(call.rpartition(".")[2] in UPDATES or trains_by(call, functions) for call in calls)
     return is_update or not calls or any(isinstance(part, LEAVING) for each in node.body for part in ast.walk(each))
-
-
-def _trains(node: ast.If, functions: set[str]) -> bool:
-    """Whether a branch makes backward passes, or calls what does."""
-    return any(call.rpartition(".")[2] == "backward" or trains_by(call, functions) for call in called_in(node.body))
 
 
 def _replace(root: ast.AST, old: ast.expr, new: ast.expr) -> None:
