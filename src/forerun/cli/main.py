@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -34,6 +34,14 @@ MODULES = {
 MODULE_OF = {command: module for module, commands in MODULES.items() for command in commands}
 
 
+def _say_version(flag: bool) -> None:
+    if flag:
+        from importlib.metadata import version
+
+        typer.echo(f"forerun {version('forerun')}")
+        raise typer.Exit
+
+
 def command_line(word: str = "") -> typer.Typer:
     """All commands, of other packages too; of a word that is a command's name, those of its module alone."""
     app = typer.Typer(
@@ -43,7 +51,7 @@ def command_line(word: str = "") -> typer.Typer:
         add_completion=True,
         pretty_exceptions_enable=False,
     )
-    app.callback()(lambda: None)  # else one command would stand for all of them, without its name
+    app.callback()(_whole_line)  # else one command would stand for all of them, without its name
     for module in [MODULE_OF[word]] if word in MODULE_OF else MODULES:
         import_module(f"forerun.cli.{module}").add_to(app)
     if word not in MODULE_OF:
@@ -64,6 +72,13 @@ def main() -> None:
             run_inside(_run)
         else:
             _run()
+
+
+def _whole_line(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 def throws_files_away(words: list[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from importlib.metadata import version
 
 import pytest
 from typer.main import get_command
@@ -31,3 +32,11 @@ def test_a_command_line_that_names_its_command_loads_that_module_alone():
             assert set(alone) == set(names)
             assert alone[name].help == everything[name].help
     assert list(get_command(command_line("forcast")).commands) == list(everything), "a word that is none is suggested"
+
+
+def test_it_says_its_version(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["forerun", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"forerun {version('forerun')}\n"
