@@ -29,6 +29,7 @@ def training(folder, changes, steps):
         "model": {"name": changes.get("model", "tiny-llama"), "config": changes.get("config", {})},
         "batch": {"micro_batch_size": 2, "sequence_length": 32, "padding": changes.get("padding", "bucketed")},
         "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 0.5}, "schedule": {"epochs": 9, "max_steps": steps},
+        "compile": changes.get("compile", "none"), "compile_unit": "blocks" if "compile" in changes else "model",
         "activation_checkpointing": changes.get("recomputed", "none"),
         "checkpoints": {"every_steps": 3 if changes.get("is_scored") else 2, "keep_last": 10, "sharded": changes.get("sharded", False)},
         "parallel": changes.get("parallel", {}),

@@ -115,8 +115,12 @@ def _steps(run: ClusterRun) -> int:
 
 
 def _is_compiled(run: ClusterRun) -> bool:
-    is_whole = run.whole("cp") == run.whole("pp") == run.whole("tp") == 1
-    return is_whole and (run["compile"] == "True" or (is_megatron(run) and bool(run["fp8"])))
+    return _can_compile(run) and (run["compile"] == "True" or (is_megatron(run) and bool(run["fp8"])))
+
+
+def _can_compile(run: ClusterRun) -> bool:
+    """Whether PyTorch compiles such blocks: those over split layers are not computed again as a whole."""
+    return run.whole("tp") == 1 or checkpointing_of(run) != "full"
 
 
 def _is_sharded(run: ClusterRun) -> bool:
@@ -163,7 +167,7 @@ def missing_word(run: ClusterRun) -> str:
     tensor, pipeline, context, expert = (run.whole(name) for name in ("tp", "pp", "cp", "ep"))
     words = [
         (any(word in run["fp8"].lower() for word in UNKNOWN_FORMATS), f"{run['fp8']} products"),
-        (bool(run["fp8"]) and tensor * pipeline * context > 1, "float8 beside split layers: casts that nothing fuses"),
+        (bool(run["fp8"]) and not _can_compile(run), "float8 beside split layers that are computed again whole"),
         ("BERT" in run["model"], "packed rows whose mean length is not stated"),
         (not is_nanotron and run["model"] not in MODELS, f"model not in the catalogue: {run['model']}"),
         (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),

@@ -36,7 +36,7 @@ def compile_step(step: TrainingStep, settings: Settings, model: nn.Module, compi
     if settings.compile_unit == "model":
         step.called = cast(nn.Module, torch.compile(step.called, backend=compiler, mode=mode))
     else:
-        compile_blocks(model, compiler, mode)
+        compile_blocks(model, compiler, mode, hooks_outside=settings.parallel.tensor > 1)
     workload: Any = step.workload
     if settings.compile_unit == "blocks":
         return
@@ -44,8 +44,8 @@ def compile_step(step: TrainingStep, settings: Settings, model: nn.Module, compi
         setattr(unwrapped(model), COMPILED_CRITERION, torch.compile(workload.criterion, backend=compiler, mode=mode))
 
 
-def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
-    """Compile every transformer block in place; blocks of one class share what was compiled.
+def compile_blocks(model: nn.Module, compiler: Any, mode: str | None, *, hooks_outside: bool = False) -> None:
+    """Compile every transformer block in place; blocks of one class share what was compiled, if hooks leave them alike.
 
     Raises:
         NotSupported: the model has no blocks.
@@ -56,7 +56,7 @@ def compile_blocks(model: nn.Module, compiler: Any, mode: str | None) -> None:
             f"compile_unit: {type(model).__name__} has no repeated blocks to compile. Set compile_unit to model."
         )
     for block in blocks:
-        if isinstance(block, FSDPModule):  # its hooks gather and free weights, so they stay outside the graph
+        if hooks_outside or isinstance(block, FSDPModule):  # its hooks gather, cut or free: outside the graph
             block.forward = torch.compile(block.forward, backend=compiler, mode=mode)
         else:
             block.compile(backend=compiler, mode=mode)

@@ -60,7 +60,6 @@ def require_context_parallel(settings: Settings) -> None:
          "none, or parallel.context to 1"),
         ("quantization", settings.quantization != "none", "packed weights beside split sequences are not tested. Set "
          "it to none, or parallel.context to 1"),
-        ("compile", settings.compile != "none", "compiled ring attention is not modelled. Set it to none"),
         ("cross_entropy", settings.cross_entropy != "full", "logits are split along the sequence already. Set it to "
          "full"),
         ("model.kernels", settings.model.kernels != "none", "fused kernels know no split sequences. Set it to none"),

@@ -31,24 +31,16 @@ def refuse_unsupported(settings: Settings) -> None:
     """Refuse what cannot be sharded.
 
     Raises:
-        NotSupported: FSDP with weights in 8 bits, or with an optimizer that looks at whole matrices.
+        NotSupported: FSDP with weights in 8 bits, or with an optimizer that looks at whole matrices; layouts that are
+            compiled in a way that is not built.
     """
+    _refuse_compiled(settings)
     if settings.parallel.kind != "fsdp":
         return
     if settings.cross_entropy == "chunked":
         raise NotSupported(
             "cross_entropy: the output layer of sharded models is gathered for their forward pass only; found "
             "'chunked' with parallel.kind='fsdp'. Set cross_entropy to full, or parallel.kind to ddp."
-        )
-    if settings.compile != "none" and settings.compile_unit == "model":
-        raise NotSupported(
-            f"compile_unit: weights of sharded blocks are gathered between compiled graphs; found 'model' with "
-            f"compile={settings.compile!r} and parallel.kind='fsdp'. Set compile_unit to blocks, or compile to none."
-        )
-    if settings.compile not in ("none", "default"):
-        raise NotSupported(
-            f"compile: CUDA graphs read weights at fixed addresses, and sharded ones are gathered anew for each block; "
-            f"found {settings.compile!r} with parallel.kind='fsdp'. Set compile to default."
         )
     if settings.quantization == "int8":
         raise NotSupported(
@@ -59,6 +51,35 @@ def refuse_unsupported(settings: Settings) -> None:
         raise NotSupported(
             f"optimizer.name: FSDP updates shards, so the rule must work element by element; found "
             f"{settings.optimizer.name!r}. Use {' or '.join(SHARDED_OPTIMIZERS)}, or set parallel.kind to ddp."
+        )
+
+
+def _refuse_compiled(settings: Settings) -> None:
+    """Refuse ways of compiling that layouts of several ranks do not go together with."""
+    layout = settings.parallel
+    ways = {
+        "kind": layout.kind == "fsdp", "tensor": layout.tensor > 1, "pipeline": layout.pipeline > 1,
+        "context": layout.context > 1,
+    }  # fmt: skip
+    if settings.compile == "none" or not any(ways.values()):
+        return
+    beside = next(f"parallel.{way}" for way, applies in ways.items() if applies)
+    refuse_together(settings, beside, [
+        ("compile_unit", settings.compile_unit == "model", "ranks exchange between compiled graphs. Set compile_unit "
+         "to blocks, or compile to none"),
+        ("compile", settings.compile != "default", "CUDA graphs read at fixed addresses, and what ranks gather is "
+         "made anew for each block. Set compile to default"),
+    ])  # fmt: skip
+    if layout.schedule == "zero-bubble" and layout.pipeline > 1:
+        raise NotSupported(
+            f"parallel.schedule: 'zero-bubble' takes a backward pass apart, and that of a compiled graph is one; found "
+            f"compile={settings.compile!r}. Set it to 1f1b, or compile to none."
+        )
+    if layout.tensor > 1 and settings.activation_checkpointing == "blocks":
+        raise NotSupported(
+            f"activation_checkpointing: PyTorch 2.13 fails to compile blocks over split layers that are computed again "
+            f"as a whole; found 'blocks' with compile={settings.compile!r} and parallel.tensor={layout.tensor}. Set it "
+            f"to selective, or compile to none."
         )
 
 

@@ -50,7 +50,6 @@ def require_pipeline(settings: Settings) -> None:
         ("adapter.kind", settings.adapter.kind != "none", "adapters are not dealt to stages by this version. Set it to "
          "none"),
         ("quantization", settings.quantization != "none", "packed weights are not dealt to stages. Set it to none"),
-        ("compile", settings.compile != "none", "compiled stages are not modelled. Set it to none"),
         ("cross_entropy", settings.cross_entropy != "full", "the last stage makes whole logits. Set it to full"),
         ("model.kernels", settings.model.kernels != "none", "fused kernels know no stages. Set it to none"),
         ("model.freeze", bool(settings.model.freeze), "frozen parts of stages are not tested. Leave it out"),

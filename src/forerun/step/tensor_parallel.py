@@ -10,8 +10,9 @@ all-gather.
 Parameters that are not split are replicated on the same mesh, so that optimizers and norms of gradients see one kind of
 tensor.
 
-Not covered: mixture of experts, packed query-key-value layers (phi-3), adapters, quantised weights, dropout, compiled
-steps, DDP.
+Compiled, it is block by block, and the loss over split logits stays plain.
+
+Not covered: mixture of experts, packed query-key-value layers (phi-3), adapters, quantised weights, dropout, DDP.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -66,7 +68,6 @@ def require_tensor_parallel(settings: Settings) -> None:
          "Set it to none, or parallel.tensor to 1"),
         ("quantization", settings.quantization != "none", "packed weights cannot be split. Set it to none, or "
          "parallel.tensor to 1"),
-        ("compile", settings.compile != "none", "compiled steps over split layers are not modelled. Set it to none"),
         ("cross_entropy", settings.cross_entropy != "full", "logits are split over ranks already. Set it to full"),
         ("model.kernels", settings.model.kernels != "none", "fused kernels know no split layers. Set it to none"),
         ("parallel.zero", settings.parallel.zero > 0 or settings.parallel.offload != "none", "ZeRO and offloading are "
@@ -132,10 +133,15 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
             )
         parent.register_forward_pre_hook(functools.partial(_gather, mesh, layout), with_kwargs=True, prepend=True)
     if sequence:
-        blocks[0].register_forward_pre_hook(functools.partial(_cut, mesh), with_kwargs=True)
+        # compiled blocks share graphs while their inputs are alike, and a cut keeps the strides of the whole
+        cut = functools.partial(_cut, mesh, settings.compile != "none")
+        blocks[0].register_forward_pre_hook(cut, with_kwargs=True)
         blocks[-1].register_forward_hook(functools.partial(_join, mesh))
     for module, style in styles.items():
         parallelize_module(module, mesh, style, src_data_rank=None)
+    if settings.compile != "none" and input_layer in styles:
+        # its sum over ranks is not waited for yet, and a graph gives what is not the gradient of a plain tensor (2.13)
+        input_layer.register_forward_hook(lambda _module, _inputs, output: output.clone())
     if is_tied and output_layer is not None:
         output_layer.weight = input_layer.weight
     for parameter in model.parameters():
@@ -238,12 +244,13 @@ def _gather(mesh: Any, layout: Any, module: nn.Module, inputs: tuple[Any, ...], 
     return inputs, {**keywords, HIDDEN: whole_input(keywords[HIDDEN])}
 
 
-def _cut(mesh: Any, module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _cut(mesh: Any, is_copied: bool, module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """This rank's part of the sequence, from the first block on."""
 
     def part(tensor: Tensor) -> Tensor:
         whole_sequence = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
-        return whole_sequence.redistribute(placements=[SEQUENCE]).to_local()
+        own = whole_sequence.redistribute(placements=[SEQUENCE]).to_local()
+        return own.clone(memory_format=torch.contiguous_format) if is_copied else own
 
     if inputs:
         return (part(inputs[0]), *inputs[1:]), keywords

@@ -90,7 +90,7 @@ class TrainingStep:
         if self.settings.parallel.context > 1:
             count = count / self.settings.parallel.context  # each of them counted whole rows, and has a part of them
         several = not self.settings.parallel.is_alone
-        with kernels_of(self.settings), split_loss(self.settings), self._sharing_sequences():
+        with self.around_passes():
             if self.pipeline is not None:
                 total, details = self.pipeline.run(self.workload, micro_batches, count, observer), {}
             elif (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
@@ -200,6 +200,12 @@ class TrainingStep:
         with observer.phase(Phase.BACKWARD, index):
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return loss.detach(), result.details
+
+    @contextlib.contextmanager
+    def around_passes(self) -> Iterator[None]:
+        """Around forward and backward passes: which kernels may attend, and what ranks share."""
+        with kernels_of(self.settings), split_loss(self.settings), self._sharing_sequences():
+            yield
 
     def _sharing_sequences(self) -> contextlib.AbstractContextManager[None]:
         """Around passes whose sequences are split over ranks."""

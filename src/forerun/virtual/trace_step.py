@@ -314,8 +314,14 @@ def _describe(
 def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> None:
     """Have the graphs captured by a first micro-step; what the compiler does meanwhile is not part of a warm step."""
     # held back, as DDP would learn from a first reduction which buckets to make, and tell its peers
-    with session.recorder.muted(), holding_gradients(step.called, is_last=False):
-        step.micro_step(_batch(step, session, shape, session.recorder), 1.0, 0, StepObserver())
+    with session.recorder.muted(), holding_gradients(step.called, is_last=False), step.around_passes():
+        if step.pipeline is None:
+            step.micro_step(_batch(step, session, shape, session.recorder), 1.0, 0, StepObserver())
+        else:
+            passes, step.pipeline.passes = step.pipeline.passes, None  # its records would have to be of graphs
+            batches = [_batch(step, session, shape, session.recorder) for _ in range(_micro_steps(step))]
+            step.pipeline.run(step.workload, batches, 1.0, StepObserver())
+            step.pipeline.passes = passes
         step.optimizer.zero_grad(set_to_none=True)
 
 
