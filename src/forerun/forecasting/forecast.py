@@ -259,7 +259,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         phases, seconds = model.longest.time.phases, model.longest.time.seconds
         warnings.extend(update_warnings(request.settings, phases.optimizer_seconds, seconds))
     warnings.extend(host_warnings(model.longest.trace, model.costs))
-    warnings.extend(quantization_warnings(request.settings, model.longest.trace))
+    warnings.extend(quantization_warnings(request.settings, model.longest.trace, model.costs))
     warnings.extend(float8_warnings(request.settings))
     warnings.extend(expert_warnings(model.longest.trace, model.costs))
     if request.settings.versions:

@@ -1,16 +1,21 @@
-"""Warnings about what quantization leaves out, with its bytes."""
+"""Warnings about what quantization leaves out, with its bytes and seconds."""
 
+from forerun.clock.costs import Costs
 from forerun.settings.schema import Settings
 from forerun.step.library_versions import kbit_preparation
-from forerun.trace import Trace
-from forerun.units import format_bytes
+from forerun.trace import OP, Trace
+from forerun.units import format_bytes, format_percent, format_seconds
 
 BYTES = {"int8": 1.0, "nf4": 0.5, "nf4-double": 0.5}
 """Bytes of a packed weight, without its scales."""
 
 
-def quantization_warnings(settings: Settings, trace: Trace) -> list[str]:
-    """Sentences for the reader of a forecast; none where everything large is packed."""
+WIDE_SHARE = 0.2
+"""Least part of the device's time in wide products that is worth a word."""
+
+
+def quantization_warnings(settings: Settings, trace: Trace, costs: Costs) -> list[str]:
+    """Sentences for the reader of a forecast; none where everything large is packed and multiplied in few bits."""
     if settings.quantization == "none":
         return []
     warnings = []
@@ -28,7 +33,29 @@ def quantization_warnings(settings: Settings, trace: Trace) -> list[str]:
             f"which takes {more} more, and the activations between layers with them. If your script calls it, set "
             f"kbit_preparation to true; if trl's SFTTrainer trains, give its version as versions.trl."
         )
+    if settings.quantization == "int8" and not trace.tf32:
+        warnings += _wide_products(trace, costs)
     return warnings
+
+
+def _wide_products(trace: Trace, costs: Costs) -> list[str]:
+    """What float32 costs where bitsandbytes multiplies gradients in the dtype of the layer's input."""
+    calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[trace.warm_from :] if kind == OP]
+    seconds = [costs.device_seconds(call) for call in calls]
+    wide = sum(
+        second
+        for call, second in zip(calls, seconds, strict=True)
+        if call.flops and all(spec.dtype == "float32" for spec in call.inputs)
+    )
+    share, passes = wide / sum(seconds), trace.accumulation / max(1, trace.micro_steps)
+    if share < WIDE_SHARE:
+        return []
+    return [
+        f"int8: bitsandbytes multiplies gradients in the dtype of a layer's input, which is float32 here: "
+        f"{format_seconds(wide * passes)} a step in float32 without tensor cores, {format_percent(share)} of the "
+        f"device's time. precision bf16-true keeps inputs in 16 bits where nothing was prepared for k-bit training; "
+        f"nf4 multiplies in 16 bits."
+    ]
 
 
 def _width(settings: Settings) -> float:

@@ -55,3 +55,18 @@ def test_mixed_precision_has_these_casts_already():
 def test_preparation_without_quantization_is_refused():
     with pytest.raises(NotSupported, match="kbit_preparation"):
         forecast({**LLAMA, "quantization": "none", "kbit_preparation": True}, "a100-40gb")
+
+
+def test_int8_multiplies_gradients_in_float32_where_the_inputs_are():
+    wide = {**LLAMA, "quantization": "int8", "model": {"name": "tiny-llama", "config": {
+        "num_hidden_layers": LAYERS, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8,
+    }}, "batch": {"micro_batch_size": 8, "sequence_length": 512, "gradient_accumulation_steps": 4}}  # fmt: skip
+    mixed, narrow = (forecast({**wide, "precision": name}, "a100-40gb") for name in ("fp16-mixed", "bf16-true"))
+    (warning,) = (w for w in mixed.warnings if "multiplies gradients" in w)
+    assert not any("multiplies gradients" in w for w in narrow.warnings)
+    # forward and backward products of a token: 4 of width², 3 of width × inner; only those backward are in float32
+    tokens = 8 * 512 * 4
+    flop = LAYERS * tokens * 2 * (2 * 1024**2 + 2 * 1024**2 + 3 * 1024 * 4096)
+    seconds = float(warning.split("here: ")[1].split(" ms")[0]) / 1e3
+    assert flop / 19.5e12 < seconds < 2.5 * flop / 19.5e12, "between the A100's peak in float32 and 40 % of it"
+    assert mixed.step.seconds.expected > 1.5 * narrow.step.seconds.expected
