@@ -95,6 +95,23 @@ def test_families_over_two_ranks(driver, refusals):
             assert result["gradient_error"] < 1e-4, family
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+@pytest.mark.parametrize(
+    ("world", "parallel"),
+    [
+        (2, {"tensor": 2, "sequence_parallel": True}), pytest.param(2, {"pipeline": 2}, marks=SLOW),
+        pytest.param(2, {"context": 2}, marks=SLOW), pytest.param(4, {"pipeline": 2, "tensor": 2}, marks=SLOW),
+        pytest.param(4, {"shard": 2, "tensor": 2}, marks=SLOW),
+    ],
+)  # fmt: skip
+def test_compiled_blocks_of_any_layout_are_the_plain_ones(tmp_path, alone_in_full_rows, world, parallel):
+    report, weights = run(tmp_path, world, parallel=parallel, padding="fixed", compile="default")
+    expected, one = alone_in_full_rows
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+
+
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
     """A small mixture and its run in one process."""

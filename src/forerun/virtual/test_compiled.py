@@ -1,6 +1,7 @@
 """Compiled steps: against Inductor itself on this CPU, and what compiling does to memory and launches."""
 
 import shutil
+from collections import Counter
 
 import pytest
 import torch
@@ -167,6 +168,68 @@ def test_sharded_blocks_are_compiled_between_their_gathers(checkpointing):
     assert len(compiled.ops) < len(eager.ops)
     peaks = [replay_memory(trace).peak_allocated_bytes for trace in (compiled, eager)]
     assert peaks[0] <= peaks[1]
+
+
+def _exchanges(trace):
+    """Collectives by name; a graph adds up in place what an eager step gives anew, and waits where it likes."""
+    names = [trace.calls[op.call].name.replace("_.default", ".default") for op in trace.ops]
+    return Counter(name for name in names if "c10d" in name and "wait_tensor" not in name)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "parallel",
+    [{"tensor": 2}, {"shard": 2, "tensor": 2, "sequence_parallel": True}, {"context": 2}, {"shard": 2, "pipeline": 2}],
+    ids=lambda parallel: "-".join(parallel),
+)
+def test_blocks_of_other_layouts_are_compiled_between_their_exchanges(parallel):
+    """As many products and collectives as in an eager step, fewer kernels of everything else, no more memory."""
+
+    def asked(mode):
+        return traced(
+            settings_of(
+                "tiny-llama",
+                "causal-lm",
+                precision="bf16-mixed",
+                parallel=parallel,
+                compile=mode,
+                compile_unit="blocks" if mode != "none" else "model",
+                batch={
+                    "micro_batch_size": 2,
+                    "sequence_length": 128,
+                    "padding": "fixed",
+                    "gradient_accumulation_steps": 2,
+                },
+            )
+        )
+
+    eager, compiled = asked("none"), asked("default")
+    counts = [_exchanges(trace) for trace in (eager, compiled)]
+    if "context" in parallel:  # the graph gathers keys and values once for forward and backward pass
+        assert counts[1] < counts[0]
+        assert set(counts[0]) == set(counts[1])
+    else:
+        assert counts[0] == counts[1] != Counter()
+    assert sum("fused." in compiled.calls[op.call].name for op in compiled.ops) > 0
+    assert len(compiled.ops) < 0.8 * len(eager.ops)
+    products = [sum(".mm." in trace.calls[op.call].name for op in trace.ops) for trace in (eager, compiled)]
+    assert products[0] == products[1]
+    peaks = [replay_memory(trace).peak_allocated_bytes for trace in (compiled, eager)]
+    assert peaks[0] <= peaks[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [({"parallel": {"tensor": 2}, "activation_checkpointing": "blocks"}, "Set it to selective"),
+     ({"parallel": {"pipeline": 2, "schedule": "zero-bubble", "virtual_stages": 2}}, "Set it to 1f1b"),
+     ({"parallel": {"context": 2}, "compile_unit": "model"}, "Set compile_unit to blocks")],
+)  # fmt: skip
+def test_what_no_layout_compiles_is_refused(change, remedy):
+    batch = {"micro_batch_size": 2, "sequence_length": 64, "padding": "fixed", "gradient_accumulation_steps": 4}
+    with pytest.raises(NotSupported, match=remedy):
+        forerun.forecast(
+            settings_of("tiny-llama", "causal-lm", **{"compile_unit": "blocks", "batch": batch} | change), gpu="t4"
+        )
 
 
 def test_a_causal_model_that_is_compiled_whole_has_no_mask_and_no_wide_logits():

@@ -23,7 +23,15 @@ OF_THE_PROCESS = re.compile(
 """Numbers of streams and groups, which go on from one session to the next."""
 
 
-def settings(micro_batches=6, blocks=8, model="tiny-llama", checkpointing="none", precision="bf16-mixed", **parallel):
+def settings(
+    micro_batches=6,
+    blocks=8,
+    model="tiny-llama",
+    checkpointing="none",
+    precision="bf16-mixed",
+    compiled=False,
+    **parallel,
+):
     return settings_from({
         "name": "a", "workload": "causal-lm", "precision": precision, "activation_checkpointing": checkpointing,
         "model": {"name": model, "config": {"num_hidden_layers": blocks, "tie_word_embeddings": False}},
@@ -31,6 +39,7 @@ def settings(micro_batches=6, blocks=8, model="tiny-llama", checkpointing="none"
         "batch": {"micro_batch_size": 1, "sequence_length": 64, "padding": "fixed",
                   "gradient_accumulation_steps": micro_batches},
         "parallel": {"pipeline": 4, "shard": 2, **parallel},
+        **({"compile": "default", "compile_unit": "blocks"} if compiled else {}),
     })  # fmt: skip
 
 
@@ -83,6 +92,12 @@ def is_same(asked, stages):
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_one_stage(stage):
     is_same(settings(), [stage])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_compiled_stages(tensor):
+    is_same(settings(compiled=True, tensor=tensor), [1])
 
 
 @pytest.mark.medium
