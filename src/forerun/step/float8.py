@@ -7,15 +7,16 @@ layers with a side that is no multiple of 16, which the hardware cannot multiply
 
 On a CPU the products are emulated, with the same rounding.
 
-Not covered: formats with scales of blocks (MXFP8, NVFP4), experts whose weights are one tensor, float8 exchanges of
-tensor parallelism.
+Over split layers `tensorwise` exchanges inputs in float8, as torchtitan does (`float8_tensor_parallel.py`).
+
+Not covered: formats with scales of blocks (MXFP8, NVFP4), experts whose weights are one tensor.
 """
 
 import contextlib
 import fnmatch
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +75,35 @@ def find_scales(model: nn.Module, settings: Settings) -> None:
     """After an update: the scales of all weights at once, for the gathers of the next step."""
     if settings.float8.all_gather:
         torchao().precompute_float8_dynamic_scale_for_fsdp(model)
+
+
+def split_float8(layer: nn.Module, way: str) -> Any:
+    """torchao's style for a layer split `colwise` or `rowwise` that exchanges in float8; None where it is in 16 bits.
+
+    Layers with one scale for a tensor exchange so: a row's scale is not known before the row is whole. Where products
+    are emulated they do not: gloo sends no float8.
+    """
+    if not _exchanges_float8(layer):
+        return None
+    styles = importlib.import_module("torchao.float8.float8_tensor_parallel")
+    return {"colwise": styles.Float8ColwiseParallel, "rowwise": styles.Float8RowwiseParallel}[way]
+
+
+def cast_before_gather(layers: Sequence[nn.Module]) -> Callable[[Any], Any]:
+    """What is done to the common input of `layers` before ranks gather it: their cast, if all of them exchange so."""
+    if not all(_exchanges_float8(layer) for layer in layers):
+        return lambda tensor: tensor
+    scaling = importlib.import_module("torchao.float8.float8_scaling_utils")
+    role = importlib.import_module("torchao.float8.float8_training_tensor").GemmInputRole.INPUT
+    first: Any = layers[0]
+    dtype, product = first.config.cast_config_input.target_dtype, first.linear_mm_config
+    return lambda tensor: scaling.hp_tensor_to_float8_dynamic(tensor, dtype, product, gemm_input_role=role)
+
+
+def _exchanges_float8(layer: Any) -> bool:
+    own = getattr(layer, "config", None)
+    granularity = getattr(getattr(own, "cast_config_input", None), "scaling_granularity", None)
+    return getattr(granularity, "name", "") == "TENSORWISE" and not own.emulate
 
 
 def torchao() -> Any:

@@ -35,6 +35,7 @@ from torch.distributed.tensor.parallel import (
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step.float8 import cast_before_gather, split_float8
 from forerun.step.optimizer import BITSANDBYTES
 from forerun.step.parallel import refuse_together
 from forerun.step.pipeline_stages import PassedOn
@@ -103,7 +104,7 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
     is_tied = output_layer is not None and getattr(output_layer, "weight", None) is getattr(input_layer, "weight", 0)
     styles: dict[nn.Module, ParallelStyle] = {}
-    parents: dict[nn.Module, None] = {}
+    parents: dict[nn.Module, list[nn.Module]] = {}
     blocks = blocks_of(model)
     inside = {id(part) for block in blocks for part in block.modules()}
     for name, module in model.named_modules():
@@ -116,22 +117,24 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
         elif module is input_layer:
             styles[module] = RowwiseParallel(input_layouts=Replicate())
         elif style == COLUMNS:
-            styles[module] = ColwiseParallel()
-            parents[model.get_submodule(name.rpartition(".")[0])] = None
+            styles[module] = (split_float8(module, COLUMNS) or ColwiseParallel)()
+            parents.setdefault(model.get_submodule(name.rpartition(".")[0]), []).append(module)
         elif style == ROWS:
-            styles[module] = RowwiseParallel(output_layouts=SEQUENCE if sequence else Replicate())
+            style_class = split_float8(module, ROWS) or RowwiseParallel
+            styles[module] = style_class(output_layouts=SEQUENCE if sequence else Replicate())
         elif style == HEADS:
             styles[module] = _Replicated(Shard(2))
         elif any(True for _ in module.parameters(recurse=False)):
             styles[module] = _Replicated(SEQUENCE if sequence and id(module) in inside else Replicate())
     layout = SEQUENCE if sequence else Replicate()
-    for parent in parents:
+    for parent, readers in parents.items():
         if parent in blocks:
             raise NotSupported(
                 f"parallel.tensor: a block of {type(model).__name__} splits layers outside its attention and its "
                 f"feed-forward part, which this version cannot. Set parallel.tensor to 1."
             )
-        parent.register_forward_pre_hook(functools.partial(_gather, mesh, layout), with_kwargs=True, prepend=True)
+        gather = functools.partial(_gather, mesh, layout, cast_before_gather(readers))
+        parent.register_forward_pre_hook(gather, with_kwargs=True, prepend=True)
     if sequence:
         # compiled blocks share graphs while their inputs are alike, and a cut keeps the strides of the whole
         cut = functools.partial(_cut, mesh, settings.compile != "none")
@@ -230,14 +233,21 @@ class _Replicated(ParallelStyle):
         return distribute
 
 
-def _gather(mesh: Any, layout: Any, module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _gather(
+    mesh: Any,
+    layout: Any,
+    cast: Callable[[Any], Any],
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any],
+) -> Any:
     """Give a module with layers split by columns the whole of what it works on.
 
     As one DTensor for all of them, so that their gradients are added before they are exchanged.
     """
 
     def whole_input(tensor: Tensor) -> DTensor:
-        return DTensor.from_local(tensor, mesh, [layout], run_check=False).redistribute(placements=[Replicate()])
+        return cast(DTensor.from_local(tensor, mesh, [layout], run_check=False)).redistribute(placements=[Replicate()])
 
     if inputs:
         return (whole_input(inputs[0]), *inputs[1:]), keywords

@@ -123,3 +123,27 @@ def test_compiled_float8_is_faster_than_bfloat16_and_its_gathers_are_half():
     )
     assert gathered.step.seconds.expected < own.step.seconds.expected < plain.step.seconds.expected
     assert own.memory.peak_allocated_bytes == pytest.approx(plain.memory.peak_allocated_bytes, rel=0.01)
+
+
+@pytest.mark.medium
+def test_split_layers_with_one_scale_gather_inputs_in_float8():
+    """Half the bytes of inputs that ranks gather; a layer that is left out keeps its block's gathers in 16 bits."""
+
+    def gathered(**own):
+        settings = settings_from({
+            "name": "f", "workload": "causal-lm", "precision": "bf16-mixed", "data": {"examples": 64},
+            "model": {"name": "tiny-llama"}, "batch": {"micro_batch_size": 2, "sequence_length": 64},
+            "parallel": {"shard": 2, "tensor": 2, "sequence_parallel": True}, "float8": own,
+        })  # fmt: skip
+        trace = trace_step(settings, generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, 64))
+        calls = [trace.calls[op.call] for op in trace.ops]
+        return sum(
+            call.inputs[0].dtype.startswith("float8")
+            for call in calls
+            if call.name == "_c10d_functional.all_gather_into_tensor.default"
+        )
+
+    blocks, parts, passes = 2, 2, 1
+    assert gathered(recipe="tensorwise") >= blocks * parts * passes
+    assert gathered(recipe="rowwise") == 0
+    assert 0 < gathered(recipe="tensorwise", skip=["*.k_proj"]) < gathered(recipe="tensorwise")
