@@ -30,8 +30,8 @@ ATTENTION = {"SDPA (flash)": "sdpa:flash", "flash-attention 2": "flash_attention
 """Where the source says; today's PyTorch takes cuDNN's on Hopper (`auto`), as Transformer Engine does."""
 RACKS, RACK = ("gb200", "gb300"), 72
 """GPUs that NVLink joins in racks (NVL72), which the sources count as machines of four."""
-UNKNOWN_FORMATS = ("mx", "nv", "fp4", "finer", "block")
-"""Formats with scales of blocks, by parts of their names."""
+UNKNOWN_FORMATS, BLOCKS = ("nv", "fp4"), ("mx", "finer", "block")
+"""Products in four bits, and those with scales of blocks, by parts of their names."""
 LEAST_POSITIONS = 8192
 """Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 is never asked for more than its 4,096."""
 MOST_STAGES = 64
@@ -95,6 +95,7 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         (is_tied, "tied embeddings of stages as two"),
         (bool(run["fp8"]) and is_megatron(run), "TransformerEngine's float8 as torchao's tensorwise, compiled blocks"),
         (bool(run["fp8"]) and not is_megatron(run), "torchao of 2026 instead of its year's"),
+        (any(word in run["fp8"].lower() for word in BLOCKS), "scales of blocks as one scale for each tensor"),
         ("power limited" in run["gpu"], "a card with less power than the catalogue's"),
         (is_megatron(run), "Megatron's distributed optimizer as FSDP, its fused layers as transformers' eager ones"),
         (is_megatron(run) and not run["activation_checkpointing"], "recomputation not stated, taken as none"),

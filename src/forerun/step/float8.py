@@ -101,7 +101,7 @@ def cast_before_gather(layers: Sequence[nn.Module]) -> Callable[[Any], Any]:
 
 
 def _exchanges_float8(layer: Any) -> bool:
-    own = getattr(layer, "config", None)
+    own: Any = getattr(layer, "config", None)
     granularity = getattr(getattr(own, "cast_config_input", None), "scaling_granularity", None)
     return getattr(granularity, "name", "") == "TENSORWISE" and not own.emulate
 
