@@ -121,7 +121,7 @@ def test_stages_that_are_alike_share_a_model():
     ],
 )  # fmt: skip
 def test_every_way_of_running(asked):
-    for stage in range(4):
+    for stage in (0, 1, 3):  # the second and the third are alike
         is_same(asked, [stage])
 
 
