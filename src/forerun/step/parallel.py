@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from forerun.errors import NotSupported
+from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
@@ -74,6 +74,14 @@ def _refuse_compiled(settings: Settings) -> None:
         raise NotSupported(
             f"parallel.schedule: 'zero-bubble' takes a backward pass apart, and that of a compiled graph is one; found "
             f"compile={settings.compile!r}. Set it to 1f1b, or compile to none."
+        )
+    length = settings.batch.sequence_length
+    if layout.sequence_parallel and length % layout.tensor:
+        below = length // layout.tensor * layout.tensor
+        near = ", ".join(str(size) for size in (below, below + layout.tensor) if size)
+        raise InvalidSettings(
+            f"batch.sequence_length: compiled blocks have equal parts of a sequence, so a multiple of "
+            f"parallel.tensor={layout.tensor}; found {length}. Nearest: {near}."
         )
     if layout.tensor > 1 and settings.activation_checkpointing == "blocks":
         raise NotSupported(

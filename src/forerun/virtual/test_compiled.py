@@ -8,7 +8,7 @@ import torch
 
 import forerun
 from forerun.data.plan import BatchShape
-from forerun.errors import NotSupported
+from forerun.errors import InvalidSettings, NotSupported
 from forerun.hardware.catalogue import device
 from forerun.hardware.detect import detect_cpu
 from forerun.memory.replay import replay_memory
@@ -222,11 +222,12 @@ def test_blocks_of_other_layouts_are_compiled_between_their_exchanges(parallel):
     ("change", "remedy"),
     [({"parallel": {"tensor": 2}, "activation_checkpointing": "blocks"}, "Set it to selective"),
      ({"parallel": {"pipeline": 2, "schedule": "zero-bubble", "virtual_stages": 2}}, "Set it to 1f1b"),
+     ({"parallel": {"tensor": 3, "sequence_parallel": True}}, "Nearest: 63, 66"),
      ({"parallel": {"context": 2}, "compile_unit": "model"}, "Set compile_unit to blocks")],
 )  # fmt: skip
 def test_what_no_layout_compiles_is_refused(change, remedy):
     batch = {"micro_batch_size": 2, "sequence_length": 64, "padding": "fixed", "gradient_accumulation_steps": 4}
-    with pytest.raises(NotSupported, match=remedy):
+    with pytest.raises((NotSupported, InvalidSettings), match=remedy):
         forerun.forecast(
             settings_of("tiny-llama", "causal-lm", **{"compile_unit": "blocks", "batch": batch} | change), gpu="t4"
         )
