@@ -23,7 +23,10 @@ SYSTEM_TOKENS = 32
 
 
 def chat_lengths(settings: Settings, rows: Sequence[CanonicalRow]) -> tuple[list[int], bool]:
-    """Tokens of each chat, of a preference those of its longer side, and whether they are counted; none of other rows."""
+    """Tokens of each chat, of a preference those of its longer side, and whether they are counted.
+
+    None of rows that are no chats.
+    """
     chats = [side for row in rows for side in _sides(row)] if settings.workload in WORKLOADS else []
     if not chats:
         return [], False

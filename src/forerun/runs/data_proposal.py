@@ -13,7 +13,8 @@ import yaml
 
 from forerun.data.own.columns import Row, value_at
 from forerun.data.own.flag_columns import with_flags
-from forerun.data.own.formats import PARTS, SAMPLE_ROWS, Proposal, RowLayout, recognise, with_header
+from forerun.data.own.format_parts import PARTS, Proposal
+from forerun.data.own.formats import SAMPLE_ROWS, RowLayout, recognise, with_header
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import Inspection
 from forerun.data.own.labels import label_kind, separator_of
@@ -27,7 +28,7 @@ from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
-from forerun.runs.data_questions import DataQuestion, header_of, other_meanings
+from forerun.runs.data_questions import DataQuestion, direction_of, header_of, other_meanings
 from forerun.runs.first_settings import ModelChoice, choose_model, first_settings, new_head
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
@@ -89,6 +90,7 @@ def propose(
     rows = list(with_flags(rows, best.fields.get("label"), source, Repairs(every_repair.repair)))
     layout, layout_questions = _layout(best, proposals, rows)
     questions += layout_questions
+    questions += direction_of(best)
     if task is None:
         questions += other_meanings(source, best, rows)
     on_progress(f"looking at {source} as {best.format}")

@@ -89,7 +89,9 @@ def test_the_length_of_chats_is_that_with_their_template(tmp_path):
     messages = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}!"}] for n in range(300)]
     rows = [{"messages": each} for each in messages]
     estimate = proposal_of(tmp_path, rows, model="tiny-gpt2")
-    counted = proposal_of(tmp_path, rows, model="tiny-gpt2", count_chats=lambda settings, rows: ([90] * len(rows), True))
+    counted = proposal_of(
+        tmp_path, rows, model="tiny-gpt2", count_chats=lambda settings, rows: ([90] * len(rows), True)
+    )
     assert estimate.content["batch"]["sequence_length"] == 16
     assert counted.content["batch"]["sequence_length"] == 104
     assert "at most 90 tokens (counted, with the chat template's)" in counted.reasons["batch.sequence_length"]

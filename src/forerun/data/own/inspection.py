@@ -128,9 +128,7 @@ def _maybe_sample(tally: _Tally, place: int, record: CanonicalRow, whole: str, v
     tally.texts[place], tally.records[place] = whole, record
 
 
-def _summary(
-    data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Repairs, layout: RowLayout
-) -> Inspection:
+def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Repairs, layout: RowLayout) -> Inspection:
     hashes = np.frombuffer(bytes(tally.hashes), dtype=">u8")
     places = sorted(tally.texts)
     near, near_leaks = _near(tally, split, places, hashes)
