@@ -58,7 +58,12 @@ def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
 
 def _of_tabs() -> DataQuestion:
     text = "all lines have as many tabs. Are they rows of a table?"
-    return DataQuestion("data.fields", text, "they are", (f"format: text, fields: {{header: {PLAIN}, text: text}}",))
+    return DataQuestion(
+        "data.fields",
+        text,
+        "they are",
+        (f"workload: causal-lm, format: text, fields: {{header: {PLAIN}, text: text}}",),
+    )
 
 
 def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[DataQuestion]:

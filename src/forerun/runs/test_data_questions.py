@@ -18,7 +18,7 @@ def test_lines_with_as_many_tabs_are_asked(tmp_path):
     path.write_text("".join(f"{'ab'[n % 2]}\t{text}\n" for n, text in enumerate(TEXTS)))
     fields, (tabs, first_line) = header_of(str(path))
     assert fields == {"header": "none"}
-    assert tabs.others == ("format: text, fields: {header: plain, text: text}",)
+    assert tabs.others == ("workload: causal-lm, format: text, fields: {header: plain, text: text}",)
     assert "does the first line name the columns" in first_line.text
     path.write_text("\n".join(TEXTS))
     assert header_of(str(path)) == ({}, [])

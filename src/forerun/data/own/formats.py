@@ -240,12 +240,11 @@ def are_languages(names: Iterable[str]) -> bool:
 
 
 def _has_even_tags(proposal: Proposal, columns: Mapping[str, Column], rows: Sequence[Row]) -> bool:
-    """Whether a proposal of words and tags that are both texts has a tag for each word."""
+    """Whether a proposal whose words are texts has a tag for each of them; those of lists are checked row by row."""
     if proposal.format != "tagged":
         return True
     words, tags = proposal.fields["words"], proposal.fields["tags"]
-    is_sentence = columns[words].kind == columns[tags].kind == "text"
-    return have_tag_each(rows, words, tags) if is_sentence else columns[words].kind != "text"
+    return columns[words].kind != "text" or have_tag_each(rows, words, tags)
 
 
 def _plays(part: str, column: Column) -> bool:

@@ -73,5 +73,6 @@ def test_a_short_text_beside_a_labelled_one_is_offered_as_its_pair():
 def test_words_need_a_tag_each():
     rows = [{"sentence": "Jo went home", "tags": "B-PER O O"}, {"sentence": "I stay", "tags": "O O"}]
     assert have_tag_each(rows, "sentence", "tags")
+    assert have_tag_each([{"sentence": "I stay", "tags": ["O", "O"]}], "sentence", "tags")
     assert not have_tag_each([{"sentence": "Jo went home", "tags": "travel"}], "sentence", "tags")
     assert not have_tag_each([{"sentence": "home", "tags": "travel"}], "sentence", "tags")

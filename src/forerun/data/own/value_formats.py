@@ -5,6 +5,7 @@ several the text alone is, and each is offered.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from forerun.data.own.columns import Column, Row, value_at
 from forerun.data.own.flag_columns import BETWEEN
@@ -132,11 +133,15 @@ def is_named_label(name: str) -> bool:
 
 
 def have_tag_each(rows: Sequence[Row], words: str, tags: str) -> bool:
-    """Whether texts in the column `tags` have a word for each word of those in `words`."""
-    cells = [(value_at(row, words), value_at(row, tags)) for row in rows]
-    sizes = [(len(a.split()), len(b.split())) for a, b in cells if isinstance(a, str) and isinstance(b, str)]
+    """Whether texts or lists in the column `tags` have a tag for each word of those in `words`, more than one a row."""
+    sizes = [(_size(value_at(row, words)), _size(value_at(row, tags))) for row in rows]
     are_sentences = sum(size for size, _ in sizes) > len(sizes)
-    return are_sentences and sum(a == b for a, b in sizes) >= EVEN_SHARE * len(cells)
+    return are_sentences and sum(one == other for one, other in sizes) >= EVEN_SHARE * len(sizes)
+
+
+def _size(value: Any) -> int:
+    words = value.split() if isinstance(value, str) else value
+    return len(words) if isinstance(words, list | tuple) else 0
 
 
 def _has_classes(column: Column) -> bool:
