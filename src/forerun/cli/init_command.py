@@ -35,13 +35,17 @@ def init(
     from forerun.api import find_device, forecast_settings
     from forerun.errors import InvalidSettings
     from forerun.hardware.detect import detect
+    from forerun.own.chat_lengths import chat_lengths
     from forerun.runs.data_proposal import propose, yaml_text
 
     if to.exists() and not force:
         raise InvalidSettings(f"--to: {to} exists, and would be lost. Name another file, or add --force.")
     device = detect().device if gpu is None else find_device(gpu)
     log = Console(stderr=True).print
-    proposal = propose(data, device, forecast_settings, task=task, model=model, on_progress=lambda what: log(what))
+    proposal = propose(
+        data, device, forecast_settings, count_chats=chat_lengths, task=task, model=model,
+        on_progress=lambda what: log(what),
+    )  # fmt: skip
     text = yaml_text(proposal, f"forerun init {data}")
     try:
         to.write_text(text, encoding="utf-8")

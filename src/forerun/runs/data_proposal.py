@@ -13,11 +13,13 @@ import yaml
 
 from forerun.data.own.columns import Row, value_at
 from forerun.data.own.flag_columns import with_flags
-from forerun.data.own.formats import PARTS, SAMPLE_ROWS, Proposal, RowLayout, recognise, with_header
+from forerun.data.own.format_parts import PARTS, Proposal
+from forerun.data.own.formats import SAMPLE_ROWS, RowLayout, recognise, with_header
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import Inspection
 from forerun.data.own.labels import label_kind, separator_of
 from forerun.data.own.repairs import MEANINGS, Repairs
+from forerun.data.own.row_kinds import CanonicalRow
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
 from forerun.data.own.splits import UnknownPart
 from forerun.errors import ForerunError, InvalidSettings, nearest
@@ -26,7 +28,7 @@ from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
-from forerun.runs.data_questions import DataQuestion, header_of, other_meanings
+from forerun.runs.data_questions import DataQuestion, direction_of, header_of, other_meanings
 from forerun.runs.first_settings import ModelChoice, choose_model, first_settings, new_head
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
@@ -37,6 +39,8 @@ MINILM_ROW = "minilm-l6"
 LONGEST, UNKNOWN_PARAMETERS = 512, 100_000_000
 """Of a model that says nothing of itself."""
 Forecaster = Callable[[Settings, Device], Forecast]
+ChatCounter = Callable[[Settings, Sequence[CanonicalRow]], tuple[list[int], bool]]
+"""Tokens of each row that goes through a chat template, and whether they are counted rather than estimated."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,12 @@ def propose(
     device: Device,
     forecaster: Forecaster,
     *,
+    count_chats: ChatCounter = lambda settings, rows: ([], False),
     task: str | None = None,
     model: str | None = None,
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> DataProposal:
-    """Look at the data and work out a run on `device`.
+    """Look at the data and work out a run on `device`; `count_chats` says how long chats are for a model.
 
     Raises:
         BadData: the data cannot be read, or no format is recognised.
@@ -85,12 +90,18 @@ def propose(
     rows = list(with_flags(rows, best.fields.get("label"), source, Repairs(every_repair.repair)))
     layout, layout_questions = _layout(best, proposals, rows)
     questions += layout_questions
+    questions += direction_of(best)
     if task is None:
         questions += other_meanings(source, best, rows)
     on_progress(f"looking at {source} as {best.format}")
-    inspection, layout, split_questions = _inspect(every_repair, layout, rows)
+    sampled: list[CanonicalRow] = []
+    inspection, layout, split_questions = _inspect(every_repair, layout, rows, sampled)
     questions += split_questions
     choice = _choice(model, best.workload, inspection, device)
+    chosen_model = ModelSettings(name=choice.name, config=dict(choice.config))
+    lengths, are_counted = count_chats(Settings(name="x", workload=best.workload, model=chosen_model), sampled)
+    if lengths:
+        inspection = inspection.with_tokens(lengths, are_counted=are_counted)
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
     stated = _data(DataSettings(source=source, repair=[*inspection.repairs]), layout)  # type: ignore[list-item]
     content = _content(source, best.workload, stated, sections)
@@ -169,11 +180,11 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
 
 
 def _inspect(
-    data: DataSettings, layout: RowLayout, rows: Sequence[Row]
+    data: DataSettings, layout: RowLayout, rows: Sequence[Row], sampled: list[CanonicalRow]
 ) -> tuple[Inspection, RowLayout, list[DataQuestion]]:
     """What was found; where the column of the split has words for no part, without it, and that as a question."""
     try:
-        return inspect(_data(data, layout), layout, rows), layout, []
+        return inspect(_data(data, layout), layout, rows, sampled), layout, []
     except UnknownPart as error:
         anew = replace(layout, fields={**layout.fields, "split": NO_ID})
         text = (
@@ -182,7 +193,7 @@ def _inspect(
         )
         other = f"call rows of {error.word!r} train, validation or test in the file, or take them out, and leave split"
         question = DataQuestion("data.fields", text, f"split: {NO_ID}, they are", (f"{other} away here",))
-        return inspect(_data(data, anew), anew, rows), anew, [question]
+        return inspect(_data(data, anew), anew, rows, sampled), anew, [question]
 
 
 def _data(data: DataSettings, layout: RowLayout) -> DataSettings:

@@ -9,8 +9,11 @@ from forerun.data.own.columns import Column, Row, columns_of
 from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import plan_folder, table_kind
-from forerun.data.own.formats import ALIASES, Proposal, labelled_by_values
+from forerun.data.own.format_parts import ALIASES, Proposal
+from forerun.data.own.formats import are_languages
 from forerun.data.own.tagged_lines import looks_tagged
+from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
+from forerun.data.own.value_formats import labelled_by_values, with_pair
 
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
 SHOWN = 3
@@ -29,23 +32,38 @@ class DataQuestion:
 
 
 def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
-    """What `data.fields` says of the first line of a table: that it is a row, as a question, where it seems one.
+    """What `data.fields` says of the first line of a table, and what is to be asked of it.
+
+    That it is a row, where it seems one; and that lines of a file of text are rows, where all have as many tabs.
 
     Raises:
         BadData: the file is another thing than its name says.
     """
     path = Path(source)
     require_data(path)
-    repeat = name_among_values(path) if path.is_file() and table_kind(path) in (".csv", ".tsv") else None
+    is_text = path.is_file() and not table_kind(path) and is_text_file(path) and text_file_kind(path) == "table"
+    questions = [_of_tabs()] if is_text else []
+    is_table = is_text or (path.is_file() and table_kind(path) in (".csv", ".tsv"))
+    repeat = name_among_values(path) if is_table else None
     if repeat is None:
-        return {}, []
+        return {}, questions
     text = (
         f"does the first line name the columns? Its {repeat.name!r} is the value of {repeat.times} of the next "
         f"{repeat.rows} rows of that column."
     )
     default = f"header: {NO_HEADER}, it is a row, and the columns are column_1, column_2"
     question = DataQuestion("data.fields", text, default, (f"header: {HEADER}, it names them",))
-    return {"header": NO_HEADER}, [question]
+    return {"header": NO_HEADER}, [*questions, question]
+
+
+def _of_tabs() -> DataQuestion:
+    text = "all lines have as many tabs. Are they rows of a table?"
+    return DataQuestion(
+        "data.fields",
+        text,
+        "they are",
+        (f"workload: causal-lm, format: text, fields: {{header: {PLAIN}, text: text}}",),
+    )
 
 
 def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[DataQuestion]:
@@ -54,6 +72,8 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
     if path.is_dir() and not is_arrow_folder(path) and best.format == "labelled":
         return _of_folders(path)
     columns = columns_of(rows)
+    if best.format == "labelled" and best.is_certain:
+        return _of_another_text(best, columns)
     if best.format == "prompt-completion":
         return _of_verdicts(best, columns)
     if best.format != "text":
@@ -63,6 +83,27 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
         text = "lines look like words with their tags. Are they text all the same?"
         return [DataQuestion("workload", text, "text", ("tags: name the file ….conll, and ask forerun init again",))]
     return _of_labels(best, rows, columns) if best.is_certain else []
+
+
+def direction_of(best: Proposal) -> list[DataQuestion]:
+    """Which of two languages is translated into the other, where columns have their names."""
+    if best.format != "translation" or not are_languages(best.fields.values()):
+        return []
+    source, target = best.fields["source"], best.fields["target"]
+    text = f"is {source} translated into {target}? The names of the columns do not say; the first is the source."
+    other = f"fields: {{source: {target}, target: {source}}}"
+    return [DataQuestion("data.fields", text, f"source: {source}, target: {target}", (other,))]
+
+
+def _of_another_text(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """A text beside the labelled one, which could be read with it."""
+    pairs = with_pair(columns, best)
+    if not pairs:
+        return []
+    fields = pairs[0].fields
+    text = f"is {fields['text']} the whole text? {pairs[0].reason}"
+    other = f"both are: fields: {{text: {fields['text']}, pair: {fields['pair']}, label: {fields['label']}}}"
+    return [DataQuestion("data.fields", text, f"text: {fields['text']}, it is", (other,))]
 
 
 def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
@@ -103,7 +144,7 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
             other += "with labels: number"
         text = f"shall the column {unused.name!r} not be learned as classes? {values[0].upper()}{values[1:]}."
         return [DataQuestion("data.format", text, "text alone", (other,))]
-    beside = [p for p in labelled_by_values(columns) if p.fields["text"] == own]
+    beside = labelled_by_values(columns, own)
     if not beside:
         return []
     text = f"is the text alone to be learned? {beside[0].reason}"

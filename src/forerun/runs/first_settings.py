@@ -26,7 +26,7 @@ ENCODERS = ("sequence-classification", "token-classification", "masked-lm", "emb
 SHORTEST, ROUNDED_TO = 16, 8
 """Tokens."""
 ROOM = 1.1
-"""Lengths are estimated from characters, and special tokens come on top."""
+"""Lengths are estimated from characters or counted on a sample, and special tokens come on top."""
 SCRATCH_FACTOR = 2
 """Tokens of a small vocabulary that is learned here, to characters / 4: 500 have 2.08 bytes each (2026-11-26)."""
 PACKED_LENGTH = 256
@@ -189,9 +189,11 @@ def _length(inspection: Inspection, choice: ModelChoice, packs: bool, *, goes_on
     share = factor * inspection.tokens.at[95]
     wanted_length = max(SHORTEST, ROUNDED_TO * math.ceil(ROOM * share / ROUNDED_TO))
     length = min(wanted_length, choice.longest)
-    why = f"95 % of rows have at most {share} tokens (estimated), and {ROOM - 1:.0%} room"
+    how = "counted" if inspection.are_tokens_counted else "estimated"
+    how += ", with the chat template's" if inspection.has_template_tokens else ""
+    why = f"95 % of rows have at most {share} tokens ({how}), and {ROOM - 1:.0%} room"
     if length < wanted_length:
-        why = f"the most that {choice.name} reads; 5 % of rows have more than {share} tokens (estimated)"
+        why = f"the most that {choice.name} reads; 5 % of rows have more than {share} tokens ({how})"
     longer = "go on in the next sample" if goes_on else "are cut"
     return length, f"{why}; {inspection.truncated(length // factor):.1%} of rows {longer}"
 

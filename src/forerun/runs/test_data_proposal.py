@@ -84,6 +84,20 @@ def test_a_task_decides(tmp_path):
         proposal_of(tmp_path, LABELLED, task="classification")
 
 
+def test_the_length_of_chats_is_that_with_their_template(tmp_path):
+    """`init` of short chats proposed 24 tokens, in which no answer was left."""
+    messages = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}!"}] for n in range(300)]
+    rows = [{"messages": each} for each in messages]
+    estimate = proposal_of(tmp_path, rows, model="tiny-gpt2")
+    counted = proposal_of(
+        tmp_path, rows, model="tiny-gpt2", count_chats=lambda settings, rows: ([90] * len(rows), True)
+    )
+    assert estimate.content["batch"]["sequence_length"] == 16
+    assert counted.content["batch"]["sequence_length"] == 104
+    assert "at most 90 tokens (counted, with the chat template's)" in counted.reasons["batch.sequence_length"]
+    assert counted.inspection.has_template_tokens
+
+
 def test_bad_rows_are_a_question_and_counted(tmp_path):
     proposal = proposal_of(tmp_path, [*LABELLED, {"text": "", "label": "a"}, {"text": "x y", "label": None}])
     assert settings_from(proposal.content).data.repair == ["empty-texts", "missing-labels"]

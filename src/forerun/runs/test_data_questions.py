@@ -1,5 +1,5 @@
 from forerun.data.own.formats import recognise
-from forerun.runs.data_questions import header_of, other_meanings
+from forerun.runs.data_questions import direction_of, header_of, other_meanings
 
 TEXTS = [f"some words about thing {n} and {n * n}" for n in range(40)]
 
@@ -11,6 +11,31 @@ def test_a_first_line_that_seems_a_row_is_asked(tmp_path):
     assert fields == {"header": "none"}
     assert (question.setting, question.others) == ("data.fields", ("header: first, it names them",))
     assert header_of("rows.jsonl") == ({}, [])
+
+
+def test_lines_with_as_many_tabs_are_asked(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"{'ab'[n % 2]}\t{text}\n" for n, text in enumerate(TEXTS)))
+    fields, (tabs, first_line) = header_of(str(path))
+    assert fields == {"header": "none"}
+    assert tabs.others == ("workload: causal-lm, format: text, fields: {header: plain, text: text}",)
+    assert "does the first line name the columns" in first_line.text
+    path.write_text("\n".join(TEXTS))
+    assert header_of(str(path)) == ({}, [])
+
+
+def test_the_direction_of_a_translation_is_asked_where_languages_name_the_columns():
+    (question,) = direction_of(recognise([{"translation": {"en": text, "de": text[::-1]}} for text in TEXTS])[0])
+    assert question.default == "source: translation.en, target: translation.de"
+    assert question.others == ("fields: {source: translation.de, target: translation.en}",)
+    assert direction_of(recognise([{"document": text, "summary": text[:9]} for text in TEXTS])[0]) == []
+
+
+def test_a_short_text_beside_a_labelled_one_is_asked():
+    (question,) = questions(
+        [{"title": f"some news of {n}", "review": text, "stars": n % 2} for n, text in enumerate(TEXTS)]
+    )
+    assert question.others == ("both are: fields: {text: review, pair: title, label: stars}",)
 
 
 def test_folders_may_be_labels_or_places(tmp_path):

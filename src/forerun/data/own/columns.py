@@ -1,7 +1,7 @@
 """What does a column of somebody's rows hold? Told by its values, since names are a matter of taste.
 
 A cell of a CSV that holds a list, as JSON (`["B-PER", "O"]`) or as Python prints it, counts as the list. A dot in a
-column's name reaches into a mapping: `translation.en`.
+column's name reaches into a mapping, and of a mapping's list to its first: `translation.en`, `answers.text.0`.
 """
 
 import json
@@ -27,6 +27,8 @@ NUMBER_WORDS = {"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinit
 EMPTY_WORDS = {"nan", "<na>", "#n/a", "#na"}
 """Words that programs write for an empty cell (pandas, R, Excel): no label is called so."""
 MOST_CLASS_NUMBERS = 20
+FIRST = ".0"
+"""End of a column's name that means the first of a list."""
 NO_NUMBER_WORDS = EMPTY_WORDS | {"na", "n/a", "null", "none", "missing", "-", "?"}
 """Words that stand for an empty cell among numbers; among names they could be one."""
 
@@ -45,6 +47,10 @@ class Column:
     """Characters of its texts; 0 where it holds none."""
     is_full: bool
     """Whether every row of the sample has a value."""
+    mean_words: float = 0.0
+    """Words of its texts, as blanks tell them; 0 where it holds none."""
+    are_running: bool = False
+    """Whether its values are whole numbers of which none comes again, as numbers of rows are."""
     are_flags: bool = False
     """Whether every row that has a value says yes or no: 1 or 0, true or false."""
 
@@ -55,8 +61,15 @@ def value_at(row: Row, column: str) -> Any:
     if value is None and "." in column and column not in row:
         outer, _, inner = column.partition(".")
         mapping = value_at(row, outer)
-        return value_at(mapping, inner) if isinstance(mapping, Mapping) else None
+        if isinstance(mapping, Mapping):
+            return _first(mapping, inner) if inner.endswith(FIRST) else value_at(mapping, inner)
+        return None
     return structure_of(value)
+
+
+def _first(mapping: Row, column: str) -> Any:
+    values = value_at(mapping, column.removesuffix(FIRST))
+    return values[0] if isinstance(values, list | tuple) and values else None
 
 
 def structure_of(value: Any) -> Any:
@@ -131,6 +144,9 @@ def columns_of(rows: Iterable[Row]) -> dict[str, Column]:
         for key in inner_names:
             values = [value_at(row, f"{name}.{key}") for row in rows]
             columns[f"{name}.{key}"] = _column(f"{name}.{key}", values, values)
+            if columns[f"{name}.{key}"].kind == "texts":
+                firsts = [value_at(row, f"{name}.{key}{FIRST}") for row in rows]
+                columns[f"{name}.{key}{FIRST}"] = _column(f"{name}.{key}{FIRST}", firsts, firsts)
     return columns
 
 
@@ -139,13 +155,16 @@ def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
     present = [value for value in values if not is_empty(value)]
     words = [str(value).strip().lower() for value in present]
     texts = [value for value in raw if isinstance(value, str) and value.strip()]
+    numbers = numbers_of(present)
     return Column(
         name=name,
-        kind="number" if numbers_of(present) else _common_kind({*map(_kind, present)}, len(texts) == len(present)),
+        kind="number" if numbers else _common_kind({*map(_kind, present)}, len(texts) == len(present)),
         values=len(present),
         distinct=len({json.dumps(value, sort_keys=True, default=str) for value in present}),
         mean_length=sum(map(len, texts)) / len(texts) if texts else 0.0,
         is_full=len(present) == len(values),
+        mean_words=sum(len(text.split()) for text in texts) / len(texts) if texts else 0.0,
+        are_running=len(set(numbers)) == len(present) > 1 and all(map(float.is_integer, numbers)),
         are_flags=bool(words) and all(word in (*YES, *NO, *EMPTY_WORDS) for word in words),
     )
 

@@ -1,83 +1,46 @@
 """Which format are somebody's rows in, and which column plays which part? Told by the names and the values of a sample.
 
-Names are those of TRL, axolotl, LLaMA-Factory, sentence-transformers and of data sets on the Hugging Face hub; a name
-counts without regard to case. A name of the format itself weighs `EXACT`, another one `ALIAS`, values alone `VALUES`.
-A proposal is certain when no other weighs as much; `data.format` and `data.fields` decide over all of it.
+A name (`format_parts.py`) counts without regard to case. A name of the format itself weighs `EXACT`, another one
+`ALIAS`, values alone (`value_formats.py`) `VALUES`. A proposal is certain when no other weighs as much; `data.format`
+and `data.fields` decide over all of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.data.own.columns import Column, Row, columns_of, value_at
-from forerun.data.own.flag_columns import BETWEEN
+from forerun.data.own.format_parts import (
+    ALIAS,
+    ALIASES,
+    ANSWERED_TEXTS,
+    EXACT,
+    PAIRS_OF_TEXTS,
+    PARTS,
+    VALUES,
+    Proposal,
+)
 from forerun.data.own.labels import LabelKind, label_kind
+from forerun.data.own.value_formats import (
+    by_values,
+    comes_again,
+    have_tag_each,
+    is_label,
+    is_text_of_digits,
+    labelled_by_values,
+    labels_beside,
+    one_text_after_another,
+    other_text,
+    with_pair,
+)
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.settings.schema import DataFormat, DataSettings
 
-EXACT, ALIAS, VALUES = 3, 2, 1
 NO_PARTS = ("id", "split", "header")
 """What `data.fields` also says, of whole rows and files."""
 SAMPLE_ROWS = 2000
 """Rows that a format is told by."""
-ALIASES: dict[str, tuple[str, ...]] = {
-    "text": ("text", "content", "sentence", "review", "comment", "tweet", "body", "utterance", "post", "message",
-             "document", "article", "question", "query", "title", "code", "story"),
-    "pair": ("pair", "text_pair", "sentence2", "question2", "hypothesis", "text2", "text_b", "sentence_b", "passage"),
-    "label": ("label", "labels", "class", "category", "categories", "sentiment", "intent", "topic", "topics", "tag",
-              "target", "emotion", "emotions", "stars", "rating", "score", "is_duplicate", "y"),
-    "words": ("words", "tokens"),
-    "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels", "labels"),
-    "messages": ("messages", "conversations", "conversation", "chat", "dialog", "dialogue"),
-    "conversations": ("conversations", "conversation", "messages", "chat"),
-    "system": ("system", "system_prompt"),
-    "instruction": ("instruction", "instructions"),
-    "input": ("input", "context"),
-    "output": ("output", "response", "answer", "completion"),
-    "history": ("history",),
-    "prompt": ("prompt", "question", "problem", "instruction", "query"),
-    "completion": ("completion", "response", "answer", "canonical_solution", "solution"),
-    "chosen": ("chosen", "chosen_response", "accepted", "preferred"),
-    "rejected": ("rejected", "rejected_response", "refused", "dispreferred"),
-    "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
-    "positive": ("positive", "pos", "sentence2", "sentence_b", "passage", "answer", "document"),
-    "negative": ("negative", "neg", "hard_negative", "negative_1"),
-    "score": ("score", "similarity", "similarity_score"),
-    "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
-    "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
-}  # fmt: skip
-"""Part of a row → names of its column; the first is the format's own."""
-
-
-@dataclass(frozen=True)
-class FormatParts:
-    """What a row of one format consists of."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ("causal-lm",)
-    """What can be trained on it, the usual one first."""
-
-
-PARTS: dict[DataFormat, FormatParts] = {
-    "tagged": FormatParts(("words", "tags"), (), ("token-classification",)),
-    "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system"), ("preference",)),
-    "messages": FormatParts(("messages",), ("system",)),
-    "conversations": FormatParts(("conversations",), ("system",)),
-    "triplets": FormatParts(("anchor", "positive", "negative"), (), ("embedding",)),
-    "alpaca": FormatParts(("instruction", "output"), ("input", "system", "history"), ("causal-lm", "seq2seq-lm")),
-    "prompt-completion": FormatParts(("prompt", "completion"), ("system",), ("causal-lm", "seq2seq-lm")),
-    "pairs": FormatParts(("anchor", "positive"), ("score",), ("embedding",)),
-    "translation": FormatParts(("source", "target"), (), ("seq2seq-lm",)),
-    "labelled": FormatParts(("text", "label"), ("pair",), ("sequence-classification",)),
-    "text": FormatParts(("text",), (), ("causal-lm", "masked-lm")),
-}
-"""Formats, those that say most about a row first."""
-PAIRS_OF_TEXTS = (
-    ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"),
-    ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("question", "sentence"), ("text", "text_pair"),
-    ("query", "passage"),
-)  # fmt: skip
-"""Columns of two texts with one label, as GLUE, SNLI and Quora name them."""
+MOST_NAMED = 12
+"""Columns that an error lists."""
 LISTS = {"words": ("texts",), "tags": ("texts", "numbers"), "messages": ("messages",), "conversations": ("turns",)}
 LANGUAGES = (
     "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
@@ -85,31 +48,7 @@ LANGUAGES = (
     "ur", "vi", "zh",
 )  # fmt: skip
 """Names of columns that hold a text and its translation (ISO 639-1)."""
-ORIGINS = "source origin domain site dataset subset lang language locale country author user date year license file"
-"""Names of columns that say where a text comes from: that is not what somebody wants to learn of it."""
-LONG_CHARACTERS = 40
-"""Mean length from which a column holds more than names."""
-FEW = 20
-"""Values below which it says nothing that none comes again."""
-MOST_NAMED = 12
-"""Columns that an error lists."""
-LABEL_CHARACTERS = 80
-"""Longest mean of a label's text."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """One thing that the rows could be."""
-
-    format: DataFormat
-    fields: Mapping[str, str]
-    """Part → column, all parts that were recognised."""
-    workload: str
-    is_certain: bool
-    reason: str
-    """One sentence."""
-    weight: int
-    """`EXACT`, `ALIAS` or `VALUES`: the least that speaks for one of its columns."""
+TRANSLATION = "translation."
 
 
 @dataclass(frozen=True)
@@ -136,27 +75,42 @@ def recognise(
         BadData: there are no rows, or nothing that is recognised.
         InvalidSettings: `fields` names a part that no format has, or a format that `workload` does not train on.
     """
+    rows = list(rows)
     columns = columns_of(rows)
     fields = fields or {}
     formats = _formats(format, fields, workload, columns)
     proposals = [p for p in (_proposal(name, columns, fields, workload) for name in formats) if p is not None]
-    if not proposals and format in ("auto", "labelled") and "labelled" in formats:
-        proposals = labelled_by_values(columns)
-    if not proposals and format in ("auto", "text") and "text" in formats:
-        proposals = _only_text(columns, workload)
+    proposals = [p for p in proposals if fields or _has_even_tags(p, columns, rows)]
+    if not proposals and format in ("auto", "labelled", "text"):
+        proposals = by_values(columns, formats, workload)
     if not proposals:
         raise BadData(_nothing_recognised(columns, formats))
     more = any(p.weight > VALUES for p in proposals if p.format != "text")
     proposals.sort(key=lambda p: (more and p.format == "text", -p.weight))
-    if proposals[0].format == "text" and format == "auto" and workload is None and not fields:
-        proposals = _labels_beside(columns, proposals[0].fields["text"]) + proposals
+    if format == "auto" and not fields:
+        proposals = _with_alternatives(proposals, columns, formats)
     best = proposals[0]
-    if best.format == "text" and best.weight == VALUES and "prompt-completion" in formats:
-        proposals += _one_text_after_another(columns, best.fields["text"])
     rivals = [p for p in proposals[1:] if p.weight >= best.weight and not _says_less(p, best)]
     is_certain = format != "auto" or (best.weight > VALUES and not rivals)
     others = [p for p in proposals[1:] if not _says_less(p, best)]
     return [replace(best, is_certain=is_certain), *(replace(p, is_certain=False) for p in others)]
+
+
+def _with_alternatives(
+    proposals: list[Proposal], columns: Mapping[str, Column], formats: Sequence[DataFormat]
+) -> list[Proposal]:
+    """The proposals, with those that their own columns, or values beside them, speak for."""
+    if proposals[0].format == "text" and "labelled" in formats:
+        text = proposals[0].fields["text"]
+        labelled = [p for p in labelled_by_values(columns, text) if p not in proposals]
+        likely = [p for p in labels_beside(columns, text) if p not in proposals]
+        proposals = [*likely, *proposals, *(p for p in labelled if p not in likely)]
+    best = proposals[0]
+    if best.format == "text" and best.weight == VALUES and "prompt-completion" in formats:
+        proposals += one_text_after_another(columns, best.fields["text"])
+    if best.format == "labelled":
+        proposals[1:1] = with_pair(columns, best)
+    return proposals
 
 
 def layout_of(data: DataSettings, rows: Sequence[Row], workload: str | None = None) -> RowLayout:
@@ -242,11 +196,13 @@ def _proposal(
         return None  # how alike two texts are is a number to estimate: no loss of `embedding` reads it
     if format == "pairs" and by_part["anchor"].lower() in ("sentence1", "sentence_a") and "score" not in by_part:
         return None  # two sentences without a score have a label: SNLI, MRPC
+    if format == "alpaca" and by_part["instruction"].lower() == "question" and "input" not in by_part and not fields:
+        return None  # a question is one of alpaca beside what it is asked about: SQuAD
     first = by_part[parts.required[0]]
     if format in ("messages", "conversations"):
         weights = [EXACT]  # by the keys of its lists
     reason = f"the columns {_list(by_part)} are those of {format}."
-    other = _other_text(columns, by_part) if format in ("text", "labelled") and not fields else None
+    other = other_text(columns, by_part) if format in ("text", "labelled") and not fields else None
     if other is not None:
         weights.append(VALUES)
         reason = f"{reason[:-1]}, but {other.name} also holds long texts."
@@ -263,15 +219,32 @@ def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Colu
     """The column of a part by its name, if its values are of the part's kind."""
     by_name = {column.name.lower(): column for column in reversed(list(columns.values()))}
     if part in ("source", "target"):
-        languages = [c for c in columns.values() if c.name.startswith("translation.") and c.kind == "text"]
-        languages = languages or [c for c in columns.values() if c.name.lower() in LANGUAGES and c.kind == "text"]
+        texts = [c for c in columns.values() if c.kind == "text"]
+        languages = [c for c in texts if c.name.startswith(TRANSLATION)]
+        languages = languages or [c for c in texts if c.name.lower() in LANGUAGES]
         if len(languages) == 2:
             return languages[part == "target"]
     for name in ALIASES[part]:
         column = by_name.get(name)
         if column is not None and column.name not in used and _plays(part, column):
             return column
+    if part == "text":
+        digits = (by_name[name] for name in ALIASES[part] if name in by_name and by_name[name].name not in used)
+        return next((c for c in digits if is_text_of_digits(c, columns)), None)
     return None
+
+
+def are_languages(names: Iterable[str]) -> bool:
+    """Whether columns are named by languages, which say nothing of what is translated into what."""
+    return all(name.startswith(TRANSLATION) or name.lower() in LANGUAGES for name in names)
+
+
+def _has_even_tags(proposal: Proposal, columns: Mapping[str, Column], rows: Sequence[Row]) -> bool:
+    """Whether a proposal whose words are texts has a tag for each of them; those of lists are checked row by row."""
+    if proposal.format != "tagged":
+        return True
+    words, tags = proposal.fields["words"], proposal.fields["tags"]
+    return columns[words].kind != "text" or have_tag_each(rows, words, tags)
 
 
 def _plays(part: str, column: Column) -> bool:
@@ -291,6 +264,8 @@ def _plays(part: str, column: Column) -> bool:
         return column.kind in ("mixed", "empty")
     if part in ("input", "system"):
         return column.kind in ("text", "number", "empty")
+    if part == "text":
+        return column.kind == "text" and (column.distinct > 2 or not comes_again(column))
     if part == "pair":
         return column.kind == "text" and column.is_full
     if part in ("source", "target"):
@@ -298,80 +273,13 @@ def _plays(part: str, column: Column) -> bool:
     return column.kind == "text"
 
 
-def comes_again(column: Column) -> bool:
-    """Whether the values of a column repeat, as labels and origins do and texts do not."""
-    return column.values >= FEW and column.distinct <= column.values // 2
-
-
-def is_label(column: Column) -> bool:
-    """Whether a column's values can be labels: numbers, lists, or short texts that come again."""
-    if column.kind in ("number", "texts", "numbers"):
-        return True
-    is_short = column.kind == "text" and column.mean_length <= LABEL_CHARACTERS
-    return is_short and (comes_again(column) or column.values < FEW)
-
-
 def _two_texts(columns: Mapping[str, Column]) -> tuple[dict[str, str], list[int]]:
     by_name = {column.name.lower(): column for column in columns.values() if column.kind == "text"}
-    for one, other in PAIRS_OF_TEXTS:
+    for one, other in (*PAIRS_OF_TEXTS, *ANSWERED_TEXTS):
         if one in by_name and other in by_name:
-            return {"text": by_name[one].name, "pair": by_name[other].name}, [EXACT]
+            weight = EXACT if (one, other) in PAIRS_OF_TEXTS else ALIAS
+            return {"text": by_name[one].name, "pair": by_name[other].name}, [weight]
     return {}, []
-
-
-def _other_text(columns: Mapping[str, Column], by_part: Mapping[str, str]) -> Column | None:
-    """A column of texts that no part uses although they are as long: the format may be another one."""
-    text = columns[by_part["text"]]
-    others = [c for c in columns.values() if c.kind == "text" and c.name not in by_part.values() and c.is_full]
-    long = (c for c in others if c.mean_length >= max(text.mean_length, LONG_CHARACTERS) and not comes_again(c))
-    return next(long, None)
-
-
-def _one_text_after_another(columns: Mapping[str, Column], first: str) -> list[Proposal]:
-    other = _other_text(columns, {"text": first})
-    if other is None:
-        return []
-    fields = {"prompt": first, "completion": other.name}
-    reason = f"{other.name} could be the answer to {first}."
-    return [Proposal("prompt-completion", fields, "causal-lm", False, reason, VALUES)]
-
-
-def labelled_by_values(columns: Mapping[str, Column]) -> list[Proposal]:
-    """Labelled texts under names that nobody knows: the longest text, and whatever comes again, or says yes or no."""
-    texts = [c for c in columns.values() if c.kind == "text" and c.distinct > max(2, c.values // 2)]
-    labels = [c for c in columns.values() if is_label(c) and 2 <= c.distinct <= max(2, c.values // 2)]
-    if not texts:
-        return []
-    text = max(texts, key=lambda c: c.mean_length)
-    flags = [c.name for c in columns.values() if c.are_flags]
-    together = [
-        Proposal(
-            "labelled", {"text": text.name, "label": BETWEEN.join(flags)}, "sequence-classification", False,
-            f"{text.name} has the longest texts, and {len(flags)} columns say yes or no.", VALUES,
-        )
-    ] if len(flags) > 1 else []  # fmt: skip
-    return together + [
-        Proposal(
-            "labelled", {"text": text.name, "label": label.name}, "sequence-classification", False,
-            f"{text.name} has the longest texts, and {label.name} has {label.distinct} different values.", VALUES,
-        )
-        for label in labels if label.name != text.name
-    ]  # fmt: skip
-
-
-def _labels_beside(columns: Mapping[str, Column], text: str) -> list[Proposal]:
-    """Labels under a name that nobody knows, where the rows have nothing else beside a text and what numbers them."""
-    others = [c for c in columns.values() if c.name != text and not (c.values >= FEW and c.distinct == c.values)]
-    labels = {c.name for c in others if len(others) == 1 and c.name.lower() not in ORIGINS.split()}
-    return [p for p in labelled_by_values(columns) if p.fields["text"] == text and p.fields["label"] in labels]
-
-
-def _only_text(columns: Mapping[str, Column], workload: str | None) -> list[Proposal]:
-    texts = sorted((c for c in columns.values() if c.kind == "text"), key=lambda c: -c.mean_length)
-    return [
-        Proposal("text", {"text": c.name}, workload or "causal-lm", False, f"{c.name} holds texts.", VALUES)
-        for c in texts[:3]
-    ]
 
 
 def _says_less(one: Proposal, other: Proposal) -> bool:

@@ -1,14 +1,14 @@
 """What is in somebody's data, and what is wrong with it? One streamed pass; the data are never changed.
 
 All rows: lengths, exact duplicates, parts of the split and leaks between them, labels, secrets and e-mail addresses.
-A sample of `SAMPLE` rows, drawn by the hash of their texts: near duplicates, languages, signs that give labels away,
-tokens a character. In memory: the sample, and some 200 bytes a row, mostly its `SplitKey`.
+A sample of `SAMPLE` rows, drawn by the hash of their texts: near duplicates, languages, signs that give labels away.
+In memory: the sample, and some 200 bytes a row, mostly its `SplitKey`.
 """
 
 import heapq
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,12 +33,10 @@ from forerun.settings.schema import DataSettings
 SAMPLE = 5000
 CHARACTERS_A_TOKEN = 4.0
 """Where no tokenizer says more: English text under the byte-pair encodings of GPT-2 has some 4.2, code some 3.2."""
-PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 MOST_LABELS = 50
 """Labels that are listed; all are counted."""
 OTHER_COLUMNS, MOST_VALUES = 8, 200_000
 """Columns beside those of the format that are looked at, and different values until one is given up."""
-TokenCounter = Callable[[str], int]
 
 
 @dataclass
@@ -55,14 +53,17 @@ class _Tally:
     sample: list[tuple[int, int]] = field(default_factory=list)
     """A heap of (minus the hash, place): those with the least hashes."""
     texts: dict[int, str] = field(default_factory=dict)
+    records: dict[int, CanonicalRow] = field(default_factory=dict)
     cells: dict[str, list[int]] = field(default_factory=dict)
     codes: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def inspect(
-    data: DataSettings, layout: RowLayout, rows_sample: Sequence[Row], count_tokens: TokenCounter | None = None
+    data: DataSettings, layout: RowLayout, rows_sample: Sequence[Row], sampled: list[CanonicalRow] | None = None
 ) -> Inspection:
     """Look at every row of `data` once; `rows_sample` are its first, by which other columns are chosen.
+
+    The rows of the sample are added to `sampled`, for whoever counts their tokens.
 
     Raises:
         BadData: a row that no repair is for, or a split that leaves a part empty.
@@ -81,7 +82,9 @@ def inspect(
                 _add(tally, row, record, key, shared_labels)
     if not tally.keys:
         raise BadData(f"{data.source}: must hold at least one good row; found none that is left. Give data.")
-    return _summary(data, tally, split_rows(tally.keys, data), repairs, layout, count_tokens)
+    if sampled is not None:
+        sampled += tally.records.values()
+    return _summary(data, tally, split_rows(tally.keys, data), repairs, layout)
 
 
 def _add(
@@ -105,7 +108,7 @@ def _add(
         cells.append(-1 if is_empty(value) else codes.setdefault(str(value), len(codes)))
         if len(codes) > MOST_VALUES:
             del tally.cells[name], tally.codes[name]
-    _maybe_sample(tally, place, whole, int.from_bytes(text_hash))
+    _maybe_sample(tally, place, record, whole, int.from_bytes(text_hash))
 
 
 def _hash_of_text(key: SplitKey) -> bytes:
@@ -113,40 +116,32 @@ def _hash_of_text(key: SplitKey) -> bytes:
     return key.text if isinstance(key.text, bytes) else hash_of(key.text)
 
 
-def _maybe_sample(tally: _Tally, place: int, whole: str, value: int) -> None:
+def _maybe_sample(tally: _Tally, place: int, record: CanonicalRow, whole: str, value: int) -> None:
     """Take the row into the sample if its hash is among the least so far; equal texts come together."""
     if len(tally.sample) < SAMPLE:
         heapq.heappush(tally.sample, (-value, place))
     elif -value > tally.sample[0][0]:
         _, leaving = heapq.heapreplace(tally.sample, (-value, place))
-        del tally.texts[leaving]
+        del tally.texts[leaving], tally.records[leaving]
     else:
         return
-    tally.texts[place] = whole
+    tally.texts[place], tally.records[place] = whole, record
 
 
-def _summary(
-    data: DataSettings,
-    tally: _Tally,
-    split: HeldOutSplit,
-    repairs: Repairs,
-    layout: RowLayout,
-    count_tokens: TokenCounter | None,
-) -> Inspection:
+def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Repairs, layout: RowLayout) -> Inspection:
     hashes = np.frombuffer(bytes(tally.hashes), dtype=">u8")
     places = sorted(tally.texts)
-    ratio = _characters_per_token(tally, places, count_tokens)
     near, near_leaks = _near(tally, split, places, hashes)
     label_counts = Counter(label for labels in tally.labels for label in labels)
     has_classes = layout.format == "labelled" and layout.labels != "number"
     sentences, telling = _signs(tally, places) if has_classes else ([], {})
     values = dict(
         rows=len(tally.keys),
-        characters=_histogram(np.asarray(tally.characters)),
-        words=_histogram(np.asarray(tally.words)),
-        tokens=_histogram(np.ceil(np.asarray(tally.characters) / ratio)),
-        characters_per_token=ratio,
-        are_tokens_counted=count_tokens is not None,
+        characters=Histogram.of(np.asarray(tally.characters)),
+        words=Histogram.of(np.asarray(tally.words)),
+        tokens=Histogram.of(np.ceil(np.asarray(tally.characters) / CHARACTERS_A_TOKEN)),
+        characters_per_token=CHARACTERS_A_TOKEN,
+        are_tokens_counted=False,
         parts={str(part): count for part, count in split.counts.items()},
         split_hash=split.hash,
         left_training=split.left_training,
@@ -171,20 +166,6 @@ def _summary(
     )
     inspection = Inspection.model_validate(values)
     return inspection.model_copy(update={"findings": findings_of(inspection, has_classes)})
-
-
-def _histogram(lengths: NDArray[np.floating] | NDArray[np.integer]) -> Histogram:
-    at = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
-    return Histogram(
-        at={place: int(length) for place, length in zip(PERCENTILES, at, strict=True)}, mean=float(lengths.mean())
-    )
-
-
-def _characters_per_token(tally: _Tally, places: Sequence[int], count_tokens: TokenCounter | None) -> float:
-    if count_tokens is None:
-        return CHARACTERS_A_TOKEN
-    tokens = sum(count_tokens(tally.texts[place]) for place in places)
-    return sum(len(tally.texts[place]) for place in places) / max(1, tokens)
 
 
 def _near(tally: _Tally, split: HeldOutSplit, places: Sequence[int], hashes: NDArray) -> tuple[int, int]:

@@ -1,12 +1,15 @@
 """What an inspection of somebody's data says: counts, lengths and findings; never a piece of the data's text."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.records import Record
 
 Weight = Literal["stop", "warning", "note"]
+PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 
 
 class DataFinding(Record):
@@ -26,6 +29,14 @@ class Histogram(Record):
     """Percentile → length."""
     mean: float
 
+    @classmethod
+    def of(cls, lengths: NDArray[Any]) -> Self:
+        """The percentiles of `lengths`, which are of some rows."""
+        at = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
+        return cls(
+            at={place: int(length) for place, length in zip(PERCENTILES, at, strict=True)}, mean=float(lengths.mean())
+        )
+
 
 class Inspection(Record):
     """What the pass saw."""
@@ -37,6 +48,8 @@ class Inspection(Record):
     characters_per_token: float
     are_tokens_counted: bool
     """Whether a tokenizer counted them on the sample; else they are characters divided by `CHARACTERS_A_TOKEN`."""
+    has_template_tokens: bool = False
+    """Whether what a chat template writes around the messages is among the tokens."""
     parts: dict[str, int]
     split_hash: str
     left_training: int
@@ -67,6 +80,14 @@ class Inspection(Record):
     """Column → share of the test rows whose value also is in training rows, where few values would be expected to."""
     repairs: dict[str, int]
     findings: list[DataFinding]
+
+    def with_tokens(self, lengths: Sequence[int], *, are_counted: bool) -> Self:
+        """The inspection with the tokens of the sample's chats, the template's among them."""
+        tokens = Histogram.of(np.asarray(lengths))
+        counted = {"are_tokens_counted": are_counted, "characters_per_token": self.characters.mean / tokens.mean}
+        return self.model_copy(
+            update={"tokens": tokens, "has_template_tokens": True, **(counted if are_counted else {})}
+        )
 
     def truncated(self, sequence_length: int) -> float:
         """Share of rows with more tokens than `sequence_length`, between the percentiles that are known."""

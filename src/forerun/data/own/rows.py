@@ -2,7 +2,7 @@
 
     table.csv  .tsv  (comma, semicolon, tab or bar)     rows.jsonl  .ndjson     list.json         each also .gz
     table.parquet          a folder that `datasets.save_to_disk` wrote          a folder of files (`folders.py`)
-    notes.txt  .md         a paragraph a row, or a line a row where no line is blank
+    notes.txt  .md  .log   a paragraph or a line a row, a line with labels, or a table of tabs (`text_files.py`)
     words.conll  .bio      a word and its tag a line, a sentence a row (`tagged_lines.py`)
     owner/name  owner/name:configuration     the Hugging Face hub, when online
 
@@ -12,7 +12,6 @@ allowed and that is counted (`repairs.py`).
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,10 @@ from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_o
 from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, single_objects
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
-from forerun.data.own.text_lines import TextLines
+from forerun.data.own.text_files import TEXTS, is_text_file, text_file_kind, text_lines_rows
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings, Repair
 
-TEXTS = (".txt", ".md", ".text")
-LINES_LOOKED_AT = 1000
-"""Lines of a text file among which a blank one says that rows are paragraphs."""
 OTHER_PROGRAMS = {
     ".xlsx": "Save it from the spreadsheet as CSV (UTF-8)", ".xls": "Save it from the spreadsheet as CSV (UTF-8)",
     ".ods": "Save it from the spreadsheet as CSV (UTF-8)", ".pdf": "Write its text to a .txt or .md file",
@@ -42,6 +38,11 @@ OTHER_PROGRAMS = {
     ".sqlite": "Export the table as CSV", ".xml": "Write a JSON object a row to a .jsonl file",
 }  # fmt: skip
 """Ending of what others write → what to do with it."""
+TEXT_ROWS = {
+    "labelled lines": "a line with labels", "table": "a row of the table",
+    "paragraphs": "a paragraph (blank lines between them)", "lines": "a line",
+}  # fmt: skip
+"""Kind of a file of text → what a row of it is."""
 ID_COLUMNS = ("id", "_id", "uid", "guid", "uuid", "row_id", "example_id", "sample_id")
 NO_ID = "none"
 """`data.fields.id: none` says that no column names a row, though one is called so."""
@@ -93,7 +94,9 @@ def is_hub_id(source: str) -> bool:
     """Whether `source` can only be a data set of the hub."""
     path = Path(source)
     is_name = source.count("/") == 1 and not source.startswith((".", "/", "~"))
-    return is_name and not path.exists() and not table_kind(path) and not _is_text(path) and not is_tagged_lines(path)
+    return (
+        is_name and not path.exists() and not table_kind(path) and not is_text_file(path) and not is_tagged_lines(path)
+    )
 
 
 def row_meaning(source: str) -> str:
@@ -106,8 +109,8 @@ def row_meaning(source: str) -> str:
         return f"{means[plan.kind]} ({len(plan.files)} files{left})"
     if is_tagged_lines(path):
         return "a sentence of words with tags"
-    if _is_text(path):
-        return "a paragraph (blank lines between them)" if _has_paragraphs(path) else "a line"
+    if is_text_file(path) and not table_kind(path):
+        return TEXT_ROWS[text_file_kind(path)]
     return "a row of the table" if table_kind(path) in (".csv", ".tsv", ".parquet") else "a JSON object"
 
 
@@ -120,8 +123,10 @@ def _rows(source: str, repairs: Repairs, header: str | None) -> Iterator[Row]:
         yield from _table(path, repairs, header)
     elif is_tagged_lines(path):
         yield from tagged_line_rows(path, repairs)
-    elif _is_text(path):
-        yield from _paragraphs(path, repairs)
+    elif is_text_file(path):
+        kind = text_file_kind(path, header)
+        is_table = kind == "table"
+        yield from _delimited(path, repairs, header) if is_table else text_lines_rows(path, kind, repairs)
     elif is_hub_id(source):
         yield from _hub(source)
     else:
@@ -136,12 +141,16 @@ def _table(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
     if kind == ".parquet":
         yield from parquet_rows(path)
     elif kind in (".csv", ".tsv"):
-        yield from (row for _, row in delimited_rows(path, repairs, header))
+        yield from _delimited(path, repairs, header)
     elif is_json_list(path):
         yield from json_list_rows(path, repairs)
     else:
         rows = (row for _, row in json_line_rows(path, repairs))
         yield from single_objects(path, rows) if kind == ".json" else rows
+
+
+def _delimited(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
+    yield from (row for _, row in delimited_rows(path, repairs, header))
 
 
 def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
@@ -170,31 +179,8 @@ def _hub(source: str) -> Iterator[Row]:
 
 def _remedy(path: Path) -> str:
     name = path.name.lower()
-    return next((what for ending, what in OTHER_PROGRAMS.items() if name.endswith(ending)), "Check the path")
-
-
-def _is_text(path: Path) -> bool:
-    return path.name.lower().removesuffix(".gz").endswith(TEXTS)
-
-
-def _has_paragraphs(path: Path) -> bool:
-    lines = list(islice(TextLines(path, Repairs(("encoding",))), LINES_LOOKED_AT))
-    last = max((n for n, line in enumerate(lines) if line.strip()), default=0)
-    first = next((n for n, line in enumerate(lines) if line.strip()), 0)
-    return any(not line.strip() for line in lines[first:last])
-
-
-def _paragraphs(path: Path, repairs: Repairs) -> Iterator[Row]:
-    are_lines = not _has_paragraphs(path)
-    paragraph: list[str] = []
-    for line in TextLines(path, repairs):
-        if line.strip():
-            paragraph.append(line)
-        if paragraph and (are_lines or not line.strip()):
-            yield {"text": "".join(paragraph).strip()}
-            paragraph = []
-    if paragraph:
-        yield {"text": "".join(paragraph).strip()}
+    other = "Rename it after what it holds: .txt, .csv or .jsonl" if path.is_file() else "Check the path"
+    return next((what for ending, what in OTHER_PROGRAMS.items() if name.endswith(ending)), other)
 
 
 def _each_once(rows: Iterator[Row], source: str, repairs: Repairs, column: str | None) -> Iterator[Row]:

@@ -1,6 +1,8 @@
 import pytest
 
-from forerun.data.own.formats import PARTS, layout_of, recognise
+from forerun.data.own.canonical import canonical_row
+from forerun.data.own.format_parts import PARTS
+from forerun.data.own.formats import layout_of, recognise
 from forerun.errors import BadData, InvalidSettings
 from forerun.settings.schema import DataSettings
 
@@ -29,6 +31,9 @@ ROWS = {
     "translation wmt": {"translation": {"de": "ein Haus", "en": "a house"}},
     "translation summaries": {"document": "A long story.", "summary": "A story."},
     "text": {"text": "Once upon a time."},
+    "tagged sentence": {"sentence": "EU rejects", "tags": "B-ORG O"},
+    "labelled search result": {"query": "red car", "document": "A crimson car.", "score": "0.1"},
+    "alpaca flat SQuAD": {"id": "q", "context": "It is red.", "question": "Is it?", "answers": {"text": ["red"]}},
 }
 
 
@@ -46,6 +51,28 @@ def test_every_format_has_a_case():
 
 def test_two_texts_of_one_label_are_a_pair():
     assert recognise([ROWS["labelled pair"]])[0].fields == {"text": "premise", "pair": "hypothesis", "label": "label"}
+
+
+def test_a_query_and_what_was_found_are_a_pair():
+    fields = recognise([ROWS["labelled search result"]] * 3)[0].fields
+    assert fields == {"text": "query", "pair": "document", "label": "score"}
+
+
+def test_a_question_and_an_answer_with_a_label_are_asked():
+    rows = [{"question": f"Who, {n}?", "answer": "Me.", "label": n % 2} for n in range(30)]
+    best, *others = recognise(rows)
+    assert (best.format, best.is_certain) == ("prompt-completion", False)
+    assert {"text": "question", "pair": "answer", "label": "label"} in [p.fields for p in others]
+
+
+def test_the_first_of_several_answers_is_learned():
+    layout = layout_of(DataSettings(source="x"), rows := [ROWS["alpaca flat SQuAD"]] * 3)
+    assert layout.fields == {"instruction": "question", "output": "answers.text.0", "input": "context"}
+    assert canonical_row(rows[0], layout, "x").messages[1].content == "red"
+
+
+def test_a_tag_for_each_word_is_needed():
+    assert recognise([{"sentence": "EU rejects it", "tags": "news"}] * 3)[0].format == "text"
 
 
 def test_inner_columns_are_named_with_a_dot():

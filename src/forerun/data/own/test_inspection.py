@@ -95,13 +95,17 @@ def test_allowed_repairs_are_counted(tmp_path):
     assert inspection.rows == 400
 
 
-def test_a_tokenizer_counts_on_the_sample(tmp_path):
+def test_counted_tokens_take_the_place_of_estimates(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CLEAN))
-    data = DataSettings(source=str(tmp_path / "a.jsonl"))
-    inspection = inspect(data, RowLayout("text", {"text": "text"}), CLEAN, count_tokens=lambda text: len(text.split()))
-    assert inspection.are_tokens_counted
-    assert inspection.tokens.mean == pytest.approx(12, abs=1)
+    data, sampled = DataSettings(source=str(tmp_path / "a.jsonl")), []
+    inspection = inspect(data, RowLayout("text", {"text": "text"}), CLEAN, sampled)
+    assert sorted(row.text for row in sampled) == sorted(row["text"] for row in CLEAN)
+    assert not inspection.are_tokens_counted
     assert inspection.labels == {}
+    counted = inspection.with_tokens([len(row.text.split()) for row in sampled], are_counted=True)
+    assert counted.are_tokens_counted
+    assert counted.tokens == counted.words
+    assert counted.truncated(counted.tokens.at[100]) == 0
 
 
 def test_findings_are_worst_first(tmp_path):

@@ -1,0 +1,96 @@
+"""What does a row of each format consist of, and what are its columns called? Tables of names, and no logic.
+
+Names are those of TRL, axolotl, LLaMA-Factory, sentence-transformers and of data sets on the Hugging Face hub.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forerun.settings.schema import DataFormat
+
+EXACT, ALIAS, VALUES = 3, 2, 1
+ALIASES: dict[str, tuple[str, ...]] = {
+    "text": ("text", "content", "sentence", "review", "comment", "tweet", "body", "utterance", "post", "message",
+             "document", "article", "excerpt", "description", "abstract", "question", "query", "title", "code",
+             "story"),
+    "pair": ("pair", "text_pair", "sentence2", "question2", "hypothesis", "text2", "text_b", "sentence_b", "passage"),
+    "label": ("label", "labels", "class", "category", "categories", "sentiment", "intent", "topic", "topics", "tag",
+              "target", "emotion", "emotions", "stars", "rating", "score", "is_duplicate", "y", "class index",
+              "class_index", "class_id", "label_id", "polarity", "grade", "note"),
+    "words": ("words", "tokens", "sentence", "text"),
+    "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels", "labels"),
+    "messages": ("messages", "conversations", "conversation", "chat", "dialog", "dialogue"),
+    "conversations": ("conversations", "conversation", "messages", "chat"),
+    "system": ("system", "system_prompt"),
+    "instruction": ("instruction", "instructions", "question"),
+    "input": ("input", "context"),
+    "output": ("output", "response", "answer", "completion", "answers.text.0"),
+    "history": ("history",),
+    "prompt": ("prompt", "question", "problem", "instruction", "query"),
+    "completion": ("completion", "response", "answer", "canonical_solution", "solution", "answers.text.0"),
+    "chosen": ("chosen", "chosen_response", "accepted", "preferred"),
+    "rejected": ("rejected", "rejected_response", "refused", "dispreferred"),
+    "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
+    "positive": ("positive", "pos", "sentence2", "sentence_b", "passage", "answer", "document"),
+    "negative": ("negative", "neg", "hard_negative", "negative_1"),
+    "score": ("score", "similarity", "similarity_score"),
+    "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
+    "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
+}  # fmt: skip
+"""Part of a row → names of its column; the first is the format's own."""
+
+
+@dataclass(frozen=True)
+class FormatParts:
+    """What a row of one format consists of."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ("causal-lm",)
+    """What can be trained on it, the usual one first."""
+
+
+PARTS: dict[DataFormat, FormatParts] = {
+    "tagged": FormatParts(("words", "tags"), (), ("token-classification",)),
+    "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system"), ("preference",)),
+    "messages": FormatParts(("messages",), ("system",)),
+    "conversations": FormatParts(("conversations",), ("system",)),
+    "triplets": FormatParts(("anchor", "positive", "negative"), (), ("embedding",)),
+    "alpaca": FormatParts(("instruction", "output"), ("input", "system", "history"), ("causal-lm", "seq2seq-lm")),
+    "prompt-completion": FormatParts(("prompt", "completion"), ("system",), ("causal-lm", "seq2seq-lm")),
+    "pairs": FormatParts(("anchor", "positive"), ("score",), ("embedding",)),
+    "translation": FormatParts(("source", "target"), (), ("seq2seq-lm",)),
+    "labelled": FormatParts(("text", "label"), ("pair",), ("sequence-classification",)),
+    "text": FormatParts(("text",), (), ("causal-lm", "masked-lm")),
+}
+"""Formats, those that say most about a row first."""
+PAIRS_OF_TEXTS = (
+    ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"),
+    ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("question", "sentence"), ("text", "text_pair"),
+    ("query", "passage"), ("query", "document"), ("question", "passage"), ("question", "document"),
+)  # fmt: skip
+"""Columns of two texts with one label, as GLUE, SNLI, Quora and judgements of search results name them."""
+ANSWERED_TEXTS = (
+    ("question", "answer"), ("question", "response"), ("query", "answer"), ("query", "response"),
+    ("prompt", "response"),
+)  # fmt: skip
+"""Columns of two texts that are more often learned as question and answer than as a pair with a label."""
+ORIGINS = (
+    "source origin domain site dataset subset split lang language locale country author user date year license file"
+)
+"""Names of columns that say where a text comes from: that is not what somebody wants to learn of it."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One thing that the rows could be."""
+
+    format: DataFormat
+    fields: Mapping[str, str]
+    """Part → column, all parts that were recognised."""
+    workload: str
+    is_certain: bool
+    reason: str
+    """One sentence."""
+    weight: int
+    """`EXACT`, `ALIAS` or `VALUES`: the least that speaks for one of its columns."""

@@ -1,0 +1,78 @@
+import pytest
+
+from forerun.data.own.columns import columns_of
+from forerun.data.own.formats import recognise
+from forerun.data.own.value_formats import have_tag_each, is_prose, labelled_by_values, other_text, with_pair
+
+TEXTS = [f"The film number {n} was a long and lovely one, and {n * n} people went to see it." for n in range(40)]
+
+
+def table(**values):
+    return [{name: value(n) for name, value in values.items()} for n in range(40)]
+
+
+def first(rows):
+    best, *others = recognise(rows)
+    return best.format, dict(best.fields), [dict(p.fields) for p in others]
+
+
+def test_amounts_beside_a_text_of_unknown_name_are_its_label():
+    rows = table(Bewertungstext=lambda n: TEXTS[n], Note=lambda n: f"{1 + n % 5},{n:02}")
+    assert first(rows) == ("labelled", {"text": "Bewertungstext", "label": "Note"}, [{"text": "Bewertungstext"}])
+    rows = table(inhalt=lambda n: TEXTS[n], wert=lambda n: n / 7)
+    assert first(rows)[:2] == ("labelled", {"text": "inhalt", "label": "wert"})
+
+
+def test_a_usual_name_of_labels_decides_among_several_columns():
+    rows = table(id=lambda n: f"{n:08x}", excerpt=lambda n: TEXTS[n], target=lambda n: n / 7, error=lambda n: n / 9)
+    assert first(rows) == ("labelled", {"text": "excerpt", "label": "target"}, [])
+    rows = table(was=lambda n: TEXTS[n], shop=lambda n: "ab"[n % 2], grade=lambda n: n % 4)
+    assert first(rows)[:2] == ("labelled", {"text": "was", "label": "grade"})
+
+
+def test_with_several_columns_and_no_usual_name_the_text_alone_is_the_default_and_each_is_offered():
+    rows = table(was=lambda n: TEXTS[n], shop=lambda n: "ab"[n % 2], mood=lambda n: "cd"[n % 2])
+    assert first(rows) == (
+        "text", {"text": "was"}, [{"text": "was", "label": "shop"}, {"text": "was", "label": "mood"}],
+    )  # fmt: skip
+
+
+def test_numbers_of_rows_and_two_amounts_are_no_labels():
+    assert first(table(inhalt=lambda n: TEXTS[n], nr=lambda n: n))[:2] == ("text", {"text": "inhalt"})
+    assert first(table(inhalt=lambda n: TEXTS[n], a=lambda n: n / 7, b=lambda n: n / 9))[0] == "text"
+    columns = columns_of(table(inhalt=lambda n: TEXTS[n], split=lambda n: ["train", "test"][n % 2]))
+    assert labelled_by_values(columns) == []
+
+
+def test_ids_and_two_words_are_no_texts_where_there_are_some():
+    rows = table(key=lambda n: f"{n:08x}", inhalt=lambda n: TEXTS[n])
+    assert first(rows) == ("text", {"text": "inhalt"}, [])
+    assert [name for name, column in columns_of(rows).items() if is_prose(column)] == ["inhalt"]
+
+
+@pytest.mark.parametrize("name", ["code", "text"])
+def test_digits_are_a_text_by_their_name_where_nothing_else_is(name):
+    rows = table(**{name: lambda n: str(3463260 + 7 * n)}, label=lambda n: ["even", "odd"][n % 2])
+    assert first(rows)[:2] == ("labelled", {"text": name, "label": "label"})
+    rows = table(body=lambda n: TEXTS[n], post=lambda n: 3463260 + 7 * n, label=lambda n: n % 2)
+    assert first(rows)[1] == {"text": "body", "label": "label"}
+
+
+def test_a_short_text_beside_a_labelled_one_is_offered_as_its_pair():
+    rows = table(Title=lambda n: f"film news {n}", Description=lambda n: TEXTS[n], Class=lambda n: n % 4)
+    best = recognise(rows)[0]
+    assert (best.fields, best.is_certain) == ({"text": "Description", "label": "Class"}, True)
+    columns = columns_of(rows)
+    assert other_text(columns, best.fields) is None
+    (pair,) = with_pair(columns, best)
+    assert pair.fields == {"text": "Description", "pair": "Title", "label": "Class"}
+    names = columns_of(table(text=lambda n: TEXTS[n], name=lambda n: f"Jo Doe{n}", label=lambda n: n % 2))
+    assert with_pair(names, recognise(table(text=lambda n: TEXTS[n], label=lambda n: n % 2))[0]) == []
+
+
+def test_words_need_a_tag_each():
+    rows = [{"sentence": "Jo went home", "tags": "B-PER O O"}, {"sentence": "I stay", "tags": "O O"}]
+    assert have_tag_each(rows, "sentence", "tags")
+    assert have_tag_each([{"sentence": "I stay", "tags": ["O", "O"]}], "sentence", "tags")
+    assert not have_tag_each([{"sentence": "Jo went home", "tags": "travel"}], "sentence", "tags")
+    assert not have_tag_each([{"sentence": "home", "tags": "travel"}], "sentence", "tags")
