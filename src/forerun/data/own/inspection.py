@@ -170,7 +170,7 @@ def _summary(
         findings=[],
     )
     inspection = Inspection.model_validate(values)
-    return inspection.model_copy(update={"findings": findings_of(inspection, has_classes)})
+    return inspection.model_copy(update={"findings": findings_of(inspection, label_counts if has_classes else None)})
 
 
 def _histogram(lengths: NDArray[np.floating] | NDArray[np.integer]) -> Histogram:

@@ -105,8 +105,19 @@ def test_a_tokenizer_counts_on_the_sample(tmp_path):
 
 
 def test_findings_are_worst_first(tmp_path):
-    findings = findings_of(look(tmp_path, [*FAULTS["one class"], FAULTS["e-mail addresses"][-1]]), has_classes=True)
+    inspection = look(tmp_path, [*FAULTS["one class"], FAULTS["e-mail addresses"][-1]])
+    findings = findings_of(inspection, inspection.labels)
     assert [finding.weight for finding in findings] == sorted(
         (f.weight for f in findings), key=["stop", "warning", "note"].index
     )
     assert findings[0].kind == "one class"
+
+
+def test_findings_count_every_label(tmp_path):
+    rare = [{"text": text(1000 + n), "label": f"R{n}"} for n in range(60)]
+    often = [{"text": text(n), "label": f"L{n % 50}"} for n in range(1000)]
+    (finding,) = (f for f in look(tmp_path, often + rare).findings if f.kind == "rare labels")
+    assert finding.text == "60 labels have fewer than 10 rows."
+    alike = [{"text": text(n), "label": f"{'Ll'[n % 2]}{n % 14 // 2}"} for n in range(200)]
+    texts = [f.text for f in look(tmp_path, alike).findings if f.kind == "labels alike"]
+    assert (len(texts), texts[-1]) == (6, "2 more pairs of labels differ only in capitals or blanks.")
