@@ -19,7 +19,7 @@ from typing import Any
 from forerun.data.hub_rows import load_from_hub
 from forerun.data.own.columnar import arrow_folder_rows, class_names, is_arrow_folder, named, parquet_rows
 from forerun.data.own.columns import Row, is_empty
-from forerun.data.own.delimited import delimited_rows
+from forerun.data.own.delimited import comment_lines, delimited_rows
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
@@ -108,6 +108,8 @@ def row_meaning(source: str) -> str:
         return "a sentence of words with tags"
     if _is_text(path):
         return "a paragraph (blank lines between them)" if _has_paragraphs(path) else "a line"
+    if table_kind(path) in (".csv", ".tsv") and (comments := comment_lines(path)):
+        return f"a row of the table after {comments} {'line' if comments == 1 else 'lines'} of comments, left out"
     return "a row of the table" if table_kind(path) in (".csv", ".tsv", ".parquet") else "a JSON object"
 
 

@@ -308,3 +308,17 @@ def test_lines_that_end_in_cr_alone_are_refused_with_a_way_out(tmp_path, name):
     (tmp_path / name).write_bytes(b"text,label\rx,y\r" if name == "a.csv" else b'{"text": "x"}\r{"text": "y"}\r')
     with pytest.raises(BadData, match="found CR alone"):
         list(read_own_rows(str(tmp_path / name)))
+
+
+def test_lines_of_comments_before_a_table_are_left_out_and_counted(tmp_path):
+    comments = "# exported by a tool\n# licence: CC-BY\n"
+    for name, delimiter in (("a.tsv", "\t"), ("a.csv", ","), ("b.csv", ";")):
+        path = tmp_path / name
+        path.write_text(comments + csv_text(delimiter), encoding="utf-8")
+        assert list(read_own_rows(str(path))) == ROWS, name
+        assert row_meaning(str(path)) == "a row of the table after 2 lines of comments, left out"
+    path.write_text('#text;#label\n"#1 is\n good";yes\n#2 is bad;no\nboth;no\n')
+    assert [row["#text"] for row in read_own_rows(str(path))] == ["#1 is\n good", "#2 is bad", "both"]
+    path.write_text("# x\na;b\n1;2;3\n")
+    with pytest.raises(BadData, match="line 3: has 2 fields, as the header; found 3"):
+        list(read_own_rows(str(path)))
