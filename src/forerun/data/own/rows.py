@@ -42,6 +42,12 @@ OTHER_PROGRAMS = {
     ".sqlite": "Export the table as CSV", ".xml": "Write a JSON object a row to a .jsonl file",
 }  # fmt: skip
 """Ending of what others write → what to do with it."""
+FOLDER_MEANINGS = {
+    "tables": "a row of its tables", "sentences": "a sentence of words with tags",
+    "labels": "a file, labelled by its folder", "documents": "a file",
+}  # fmt: skip
+LEFT_SHOWN = 3
+"""Files that are left out and named; all are counted."""
 ID_COLUMNS = ("id", "_id", "uid", "guid", "uuid", "row_id", "example_id", "sample_id")
 NO_ID = "none"
 """`data.fields.id: none` says that no column names a row, though one is called so."""
@@ -101,15 +107,15 @@ def row_meaning(source: str) -> str:
     path = Path(source)
     if path.is_dir() and not is_arrow_folder(path):
         plan = plan_folder(path)
-        means = {"tables": "a row of its tables", "labels": "a file, labelled by its folder", "documents": "a file"}
-        left = f"; left out: {len(plan.left_out)}, such as {plan.left_out[0].name}" if plan.left_out else ""
-        return f"{means[plan.kind]} ({len(plan.files)} files{left})"
+        left = ", ".join(str(other.relative_to(path)) for other in plan.left_out[:LEFT_SHOWN])
+        left = f"; left out: {len(plan.left_out):,}, such as {left}" if plan.left_out else ""
+        return f"{FOLDER_MEANINGS[plan.kind]} ({len(plan.files):,} files{left})"
     if is_tagged_lines(path):
         return "a sentence of words with tags"
     if _is_text(path):
         return "a paragraph (blank lines between them)" if _has_paragraphs(path) else "a line"
     if table_kind(path) in (".csv", ".tsv") and (comments := comment_lines(path)):
-        return f"a row of the table after {comments} {'line' if comments == 1 else 'lines'} of comments, left out"
+        return f"a row of the table (after {comments} {'line' if comments == 1 else 'lines'} of comments)"
     return "a row of the table" if table_kind(path) in (".csv", ".tsv", ".parquet") else "a JSON object"
 
 
@@ -148,14 +154,15 @@ def _table(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
 
 def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
     plan = plan_folder(folder)
-    if plan.kind != "tables":
+    if plan.kind in ("labels", "documents"):
         yield from text_file_rows(folder, plan, repairs)
         return
     first: list[str] = []
     for path in plan.files:
         require_data(path)
         split = split_of_name(path)
-        for number, row in enumerate(_table(path, repairs, header)):
+        rows = tagged_line_rows(path, repairs) if plan.kind == "sentences" else _table(path, repairs, header)
+        for number, row in enumerate(rows):
             if number == 0:
                 first = first or list(row)
                 check_columns(path, list(row), plan.files[0], first)
