@@ -73,7 +73,8 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
         if part in optional or part in NO_PARTS or not is_missing:
             continue
         if part not in ("label", "tags"):
-            repairs.allow("empty-texts", where, f"the column {column!r} ({part}) holds text; found none.")
+            rule = f"the column {column!r} ({part}) holds text; found none.{_columns_if_missing(column, row)}"
+            repairs.allow("empty-texts", where, rule)
         elif layout.labels == "several" and isinstance(value, list | tuple):
             continue  # an empty list says that none applies
         else:
@@ -309,11 +310,14 @@ class _Reader:
         column = self._layout.fields[part]
         actual = "nothing" if value is None else repr(value)
         actual = actual if len(actual) <= 120 else f"{actual[:120]}…"
-        hint = "" if column in self._row or "." in column else f" The columns are {', '.join(self._row)}."
         return BadData(
             f"{self._where}: the column {column!r} ({part} of {self._layout.format}) holds {rule}; found {actual}."
-            f"{hint} Correct the row, or name another column in data.fields.{part}."
+            f"{_columns_if_missing(column, self._row)} Correct the row, or name another column in data.fields.{part}."
         )
+
+
+def _columns_if_missing(column: str, row: Row) -> str:
+    return "" if column in row or "." in column else f" The columns are {', '.join(row)}."
 
 
 def calls_of(message: Mapping[str, Any]) -> list[str]:
