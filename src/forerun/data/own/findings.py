@@ -11,9 +11,15 @@ SHOWN = 5
 """Labels, or pairs of them, that are named; all are counted."""
 
 
-def findings_of(i: Inspection, rows_of_labels: Mapping[str, int] | None) -> list[DataFinding]:
+def findings_of(
+    i: Inspection, rows_of_labels: Mapping[str, int] | None, *, are_tags_unnamed: bool = False
+) -> list[DataFinding]:
     """Findings, the gravest first; `rows_of_labels` counts the rows of every label, where rows have classes."""
     findings = [*([] if rows_of_labels is None else _labels(i, rows_of_labels)), *_leaks(i), *_contents(i)]
+    if are_tags_unnamed:
+        text = "tags are numbers without names: scored are single words, whose most frequent tag counts as outside."
+        remedy = "For F1 of whole spans write names (O, B-PER, I-PER, …), or name a datasets folder, which has them."
+        findings.append(_finding("warning", "tags without names", text, remedy))
     order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: order[finding.weight])
 

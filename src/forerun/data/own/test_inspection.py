@@ -121,3 +121,9 @@ def test_findings_count_every_label(tmp_path):
     alike = [{"text": text(n), "label": f"{'Ll'[n % 2]}{n % 14 // 2}"} for n in range(200)]
     texts = [f.text for f in look(tmp_path, alike).findings if f.kind == "labels alike"]
     assert (len(texts), texts[-1]) == (6, "2 more pairs of labels differ only in capitals or blanks.")
+
+
+@pytest.mark.parametrize(("tags", "is_unnamed"), [([3, 0], True), (["B-A", "O"], False)])
+def test_tags_that_are_numbers_without_names_are_a_finding(tmp_path, tags, is_unnamed):
+    rows = [{"tokens": [f"a{n}", "b"], "ner_tags": tags} for n in range(300)]
+    assert ("tags without names" in kinds(look(tmp_path, rows))) == is_unnamed
