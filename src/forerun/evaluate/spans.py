@@ -65,9 +65,7 @@ class SpanCounts:
         return float(low), float(high)
 
 
-def count_spans(
-    answers: Sequence[Sequence[str]], truth: Sequence[Sequence[str]], outside: str = OUTSIDE
-) -> SpanCounts:
+def count_spans(answers: Sequence[Sequence[str]], truth: Sequence[Sequence[str]], outside: str = OUTSIDE) -> SpanCounts:
     """Counts of every sentence; both sides have a tag for each word."""
     rows = np.zeros((len(truth), 3), dtype=np.int64)
     for number, (answer, tags) in enumerate(zip(answers, truth, strict=True)):

@@ -172,9 +172,7 @@ def tag_baselines(train: Sequence[TaggedRow], rows: Sequence[TaggedRow]) -> dict
     }
 
 
-def judge_tags(
-    tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow], outside: str = OUTSIDE
-) -> Judgement:
+def judge_tags(tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow], outside: str = OUTSIDE) -> Judgement:
     """Scores beside the baselines, by type, by length and for words never seen, with the confusions."""
     baselines = {name: tag_scores(own, test, outside) for name, own in tag_baselines(train, test).items()}
     best = strongest("f1", baselines, is_higher_better=True)
@@ -207,9 +205,7 @@ def judge_tags(
     )
 
 
-def _slice_table(
-    tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow], outside: str
-) -> ResultTable:
+def _slice_table(tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow], outside: str) -> ResultTable:
     rows: list[list[Cell]] = []
     for name, part in zip(THIRDS, thirds([len(row.words) for row in test]), strict=True):
         if len(part):

@@ -29,7 +29,7 @@ ROWS_AT_ONCE = 256
 NOT_COUNTED = ("tokens", "words")
 """Parts of an answer that say nothing of the row."""
 UNANSWERED: Repair = "empty-texts"
-MEANINGS_HERE = {**MEANINGS, UNANSWERED: "writes rows with an empty text without an answer"}
+MEANINGS_HERE: Mapping[Repair, str] = {**MEANINGS, UNANSWERED: "writes rows with an empty text without an answer"}
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 Answers = Callable[[Sequence[Question]], list[Mapping[str, Any]]]
 
@@ -130,8 +130,8 @@ def _answered(
     while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):
         questions = [question_of(row, trained.facts, f"{source}, row {number}", repairs) for number, row in chunk]
         _require_masks(trained, questions, source, chunk[0][0])
-        asked = [question for question in questions if question is not None]
-        replies = iter(answers(asked) if asked else ())
+        texts = [question for question in questions if question is not None]
+        replies = iter(answers(texts) if texts else ())
         for (_, row), question in zip(chunk, questions, strict=True):
             if question is None:
                 if keys:
@@ -145,7 +145,9 @@ def _answered(
             early.clear()
             yield row, answer
     if early:
-        raise BadData(f"{source}: must hold a text to answer; found {len(early):,} rows without one. Check its columns.")
+        raise BadData(
+            f"{source}: must hold a text to answer; found {len(early):,} rows without one. Check its columns."
+        )
 
 
 def _require_masks(trained: TrainedModel, questions: Sequence[Question | None], source: str, first: int) -> None:

@@ -24,7 +24,10 @@ def test_a_chat_is_asked_up_to_its_last_question_and_calls_of_tools_need_a_repai
 def test_a_prompt_is_asked_in_the_form_that_rows_were_trained_in():
     asked = {"fields": {"prompt": "prompt", "completion": "completion"}, "format": "prompt-completion"}
     assert question_of({"prompt": "Once "}, facts(**asked), "row 1", Repairs()).text == "Once "
-    assert question_of({"prompt": "Once "}, facts(**asked, is_chat=True), "row 1", Repairs()).messages[0].content == "Once "
+    assert (
+        question_of({"prompt": "Once "}, facts(**asked, is_chat=True), "row 1", Repairs()).messages[0].content
+        == "Once "
+    )
     fields = {"instruction": "instruction", "input": "input", "output": "output"}
     rewriting = TaskFacts(workload="seq2seq-lm", sequence_length=64, pad_id=0, format="alpaca", fields=fields)
     assert question_of({"instruction": "Add.", "input": "1 2"}, rewriting, "row 1", Repairs()).text == "Add.\n\n1 2"

@@ -1,8 +1,8 @@
 """Rows of a CSV file, one at a time with the byte at which each begins; the delimiter is told by the first rows.
 
-Excel's first line `sep=;` names the delimiter and is no row, and nor are comments, lines before the table that begin with
-`#` and have another number of fields than it. The next line names the columns, or `header` is `none` and
-they are `column_1`, `column_2`; a line whose cell is a value of its own column seems a row, and must be decided on.
+Excel's first line `sep=;` names the delimiter and is no row. Nor are comments: lines before the table that begin with
+`#` and have another number of fields than it. The next line names the columns, or `header` is `none` and they are
+`column_1`, `column_2`; a line whose cell is a value of its own column seems a row, and must be decided on.
 """
 
 import csv
@@ -153,9 +153,9 @@ def _require_names(path: Path) -> None:
     repeat = name_among_values(path)
     if repeat is not None:
         raise BadData(
-            f"{path}, line {comment_lines(path) + 1}: must name the columns; found {repeat.name!r}, which is also the value of {repeat.times} "
-            f"of the next {repeat.rows} rows of its column, so it seems a row. Put a line of names before it, or set "
-            f"data.fields: {{header: {NO_HEADER}}} (the columns are column_1, column_2, …), or {{header: {HEADER}}} if "
+            f"{path}, line {comment_lines(path) + 1}: must name the columns; found {repeat.name!r}, which is also the "
+            f"value of {repeat.times} of the next {repeat.rows} rows of its column, so it seems a row. Put a line of "
+            f"names before it, or set data.fields: {{header: {NO_HEADER}}} (the columns are column_1, column_2, …), or {{header: {HEADER}}} if "
             f"it does name them."
         )
 
@@ -165,8 +165,8 @@ def _names(path: Path, names: list[str], header: str | None, line: int) -> list[
         return [f"column_{number}" for number in range(1, len(names) + 1)]
     if not any(name.strip() for name in names) or any(len(name) > LONGEST_NAME for name in names):
         raise BadData(
-            f"{path}, line {line}: must name the columns; found {', '.join(names)[:80] or 'nothing'!r}. Add a header line, "
-            f"or set data.fields: {{header: {NO_HEADER}}}."
+            f"{path}, line {line}: must name the columns; found {', '.join(names)[:80] or 'nothing'!r}. Add a "
+            f"header line, or set data.fields: {{header: {NO_HEADER}}}."
         )
     names = [name.strip() or f"column_{number}" for number, name in enumerate(names, start=1)]
     twice = [name for name, count in Counter(names).items() if count > 1]

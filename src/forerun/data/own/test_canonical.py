@@ -219,7 +219,9 @@ def test_calls_of_tools_are_written_where_that_is_allowed():
 CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
 
 
-@pytest.mark.parametrize(("value", "calls"), [(CALL, [CALL]), (f"[{CALL}, {CALL}]", [CALL, CALL]), ("now()", ["now()"])])
+@pytest.mark.parametrize(
+    ("value", "calls"), [(CALL, [CALL]), (f"[{CALL}, {CALL}]", [CALL, CALL]), ("now()", ["now()"])]
+)
 def test_calls_of_sharegpt_files_are_calls_too(value, calls):
     turns = [{"from": "human", "value": "hi"}, {"from": "function_call", "value": value}]
     row = {"c": [*turns, {"from": "observation", "value": "9"}], "tools": "[]"}
