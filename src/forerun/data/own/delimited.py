@@ -155,8 +155,8 @@ def _require_names(path: Path) -> None:
         raise BadData(
             f"{path}, line {comment_lines(path) + 1}: must name the columns; found {repeat.name!r}, which is also the "
             f"value of {repeat.times} of the next {repeat.rows} rows of its column, so it seems a row. Put a line of "
-            f"names before it, or set data.fields: {{header: {NO_HEADER}}} (the columns are column_1, column_2, …), or {{header: {HEADER}}} if "
-            f"it does name them."
+            f"names before it, or set data.fields: {{header: {NO_HEADER}}} (the columns are column_1, column_2, …), or "
+            f"{{header: {HEADER}}} if it does name them."
         )
 
 
