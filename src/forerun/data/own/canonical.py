@@ -216,7 +216,11 @@ class _Reader:
             shared = _shared(good, bad)
             start, good, bad = (start or good[:shared]), good[shared:], bad[shared:]
         if not start:
-            raise self._fault("chosen", "messages that begin as those of rejected, or a column of prompts", better)
+            raise self._fault(
+                "chosen",
+                "messages that begin as those of rejected, or a column of prompts in data.fields.prompt",
+                better,
+            )
         if not good or not bad:
             raise self._fault("chosen", "an answer after the prompt, as rejected does", better)
         return PreferenceRow((*self.system(), *start), good, bad, is_plain)

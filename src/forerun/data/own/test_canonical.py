@@ -243,5 +243,5 @@ def test_a_preference_has_its_prompt_in_a_column_or_at_the_start_of_both_answers
     fields = {"chosen": "chosen", "rejected": "rejected"}
     record = canonical_row(row, RowLayout("preference", {**fields, "prompt": "conversations"}), "row 1")
     assert record == PreferenceRow((HI,), (HELLO,), (NO,))
-    with pytest.raises(BadData, match=r"begin as those of rejected, or a column of prompts; .*data\.fields"):
+    with pytest.raises(BadData, match=r"begin as those of rejected, or a column of prompts in data\.fields\.prompt"):
         canonical_row(row, RowLayout("preference", fields), "row 1")
