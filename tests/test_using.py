@@ -64,6 +64,27 @@ def test_rows_without_answers_are_answered(tmp_path, kind):
 
 
 @pytest.mark.medium
+def test_rows_without_a_text_keep_their_place_and_have_no_answer(tmp_path):
+    model, new = trained(tmp_path, "one"), tmp_path / "new.csv"
+
+    def predicted(texts, to, repair=()):
+        new.write_text("".join(f"{n},{text}\n" for n, text in enumerate(["text", *texts])))
+        return predict_file(model, str(new), tmp_path / to, sampling=Sampling(), name="one", repair=repair)
+
+    texts = ["", "", *["a good film"] * 300, " ", "a bad film"]
+    with pytest.raises(BadData, match=r"row 1: .* holds text; found none. Correct it, or add --repair empty-texts"):
+        predicted(texts, "a.csv")
+    result = predicted(texts, "b.csv", ["empty-texts"])
+    assert (result.rows, result.unanswered, len(result.repairs)) == (304, 3, 1)
+    with (tmp_path / "b.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["text"] for row in rows] == texts
+    assert all(bool(row["label"]) == bool(row["text"].strip()) for row in rows)
+    with pytest.raises(BadData, match="found 2 rows without one"):
+        predicted(["", " "], "c.csv", ["empty-texts"])
+
+
+@pytest.mark.medium
 def test_answers_to_a_table_are_right_and_those_of_the_service(tmp_path):
     model = trained(tmp_path, "one")
     to = tmp_path / "answers.csv"

@@ -66,7 +66,8 @@ def _show(proposal: "DataProposal", data: str, to: Path) -> None:
 
     console = Console()
     console.print(inspection_tables(proposal.inspection, data))
-    console.print(Text(f"\n{proposal.content['workload']} with {proposal.content['model']['name']}: "
+    console.print(Text(f"\nA row is {proposal.meaning}."), soft_wrap=True)
+    console.print(Text(f"{proposal.content['workload']} with {proposal.content['model']['name']}: "
                        f"{proposal.reasons['model.name']}"), soft_wrap=True)  # fmt: skip
     if proposal.better:
         console.print(Text(f"Better: {proposal.better}"), soft_wrap=True)

@@ -65,7 +65,10 @@ def predict(
     if as_json:
         print_json({"schema": PREDICTED_SCHEMA, "run_id": row.id, **result.model_dump(mode="json")})
     else:
-        typer.echo(f"{result.rows:,} rows with {', '.join(result.columns)}: {result.file}")
+        without = f", {result.unanswered:,} without an answer" if result.unanswered else ""
+        typer.echo(f"{result.rows:,} rows with {', '.join(result.columns)}{without}: {result.file}")
+        for line in result.repairs:
+            typer.echo(line, err=True)
 
 
 def generate(

@@ -2,14 +2,17 @@
 
 A span is a run of words with one type that begins where B- or S- stands, where the type changes, or where I- follows
 O; it counts as found only with its first word, last word and type (seqeval's default mode, and CoNLL-2000's script).
-Tags without a prefix are types of words: each word that is not `O` is a span of its own.
+Tags without a prefix are types of words: each word that is not `O` is a span of its own. So it is with tags that are
+numbers without names, of which the most frequent one stands for `O`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from forerun.data.own.labels import have_no_names
 
 Span = tuple[int, int, str]
 OUTSIDE = "O"
@@ -17,13 +20,18 @@ PREFIXES = ("B-", "I-", "E-", "S-", "L-", "U-")
 DRAWS = 1000
 
 
-def spans_of(tags: Sequence[str]) -> list[Span]:
+def outside_of(names: Sequence[str], tags: Iterable[str]) -> str:
+    """The tag of words in no span: of numbers without names the most frequent of `tags`, which are read for them."""
+    return Counter(tags).most_common(1)[0][0] if have_no_names(names) else OUTSIDE
+
+
+def spans_of(tags: Sequence[str], outside: str = OUTSIDE) -> list[Span]:
     """(first word, word after the last, type) of each span."""
     spans: list[Span] = []
     begin, kind = 0, ""
-    for place, tag in enumerate([*tags, OUTSIDE]):
+    for place, tag in enumerate([*tags, outside]):
         prefix, own = (tag[:1], tag[2:]) if tag.startswith(PREFIXES) else ("S", tag)
-        is_outside = tag == OUTSIDE
+        is_outside = tag == outside
         continues = bool(kind) and not is_outside and own == kind and prefix in "IEL"
         if kind and not continues:
             spans.append((begin, place, kind))
@@ -57,20 +65,22 @@ class SpanCounts:
         return float(low), float(high)
 
 
-def count_spans(answers: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> SpanCounts:
+def count_spans(answers: Sequence[Sequence[str]], truth: Sequence[Sequence[str]], outside: str = OUTSIDE) -> SpanCounts:
     """Counts of every sentence; both sides have a tag for each word."""
     rows = np.zeros((len(truth), 3), dtype=np.int64)
     for number, (answer, tags) in enumerate(zip(answers, truth, strict=True)):
-        own, true = set(spans_of(answer)), set(spans_of(tags))
+        own, true = set(spans_of(answer, outside)), set(spans_of(tags, outside))
         rows[number] = len(own & true), len(own), len(true)
     return SpanCounts(*rows.T)
 
 
-def scores_by_type(answers: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
+def scores_by_type(
+    answers: Sequence[Sequence[str]], truth: Sequence[Sequence[str]], outside: str = OUTSIDE
+) -> dict[str, dict[str, float]]:
     """Precision, recall, F1 and number of true spans of each type, the most frequent first."""
     hits, predicted, true = Counter[str](), Counter[str](), Counter[str]()
     for answer, tags in zip(answers, truth, strict=True):
-        own, other = set(spans_of(answer)), set(spans_of(tags))
+        own, other = set(spans_of(answer, outside)), set(spans_of(tags, outside))
         hits.update(kind for *_, kind in own & other)
         predicted.update(kind for *_, kind in own)
         true.update(kind for *_, kind in other)

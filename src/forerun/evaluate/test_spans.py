@@ -1,6 +1,6 @@
 import pytest
 
-from forerun.evaluate.spans import count_spans, scores_by_type, spans_of
+from forerun.evaluate.spans import OUTSIDE, count_spans, outside_of, scores_by_type, spans_of
 
 CASES = [
     ("B-A I-A O B-B", [(0, 2, "A"), (3, 4, "B")]),
@@ -28,3 +28,13 @@ def test_a_span_counts_only_whole():
     assert by_type["A"]["f1"] == 0
     low, high = counts.interval()
     assert 0 <= low <= counts.scores["f1"] <= high <= 1
+
+
+def test_of_numbers_without_names_the_most_frequent_is_outside():
+    truth = [["0", "3", "4", "0"], ["0", "0", "5", "0"]]
+    outside = outside_of(["0", "3", "4", "5"], (tag for tags in truth for tag in tags))
+    assert outside == "0"
+    assert spans_of(truth[0], outside) == [(1, 2, "3"), (2, 3, "4")]
+    assert count_spans([["0"] * 4] * 2, truth, outside).scores["f1"] == 0
+    assert set(scores_by_type(truth, truth, outside)) == {"3", "4", "5"}
+    assert outside_of(["0", "O"], []) == OUTSIDE

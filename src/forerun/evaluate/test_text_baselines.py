@@ -27,5 +27,12 @@ def test_several_labels_one_of_which_never_occurs():
         assert (answers.probabilities[:, 2] == 0).all()
 
 
+def test_rows_of_one_class_make_every_baseline_constant():
+    one = np.asarray([[0, 1]] * 90)
+    for baseline in fit_baselines(TEXTS, one, is_multi_label=False):
+        if baseline.name != "all-negative":
+            assert (baseline.answer(TEXTS) == one).all(), baseline.name
+
+
 def test_the_strongest_words_are_those_that_tell():
     assert set(fit_words(TEXTS, LABELS, is_multi_label=False).strongest(5)) >= {"good", "fine", "awful"}

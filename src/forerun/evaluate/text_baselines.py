@@ -117,12 +117,11 @@ def _fit(features: Any, targets: Cells, is_multi_label: bool) -> list[Any]:
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegression
 
-    if not is_multi_label:
-        return [LogisticRegression(max_iter=1000).fit(features, targets.argmax(axis=1))]
     classifiers = []
-    for label in targets.T:
-        kind = LogisticRegression(max_iter=1000) if 0 < label.sum() < len(label) else DummyClassifier()
-        classifiers.append(kind.fit(features, label))
+    for classes in targets.T if is_multi_label else [targets.argmax(axis=1)]:
+        is_constant = classes.min() == classes.max()  # scikit-learn's regression refuses a single class
+        kind = DummyClassifier() if is_constant else LogisticRegression(max_iter=1000)
+        classifiers.append(kind.fit(features, classes))
     return classifiers
 
 

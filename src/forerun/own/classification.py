@@ -99,7 +99,7 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
     """The task of labelled rows.
 
     Raises:
-        BadData: fewer than two labels.
+        BadData: fewer than two labels among the training rows.
     """
     rows = parts.split(settings.evaluation)
     texts = (text for row in parts.learning_rows for text in (row.text, row.pair) if text is not None)
@@ -159,14 +159,15 @@ def _facts(settings: Settings, parts: OwnParts, pad_id: int) -> TaskFacts:
         values = np.asarray([row.number for row in parts.train], dtype=np.float64)
         scale = float(values.std()) or 1.0
         return TaskFacts(**plain, label_names=("number",), label_mean=float(values.mean()), label_scale=scale)
-    everybody = chain(parts.train, parts.validation, parts.test)
-    names = tuple(sorted({label for row in everybody for label in row.labels}))
-    if len(names) < 2 and parts.layout.labels == "one":
+    learned = {label for row in parts.train for label in row.labels}
+    if len(learned) < 2 and parts.layout.labels == "one":
         raise BadData(
-            f"{settings.data.source}: classification needs at least two labels; found {', '.join(names) or 'none'}. "
-            f"Give rows of another label, or name the column of the labels in data.fields.label."
+            f"{settings.data.source}: classification needs at least two labels among the rows to train on; found "
+            f"{', '.join(learned) or 'none'} in all {len(parts.train):,}. Give rows of another label, or name the "
+            f"column of the labels in data.fields.label."
         )
-    return TaskFacts(**plain, label_names=names)
+    judged = {label for row in chain(parts.validation, parts.test) for label in row.labels}
+    return TaskFacts(**plain, label_names=tuple(sorted(learned | judged)))
 
 
 def _samples(rows: StoredRows, facts: TaskFacts, tokenizer: object) -> StoredSamples:

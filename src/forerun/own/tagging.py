@@ -1,6 +1,7 @@
 """Words to tags (`token-classification`): the first piece of each word carries its tag, the others none.
 
-Words that the sequence length cuts off count as `O` when a model is scored. Baselines: every word the tag that it has
+Words that the sequence length cuts off count as `O` when a model is scored, or as what stands for it among numbers
+without names (`evaluate/spans.py`). Baselines: every word the tag that it has
 most often in the training rows (unseen words the most frequent tag of all), and nothing but the most frequent tag.
 """
 
@@ -16,7 +17,7 @@ from forerun.data.own.stored_rows import StoredRows
 from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import IGNORED, TokenData, TokenSample
 from forerun.errors import BadData
-from forerun.evaluate.spans import OUTSIDE, PREFIXES, count_spans, scores_by_type
+from forerun.evaluate.spans import OUTSIDE, PREFIXES, count_spans, outside_of, scores_by_type
 from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.parts import OwnParts
@@ -52,6 +53,7 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
     names = tuple(sorted({tag for rows in split.values() for row in rows for tag in row.tags}))
     if len(names) < 2:
         raise BadData(f"{settings.data.source}: tagging needs at least two tags; found {', '.join(names) or 'none'}.")
+    outside = outside_of(names, (tag for row in split["train"] for tag in row.tags))
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields), label_names=names,
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id,
@@ -61,9 +63,8 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
     data = TokenData(settings, samples["train"], facts.pad_id)
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
-        return watched(
-            tag_scores(answer_tags(step, held_out["validation"], split["validation"], names), split["validation"])
-        )
+        rows = split["validation"]
+        return watched(tag_scores(answer_tags(step, held_out["validation"], rows, names, outside), rows, outside))
 
     return Task(
         facts=facts,
@@ -75,8 +76,8 @@ def open_tagging(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> 
         test_size=len(samples["test"]),
         final_examples=len(samples["test"]),
         evaluate=evaluate,
-        judge=lambda step: answer_tags(step, held_out["test"], split["test"], names),
-        baselines=lambda tags: judge_tags(tags, split["train"], split["test"]),
+        judge=lambda step: answer_tags(step, held_out["test"], split["test"], names, outside),
+        baselines=lambda tags: judge_tags(tags, split["train"], split["test"], outside),
         scores=TAG_SCORES,
         assumptions=assumptions,
         trivial=TrivialLoss(count_entropy(samples["train"].counts), "always answering with the shares of the tags"),
@@ -130,15 +131,17 @@ def unknown_id(tokenizer: Any) -> int:
     return tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
 
 
-def answer_tags(step: TrainingStep, data: TokenData, rows: Sequence[TaggedRow], names: Sequence[str]) -> Tags:
-    """The likeliest tag of every word; `O`, or the first tag, for words that were cut off."""
+def answer_tags(
+    step: TrainingStep, data: TokenData, rows: Sequence[TaggedRow], names: Sequence[str], outside: str
+) -> Tags:
+    """The likeliest tag of every word; `outside`, or the first tag, for words that were cut off."""
 
     def likeliest(batch: Batch) -> torch.Tensor:
         inputs = {key: value for key, value in batch.items() if key not in ("labels", "count")}
         best = step.model(**inputs).logits.argmax(dim=-1)
         return torch.where(batch["labels"] != IGNORED, best, IGNORED).cpu()
 
-    default = OUTSIDE if OUTSIDE in names else names[0]
+    default = outside if outside in names else names[0]
     result: Tags = [[] for _ in rows]
     for indices, parts in answers(step, data, likeliest):
         for index, own in zip(indices, (row for part in parts for row in part.tolist()), strict=True):
@@ -147,11 +150,11 @@ def answer_tags(step: TrainingStep, data: TokenData, rows: Sequence[TaggedRow], 
     return result
 
 
-def tag_scores(tags: Tags, rows: Sequence[TaggedRow]) -> dict[str, float]:
+def tag_scores(tags: Tags, rows: Sequence[TaggedRow], outside: str = OUTSIDE) -> dict[str, float]:
     """Span scores, and the share of words with the right tag."""
     truth = [row.tags for row in rows]
     pairs = [(a, b) for own, true in zip(tags, truth, strict=True) for a, b in zip(own, true, strict=True)]
-    return {**count_spans(tags, truth).scores, "accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs))}
+    return {**count_spans(tags, truth, outside).scores, "accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs))}
 
 
 def tag_baselines(train: Sequence[TaggedRow], rows: Sequence[TaggedRow]) -> dict[str, Tags]:
@@ -169,41 +172,44 @@ def tag_baselines(train: Sequence[TaggedRow], rows: Sequence[TaggedRow]) -> dict
     }
 
 
-def judge_tags(tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow]) -> Judgement:
+def judge_tags(tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow], outside: str = OUTSIDE) -> Judgement:
     """Scores beside the baselines, by type, by length and for words never seen, with the confusions."""
-    baselines = {name: tag_scores(own, test) for name, own in tag_baselines(train, test).items()}
+    baselines = {name: tag_scores(own, test, outside) for name, own in tag_baselines(train, test).items()}
     best = strongest("f1", baselines, is_higher_better=True)
-    metrics, truth = tag_scores(tags, test), [row.tags for row in test]
-    low, high = count_spans(tags, truth).interval()
+    metrics, truth = tag_scores(tags, test, outside), [row.tags for row in test]
+    low, high = count_spans(tags, truth, outside).interval()
     metrics |= {**named(baselines), "f1.low": low, "f1.high": high}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in TAG_SCORES)]]
     rows += [[name, *(own[each] for each in TAG_SCORES)] for name, own in baselines.items()]
+    what = "whole spans" if outside == OUTSIDE else f"words whose tag is not {outside}"
     note = (
-        f"{len(test):,} test rows; F1 of whole spans {low:.3f} to {high:.3f} (95 %, rows drawn again). Strongest "
+        f"{len(test):,} test rows; F1 of {what} {low:.3f} to {high:.3f} (95 %, rows drawn again). Strongest "
         f"baseline: {best}."
     )
+    if outside != OUTSIDE:
+        note += f" Tags are numbers without names, and {outside}, the most frequent, counts as outside of spans."
     by_type: list[list[Cell]] = [
         [kind, int(own["spans"]), own["precision"], own["recall"], own["f1"]]
-        for kind, own in scores_by_type(tags, truth).items()
+        for kind, own in scores_by_type(tags, truth, outside).items()
     ]
     return Judgement(
         metrics,
         [
             ResultTable(title="Test, beside its baselines", note=note, columns=["", *TAG_SCORES], rows=rows),
             ResultTable(title="By type", columns=["type", "spans", "precision", "recall", "F1"], rows=by_type),
-            _slice_table(tags, train, test),
+            _slice_table(tags, train, test, outside),
             _confusion_table(tags, test),
-            _mistake_table(tags, test),
+            _mistake_table(tags, test, outside),
         ],
         comparison_data={"tags": tags},
     )
 
 
-def _slice_table(tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow]) -> ResultTable:
+def _slice_table(tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow], outside: str) -> ResultTable:
     rows: list[list[Cell]] = []
     for name, part in zip(THIRDS, thirds([len(row.words) for row in test]), strict=True):
         if len(part):
-            scores = tag_scores([tags[n] for n in part], [test[n] for n in part])
+            scores = tag_scores([tags[n] for n in part], [test[n] for n in part], outside)
             rows.append([name, len(part), scores["f1"], scores["accuracy"]])
     training_words = {word for row in train for word in row.words}
     for name, is_new in (("words of the training rows", False), ("words never met", True)):
@@ -228,16 +234,16 @@ def _confusion_table(tags: Tags, test: Sequence[TaggedRow]) -> ResultTable:
     return ResultTable(title="Confusions", note="The most frequent.", columns=["true", "answer", "words"], rows=rows)
 
 
-def _mistake_table(tags: Tags, test: Sequence[TaggedRow]) -> ResultTable:
+def _mistake_table(tags: Tags, test: Sequence[TaggedRow], outside: str) -> ResultTable:
     wrong = [(own, row) for own, row in zip(tags, test, strict=True) if list(row.tags) != own][:EXAMPLES]
     rows: list[list[Cell]] = [
-        [shortened(_marked(row.words, row.tags)), shortened(_marked(row.words, own))] for own, row in wrong
+        [shortened(_marked(row.words, each, outside)) for each in (row.tags, own)] for own, row in wrong
     ]
     return ResultTable(title="Mistakes", columns=["true", "answer"], rows=rows)
 
 
-def _marked(words: Sequence[str], tags: Sequence[str]) -> str:
-    """Words, those with a tag other than `O` marked with it."""
+def _marked(words: Sequence[str], tags: Sequence[str], outside: str) -> str:
+    """Words, those with a tag other than `outside` marked with it."""
     plain = [tag[2:] if tag.startswith(PREFIXES) else tag for tag in tags]
     pairs = zip(words, tags, plain, strict=True)
-    return " ".join(word if tag == OUTSIDE else f"[{word}]{kind}" for word, tag, kind in pairs)
+    return " ".join(word if tag == outside else f"[{word}]{kind}" for word, tag, kind in pairs)

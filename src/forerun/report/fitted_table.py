@@ -1,7 +1,8 @@
 """A table of results on a terminal that may be too narrow for it: no figure is ever cut.
 
 Where the longest words of all columns do not fit side by side, rows and columns change places; where that does not fit
-either, the columns are shown in groups below each other, each beside the first one.
+either, the columns are shown in groups below each other, each beside the first one. Sentences are wrapped wherever they
+stand; a first column of names is not.
 """
 
 from rich import box
@@ -15,6 +16,8 @@ from forerun.report.tables import ResultTable, cell_text
 FAINT = "dim"
 EDGES, BETWEEN = 2, 2
 """Characters that the frame takes: at both sides, and before each further column."""
+LONGEST_NAME = 40
+"""Characters; a column with a longer cell holds sentences, of which a longer word is broken."""
 Columns = list[list[str]]
 """Columns of a table, each a heading and its cells."""
 
@@ -50,30 +53,45 @@ def fit_columns(columns: Columns, width: int) -> list[Columns]:
 
 
 def required_width(columns: Columns) -> int:
-    """Characters that a table takes when its cells, those of the first column apart, are wrapped between words."""
+    """Characters that a table takes when its cells, names in the first column apart, are wrapped between words."""
     return EDGES + sum(_least_widths(columns)) + BETWEEN * (len(columns) - 1)
 
 
 def _least_widths(columns: Columns) -> list[int]:
-    first, *rest = columns
-    longest = [max(cell_len(word) for cell in column for word in ["", *cell.split()]) for column in rest]
-    return [max(map(cell_len, first)), *longest]
+    return [_least_width(column, is_first=index == 0) for index, column in enumerate(columns)]
+
+
+def _least_width(column: list[str], *, is_first: bool) -> int:
+    has_sentences = _has_sentences(column)
+    if is_first and not has_sentences:
+        return max(map(cell_len, column))
+    longest = max(cell_len(word) for cell in column for word in ["", *cell.split()])
+    return min(longest, LONGEST_NAME) if has_sentences else longest
+
+
+def _has_sentences(column: list[str]) -> bool:
+    return max(map(cell_len, column)) > LONGEST_NAME
 
 
 def _widths(columns: Columns, width: int) -> list[int]:
-    """Width of each column: its longest word, and spare characters one by one to whichever lacks most for one line."""
+    """Width of each column: its least, and spare characters one by one to whichever takes most lines."""
     widths, left = _least_widths(columns), width - required_width(columns)
-    lacking = [max(map(cell_len, column)) - least for column, least in zip(columns, widths, strict=True)]
-    for _ in range(min(max(0, left), sum(lacking))):
-        index = lacking.index(max(lacking))
-        widths[index], lacking[index] = widths[index] + 1, lacking[index] - 1
+    whole = [max(map(cell_len, column)) for column in columns]
+    lacking = sum(max(0, full - least) for full, least in zip(whole, widths, strict=True))
+    for _ in range(min(max(0, left), lacking)):
+        lines = [full / own if own else full for full, own in zip(whole, widths, strict=True)]
+        widths[lines.index(max(lines))] += 1
     return widths
 
 
 def _draw(columns: Columns, title: str | None, width: int) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for index, (column, column_width) in enumerate(zip(columns, _widths(columns, width), strict=True)):
-        table.add_column(column[0], justify="left" if index == 0 else "right", no_wrap=index == 0, width=column_width)
+        has_sentences = _has_sentences(column)
+        table.add_column(
+            column[0], justify="left" if index == 0 or has_sentences else "right", overflow="fold",
+            no_wrap=index == 0 and not has_sentences, width=column_width,
+        )  # fmt: skip
     for row in zip(*(column[1:] for column in columns), strict=True):
         table.add_row(*row)
     return table

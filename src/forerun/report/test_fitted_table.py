@@ -52,3 +52,14 @@ def test_few_long_rows_are_turned_and_many_are_shown_in_groups():
     assert len(groups) > 1
     assert all(group[0] == wide[0] and required_width(group) <= 80 for group in groups)
     assert [column for group in groups for column in group[1:]] == wide[1:]
+
+
+def test_sentences_in_the_first_column_are_wrapped_and_stand_upright():
+    sentence = "The battery of this phone lasts " + "for a long and happy day " * 5
+    rows = [[sentence, "neg", "pos", "0.998"], ["x" * 150, "pos", "neg", "0.761"]]
+    for width in (80, 140):
+        lines = render(["text", "true", "answer", "probability"], rows, width).splitlines()
+        assert lines[2].split() == ["text", "true", "answer", "probability"]
+        assert len(lines) < 15
+        assert max(map(len, lines)) <= width
+        assert "".join(lines).count("x") == 151  # with that of the heading

@@ -8,7 +8,7 @@ from forerun.data.own.columnar import is_arrow_folder
 from forerun.data.own.columns import Column, Row, columns_of
 from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values
 from forerun.data.own.file_heads import require_data
-from forerun.data.own.folders import plan_folder, table_kind
+from forerun.data.own.folders import folder_label, plan_folder, table_kind
 from forerun.data.own.format_parts import ALIASES, Proposal
 from forerun.data.own.formats import are_languages
 from forerun.data.own.tagged_lines import looks_tagged
@@ -120,7 +120,7 @@ def _of_folders(folder: Path) -> list[DataQuestion]:
     plan = plan_folder(folder)
     if plan.kind != "labels" or any(len(path.relative_to(folder).parts) != 2 for path in plan.files):
         return []
-    names = sorted({path.parent.name for path in plan.files})
+    names = sorted({label for path in plan.files if (label := folder_label(path)) is not None})
     listing = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
     text = f"are the {len(names)} folders ({listing}) labels to learn, or only places?"
     others = tuple(f"places: forerun init --task {task}" for task in ("causal-lm", "masked-lm"))

@@ -1,7 +1,8 @@
 """A file of rows → a file of rows with the model's answers beside them; any length, in bounded memory.
 
 The new file has every column of the old one and those of the answer, named `predicted_…` where the old one has a column
-of that name. It appears under its name when it is whole, and never replaces another.
+of that name. It appears under its name when it is whole, and never replaces another. A row with an empty text is an
+error, or stays without an answer where `repair` allows `empty-texts`.
 """
 
 import csv
@@ -11,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from forerun.data.own.repairs import Repairs
+from forerun.data.own.columns import Row
+from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.rows import read_own_rows
 from forerun.errors import BadData, FilesNotWritten, InvalidSettings
 from forerun.own.trained import TrainedModel
@@ -26,6 +28,8 @@ ROWS_AT_ONCE = 256
 """Rows that are read, answered and written before the next ones."""
 NOT_COUNTED = ("tokens", "words")
 """Parts of an answer that say nothing of the row."""
+UNANSWERED: Repair = "empty-texts"
+MEANINGS_HERE: Mapping[Repair, str] = {**MEANINGS, UNANSWERED: "writes rows with an empty text without an answer"}
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 Answers = Callable[[Sequence[Question]], list[Mapping[str, Any]]]
 
@@ -37,6 +41,10 @@ class PredictedFile(Record):
     file: str
     columns: list[str]
     """Columns of the answer."""
+    unanswered: int = 0
+    """Rows with an empty text, which have no answer."""
+    repairs: list[str] = []
+    """What was mended or left out, a sentence a kind."""
 
 
 def predict_file(
@@ -50,7 +58,11 @@ def predict_file(
         NotSupported: the model's workload answers nothing.
         FilesNotWritten: there is no room or no permission.
     """
-    return write_predictions(lambda: _answered(trained, source, answers_of_model(trained, sampling, name), repair), to)
+    repairs = Repairs(tuple(repair), remedy="add --repair {}", meanings=MEANINGS_HERE)
+    answered = write_predictions(
+        lambda: _answered(trained, source, answers_of_model(trained, sampling, name), repairs), to
+    )
+    return answered.model_copy(update={"unanswered": repairs.counts[UNANSWERED], "repairs": repairs.lines()})
 
 
 def write_predictions(
@@ -108,27 +120,45 @@ def _prompts(writer: Writer, questions: Sequence[Question]) -> list[list[int]]:
 
 
 def _answered(
-    trained: TrainedModel, source: str, answers: Answers, repair: Sequence[Repair]
-) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Each row and its answer."""
-    repairs = Repairs(tuple(repair))
+    trained: TrainedModel, source: str, answers: Answers, repairs: Repairs
+) -> Iterator[tuple[Row, Mapping[str, Any]]]:
+    """Each row and its answer, of empty values where there is no question."""
     header = {part: name for part, name in trained.facts.fields.items() if part == "header"}
     numbered = enumerate(read_own_rows(source, repairs=repairs, fields=header), start=1)
+    keys: list[str] = []
+    early: list[Row] = []  # rows before the first answer, by which columns are known
     while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):
         questions = [question_of(row, trained.facts, f"{source}, row {number}", repairs) for number, row in chunk]
         _require_masks(trained, questions, source, chunk[0][0])
-        for (_, row), answer in zip(chunk, answers(questions), strict=True):
-            yield row, {key: value for key, value in answer.items() if key not in NOT_COUNTED}
+        texts = [question for question in questions if question is not None]
+        replies = iter(answers(texts) if texts else ())
+        for (_, row), question in zip(chunk, questions, strict=True):
+            if question is None:
+                if keys:
+                    yield row, dict.fromkeys(keys)
+                else:
+                    early.append(row)
+                continue
+            answer = {key: value for key, value in next(replies).items() if key not in NOT_COUNTED}
+            keys = list(answer)
+            yield from ((before, dict.fromkeys(keys)) for before in early)
+            early.clear()
+            yield row, answer
+    if early:
+        raise BadData(
+            f"{source}: must hold a text to answer; found {len(early):,} rows without one. Check its columns."
+        )
 
 
-def _require_masks(trained: TrainedModel, questions: Sequence[Question], source: str, first: int) -> None:
+def _require_masks(trained: TrainedModel, questions: Sequence[Question | None], source: str, first: int) -> None:
     """Check that every text of a masked language model hides a word.
 
     Raises:
         BadData: one does not.
     """
     mask = trained.tokenizer.mask_token
-    without = (number for number, question in enumerate(questions, start=first) if mask not in question.text)
+    numbered = enumerate(questions, start=first)
+    without = (number for number, question in numbered if question is not None and mask not in question.text)
     if trained.facts.workload == "masked-lm" and (number := next(without, None)) is not None:
         raise BadData(
             f"{source}, row {number}: a masked-lm model fills in {mask}; found none in the text. Put {mask} where a "

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from forerun.data.own.canonical import canonical_row
+from forerun.data.own.canonical import checked_row
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import (
@@ -45,8 +45,10 @@ class Question:
     messages: tuple[Turn, ...] = ()
 
 
-def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: Repairs | None = None) -> Question:
-    """The question of a row; `where` names it in errors, and `repairs` says what may be mended.
+def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: Repairs) -> Question | None:
+    """The question of a row; None where it has an empty text and `repairs`, which counts it, allows that.
+
+    `where` names the row in errors.
 
     Raises:
         BadData: a column is missing or of the wrong kind.
@@ -56,7 +58,9 @@ def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: R
         labels="one" if facts.label_kind == "none" else facts.label_kind,
     )  # fmt: skip
     filled = {**row, **_stand_ins(row, facts, where)}
-    match canonical_row(filled, layout, where, repairs):
+    match checked_row(filled, layout, where, repairs):
+        case None:
+            return None
         case TextRow(text):
             return Question(text)
         case LabelledRow(text, pair):

@@ -16,21 +16,33 @@ def facts(**fields):
 def test_a_chat_is_asked_up_to_its_last_question_and_calls_of_tools_need_a_repair():
     chat = facts(format="messages", fields={"messages": "messages"}, is_chat=True)
     with pytest.raises(BadData, match=r"allow data.repair: \[tool-calls\]"):
-        question_of(ROW, chat, "row 1")
+        question_of(ROW, chat, "row 1", Repairs())
     question = question_of(ROW, chat, "row 1", Repairs(("tool-calls",)))
     assert [turn.role for turn in question.messages] == ["user", "assistant", "tool"]
 
 
 def test_a_prompt_is_asked_in_the_form_that_rows_were_trained_in():
     asked = {"fields": {"prompt": "prompt", "completion": "completion"}, "format": "prompt-completion"}
-    assert question_of({"prompt": "Once "}, facts(**asked), "row 1").text == "Once "
-    assert question_of({"prompt": "Once "}, facts(**asked, is_chat=True), "row 1").messages[0].content == "Once "
+    assert question_of({"prompt": "Once "}, facts(**asked), "row 1", Repairs()).text == "Once "
+    assert (
+        question_of({"prompt": "Once "}, facts(**asked, is_chat=True), "row 1", Repairs()).messages[0].content
+        == "Once "
+    )
     fields = {"instruction": "instruction", "input": "input", "output": "output"}
     rewriting = TaskFacts(workload="seq2seq-lm", sequence_length=64, pad_id=0, format="alpaca", fields=fields)
-    assert question_of({"instruction": "Add.", "input": "1 2"}, rewriting, "row 1").text == "Add.\n\n1 2"
+    assert question_of({"instruction": "Add.", "input": "1 2"}, rewriting, "row 1", Repairs()).text == "Add.\n\n1 2"
 
 
 def test_rows_of_columns_of_yes_and_no_are_asked_without_them():
     label = {"text": "body", "label": "rude + long"}
     labelled = facts(format="labelled", fields=label, label_kind="several", label_names=("long", "rude"))
-    assert question_of({"body": "some words"}, labelled, "row 1").text == "some words"
+    assert question_of({"body": "some words"}, labelled, "row 1", Repairs()).text == "some words"
+
+
+def test_a_row_with_an_empty_text_is_no_question_where_that_is_allowed():
+    labelled = facts(format="labelled", fields={"text": "body", "label": "y"}, label_kind="one", label_names=("a", "b"))
+    with pytest.raises(BadData, match=r"row 1: the column 'body' \(text\) holds text; found none"):
+        question_of({"body": " "}, labelled, "row 1", Repairs())
+    repairs = Repairs(("empty-texts",))
+    assert question_of({"body": " "}, labelled, "row 1", repairs) is None
+    assert repairs.counts == {"empty-texts": 1}

@@ -103,29 +103,10 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     bare: Any = model
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
     is_tied = output_layer is not None and getattr(output_layer, "weight", None) is getattr(input_layer, "weight", 0)
-    styles: dict[nn.Module, ParallelStyle] = {}
-    parents: dict[nn.Module, list[nn.Module]] = {}
     blocks = blocks_of(model)
-    inside = {id(part) for block in blocks for part in block.modules()}
-    for name, module in model.named_modules():
-        style = next((s for pattern, s in plan.items() if fnmatch.fnmatchcase(name, pattern)), None)
-        if isinstance(module, PassedOn):
-            continue
-        if module is output_layer:
-            styles[module] = ColwiseParallel(use_local_output=False)
-            module.register_forward_hook(_whole_in_evaluation)
-        elif module is input_layer:
-            styles[module] = RowwiseParallel(input_layouts=Replicate())
-        elif style == COLUMNS:
-            styles[module] = (split_float8(module, COLUMNS) or ColwiseParallel)()
-            parents.setdefault(model.get_submodule(name.rpartition(".")[0]), []).append(module)
-        elif style == ROWS:
-            style_class = split_float8(module, ROWS) or RowwiseParallel
-            styles[module] = style_class(output_layouts=SEQUENCE if sequence else Replicate())
-        elif style == HEADS:
-            styles[module] = _Replicated(Shard(2))
-        elif any(True for _ in module.parameters(recurse=False)):
-            styles[module] = _Replicated(SEQUENCE if sequence and id(module) in inside else Replicate())
+    styles, parents = _styles(model, plan, SEQUENCE if sequence else Replicate())
+    if output_layer in styles:
+        output_layer.register_forward_hook(_whole_in_evaluation)
     layout = SEQUENCE if sequence else Replicate()
     for parent, readers in parents.items():
         if parent in blocks:
@@ -151,6 +132,38 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(_settle)
     return model
+
+
+def _styles(
+    model: nn.Module, plan: dict[str, str], between: Any
+) -> tuple[dict[nn.Module, ParallelStyle], dict[nn.Module, list[nn.Module]]]:
+    """How each module with weights is split, and the layers split by columns by the module that they are in.
+
+    `between` is how activations lie between the split layers of blocks.
+    """
+    bare: Any = model
+    input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
+    styles: dict[nn.Module, ParallelStyle] = {}
+    parents: dict[nn.Module, list[nn.Module]] = {}
+    inside = {id(part) for block in blocks_of(model) for part in block.modules()}
+    for name, module in model.named_modules():
+        style = next((s for pattern, s in plan.items() if fnmatch.fnmatchcase(name, pattern)), None)
+        if isinstance(module, PassedOn):
+            continue
+        if module is output_layer:
+            styles[module] = ColwiseParallel(use_local_output=False)
+        elif module is input_layer:
+            styles[module] = RowwiseParallel(input_layouts=Replicate())
+        elif style == COLUMNS:
+            styles[module] = (split_float8(module, COLUMNS) or ColwiseParallel)()
+            parents.setdefault(model.get_submodule(name.rpartition(".")[0]), []).append(module)
+        elif style == ROWS:
+            styles[module] = (split_float8(module, ROWS) or RowwiseParallel)(output_layouts=between)
+        elif style == HEADS:
+            styles[module] = _Replicated(Shard(2))
+        elif any(True for _ in module.parameters(recurse=False)):
+            styles[module] = _Replicated(between if id(module) in inside else Replicate())
+    return styles, parents
 
 
 def plan_of(model: nn.Module, settings: Settings) -> dict[str, str]:

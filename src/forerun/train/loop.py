@@ -164,16 +164,15 @@ class Training:
         self.elapsed.startup_seconds += self.startup_seconds + time.perf_counter() - start
 
     def _heaviest_step(self) -> int | None:
-        """Step of the first epoch with the most padded tokens in one micro-batch; not the first, which is cold."""
+        """Step with the most padded tokens in one micro-batch, where a CPU's peak of allocated bytes is measured."""
         if self.step.device_type != "cpu" or self.peak_allocated_bytes is not None:
             return None
-        last = min(self.schedule.total_steps, self.schedule.steps_per_epoch)
-        candidates = range(min(COLD_STEPS, last - 1), last)
-        order = self._batches(0)
-        return max(
-            candidates,
-            key=lambda n: max((self.data.tokens(b)[1] for b in share(order[n], self.settings.parallel)[0]), default=0),
-        )
+
+        def tokens_of(epoch: int) -> list[int]:
+            own = (share(order, self.settings.parallel)[0] for order in self._batches(epoch))
+            return [max((self.data.tokens(batch)[1] for batch in batches), default=0) for batches in own]
+
+        return self.schedule.heaviest_step(tokens_of, COLD_STEPS)
 
     def _batches(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
         if self._order[0] != epoch:

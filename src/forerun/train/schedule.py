@@ -1,7 +1,7 @@
 """How long a run is and how the learning rate moves, counted in optimizer updates."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from forerun.settings.schema import ScheduleSettings
@@ -47,3 +47,14 @@ class Schedule:
         """(step, epoch, index within the epoch) from step `start` to the end."""
         for step in range(start, self.total_steps):
             yield step, step // self.steps_per_epoch, step % self.steps_per_epoch
+
+    def heaviest_step(self, weights_of: Callable[[int], Sequence[int]], cold: int) -> int:
+        """The first step with the largest weight; not one of the `cold` first, unless there are no others.
+
+        `weights_of` gives the weights of an epoch's steps. The second epoch is looked at where only a cold step of the
+        first weighs most.
+        """
+        weights = list(weights_of(0))[: self.total_steps]
+        if len(weights) < self.total_steps and max(weights) > max(weights[cold:], default=-1):
+            weights += weights_of(1)
+        return max(range(min(cold, len(weights) - 1), min(len(weights), self.total_steps)), key=weights.__getitem__)

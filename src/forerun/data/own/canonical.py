@@ -31,6 +31,8 @@ ROLES = {
     "ipython": "tool",
 }  # fmt: skip
 """Words for who speaks → the role that chat templates have."""
+CALLER = "function_call"
+"""Who speaks where ShareGPT files call a tool: the text is the call as JSON, or a list of them."""
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
 """Between the turns of a chat written as one text, as Anthropic's HH-RLHF has them."""
@@ -71,7 +73,8 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
         if part in optional or part in NO_PARTS or not is_missing:
             continue
         if part not in ("label", "tags"):
-            repairs.allow("empty-texts", where, f"the column {column!r} ({part}) holds text; found none.")
+            rule = f"the column {column!r} ({part}) holds text; found none.{_columns_if_missing(column, row)}"
+            repairs.allow("empty-texts", where, rule)
         elif layout.labels == "several" and isinstance(value, list | tuple):
             continue  # an empty list says that none applies
         else:
@@ -212,8 +215,14 @@ class _Reader:
         if not start or good[: len(start)] == start == bad[: len(start)] or good[0].role != "assistant":
             shared = _shared(good, bad)
             start, good, bad = (start or good[:shared]), good[shared:], bad[shared:]
-        if not good or not bad or not start:
-            raise self._fault("chosen", "a prompt and two answers to it that differ", better)
+        if not start:
+            raise self._fault(
+                "chosen",
+                "messages that begin as those of rejected, or a column of prompts in data.fields.prompt",
+                better,
+            )
+        if not good or not bad:
+            raise self._fault("chosen", "an answer after the prompt, as rejected does", better)
         return PreferenceRow((*self.system(), *start), good, bad, is_plain)
 
     def score(self) -> float | None:
@@ -270,7 +279,7 @@ class _Reader:
         if role == "assistant" and (calls := calls_of(message)):
             rule = f"the column {self._layout.fields[part]!r} has messages of text alone; found a call of a tool."
             self._repairs.allow("tool-calls", self._where, rule)
-            content = "\n".join(filter(None, [content if isinstance(content, str) else "", *calls]))
+            content = "\n".join(filter(None, ["" if _is_call(message) or not _is_text(content) else content, *calls]))
         if isinstance(content, list) and all(isinstance(p, Mapping) and _is_text(p.get("text")) for p in content):
             content = "".join(p["text"] for p in content)
         if not isinstance(content, str) or (role == "assistant" and not content.strip()):
@@ -305,22 +314,35 @@ class _Reader:
         column = self._layout.fields[part]
         actual = "nothing" if value is None else repr(value)
         actual = actual if len(actual) <= 120 else f"{actual[:120]}…"
-        hint = "" if column in self._row or "." in column else f" The columns are {', '.join(self._row)}."
         return BadData(
             f"{self._where}: the column {column!r} ({part} of {self._layout.format}) holds {rule}; found {actual}."
-            f"{hint} Correct the row, or name another column in data.fields.{part}."
+            f"{_columns_if_missing(column, self._row)} Correct the row, or name another column in data.fields.{part}."
         )
+
+
+def _columns_if_missing(column: str, row: Row) -> str:
+    return "" if column in row or "." in column else f" The columns are {', '.join(row)}."
 
 
 def calls_of(message: Mapping[str, Any]) -> list[str]:
     """Calls of tools in a message, each as the text that the chat template of Qwen2.5 makes of it."""
     calls = [call.get("function", call) for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
     calls += [message["function_call"]] if isinstance(message.get("function_call"), Mapping) else []
-    texts = []
-    for call in calls:
-        content = {"name": call.get("name"), "arguments": structure_of(call.get("arguments"))}
-        texts.append(f"<tool_call>\n{json.dumps(content, ensure_ascii=False)}\n</tool_call>")
-    return texts
+    if _is_call(message):
+        value = structure_of(message.get("content", message.get("value")))
+        calls += value if isinstance(value, list) else [value] if value else []
+    return [f"<tool_call>\n{_call_text(call)}\n</tool_call>" for call in calls]
+
+
+def _is_call(message: Mapping[str, Any]) -> bool:
+    return str(message.get("role", message.get("from"))).lower() == CALLER
+
+
+def _call_text(call: Any) -> str:
+    if not isinstance(call, Mapping):
+        return str(call)
+    content = {"name": call.get("name"), "arguments": structure_of(call.get("arguments"))}
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _is_text(value: Any) -> bool:

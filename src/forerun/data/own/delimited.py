@@ -1,14 +1,15 @@
 """Rows of a CSV file, one at a time with the byte at which each begins; the delimiter is told by the first rows.
 
-Excel's first line `sep=;` names the delimiter and is no row. The next line names the columns, or `header` is `none` and
-they are `column_1`, `column_2`; a line whose cell is a value of its own column seems a row, and must be decided on.
+Excel's first line `sep=;` names the delimiter and is no row. Nor are comments: lines before the table that begin with
+`#` and have another number of fields than it. The next line names the columns, or `header` is `none` and they are
+`column_1`, `column_2`; a line whose cell is a value of its own column seems a row, and must be decided on.
 """
 
 import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -21,6 +22,7 @@ DELIMITERS = (",", ";", "\t", "|")
 SNIFFED = 50
 """Lines by which the delimiter is told."""
 EXCEL_MARK = "sep="
+COMMENT = "#"
 LOOKED_AT, OFTEN = 500, 0.02
 """Rows among which a column's name is looked for in it, and the share of them from which it seems a value."""
 LOOKED_AT_FOR_QUOTES = 5000
@@ -40,8 +42,18 @@ def delimiter_of(path: Path) -> str:
     lines = _first_lines(path, SNIFFED)
     if lines and _is_mark(lines[0]):
         return lines[0].strip()[len(EXCEL_MARK)]
-    scores = {delimiter: _evenness(lines, delimiter) for delimiter in DELIMITERS}
+    table = list(dropwhile(_may_be_comment, lines))
+    scores = {delimiter: _evenness(table, delimiter) for delimiter in DELIMITERS}
     return max(DELIMITERS, key=lambda delimiter: scores[delimiter])
+
+
+def comment_lines(path: Path) -> int:
+    """Lines before the table that are comments."""
+    lines, delimiter = _first_lines(path, SNIFFED), delimiter_of(path)
+    table = list(dropwhile(_may_be_comment, lines))
+    size = _fields(table, delimiter)
+    comments = takewhile(lambda line: _may_be_comment(line) and _fields([line], delimiter) != size, lines)
+    return sum(1 for _ in comments) if table else 0
 
 
 class NameAmongValues(NamedTuple):
@@ -57,7 +69,7 @@ def name_among_values(path: Path) -> NameAmongValues | None:
 
     Lines that repeat the whole header, and names that only number the columns (0, 1, 2 …), say nothing.
     """
-    lines = _first_lines(path, LOOKED_AT)
+    lines = _first_lines(path, LOOKED_AT)[comment_lines(path) :]
     rows = csv.reader(lines[1:] if lines and _is_mark(lines[0]) else lines, delimiter=delimiter_of(path))
     try:
         names, *others = [row for row in rows if row] or [[]]
@@ -81,24 +93,23 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
     Raises:
         BadData: no header, a quote that is never closed, or a row that no repair of `repairs` is for.
     """
-    lines, delimiter = TextLines(path, repairs), delimiter_of(path)
-    quoting = _quoting(path, delimiter)
-    rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    first_line = next(iter(_first_lines(path, 1)), "")
-    if _is_mark(first_line):
-        next(rows)
+    delimiter, before = delimiter_of(path), comment_lines(path) + _is_mark(next(iter(_first_lines(path, 1)), ""))
+    quoting = _quoting(path, delimiter, before)
+
+    def open_rows() -> tuple[TextLines, Iterator[list[str]]]:
+        lines = TextLines(path, repairs)
+        return lines, csv.reader(islice(lines, before, None), delimiter=delimiter, quoting=quoting, strict=True)
+
     if header is None:
         _require_names(path)
+    lines, rows = open_rows()
     try:
         header_cells = next(rows, [])
     except csv.Error as error:
         raise _unreadable(path, lines.number, error) from error
-    names = _names(path, header_cells, header)
+    names = _names(path, header_cells, header, before + 1)
     if header == NO_HEADER:
-        lines = TextLines(path, repairs)  # from the first line again, which is a row
-        rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-        if _is_mark(first_line):
-            next(rows)
+        lines, rows = open_rows()  # from the first line again, which is a row
     while True:
         start, line = lines.position, lines.number + 1
         try:
@@ -113,7 +124,7 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
         if not fields:  # a blank line
             continue
         if len(fields) != len(names):
-            model = "line 1" if header == NO_HEADER else "the header"
+            model = f"line {before + 1}" if header == NO_HEADER else "the header"
             rule = f"has {len(names)} fields, as {model}; found {len(fields)}."
             repairs.allow("ragged-rows", f"{path}, line {line}", rule)
             continue
@@ -142,30 +153,42 @@ def _require_names(path: Path) -> None:
     repeat = name_among_values(path)
     if repeat is not None:
         raise BadData(
-            f"{path}, line 1: must name the columns; found {repeat.name!r}, which is also the value of {repeat.times} "
-            f"of the next {repeat.rows} rows of its column, so it seems a row. Put a line of names before it, or set "
-            f"data.fields: {{header: {NO_HEADER}}} (the columns are column_1, column_2, …), or {{header: {HEADER}}} if "
-            f"it does name them."
+            f"{path}, line {comment_lines(path) + 1}: must name the columns; found {repeat.name!r}, which is also the "
+            f"value of {repeat.times} of the next {repeat.rows} rows of its column, so it seems a row. Put a line of "
+            f"names before it, or set data.fields: {{header: {NO_HEADER}}} (the columns are column_1, column_2, …), or "
+            f"{{header: {HEADER}}} if it does name them."
         )
 
 
-def _names(path: Path, names: list[str], header: str | None) -> list[str]:
+def _names(path: Path, names: list[str], header: str | None, line: int) -> list[str]:
     if header == NO_HEADER:
         return [f"column_{number}" for number in range(1, len(names) + 1)]
     if not any(name.strip() for name in names) or any(len(name) > LONGEST_NAME for name in names):
         raise BadData(
-            f"{path}, line 1: must name the columns; found {', '.join(names)[:80] or 'nothing'!r}. Add a header line, "
-            f"or set data.fields: {{header: {NO_HEADER}}}."
+            f"{path}, line {line}: must name the columns; found {', '.join(names)[:80] or 'nothing'!r}. Add a "
+            f"header line, or set data.fields: {{header: {NO_HEADER}}}."
         )
     names = [name.strip() or f"column_{number}" for number, name in enumerate(names, start=1)]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise BadData(f"{path}, line 1: each column has a name of its own; found {twice[0]!r} twice. Rename one.")
+        raise BadData(f"{path}, line {line}: each column has a name of its own; found {twice[0]!r} twice. Rename one.")
     return names
 
 
 def _first_lines(path: Path, count: int) -> list[str]:
     return list(islice(TextLines(path, Repairs(("encoding",))), count))
+
+
+def _may_be_comment(line: str) -> bool:
+    return line.startswith(COMMENT) or not line.strip()
+
+
+def _fields(lines: Iterable[str], delimiter: str) -> int:
+    """Fields of the first row; none where it cannot be read."""
+    try:
+        return len(next(csv.reader(lines, delimiter=delimiter), []))
+    except csv.Error:
+        return 0
 
 
 def _is_mark(line: str) -> bool:
@@ -174,11 +197,12 @@ def _is_mark(line: str) -> bool:
     return line.lower().startswith(EXCEL_MARK) and len(line) == len(EXCEL_MARK) + 1 and line[-1] in DELIMITERS
 
 
-def _quoting(path: Path, delimiter: str) -> Literal[0, 3]:
+def _quoting(path: Path, delimiter: str, before: int) -> Literal[0, 3]:
     """None in files of tabs whose quotes are letters: without it lines are even, and a quote that opens stays open."""
     if delimiter != "\t":
         return csv.QUOTE_MINIMAL
-    rows = [line.rstrip("\r\n").split("\t") for line in _first_lines(path, LOOKED_AT_FOR_QUOTES) if line.strip()]
+    lines = _first_lines(path, LOOKED_AT_FOR_QUOTES)[before:]
+    rows = [line.rstrip("\r\n").split("\t") for line in lines if line.strip()]
     is_even = len({len(row) for row in rows}) == 1
     is_letter = any(cell.startswith('"') and not QUOTED.fullmatch(cell) for row in rows for cell in row)
     return csv.QUOTE_NONE if is_even and is_letter else csv.QUOTE_MINIMAL

@@ -1,41 +1,49 @@
 """What of an inspection should worry somebody, and what to do about it: sentences, worst first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from forerun.data.own.inspection_record import DataFinding, Inspection, Weight
 
 FEW_ROWS, RARE = 200, 10
 UNBALANCED = 20.0
 """Times that the most frequent label outnumbers the rarest."""
+SHOWN = 5
+"""Labels, or pairs of them, that are named; all are counted."""
 
 
-def findings_of(i: Inspection, has_classes: bool) -> list[DataFinding]:
-    """Findings, the gravest first."""
-    findings = [*_labels(i, has_classes), *_leaks(i), *_contents(i)]
+def findings_of(
+    i: Inspection, rows_of_labels: Mapping[str, int] | None, *, are_tags_unnamed: bool = False
+) -> list[DataFinding]:
+    """Findings, the gravest first; `rows_of_labels` counts the rows of every label, where rows have classes."""
+    findings = [*([] if rows_of_labels is None else _labels(i, rows_of_labels)), *_leaks(i), *_contents(i)]
+    if are_tags_unnamed:
+        text = "tags are numbers without names: scored are single words, whose most frequent tag counts as outside."
+        remedy = "For F1 of whole spans write names (O, B-PER, I-PER, …), or name a datasets folder, which has them."
+        findings.append(_finding("warning", "tags without names", text, remedy))
     order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: order[finding.weight])
 
 
-def _labels(i: Inspection, has_classes: bool) -> list[DataFinding]:
-    if not has_classes:
-        return []
+def _labels(i: Inspection, rows_of_labels: Mapping[str, int]) -> list[DataFinding]:
     findings = []
     if i.label_count < 2:
-        text = f"all {i.rows:,} rows have the label {next(iter(i.labels), 'none')!r}: there is nothing to learn."
+        text = f"all {i.rows:,} rows have the label {next(iter(rows_of_labels), 'none')!r}: there is nothing to learn."
         findings.append(_finding("stop", "one class", text, "Add rows of another class."))
     for part, labels in i.unseen_labels.items():
-        text = f"{len(labels)} labels of {part} are in no training row: {', '.join(labels[:5])}."
+        text = f"{len(labels)} labels of {part} are in no training row: {', '.join(labels[:SHOWN])}."
         findings.append(_finding("warning", "unseen labels", text, "They will be wrong: add rows, or merge labels."))
-    counts = list(i.labels.values())
+    counts = list(rows_of_labels.values())
     if len(counts) > 1 and max(counts) >= UNBALANCED * min(counts):
         text = f"the rarest label has {min(counts):,} rows, the most frequent {max(counts):,}."
         findings.append(_finding("warning", "unbalanced", text, "Judge by macro-F1 beside accuracy."))
-    for one, other in _alike(i.labels):
-        text = f"the labels {one!r} and {other!r} differ only in capitals or blanks."
-        findings.append(_finding("warning", "labels alike", text, "Write them alike if they are one."))
-    rare = [label for label, count in i.labels.items() if count < RARE]
+    alike = _alike(rows_of_labels)
+    texts = [f"the labels {one!r} and {other!r} differ only in capitals or blanks." for one, other in alike[:SHOWN]]
+    if len(alike) > SHOWN:
+        texts.append(f"{len(alike) - SHOWN:,} more pairs of labels differ only in capitals or blanks.")
+    findings += [_finding("warning", "labels alike", text, "Write them alike if they are one.") for text in texts]
+    rare = sum(count < RARE for count in counts)
     if rare:
-        text = f"{len(rare)} labels have fewer than {RARE} rows."
+        text = f"{rare:,} labels have fewer than {RARE} rows."
         findings.append(_finding("warning", "rare labels", text, "Add rows, or merge labels."))
     if i.contradictions:
         text = f"{i.contradictions:,} texts occur with different labels."

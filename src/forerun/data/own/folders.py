@@ -3,7 +3,8 @@
 data/train.csv, data/test.csv          tables; a name that begins with a split gives its rows `split`
 data/train-00000-of-00002.parquet …    the same in pieces, in order of their names
 data/pos/1.txt, data/neg/2.txt         labelled texts: the folder's name is the label
-data/train/pos/1.txt …                 and the split above it
+data/train/pos/1.txt …                 and the split above it; a folder `unsup` has texts without a label
+data/train.txt, data/test.conll        words with their tags, by endings or by what the files hold
 data/a.txt, data/b/c.md                documents
 """
 
@@ -11,12 +12,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from forerun.data.own.columns import Row
 from forerun.data.own.repairs import Repairs
-from forerun.data.own.text_lines import decoded, open_bytes
+from forerun.data.own.tagged_lines import is_tagged_lines, looks_tagged
+from forerun.data.own.text_lines import TextLines, decoded, open_bytes
 from forerun.errors import BadData
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
@@ -32,6 +35,12 @@ NO_TEXTS = (
     ".webm", ".woff", ".woff2", ".ttf", ".css", ".js", ".map",
 )  # fmt: skip
 """Files that lie beside texts and are left out: pictures, sound, and what pages are drawn with."""
+NO_LABELS = ("unsup", "unsupervised", "unlabeled", "unlabelled")
+"""Names of folders whose texts have no label, as of aclImdb."""
+MOSTLY = 0.9
+"""Share of the files that lie in folders of classes, from which the others are left out."""
+TAGGED_LINES = 50
+"""First lines by which words with tags are told."""
 PROSE = (".md", ".txt", ".text", ".rst", ".html", ".htm")
 
 
@@ -39,10 +48,11 @@ PROSE = (".md", ".txt", ".text", ".rst", ".html", ".htm")
 class FolderPlan:
     """What is read, and how."""
 
-    kind: Literal["tables", "labels", "documents"]
+    kind: Literal["tables", "sentences", "labels", "documents"]
     files: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
-    """Files beside texts that are none, and links to folders, which are not followed."""
+    """Files beside texts that are none, files beside the folders of classes, and links to folders, which are not
+    followed."""
 
 
 def plan_folder(folder: Path) -> FolderPlan:
@@ -75,15 +85,18 @@ def plan_folder(folder: Path) -> FolderPlan:
         )
     if tables:
         return FolderPlan("tables", tuple(tables))
-    depths = {len(path.relative_to(folder).parts) for path in files}
-    labels = {path.parent.name for path in files}
-    are_labels = depths in ({2}, {3}) and len(labels) > 1
-    if are_labels and depths == {3}:
-        are_labels = all(path.relative_to(folder).parts[0].lower() in SPLIT_WORDS for path in files)
-    elif are_labels:
-        are_labels = not all(label.lower() in SPLIT_WORDS for label in labels)
     beside += [path for path in entries if path.is_symlink() and path.is_dir()]
-    return FolderPlan("labels" if are_labels else "documents", tuple(files), tuple(beside))
+    if all(map(_has_tags, files)):
+        return FolderPlan("sentences", tuple(files), tuple(beside))
+    if labelled := _files_of_classes(folder, files):
+        return FolderPlan("labels", tuple(labelled), (*sorted({*files} - {*labelled}), *beside))
+    return FolderPlan("documents", tuple(files), tuple(beside))
+
+
+def folder_label(path: Path) -> str | None:
+    """The label that a file's folder says."""
+    name = path.parent.name
+    return None if name.lower() in NO_LABELS else name
 
 
 def text_file_rows(folder: Path, plan: FolderPlan, repairs: Repairs) -> Iterator[Row]:
@@ -96,9 +109,9 @@ def text_file_rows(folder: Path, plan: FolderPlan, repairs: Repairs) -> Iterator
         with open_bytes(path) as file:
             text = decoded(file.read(), repairs, str(path)).removeprefix("\ufeff")
         parts = path.relative_to(folder).parts
-        row: dict[str, str] = {"text": text, "file": "/".join(parts)}
+        row: dict[str, str | None] = {"text": text, "file": "/".join(parts)}
         if plan.kind == "labels":
-            row["label"] = parts[-2]
+            row["label"] = folder_label(path)
         if len(parts) > 1 and (split := SPLIT_WORDS.get(parts[0].lower())) is not None:
             row["split"] = split
         yield row
@@ -127,6 +140,22 @@ def check_columns(path: Path, names: Sequence[str], first_path: Path, first_name
             f"data.source: tables of one folder have the same columns; found {', '.join(first_names)} in "
             f"{first_path.name} and {', '.join(names)} in {path.name}. Name one of the files."
         )
+
+
+def _files_of_classes(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """Files in folders of classes, `split/label/file` or `label/file`; none where folders say no labels."""
+    for depth in (3, 2):
+        own = [path for path in files if len(path.relative_to(folder).parts) == depth]
+        are_splits = all(path.relative_to(folder).parts[0].lower() in SPLIT_WORDS for path in own)
+        is_labelled = len({folder_label(path) for path in own} - {None}) > 1
+        if len(own) >= MOSTLY * len(files) and is_labelled and are_splits == (depth == 3):
+            return own
+    return []
+
+
+def _has_tags(path: Path) -> bool:
+    lines = islice(TextLines(path, Repairs(("encoding",))), TAGGED_LINES)
+    return is_tagged_lines(path) or looks_tagged(["".join(lines)])
 
 
 def _require_readable(folder: Path, entries: Sequence[Path]) -> None:

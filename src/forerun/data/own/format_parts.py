@@ -26,7 +26,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "input": ("input", "context"),
     "output": ("output", "response", "answer", "completion", "answers.text.0"),
     "history": ("history",),
-    "prompt": ("prompt", "question", "problem", "instruction", "query"),
+    "prompt": ("prompt", "question", "problem", "instruction", "query", "conversations", "messages"),
     "completion": ("completion", "response", "answer", "canonical_solution", "solution", "answers.text.0"),
     "chosen": ("chosen", "chosen_response", "accepted", "preferred"),
     "rejected": ("rejected", "rejected_response", "refused", "dispreferred"),

@@ -21,6 +21,7 @@ from forerun.data.own.flag_columns import BETWEEN
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.inspection_record import Histogram, Inspection
 from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs
+from forerun.data.own.labels import have_no_names
 from forerun.data.own.near_duplicates import near_pairs
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import CanonicalRow, LabelledRow, TaggedRow, texts_of
@@ -165,7 +166,9 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
         findings=[],
     )
     inspection = Inspection.model_validate(values)
-    return inspection.model_copy(update={"findings": findings_of(inspection, has_classes)})
+    are_unnamed = layout.format == "tagged" and have_no_names(label_counts)
+    findings = findings_of(inspection, label_counts if has_classes else None, are_tags_unnamed=are_unnamed)
+    return inspection.model_copy(update={"findings": findings})
 
 
 def _near(tally: _Tally, split: HeldOutSplit, places: Sequence[int], hashes: NDArray) -> tuple[int, int]:

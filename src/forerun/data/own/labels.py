@@ -87,6 +87,11 @@ def label_name(value: Any) -> str:
     return str(value).strip()
 
 
+def have_no_names(labels: Iterable[str]) -> bool:
+    """Whether labels are whole numbers alone, whose names stand elsewhere."""
+    return all(label.removeprefix("-").isdecimal() for label in labels)
+
+
 def _is_amount(text: str) -> bool:
     return bool(AMOUNT.fullmatch(text.strip()) or DATE.fullmatch(text.strip()))
 

@@ -1,7 +1,7 @@
 """Bad rows: an error that names row, rule and remedy, or, where `data.repair` allows it, a counted repair."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forerun.errors import BadData
@@ -35,6 +35,10 @@ class Repairs:
 
     rules: dict[Repair, str] = field(default_factory=dict)
     """The first broken rule of each kind, in words."""
+    remedy: str = "allow data.repair: [{}]"
+    """What a user does to allow a kind."""
+    meanings: Mapping[Repair, str] = field(default_factory=lambda: MEANINGS)
+    """What each kind does."""
 
     def allow(self, kind: Repair, where: str, rule: str) -> None:
         """Count a repair that the user allowed.
@@ -43,7 +47,7 @@ class Repairs:
             BadData: the user did not; the message names the word that allows it.
         """
         if kind not in self.allowed:
-            raise BadData(f"{where}: {rule} Correct it, or allow data.repair: [{kind}], which {MEANINGS[kind]}.")
+            raise BadData(f"{where}: {rule} Correct it, or {self.remedy.format(kind)}, which {self.meanings[kind]}.")
         self.counts[kind] += 1
         self.rules.setdefault(kind, f"{where}: {rule}")
         places = self.places.setdefault(kind, [])

@@ -18,7 +18,7 @@ from typing import Any
 from forerun.data.hub_rows import load_from_hub
 from forerun.data.own.columnar import arrow_folder_rows, class_names, is_arrow_folder, named, parquet_rows
 from forerun.data.own.columns import Row, is_empty
-from forerun.data.own.delimited import delimited_rows
+from forerun.data.own.delimited import comment_lines, delimited_rows
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
@@ -43,6 +43,12 @@ TEXT_ROWS = {
     "paragraphs": "a paragraph (blank lines between them)", "lines": "a line",
 }  # fmt: skip
 """Kind of a file of text → what a row of it is."""
+FOLDER_MEANINGS = {
+    "tables": "a row of its tables", "sentences": "a sentence of words with tags",
+    "labels": "a file, labelled by its folder", "documents": "a file",
+}  # fmt: skip
+LEFT_SHOWN = 3
+"""Files that are left out and named; all are counted."""
 ID_COLUMNS = ("id", "_id", "uid", "guid", "uuid", "row_id", "example_id", "sample_id")
 NO_ID = "none"
 """`data.fields.id: none` says that no column names a row, though one is called so."""
@@ -104,13 +110,15 @@ def row_meaning(source: str) -> str:
     path = Path(source)
     if path.is_dir() and not is_arrow_folder(path):
         plan = plan_folder(path)
-        means = {"tables": "a row of its tables", "labels": "a file, labelled by its folder", "documents": "a file"}
-        left = f"; left out: {len(plan.left_out)}, such as {plan.left_out[0].name}" if plan.left_out else ""
-        return f"{means[plan.kind]} ({len(plan.files)} files{left})"
+        left = ", ".join(str(other.relative_to(path)) for other in plan.left_out[:LEFT_SHOWN])
+        left = f"; left out: {len(plan.left_out):,}, such as {left}" if plan.left_out else ""
+        return f"{FOLDER_MEANINGS[plan.kind]} ({len(plan.files):,} files{left})"
     if is_tagged_lines(path):
         return "a sentence of words with tags"
     if is_text_file(path) and not table_kind(path):
         return TEXT_ROWS[text_file_kind(path)]
+    if table_kind(path) in (".csv", ".tsv") and (comments := comment_lines(path)):
+        return f"a row of the table (after {comments} {'line' if comments == 1 else 'lines'} of comments)"
     return "a row of the table" if table_kind(path) in (".csv", ".tsv", ".parquet") else "a JSON object"
 
 
@@ -155,14 +163,15 @@ def _delimited(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row
 
 def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
     plan = plan_folder(folder)
-    if plan.kind != "tables":
+    if plan.kind in ("labels", "documents"):
         yield from text_file_rows(folder, plan, repairs)
         return
     first: list[str] = []
     for path in plan.files:
         require_data(path)
         split = split_of_name(path)
-        for number, row in enumerate(_table(path, repairs, header)):
+        rows = tagged_line_rows(path, repairs) if plan.kind == "sentences" else _table(path, repairs, header)
+        for number, row in enumerate(rows):
             if number == 0:
                 first = first or list(row)
                 check_columns(path, list(row), plan.files[0], first)

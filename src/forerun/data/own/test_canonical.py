@@ -214,3 +214,34 @@ def test_calls_of_tools_are_written_where_that_is_allowed():
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
     )
     assert repairs.counts["tool-calls"] == 1
+
+
+CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
+
+
+@pytest.mark.parametrize(
+    ("value", "calls"), [(CALL, [CALL]), (f"[{CALL}, {CALL}]", [CALL, CALL]), ("now()", ["now()"])]
+)
+def test_calls_of_sharegpt_files_are_calls_too(value, calls):
+    turns = [{"from": "human", "value": "hi"}, {"from": "function_call", "value": value}]
+    row = {"c": [*turns, {"from": "observation", "value": "9"}], "tools": "[]"}
+    layout = RowLayout("conversations", {"conversations": "c"})
+    with pytest.raises(BadData, match=r"found a call of a tool. Correct it, or allow data.repair: \[tool-calls\]"):
+        canonical_row(row, layout, "row 1")
+    repairs = Repairs(("tool-calls",))
+    turn = canonical_row(row, layout, "row 1", repairs).messages[1]
+    assert turn.content == "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+    assert repairs.counts == {"tool-calls": 1}
+
+
+def test_a_preference_has_its_prompt_in_a_column_or_at_the_start_of_both_answers():
+    """As LLaMA-Factory has them: a list of turns, and two answers of a turn each."""
+    row = {
+        "conversations": [{"from": "human", "value": "Hi"}],
+        "chosen": {"from": "gpt", "value": "Hello"}, "rejected": {"from": "gpt", "value": "No"},
+    }  # fmt: skip
+    fields = {"chosen": "chosen", "rejected": "rejected"}
+    record = canonical_row(row, RowLayout("preference", {**fields, "prompt": "conversations"}), "row 1")
+    assert record == PreferenceRow((HI,), (HELLO,), (NO,))
+    with pytest.raises(BadData, match=r"begin as those of rejected, or a column of prompts in data\.fields\.prompt"):
+        canonical_row(row, RowLayout("preference", fields), "row 1")

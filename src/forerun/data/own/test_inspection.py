@@ -109,8 +109,25 @@ def test_counted_tokens_take_the_place_of_estimates(tmp_path):
 
 
 def test_findings_are_worst_first(tmp_path):
-    findings = findings_of(look(tmp_path, [*FAULTS["one class"], FAULTS["e-mail addresses"][-1]]), has_classes=True)
+    inspection = look(tmp_path, [*FAULTS["one class"], FAULTS["e-mail addresses"][-1]])
+    findings = findings_of(inspection, inspection.labels)
     assert [finding.weight for finding in findings] == sorted(
         (f.weight for f in findings), key=["stop", "warning", "note"].index
     )
     assert findings[0].kind == "one class"
+
+
+def test_findings_count_every_label(tmp_path):
+    rare = [{"text": text(1000 + n), "label": f"R{n}"} for n in range(60)]
+    often = [{"text": text(n), "label": f"L{n % 50}"} for n in range(1000)]
+    (finding,) = (f for f in look(tmp_path, often + rare).findings if f.kind == "rare labels")
+    assert finding.text == "60 labels have fewer than 10 rows."
+    alike = [{"text": text(n), "label": f"{'Ll'[n % 2]}{n % 14 // 2}"} for n in range(200)]
+    texts = [f.text for f in look(tmp_path, alike).findings if f.kind == "labels alike"]
+    assert (len(texts), texts[-1]) == (6, "2 more pairs of labels differ only in capitals or blanks.")
+
+
+@pytest.mark.parametrize(("tags", "is_unnamed"), [([3, 0], True), (["B-A", "O"], False)])
+def test_tags_that_are_numbers_without_names_are_a_finding(tmp_path, tags, is_unnamed):
+    rows = [{"tokens": [f"a{n}", "b"], "ner_tags": tags} for n in range(300)]
+    assert ("tags without names" in kinds(look(tmp_path, rows))) == is_unnamed

@@ -6,11 +6,13 @@ from decimal import Decimal
 
 import pytest
 
+from forerun.data.own.formats import layout_of
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import read_own_rows, row_meaning, rows_of
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings
 
+PARTS = ("train", "test")
 ROWS = [{"text": "one, two", "label": "x"}, {"text": 'a "b"\nc; ü', "label": "y"}]
 
 
@@ -122,7 +124,7 @@ def write(folder, **texts):
 def test_pictures_beside_texts_are_left_out_and_said(tmp_path):
     write(tmp_path, a__1_dot_md="one", b__2_dot_md="two", b__plan_dot_png="\0")
     assert [row["text"] for row in read_own_rows(str(tmp_path))] == ["one", "two"]
-    assert row_meaning(str(tmp_path)) == "a file, labelled by its folder (2 files; left out: 1, such as plan.png)"
+    assert row_meaning(str(tmp_path)) == "a file, labelled by its folder (2 files; left out: 1, such as b/plan.png)"
 
 
 def test_folders_are_labels_and_splits(tmp_path):
@@ -132,6 +134,29 @@ def test_folders_are_labels_and_splits(tmp_path):
         ("good", "pos", "train"), ("bad", "neg", "train"), ("fine", "pos", "test"),
     }  # fmt: skip
     assert "labelled by its folder" in row_meaning(str(tmp_path))
+
+
+def test_files_beside_folders_of_classes_are_left_out_and_said(tmp_path):
+    """As aclImdb is unpacked."""
+    texts = {f"{part}__{label}__{n}_dot_txt": label for part in PARTS for label in "ab" for n in range(9)}
+    write(tmp_path, **texts, train__unsup__1_dot_txt="?", imdb_dot_vocab="the", train__urls_pos_dot_txt="http://x")
+    rows = list(read_own_rows(str(tmp_path)))
+    assert {(row["label"], row["split"]) for row in rows if row["label"]} == {(a, b) for a in "ab" for b in PARTS}
+    assert [row["text"] for row in rows if row["label"] is None] == ["?"]
+    left = "left out: 2, such as imdb.vocab, train/urls_pos.txt"
+    assert row_meaning(str(tmp_path)) == f"a file, labelled by its folder (37 files; {left})"
+    assert layout_of(DataSettings(source=str(tmp_path)), rows).fields == {"text": "text", "label": "label"}
+
+
+def test_a_folder_of_words_with_tags_is_sentences(tmp_path):
+    write(tmp_path, train_dot_txt="Bo B-PER\nruns O\n\nHi O\n", test_dot_txt="Al B-PER\n")
+    rows = list(read_own_rows(str(tmp_path)))
+    assert [(row["tokens"], row["split"]) for row in rows] == [
+        (["Al"], "test"), (["Bo", "runs"], "train"), (["Hi"], "train"),
+    ]  # fmt: skip
+    assert row_meaning(str(tmp_path)) == "a sentence of words with tags (2 files)"
+    write(tmp_path, notes_dot_txt="Some words.")
+    assert row_meaning(str(tmp_path)) == "a file (3 files)"
 
 
 def test_other_folders_are_documents(tmp_path):
@@ -308,3 +333,17 @@ def test_lines_that_end_in_cr_alone_are_refused_with_a_way_out(tmp_path, name):
     (tmp_path / name).write_bytes(b"text,label\rx,y\r" if name == "a.csv" else b'{"text": "x"}\r{"text": "y"}\r')
     with pytest.raises(BadData, match="found CR alone"):
         list(read_own_rows(str(tmp_path / name)))
+
+
+def test_lines_of_comments_before_a_table_are_left_out_and_counted(tmp_path):
+    comments = "# exported by a tool\n# licence: CC-BY\n"
+    for name, delimiter in (("a.tsv", "\t"), ("a.csv", ","), ("b.csv", ";")):
+        path = tmp_path / name
+        path.write_text(comments + csv_text(delimiter), encoding="utf-8")
+        assert list(read_own_rows(str(path))) == ROWS, name
+        assert row_meaning(str(path)) == "a row of the table (after 2 lines of comments)"
+    path.write_text('#text;#label\n"#1 is\n good";yes\n#2 is bad;no\nboth;no\n')
+    assert [row["#text"] for row in read_own_rows(str(path))] == ["#1 is\n good", "#2 is bad", "both"]
+    path.write_text("# x\na;b\n1;2;3\n")
+    with pytest.raises(BadData, match="line 3: has 2 fields, as the header; found 3"):
+        list(read_own_rows(str(path)))
