@@ -124,7 +124,13 @@ def test_settings_say_the_layout():
     float8 = settings_question(run_with(fp8="float8 tensorwise, fp8 all-gather"))
     assert float8.content["float8"] == {"recipe": "tensorwise", "all_gather": True}
     assert "float8" not in settings_question(run_with()).content
-    assert "MXFP8" in settings_question(run_with(fp8="MXFP8")).reason
+    assert "scales of blocks" in settings_question(run_with(fp8="MXFP8")).differs[-1]
+    assert "NVFP4" in settings_question(run_with(fp8="NVFP4")).reason
+    compiled = settings_question(run_with(tp="4", dp="4", compile="True", activation_checkpointing="selective (op)"))
+    assert compiled.content["compile"] == "default"
+    whole = {"tp": "4", "dp": "4", "compile": "True", "activation_checkpointing": "full"}
+    assert settings_question(run_with(**whole)).content["compile"] == "none"
+    assert "computed again" in settings_question(run_with(**whole, fp8="fp8")).reason
 
 
 @pytest.mark.parametrize(

@@ -133,3 +133,35 @@ def test_data_parallel_is_the_first_cards_share(tmp_path):
     assert hidden_bytes <= saved <= 2 * hidden_bytes  # of two to three matrices of hidden units each card holds a half
     assert two.step.phases.forward_seconds < 0.7 * one.step.phases.forward_seconds
     assert any("nn.DataParallel over 2 cards" in each.what for each in two.assumed)
+
+
+SPLIT = """
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+mesh = init_device_mesh("cuda", (4,), mesh_dim_names=("tp",))
+block = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)).to("cuda", torch.bfloat16)
+parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+COMPILE
+optimizer = torch.optim.SGD(block.parameters(), 0.1)
+for batch in range(30):
+    block(torch.randn(512, 256, device="cuda", dtype=torch.bfloat16)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.medium
+def test_layers_split_over_ranks_are_compiled(tmp_path):
+    """DTensor moves a tensor to its mesh's device where it seems elsewhere; a captured one must not."""
+    plain, _ = forecast(tmp_path, "", ranks=4, head=SPLIT.replace("COMPILE", ""))
+    compiled, _ = forecast(tmp_path, "", ranks=4, head=SPLIT.replace("COMPILE", "block.compile()"))
+    assert not any("as eager code" in warning for warning in compiled.warnings)
+    assert [(each.name, each.bytes) for each in compiled.collectives] == [
+        (each.name, each.bytes) for each in plain.collectives
+    ]
+    assert compiled.memory.peak_allocated_bytes <= plain.memory.peak_allocated_bytes
+    assert compiled.run.phases.compile_seconds > 0 == plain.run.phases.compile_seconds
+    assert 0 < plain.step.mfu < 1, "of products in bfloat16"

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
@@ -32,6 +33,11 @@ CONSTANT = (
 AUTOCAST = torch.autocast.__init__
 ANSWERS_CUDA = (torch.cuda, torch.cuda.random, torch.accelerator)
 """Modules whose functions the virtual GPU answers."""
+
+
+def _where_a_mesh_is(mesh: Any) -> str:
+    """Kind of device that a mesh's tensors are on: DTensor moves them there if they say another one."""
+    return DEVICE if mesh._device_type == "cuda" else mesh._device_type
 
 
 class Imported:
@@ -60,6 +66,7 @@ class Imported:
             modules_as_imported(),
             self.answering(torch.accelerator),
             replaced(torch.autocast, "__init__", AUTOCAST),
+            replaced(DeviceMesh, "device_type", property(_where_a_mesh_is)),
         ):
             yield
 
