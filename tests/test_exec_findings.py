@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.exec_runs import forecast as forecast_script
 from tests.exec_runs import run
 
 from forerun.forecasting.program import forecast_program
@@ -25,6 +26,34 @@ def test_faults_are_found_with_their_line(fault, unit):
     if fault == "no-gradient":
         assert finding.bytes == (512 * 512 + 512) * FLOAT_BYTES
     assert finding.line.startswith("faulty.py:")
+
+
+FROM_NUMPY = """
+import numpy, torch
+from torch import nn
+
+rows = torch.from_numpy(numpy.ones((64, 512))).cuda()
+net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda().to(rows.dtype)
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(8):
+    net(rows).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_arrays_of_numpy_are_fp64(tmp_path):
+    """On a consumer's card at 64 times the cost of fp32."""
+    wide, _ = forecast_script(tmp_path, "", head=FROM_NUMPY)
+    narrow, _ = forecast_script(tmp_path, "", head=FROM_NUMPY.replace("512)))", "512), numpy.float32))"))
+    (finding,) = [each for each in wide.findings if each.kind == "fp64-product"]
+    assert finding.line == "train.py:9"
+    assert "100.0 % of the arithmetic" in finding.text
+    assert "at 64 times the cost of fp32" in finding.text
+    flop = 3 * 2 * 64 * 512 * 512 + 2 * 2 * 64 * 512 * 512  # the first layer's input needs no gradient
+    assert finding.seconds is not None
+    assert finding.seconds > flop / (35.6e12 / 64), "an RTX 3090's peak"
+    assert not any(each.kind == "fp64-product" for each in narrow.findings)
 
 
 def test_a_clean_script_has_no_finding():

@@ -23,6 +23,8 @@ GROWING_STEPS = 3
 LEAST_GROWTH_BYTES = 512
 FP32_SHARE = 0.5
 """Of the arithmetic of a step: a loss or a norm in fp32 is no fault."""
+FP64_SHARE = 0.01
+"""Of the arithmetic of a step: it costs up to 64 times as much."""
 WAIT_SHARE = 0.25
 """Of a step: waiting that takes less is not worth a change."""
 SYNC_SHARE = 0.05
@@ -41,6 +43,7 @@ def find_faults(
         _growth(trace, watcher.spans),
         _without_gradient(watcher),
         _fp32_products(trace, watcher, device),
+        _fp64_products(trace, watcher, device),
         _host_syncs(trace, watcher, device),
         _host_work(trace, watcher, device, step_seconds),
         _undivided_accumulation(trace, watcher),
@@ -95,28 +98,50 @@ def _without_gradient(watcher: StepWatcher) -> ProgramFinding | None:
 def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
     """Products in fp32 on a card whose tensor cores could take them."""
     cores = "tfloat32" if "tfloat32" in device.peak_flops_per_second else "float16"
-    if trace.tf32 or cores not in device.peak_flops_per_second or len(watcher.spans) < 2:
+    if trace.tf32 or cores not in device.peak_flops_per_second:
         return None
+    share, line, seconds = _products_in("float32", trace, watcher, device)
+    if share < FP32_SHARE:
+        return None
+    remedy = "torch.set_float32_matmul_precision('high') or autocast" if cores == "tfloat32" else "autocast"
+    text = (
+        f"{format_percent(share)} of the arithmetic is in fp32 without tensor cores: {format_seconds(seconds)} "
+        f"a step; {remedy} would use them. Most of it at {line or 'no known line'}."
+    )
+    return ProgramFinding(kind="fp32-product", line=line, seconds=seconds, text=text)
+
+
+def _fp64_products(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
+    """Products in fp64, which NumPy's arrays bring in unasked."""
+    share, line, seconds = _products_in("float64", trace, watcher, device)
+    if share < FP64_SHARE:
+        return None
+    times = device.peak("float32") / device.peak("float64")
+    text = (
+        f"{format_percent(share)} of the arithmetic is in fp64, at {times:.0f} times the cost of fp32 on this card: "
+        f"{format_seconds(seconds)} a step. NumPy's arrays are fp64, and stay so in torch.from_numpy; .float() on data "
+        f"and model ends it. Most of it at {line or 'no known line'}."
+    )
+    return ProgramFinding(kind="fp64-product", line=line, seconds=seconds, text=text)
+
+
+def _products_in(dtype: str, trace: Trace, watcher: StepWatcher, device: Device) -> tuple[float, str, float]:
+    """Share of a step's arithmetic with all operands in `dtype`, the line with most of its time, and its seconds."""
+    if len(watcher.spans) < 2:
+        return 0.0, "", 0.0
     span, costs = watcher.spans[-1], PriorCosts(device)
     seconds: dict[str, float] = defaultdict(float)
-    flops = fp32 = 0
+    flops = own = 0
     for kind, index in trace.events[span.begin : span.end]:
         call = trace.calls[trace.ops[index].call] if kind == OP else None
         if call is None or not call.flops:
             continue
         flops += call.flops
-        if all(spec.dtype == "float32" for spec in call.inputs):
-            fp32 += call.flops
+        if all(spec.dtype == dtype for spec in call.inputs):
+            own += call.flops
             seconds[trace.lines.get(index, "")] += costs.device_seconds(call)
-    if not flops or fp32 < FP32_SHARE * flops:
-        return None
-    line, total = max(seconds, key=lambda name: seconds[name]), sum(seconds.values())
-    remedy = "torch.set_float32_matmul_precision('high') or autocast" if cores == "tfloat32" else "autocast"
-    text = (
-        f"{format_percent(fp32 / flops)} of the arithmetic is in fp32 without tensor cores: {format_seconds(total)} "
-        f"a step; {remedy} would use them. Most of it at {line or 'no known line'}."
-    )
-    return ProgramFinding(kind="fp32-product", line=line, seconds=total, text=text)
+    line = max(seconds, key=lambda name: seconds[name], default="")
+    return own / flops if flops else 0.0, line, sum(seconds.values())
 
 
 def _host_syncs(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
