@@ -163,3 +163,36 @@ def test_accumulation_by_a_remainder_is_no_branch_beside_the_steps(tmp_path):
     document, run = forecast(tmp_path, accumulated)
     assert document.run.total_steps == 50
     assert document.script.steps_seen <= 4
+
+
+LAZY = """
+opt = torch.optim.SGD(model.parameters(), 0.1)
+
+def train(rows):
+    opt.zero_grad()
+    model(rows).square().mean().backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("for turn in range(100):\n    train(rows)\n    if turn % 4 == 0:\n        train(rows)", 125),
+        ("for epoch in range(3):\n    for n, (batch,) in enumerate(data):\n        train(batch.cuda())\n"
+         "        if n % 5 == 0:\n            train(batch.cuda())", 3 * 48),
+        ("for n, (batch,) in enumerate(data):\n    model(batch.cuda()).square().mean().backward()\n"
+         "    if n % 2 == 1:\n        opt.step()\n        opt.zero_grad()\n    if n % 4 == 3:\n        train(rows)", 30),
+        ("for turn in range(100):\n    train(rows)\n    if turn % 4 == 0:\n        other.step()", 100),
+    ],
+)  # fmt: skip
+def test_steps_of_a_branch_are_steps_of_the_run(tmp_path, loop, steps):
+    """A penalty every few turns, by the optimizer of the loop's own steps; another one's steps are none."""
+    head = HEAD + LAZY + (
+        "rows = torch.randn(32, 64, device='cuda')\nother = torch.optim.SGD(nn.Linear(4, 4).cuda().parameters(), 0.1)\n"
+        "data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(1280, 64)), batch_size=32)\n"
+    )  # fmt: skip
+    document, _ = forecast(tmp_path, loop + "\n", head=head)
+    assert document.run.total_steps == steps
+    seconds = document.run.phases.training_seconds
+    assert seconds == pytest.approx(steps * document.step.seconds.expected, rel=0.01)

@@ -256,7 +256,7 @@ def forecast_run(
 
 def _length(watcher: StepWatcher, total_steps: int | None) -> ProgramLength | None:
     """What the program says of its length, unless `total_steps` is stated."""
-    length = watcher.program_length
+    length = watcher.loop.whole_length
     if total_steps is None:
         return length
     stated = ProgramLength(total_steps, "--total-steps")

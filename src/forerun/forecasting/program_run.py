@@ -136,15 +136,15 @@ def earlier_loops(trace: Trace, watcher: StepWatcher, costs: PriorCosts) -> list
     rows = []
     for loop in watcher.earlier:
         warm = [replay_clock(trace.part(span.begin, span.end), costs) for span in loop.spans[loop.warm_from :]]
-        seconds = mean_seconds(warm)
+        seconds, length = mean_seconds(warm), loop.whole_length
         rows.append(
             EarlierLoop(
                 line=loop.line,
                 steps_seen=len(loop.spans),
-                steps=len(loop.spans) if loop.length is None else loop.length.steps,
-                is_length_known=loop.length is not None,
+                steps=len(loop.spans) if length is None else length.steps,
+                is_length_known=length is not None,
                 step_seconds=seconds,
-                rests=rest_times(trace, loop, loop.length, costs, seconds),
+                rests=rest_times(trace, loop, length, costs, seconds),
             )
         )
     return rows

@@ -1,7 +1,8 @@
 """What was seen of a program's training: its optimizer steps and its training loops."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import mode
 from typing import Any
 
 import torch
@@ -61,6 +62,30 @@ class TrainingLoop:
     """File and line that stepped its optimizer last."""
     between: RestWatch = field(default_factory=RestWatch)
     """What the program did between its steps."""
+
+    @property
+    def whole_length(self) -> ProgramLength | None:
+        """Its length with the steps that a branch of some turns makes beside those that its loops' turns count."""
+        share = self._steps_by_counted
+        if self.length is None or not self.length.loops or share <= 1:
+            return self.length
+        epoch = self.length.steps_per_epoch
+        return replace(
+            self.length,
+            steps=round(share * self.length.steps),
+            source=f"{self.length.source}, and a branch that trains in some of their turns",
+            steps_per_epoch=None if epoch is None else round(share * epoch),
+            loops=tuple((line, round(share * steps)) for line, steps in self.length.loops),
+        )
+
+    @property
+    def _steps_by_counted(self) -> float:
+        """Steps of a cycle of its branches by those that the batches in it, or else its counter, say."""
+        branches, warm = self.between.branches, self.spans[self.warm_from :]
+        if branches.cycle_steps == 1 or len(warm) != branches.cycle_steps:
+            return 1.0
+        batches = [len(span.fetched) for span in warm if span.fetched]
+        return len(warm) * mode(batches) / sum(batches) if batches else branches.steps_by_counter
 
 
 def tensors_given(values: Iterable[Any]) -> Iterator[torch.Tensor]:

@@ -388,8 +388,7 @@ class StepWatcher:
         )
 
     def _is_enough(self) -> bool:
-        cycle = self.between.branches.cycle_steps  # the first of its turns prepares, as the first step does
-        if most := self.most_steps or (cycle + 2 if cycle > 1 else None):
+        if most := self.most_steps or self.between.branches.steps_to_see(MOST_STEPS):
             return len(self.spans) >= most
         last = self.spans[-ALIKE - 1 :]  # the first step prepares: it makes the optimizer's state
         if len(last) > ALIKE and all(span.is_like(last[-1]) for span in last[1:]):

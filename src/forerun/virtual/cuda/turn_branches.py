@@ -95,6 +95,21 @@ class TurnBranches:
         together = math.lcm(*cycles)
         return together if together <= MOST_CYCLE else max(cycles)
 
+    def steps_to_see(self, most: int) -> int | None:
+        """Steps after which branches that train were seen; `most` while it is open how often, None without any."""
+        if self.cycle_steps > 1:
+            return self.cycle_steps + 2  # the first of its turns prepares, as the first step does
+        is_begun = any(each[0][2] > 0 and each[-1][0] == each[0][0] for each in self.cycles.values())
+        return most if is_begun else None
+
+    @property
+    def steps_by_counter(self) -> float:
+        """Optimizer steps while the counter of a branch that trains rises by one; 1 where there is none."""
+        shares = [
+            steps / self.cycles[line][0][1] for line, steps in self.steps_of_cycles.items() if steps <= MOST_CYCLE
+        ]
+        return max(shares, default=1.0)
+
     def left_by(self, failure: BaseException) -> str:
         """Line of the branch that an exception left; empty for none."""
         return self._left[0] if self._left[1] is failure else ""
