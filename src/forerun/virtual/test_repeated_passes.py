@@ -115,7 +115,7 @@ def test_stages_that_are_alike_share_a_model():
     "asked",
     [
         settings(checkpointing="blocks"), settings(checkpointing="selective", tensor=2, sequence_parallel=True),
-        settings(tensor=2), settings(schedule="gpipe"), settings(8, schedule="interleaved", virtual_stages=2),
+        pytest.param(settings(tensor=2), marks=pytest.mark.slow), settings(schedule="gpipe"), settings(8, schedule="interleaved", virtual_stages=2),
         settings(shard=1, precision="bf16-true"), settings(shard=2, replicate=2), settings(precision="fp32"),
         settings(schedule="zero-bubble", virtual_stages=2),
     ],
