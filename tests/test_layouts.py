@@ -1,6 +1,7 @@
 """Training with split layers is training in one process: losses, norms, weights, and checkpoints read under any layout."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -213,6 +214,25 @@ def test_stages_with_parts_go_on_under_other_layouts(tmp_path, one_stage):
         shutil.rmtree(tmp_path / "step-00000004")
 
 
+@pytest.mark.parametrize(
+    ("world", "parallel", "recomputed"),
+    [
+        (4, {"pipeline": 2, "context": 2}, "none"),
+        pytest.param(4, {"pipeline": 2, "context": 2, "schedule": "interleaved", "virtual_stages": 2}, "blocks", marks=SLOW),
+        pytest.param(4, {"pipeline": 2, "context": 2, "schedule": "zero-bubble", "virtual_stages": 2}, "none", marks=SLOW),
+        pytest.param(8, {"pipeline": 2, "context": 2, "tensor": 2, "sequence_parallel": True}, "none", marks=SLOW),
+    ],
+)  # fmt: skip
+def test_stages_of_split_sequences(tmp_path, one_stage, world, parallel, recomputed):
+    """Each stage is given pieces of the rows, and knows their positions; scores are of whole rows."""
+    expected, one = one_stage
+    report, weights = run(tmp_path, world, parallel=parallel, recomputed=recomputed, **STAGES)
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+    assert report["local"] < 1.01 * expected["local"] / world
+
+
 def test_dealt_experts_go_on_in_one_process(tmp_path, mixture):
     """State of the optimizer is kept by name: experts are a group of their own where they are dealt."""
     model, (_, one) = mixture
@@ -228,6 +248,8 @@ def test_dealt_experts_go_on_in_one_process(tmp_path, mixture):
     ("words", "parallel"),
     [
         (STAGES, {"pipeline": 2}), ({"padding": "fixed"}, {"context": 2}),
+        ({"padding": "fixed"}, {"tensor": 2, "sequence_parallel": True}),
+        pytest.param(STAGES, {"pipeline": 2, "context": 2, "tensor": 2}, marks=SLOW),
         ({"padding": "fixed", "model": "mixture"}, {"shard": 2, "expert": 2}),
     ],
 )  # fmt: skip
@@ -237,11 +259,12 @@ def test_scores_and_a_checkpoint_right_after_them(tmp_path, mixture, words, para
     if words.get("model"):
         words["model"] = mixture[0]
     expected, one = run(tmp_path / "one", 1, **words)
-    report, weights = run(tmp_path / "two", 2, parallel=parallel, **words)
+    world = math.prod(size for name, size in parallel.items() if name in ("shard", "pipeline", "context", "tensor"))
+    report, weights = run(tmp_path / "two", world, parallel=parallel, **words)
     assert report["scores"] == pytest.approx(expected["scores"], rel=1e-4)
     assert_same(weights, one)
     shutil.rmtree(tmp_path / "two" / "step-00000004")
-    again, weights = run(tmp_path / "two", 2, parallel=parallel, **words)
+    again, weights = run(tmp_path / "two", world, parallel=parallel, **words)
     assert again["first"] == 3
     assert_same(weights, one)
 

@@ -165,7 +165,7 @@ def _config(run: ClusterRun) -> dict[str, Any]:
 def missing_word(run: ClusterRun) -> str:
     """The first thing that settings cannot say, or an empty text."""
     is_titan, is_nanotron = "torchtitan" in run["family"], run["framework"].startswith("nanotron")
-    tensor, pipeline, context, expert = (run.whole(name) for name in ("tp", "pp", "cp", "ep"))
+    tensor, pipeline, expert = (run.whole(name) for name in ("tp", "pp", "ep"))
     words = [
         (any(word in run["fp8"].lower() for word in UNKNOWN_FORMATS), f"{run['fp8']} products"),
         (bool(run["fp8"]) and not _can_compile(run), "float8 beside split layers that are computed again whole"),
@@ -174,7 +174,6 @@ def missing_word(run: ClusterRun) -> str:
         (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),
         ("LoRA" in run["task"] or "LoRA" in run["model"], "adapters over split layers"),
         (expert > 1 and tensor > 1, "experts beside split layers"),
-        (context > 1 and pipeline > 1, "split sequences beside stages"),
         (not run["micro_batch"] and not is_titan, "rows of a micro-batch not stated"),
         (not run["micro_batch"] and pipeline > 1, "rows of a micro-batch not stated"),
         (pipeline > 1 and _steps(run) < pipeline, "fewer micro-batches than stages"),

@@ -9,7 +9,7 @@ values of all ranks are gathered in the forward pass and again in the backward p
 Weights and gradients are sharded over all ranks with rows or pieces of their own (`parallel.py`), as torchtitan has it.
 Scoring and generating run whole sequences.
 
-Not covered: packed and varying lengths, sliding windows shorter than the sequence, dropout, pipelines, DDP.
+Not covered: packed and varying lengths, sliding windows shorter than the sequence, dropout, DDP.
 """
 
 import contextlib
@@ -65,8 +65,6 @@ def require_context_parallel(settings: Settings) -> None:
         ("model.kernels", settings.model.kernels != "none", "fused kernels know no split sequences. Set it to none"),
         ("activation_offload", settings.activation_offload, "its copies beside ring attention are not modelled. Set it "
          "to false"),
-        ("parallel.pipeline", settings.parallel.pipeline > 1, "stages are not told the positions of a piece. Set "
-         "parallel.pipeline or parallel.context to 1"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling is not tested over split sequences. Set it to "
          "bf16-mixed"),
         ("versions", bool(settings.versions), "older libraries shift whole logits. Leave them out"),
@@ -148,8 +146,11 @@ class SharedSequence:
 
     def inputs(self, ids: Tensor) -> dict[str, Tensor]:
         """Ids and positions of this rank's pieces of `ids` (B, T)."""
-        positions = torch.arange(ids.shape[1], device=ids.device)[None]
-        return {"input_ids": self.pieces(ids), "position_ids": self.pieces(positions)}
+        return {"input_ids": self.pieces(ids), "position_ids": self.positions(ids.shape[1], ids.device)}
+
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        """Those of this rank's pieces of `length` tokens, (1, T / ranks)."""
+        return self.pieces(torch.arange(length, device=device)[None])
 
     @contextlib.contextmanager
     def during_step(self, model: nn.Module, capability: tuple[int, int] | None) -> Iterator[None]:

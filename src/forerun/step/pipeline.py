@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import is_fake
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
+from forerun.step.context_parallel import SHARED, SharedSequence
 from forerun.step.parallel import PIPELINE, refuse_together
 from forerun.step.pipeline_stages import IDS, STAGES, StageModule, places_on_rank
 from forerun.step.precision import policy_of
@@ -118,6 +119,7 @@ class Pipeline:
         self._policy = policy_of(settings)
         self._parts: dict[int, StageModule] = getattr(model, STAGES)
         self._config = model.config
+        self._shared: SharedSequence | None = getattr(model, SHARED, None)
         self._schedule: Any = None
         self.passes: Passes | None = None
         """Stands for micro-batches that do the same, on a virtual GPU; None: each is run."""
@@ -173,7 +175,8 @@ class Pipeline:
         (part,) = self._parts.values()
         self._parts = {stage: part}
         batch = self._settings.batch
-        shape = torch.Size((batch.micro_batch_size, batch.sequence_length))
+        length = batch.sequence_length // self._settings.parallel.context
+        shape = torch.Size((batch.micro_batch_size, length))
         self._schedule = self._make_schedule(shape, batch.gradient_accumulation_steps)
         # makes the buffers of what will arrive (torch/distributed/pipelining/schedules.py:726, 2.13)
         self._schedule._initialize_stage((), {})
@@ -184,18 +187,21 @@ class Pipeline:
 
         def loss(logits: Tensor, targets: Tensor) -> Tensor:
             with observer.phase(Phase.FORWARD):
-                return workload.criterion(*workload.align(logits, targets)) / count
+                return workload.criterion(logits, targets) / count
 
         self._loss = loss
         if self.passes is not None:
             self.passes.begin()
         losses: list[Tensor] = []
-        if self._schedule is None:
-            batch, length = self._settings.batch, micro_batches[0][IDS].shape[1]
-            shape = torch.Size((batch.micro_batch_size, length))
-            self._schedule = self._make_schedule(shape, batch.gradient_accumulation_steps)
         with observer.phase(Phase.FORWARD):
             ids, labels = self._filled(micro_batches)
+            ids, labels = workload.align(ids, labels)
+            if self._shared is not None:
+                ids, labels = self._shared.pieces(ids), self._shared.pieces(labels)
+            if self._schedule is None:
+                batch = self._settings.batch
+                shape = torch.Size((batch.micro_batch_size, ids.shape[1]))
+                self._schedule = self._make_schedule(shape, batch.gradient_accumulation_steps)
             self._schedule.step(
                 *([ids] if 0 in self._parts else []),
                 **({"target": labels} if self._has_last else {}),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.models.build import config_of
 from forerun.settings.schema import Settings
+from forerun.step.context_parallel import shared_sequence
 from forerun.step.precision import policy_of
 
 FAMILIES = (
@@ -53,9 +54,15 @@ class StageModule(nn.Module):
         self._policy, self._device_type = policy_of(settings), device_type
 
     def forward(self, states: Tensor) -> Tensor:
-        """(batch, sequence) ids or (batch, sequence, width) → (batch, sequence, width or vocabulary)."""
+        """(batch, sequence) ids or (batch, sequence, width) → (batch, sequence, width or vocabulary).
+
+        The sequence is this rank's pieces where it is split.
+        """
         part: Any = self.part
         inputs = {IDS: states} if self.is_first else {"inputs_embeds": states}
+        shared = shared_sequence(part)
+        if shared is not None:
+            inputs["position_ids"] = shared.positions(states.shape[1] * shared.mesh.size(), states.device)
         with self._policy.autocast(self._device_type):
             if self.is_last:
                 return part(**inputs, use_cache=False).logits

@@ -82,8 +82,6 @@ def test_wrong_layouts_are_refused_with_the_right_ones(parallel, message):
         ({"padding": "longest"}, "pieces of one length"), ({"padding": "packed"}, "pieces of one length"),
         ({"workload": "masked-lm", "model": {"name": "tiny-bert"}}, "causal-lm"), ({"adapter": {"kind": "lora"}}, "adapters"),
         ({"model": {"name": "tiny-llama", "attention": "eager"}}, "ring attention"),
-        ({"parallel": {"context": 4, "pipeline": 2}, "batch": {"sequence_length": 64, "gradient_accumulation_steps": 2}},
-         "positions of a piece"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_says_why(changes, message):
