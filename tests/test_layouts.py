@@ -43,7 +43,9 @@ def assert_same(actual, expected):
     ("world", "parallel", "recomputed"),
     [
         (2, {"tensor": 2}, "none"), (2, {"tensor": 2, "sequence_parallel": True}, "blocks"),
-        (4, {"shard": 2, "replicate": 2}, "none"),
+        (4, {"shard": 2, "replicate": 2}, "none"), (2, {"shard": 2, "zero": 1}, "none"),
+        pytest.param(2, {"shard": 2, "zero": 2}, "blocks", marks=SLOW),
+        pytest.param(4, {"shard": 2, "tensor": 2, "zero": 1}, "none", marks=SLOW),
         pytest.param(4, {"replicate": 2, "tensor": 2}, "none", marks=SLOW),
     ],
 )  # fmt: skip

@@ -1,8 +1,7 @@
 """Runs as settings files: causal decoders under DDP, FSDP, and tensor, context, pipeline and expert parallelism.
 
 Taken where the words of `docs/words.md` say what the source did, or the nearest thing to it: `differs` then says in
-what. What Megatron holds beside weights (fp32 gradients, a distributed optimizer) has no word: its steps are asked as
-FSDP's, whose messages of a step are the same where there is one micro-batch, its memory is not. Everything else is
+what. Megatron's distributed optimizer is `zero: 1`, its fused layers are asked as compiled blocks. Everything else is
 refused with the word that is missing. Not covered: pipelines of more than `MOST_STAGES`.
 """
 
@@ -74,7 +73,7 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
         gpu,
         settings,
         differences(run),
-        asks_memory=_is_sharded(run) == ("FSDP" in run["sharding"]) and not is_megatron(run),
+        asks_memory=_is_sharded(run) == ("FSDP" in run["sharding"]) or _stage(run) == 1,
     )
 
 
@@ -91,13 +90,12 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         (not run["compile"] and not is_megatron(run), "compile not stated, taken as off"),
         (run["compile"] == "True" and not _is_compiled(run), "compiled blocks as eager ones"),
         ("nanotron" in run["family"], "weights under autocast instead of bf16 beside fp32 copies"),
-        (_is_sharded(run) and run["sharding"].startswith("DDP ZeRO"), f"{run['sharding'][4:]} as FSDP"),
         (is_tied, "tied embeddings of stages as two"),
         (bool(run["fp8"]) and is_megatron(run), "TransformerEngine's float8 as torchao's tensorwise, compiled blocks"),
         (bool(run["fp8"]) and not is_megatron(run), "torchao of 2026 instead of its year's"),
         (any(word in run["fp8"].lower() for word in BLOCKS), "scales of blocks as one scale for each tensor"),
         ("power limited" in run["gpu"], "a card with less power than the catalogue's"),
-        (is_megatron(run), "Megatron's distributed optimizer as FSDP, its fused layers as transformers' eager ones"),
+        (is_megatron(run), f"Megatron's fused layers as {'compiled' if _is_compiled(run) else 'eager'} blocks"),
         (is_megatron(run) and not run["activation_checkpointing"], "recomputation not stated, taken as none"),
         ("EP overlap on" in run["notes"], "exchanges of experts hidden by the source, not here"),
     ]
@@ -116,7 +114,7 @@ def _steps(run: ClusterRun) -> int:
 
 
 def _is_compiled(run: ClusterRun) -> bool:
-    return _can_compile(run) and (run["compile"] == "True" or (is_megatron(run) and bool(run["fp8"])))
+    return _can_compile(run) and (run["compile"] == "True" or is_megatron(run))
 
 
 def _can_compile(run: ClusterRun) -> bool:
@@ -130,9 +128,17 @@ def _is_sharded(run: ClusterRun) -> bool:
     return "FSDP" in run["sharding"] or run["sharding"].endswith("ZeRO-1") or is_megatron(run) or is_split
 
 
+def _stage(run: ClusterRun) -> int:
+    """Stage of ZeRO by which ranks share weights and what belongs to them."""
+    is_sharded_whole = "FSDP" in run["sharding"] or not (is_megatron(run) or run["sharding"].endswith("ZeRO-1"))
+    return 3 if is_sharded_whole else 1
+
+
 def _layout(run: ClusterRun) -> dict[str, Any]:
     tensor, pipeline, context = run.whole("tp"), run.whole("pp"), run.whole("cp")
     layout: dict[str, Any] = {"shard" if _is_sharded(run) else "data": run.whole("dp")}
+    if _is_sharded(run) and _stage(run) == 1:
+        layout["zero"] = 1
     if tensor > 1:
         layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] == "True"}
     if context > 1:

@@ -1,6 +1,7 @@
 """A trace replayed through the two clocks of a rank, as if all other ranks did the same at the same time.
 
-With gradient accumulation the second traced micro-step is repeated for all later ones; its steady time is taken.
+With gradient accumulation the second traced micro-step is repeated for all later ones, but for the last one where three
+were traced; its steady time is taken.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
     player.join_ranks()
     player.run([index for index in places if trace.ops[index].phase is Phase.OPTIMIZER], 1)
     player.clock.finish()
-    repeats = {0: 1, 1: later, -1: 1}
+    repeats = {0: 1, 1: later - (trace.micro_steps > 2), 2: 1, -1: 1}
     warm = [trace.ops[index] for index in places]
     flops = [(op, trace.calls[op.call].flops * repeats[op.micro_step]) for op in warm]
     return StepTime(
@@ -89,12 +90,15 @@ def _warm_ops(trace: Trace) -> list[int]:
 
 def _micro_steps(trace: Trace, warm: Sequence[int], later: int) -> list[tuple[list[int], int, bool]]:
     """Operators, how often they run, and whether these plays stand for traced ones: the first micro-step, then `later`
-    ones like the second.
+    ones like the second, the last of which may have been traced apart.
 
     What belongs to no micro-step (DDP's reductions) runs beside the last one only.
     """
     places = {i: trace.ops[i].micro_step for i in warm if trace.ops[i].phase is not Phase.OPTIMIZER}
     first, second = [i for i, at in places.items() if at <= 0], [i for i, at in places.items() if at == 1]
+    apart = [i for i, at in places.items() if at == 2]
+    if apart:
+        return [(first, 1, True), (second, later - 1, True), (apart, 1, True)]
     if not second or all(at >= 0 for at in places.values()):
         return [(first, 1, True), (second, later, True)]
     last = [i for i, at in places.items() if at != 0]

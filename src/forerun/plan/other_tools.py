@@ -9,6 +9,7 @@ from typing import Any
 
 from forerun.errors import InvalidSettings
 from forerun.models.build import config_of
+from forerun.settings.devices import ParallelSettings
 from forerun.settings.schema import Settings
 
 TITAN_FLAVORS: dict[tuple[Any, ...], tuple[str, str]] = {
@@ -40,6 +41,11 @@ def torchtitan_settings(settings: Settings) -> str:
     _require_bf16(settings, "torchtitan")
     model, flavor = flavor_of
     parallel, batch, optimizer = settings.parallel, settings.batch, settings.optimizer
+    if parallel.zero == 1 and parallel.pipeline == 1 and batch.gradient_accumulation_steps > 1:
+        raise InvalidSettings(
+            "--script torchtitan: its loop sends gradients after each micro-batch; found parallel.zero=1 with "
+            f"batch.gradient_accumulation_steps={batch.gradient_accumulation_steps}. Set parallel.zero to 2."
+        )
     shard = parallel.data_ranks // parallel.replicate if parallel.kind == "fsdp" else 1
     at_once = 1 if parallel.pipeline == 1 else batch.gradient_accumulation_steps
     sections: dict[str, dict[str, Any]] = {
@@ -67,6 +73,7 @@ def torchtitan_settings(settings: Settings) -> str:
             **_titan_pipeline(settings),
             "context_parallel_degree": parallel.context,
             **({"expert_parallel_degree": parallel.expert} if parallel.expert > 1 else {}),
+            **({"fsdp_reshard_after_forward": "never"} if parallel.keeps_gathered and parallel.pipeline == 1 else {}),
         },
         "activation_checkpoint": {"mode": RECOMPUTED[settings.activation_checkpointing], "selective_ac_option": "op"},
         "checkpoint": {
@@ -165,15 +172,20 @@ def _megatron_layout(settings: Settings) -> list[str]:
         lines.append("--sequence-parallel")
     if parallel.kind != "fsdp":
         return lines
+    if parallel.zero == 1 or parallel.pipeline > 1:
+        return [*lines, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", *_copies(parallel)]
+    kept = "optim_grads" if parallel.zero == 2 else "optim_grads_params"
     lines += [
-        "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
+        f"--use-megatron-fsdp --data-parallel-sharding-strategy {kept}",
         "--no-gradient-accumulation-fusion --use-distributed-optimizer --ckpt-format fsdp_dtensor",
     ]
     if parallel.replicate > 1:
-        lines.append(
-            f"--num-distributed-optimizer-instances {parallel.replicate} --outer-dp-sharding-strategy no_shard"
-        )
+        lines += [*_copies(parallel), "--outer-dp-sharding-strategy no_shard"]
     return lines
+
+
+def _copies(parallel: ParallelSettings) -> list[str]:
+    return [f"--num-distributed-optimizer-instances {parallel.replicate}"] if parallel.replicate > 1 else []
 
 
 def _text_config(settings: Settings, tool: str) -> Any:

@@ -48,6 +48,20 @@ def test_pipelines_have_their_schedule_and_all_micro_batches_in_a_local_batch():
         megatron_arguments(spread(pipeline=4, schedule="gpipe"))
 
 
+def test_weights_that_stay_gathered_are_named_in_each_tools_words():
+    kept = tomllib.loads(torchtitan_settings(spread(shard=8, zero=2)))["parallelism"]
+    assert kept["fsdp_reshard_after_forward"] == "never"
+    assert "fsdp_reshard_after_forward" not in tomllib.loads(torchtitan_settings(spread(shard=8)))["parallelism"]
+    with pytest.raises(InvalidSettings, match="Set parallel.zero to 2"):
+        torchtitan_settings(spread(shard=8, zero=1))
+    assert "--data-parallel-sharding-strategy optim_grads\n" in megatron_arguments(spread(shard=8, zero=2)) + "\n"
+    copies = megatron_arguments(spread(shard=4, replicate=2, zero=1))
+    assert "--use-distributed-optimizer --overlap-grad-reduce" in copies
+    assert "--num-distributed-optimizer-instances 2" in copies
+    assert "fsdp" not in copies
+    assert "fsdp" not in megatron_arguments(spread(shard=2, pipeline=4)), "stages keep their weights through a step"
+
+
 def test_products_in_float8_are_named():
     toml = tomllib.loads(torchtitan_settings(spread({"recipe": "tensorwise", "all_gather": True}, shard=8)))
     assert toml["model"]["converters"] == ["quantize.linear.float8"]

@@ -43,7 +43,9 @@ class ParallelSettings(PlainSection):
     expert: Ranks = 1
     """Ranks over which the experts of a mixture are dealt; they lie inside those that shard weights."""
     zero: Literal[0, 1, 2, 3] = 0
-    """Stage of DeepSpeed's ZeRO with `kind: ddp`: 1 splits optimizer state and fp32 weights over ranks, 2 gradients."""
+    """Stage of ZeRO: 1 splits optimizer state and fp32 weights over ranks, 2 gradients too, 3 also the weights that are
+    computed with. With `kind: ddp` DeepSpeed's. With `kind: fsdp`, which is 3 where nothing is said, ranks gather weights
+    once a step; with 1, as Megatron's distributed optimizer, they also send gradients once."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload."""
 
@@ -90,6 +92,16 @@ class ParallelSettings(PlainSection):
     def shard_ranks(self) -> int:
         """Ranks that one set of weights is sharded over with `kind: fsdp`."""
         return self.data_ranks * self.context // self.replicate
+
+    @property
+    def deepspeed_stage(self) -> int:
+        """Stage of DeepSpeed's ZeRO; 0 without it."""
+        return 0 if self.kind == "fsdp" else self.zero
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether FSDP gathers weights once a step, and not for each micro-batch."""
+        return self.kind == "fsdp" and (self.zero in (1, 2) or self.pipeline > 1)
 
     @property
     def is_alone(self) -> bool:

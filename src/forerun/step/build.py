@@ -167,7 +167,7 @@ def bind_step(
     if settings.parallel.pipeline > 1:
         step.pipeline = Pipeline(settings, model, mesh, device)
     # DDP registers its hooks on the parameters, so it comes after the adapter and before `torch.compile`
-    if settings.parallel.kind == "ddp" and not settings.parallel.zero:
+    if settings.parallel.kind == "ddp" and not settings.parallel.deepspeed_stage:
         step.called = parallel.replicate(model, is_real=not any(is_fake(p) for p in model.parameters()))
     compile_step(step, settings, model, compiler)
     return step
@@ -175,7 +175,7 @@ def bind_step(
 
 def _wrap(settings: Settings) -> Wrap | None:
     """What decides over which tensors the optimizer's rule works; None where it is the parameters themselves."""
-    if settings.parallel.zero:
+    if settings.parallel.deepspeed_stage:
         return functools.partial(ZeroOptimizer, settings=settings)
     return OffloadedOptimizer if settings.parallel.offload == "optimizer" else None
 
@@ -227,10 +227,10 @@ def require_trainable(settings: Settings) -> None:
             "float8.all_gather: is forecast here, not trained: checkpoints of this version do not know weights that "
             "are gathered in float8. Set it to false to train."
         )
-    for name in ("zero", "offload"):
-        value = getattr(settings.parallel, name)
+    stage, offload = settings.parallel.deepspeed_stage, settings.parallel.offload
+    for name, value in (("zero", stage), ("offload", offload)):
         if value not in (0, "none"):
-            engine = "DeepSpeed" if settings.parallel.zero else "torchao"
+            engine = "DeepSpeed" if stage else "torchao"
             raise NotSupported(
                 f"parallel.{name}: is forecast here, not trained: {engine}'s optimizer is not part of this trainer; "
                 f"found {value!r}. Train with {engine} itself, or set parallel.kind to fsdp."

@@ -51,7 +51,7 @@ def require_offload(settings: Settings) -> None:
             f"parallel.offload: parameters in host memory come with ZeRO-3, whose gathering is not modelled; {text}. "
             f"Set it to optimizer."
         )
-    if parallel.kind != "none" and not parallel.zero:
+    if parallel.kind != "none" and not parallel.deepspeed_stage:
         raise NotSupported(
             f"parallel.offload: of several devices DeepSpeed offloads; {text}. Set parallel.zero to 1 or 2."
         )

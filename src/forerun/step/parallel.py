@@ -189,10 +189,27 @@ def replica(model: nn.Module) -> nn.parallel.DistributedDataParallel | None:
     return inner if isinstance(inner, nn.parallel.DistributedDataParallel) else None
 
 
-def holding_gradients(model: nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-    """Context of one micro-step: DDP sends its gradients in the last one only."""
+def holding_gradients(model: Any, settings: Settings, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+    """Context of one micro-step: DDP sends its gradients in the last one only, as does FSDP at ZeRO's stage 1.
+
+    At stages 1 and 2 FSDP keeps what it gathered until the end of the last one.
+    """
+    if settings.parallel.keeps_gathered and settings.parallel.pipeline == 1:  # whose stages do so themselves
+        model.set_reshard_after_backward(is_last)
+        model.set_requires_gradient_sync(is_last or settings.parallel.zero != 1)
     replicated = replica(model)
     return contextlib.nullcontext() if replicated is None or is_last else replicated.no_sync()
+
+
+def unsent_gradients(model: nn.Module) -> list[Tensor]:
+    """Gradients of gathered weights that FSDP2 sums over micro-batches before it sends them, of the whole weights."""
+    from torch.distributed.fsdp import FSDPModule
+
+    states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
+    # torch/distributed/fsdp/_fully_shard/_fsdp_param.py:181 (2.13)
+    groups = [state._fsdp_param_group for state in states if state._fsdp_param_group is not None]
+    sums = [parameter.unsharded_accumulated_grad for group in groups for parameter in group.fsdp_params]
+    return [each for each in sums if each is not None]
 
 
 def mean_over_ranks(count: Any, settings: Settings, device_type: str) -> Any:

@@ -64,8 +64,10 @@ def require_pipeline(settings: Settings) -> None:
          "0"),
         ("optimizer.in_backward", settings.optimizer.in_backward, "gradients of micro-batches are summed first. Set it "
          "to false"),
-        ("parallel.zero", parallel.zero > 0, "ZeRO is modelled for data parallel ranks alone. Set parallel.kind to "
-         "fsdp"),
+        ("parallel.zero", parallel.deepspeed_stage > 0, "DeepSpeed's ZeRO is modelled for data parallel ranks alone. Set "
+         "parallel.kind to fsdp"),
+        ("parallel.zero", parallel.zero > 1, "stages keep their weights through a step and send gradients once. Set it "
+         "to 1, or leave it out"),
     ]  # fmt: skip
     refuse_together(settings, "parallel.pipeline", obstacles)
     least = parallel.pipeline if parallel.schedule != "gpipe" else 1

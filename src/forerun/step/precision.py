@@ -48,6 +48,6 @@ def policy_of(settings: Settings) -> PrecisionPolicy:
     Its loss scale of fp16 is one factor on the loss and one check of the gradients, which are left out.
     """
     policy = POLICIES[settings.precision]
-    if not settings.parallel.zero or policy.autocast_dtype is None:
+    if not settings.parallel.deepspeed_stage or policy.autocast_dtype is None:
         return policy
     return PrecisionPolicy(policy.autocast_dtype, None, scales_loss=False, tf32=False)

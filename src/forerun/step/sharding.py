@@ -64,7 +64,7 @@ def _shard_part(model: nn.Module, root: nn.Module, settings: Settings, mesh: Any
         mixed = MixedPrecisionPolicy(param_dtype=policy.autocast_dtype, reduce_dtype=torch.float32)
     # Stages stay gathered between micro-batches, as torchtitan 0.2.2 has it (distributed/parallel_dims.py and
     # models/llama3/infra/parallelize.py: reshard_after_forward "default").
-    reshard: dict[str, Any] = {"reshard_after_forward": False} if settings.parallel.pipeline > 1 else {}
+    reshard: dict[str, Any] = {"reshard_after_forward": False} if settings.parallel.keeps_gathered else {}
     if settings.parallel.expert > 1:
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # that norms take two steps
         deal_experts(model, settings, mesh.device_type, {"mp_policy": mixed, **reshard})

@@ -71,7 +71,7 @@ def require_tensor_parallel(settings: Settings) -> None:
          "parallel.tensor to 1"),
         ("cross_entropy", settings.cross_entropy != "full", "logits are split over ranks already. Set it to full"),
         ("model.kernels", settings.model.kernels != "none", "fused kernels know no split layers. Set it to none"),
-        ("parallel.zero", settings.parallel.zero > 0 or settings.parallel.offload != "none", "ZeRO and offloading are "
+        ("parallel.zero", settings.parallel.deepspeed_stage > 0 or settings.parallel.offload != "none", "ZeRO and offloading are "
          "modelled for data parallel ranks alone. Set parallel.kind to fsdp"),
         ("workload", settings.workload != "causal-lm", "tensor parallelism is built for causal-lm. Set parallel.tensor "
          "to 1"),

@@ -11,6 +11,7 @@ from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
 from forerun.step.zero import ALIGNMENT, BUCKET_ELEMENTS
+from forerun.trace import OP
 from forerun.virtual.trace_step import trace_step
 
 RANKS = 4
@@ -99,6 +100,62 @@ def test_what_is_not_modelled_is_refused_by_name(zero, changes, says):
     with pytest.raises(NotSupported, match=r"parallel\.zero") as refusal:
         forecast(settings(zero, **changes), "a100-80gb")
     assert says in str(refusal.value)
+
+
+def kept(zero, steps=5, **layout):
+    """Settings of weights that FSDP shards over four ranks."""
+    batch = {**CONTENT["batch"], "gradient_accumulation_steps": steps}
+    parallel = {"shard": RANKS, "zero": zero, **layout}
+    return settings_from({**CONTENT, "batch": batch, "parallel": parallel, "data": {"examples": RANKS * steps * 10}})
+
+
+@pytest.mark.parametrize(
+    ("zero", "gathers", "sends"),
+    [(3, [0, 0, 1, 1], [0, 1]), (2, [0], [0, 1]), (1, [0], [2])],
+)
+def test_sharded_weights_are_gathered_once_a_step_and_gradients_sent_once(zero, gathers, sends):
+    """By micro-step of five, of which two or three are traced: blocks once in each pass that has to gather them."""
+    trace = trace_of(kept(zero))
+    calls = [(op.micro_step, trace.calls[op.call].name) for kind, n in trace.events[trace.warm_from :] if kind == OP
+             for op in [trace.ops[n]]]  # fmt: skip
+    at = {part: [step for step, name in calls if part in name] for part in ("_allgather_base", "_reduce_scatter_base")}
+    blocks = CONTENT["model"]["config"]["num_hidden_layers"]
+    groups = blocks + 1  # what is in no block is gathered with the root, once for both passes
+    assert sorted(set(at["_allgather_base"])) == sorted(set(gathers))
+    assert len(at["_allgather_base"]) == (groups if zero < 3 else 2 * (groups + blocks))
+    assert sorted(at["_reduce_scatter_base"]) == sorted(sends * groups)
+
+
+def test_gradients_that_wait_are_whole_and_in_fp32():
+    """Stage 1 holds weights in 2 bytes and gradients in 4; stage 3 a quarter of the latter, and a block or two of both."""
+    config = {**CONTENT["model"]["config"], "num_hidden_layers": 32}
+    deep = {"model": {"name": "tiny-llama", "config": config}}
+    one, three = (forecast(settings_from({**kept(zero).model_dump(), **deep}), "a100-80gb") for zero in (1, 3))
+    count = one.parameters.trainable
+    more = one.memory.peak_allocated_bytes - three.memory.peak_allocated_bytes
+    assert 4.5 * count < more < 5 * count
+    assert one.memory.breakdown.optimizer_state_bytes == three.memory.breakdown.optimizer_state_bytes
+    assert one.memory.breakdown.gradient_bytes > 3.9 * count
+
+
+def test_steps_are_as_long_as_their_micro_batches():
+    """Each of 8 micro-batches more takes what the middle one does: no gathers, no sending."""
+    times = [forecast(kept(1, steps), "a100-80gb").step.seconds.expected for steps in (3, 4, 12)]
+    assert times[2] - times[0] == pytest.approx(9 * (times[1] - times[0]), rel=0.02)
+    slower = forecast(kept(3, 12), "a100-80gb").step.seconds.expected
+    assert times[2] < slower
+
+
+def test_stages_do_so_anyway():
+    batch = {**CONTENT["batch"], "padding": "fixed", "gradient_accumulation_steps": 4}
+    words = {**CONTENT, "batch": batch, "model": {"name": "tiny-llama", "config": {"tie_word_embeddings": False}}}
+    plain, said = (
+        forecast(settings_from({**words, "parallel": {"shard": 2, "pipeline": 2, **more}}), "a100-80gb")
+        for more in ({}, {"zero": 1})
+    )
+    assert (said.step.seconds.expected, said.memory) == (plain.step.seconds.expected, plain.memory)
+    with pytest.raises(NotSupported, match=r"parallel\.zero.*Set it to 1"):
+        forecast(settings_from({**words, "parallel": {"shard": 2, "pipeline": 2, "zero": 2}}), "a100-80gb")
 
 
 def test_training_says_why_not():

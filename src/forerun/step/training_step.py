@@ -122,7 +122,7 @@ class TrainingStep:
         total: Tensor | None = None
         details: dict[str, Tensor] = {}
         for index, batch in enumerate(micro_batches):
-            with holding_gradients(self.called, is_last=index == len(micro_batches) - 1):
+            with holding_gradients(self.called, self.settings, is_last=index == len(micro_batches) - 1):
                 loss, parts = self.micro_step(batch, count, index, observer)
             if isinstance(self.optimizer, ZeroOptimizer):  # stage 1 sends once a step, beside the last micro-step
                 with observer.phase(Phase.BACKWARD, index if self.optimizer.stage == 2 else -1):
@@ -157,7 +157,7 @@ class TrainingStep:
         after = generator_states(self.device_type)
         for index, (batch, state, leaf) in enumerate(zip(micro_batches, states, leaves, strict=True)):
             restore_generators(self.device_type, state)
-            with holding_gradients(self.called, is_last=index == len(micro_batches) - 1):
+            with holding_gradients(self.called, self.settings, is_last=index == len(micro_batches) - 1):
                 with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type), self._offloading():
                     again = workload.outputs(self.called, without_blank(batch))
                 with observer.phase(Phase.BACKWARD, index):
@@ -218,7 +218,7 @@ class TrainingStep:
 
     def _gradient_norm(self) -> Tensor | None:
         """Norm of the whole gradient, clipped where the settings say so; None where only loss scaling guards it."""
-        if self.settings.optimizer.in_backward or self.settings.parallel.zero:
+        if self.settings.optimizer.in_backward or self.settings.parallel.deepspeed_stage:
             return None
         limit = self.settings.optimizer.max_gradient_norm
         if self.scaler is not None:

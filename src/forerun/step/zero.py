@@ -38,7 +38,7 @@ def require_zero(settings: Settings) -> None:
         NotSupported: naming the setting and the reason.
     """
     parallel = settings.parallel
-    if not parallel.zero:
+    if not parallel.deepspeed_stage:
         return
     obstacles = [
         (parallel.zero == 3, "stage 3 gathers weights as it prefetches them, which is not modelled: parallel.kind=fsdp "
@@ -87,7 +87,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     ):  # fmt: skip
         super().__init__(groups, {})
         parallel = settings.parallel
-        self.stage, self.is_on_host = parallel.zero, parallel.offload == "optimizer"
+        self.stage, self.is_on_host = parallel.deepspeed_stage, parallel.offload == "optimizer"
         self.limit = settings.optimizer.max_gradient_norm
         self.parts = [_Part(group, parallel.world_size, is_on_host=self.is_on_host) for group in groups]
         self._part_of = {id(p): part for part in self.parts for p in part.parameters}

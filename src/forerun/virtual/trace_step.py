@@ -2,7 +2,8 @@
 
 The model is built on `meta`, given fake storage, and its optimizer state created by one update on empty gradients
 (phase PREPARE). Then the shared training step runs once. With gradient accumulation two micro-steps are traced: the
-first, which creates the gradients, and one that adds to them and stands for all later ones.
+first, which creates the gradients, and one that adds to them and stands for all later ones; a third where the last one
+alone sends them.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import paged_bytes
 from forerun.step.optimizer_in_backward import OptimizerInBackward
-from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica
+from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica, unsent_gradients
 from forerun.step.pipeline_stages import first_blocks, place_of_blocks
 from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
@@ -280,14 +281,33 @@ def _run_warm(step: TrainingStep, session: VirtualSession, shape: BatchShape) ->
     events = session.recorder.trace.events
     start = len(events)
     batches = [_batch(step, session, shape, session.recorder) for _ in range(_micro_steps(step))]
-    step.run(batches, session.recorder)
+    observer = session.recorder if not step.settings.parallel.keeps_gathered else _Summing(session.recorder, step.model)
+    step.run(batches, observer)
     del batches
     return start, len(events)
 
 
+class _Summing(StepObserver):
+    """Tells the recorder which tensors are gradients that wait to be sent."""
+
+    def __init__(self, recorder: Recorder, model: nn.Module):
+        self._recorder, self._model = recorder, model
+
+    @contextlib.contextmanager
+    def phase(self, phase: Phase, micro_step: int = -1) -> Iterator[None]:
+        """Around one phase; after a backward pass gradients of whole weights are there."""
+        with self._recorder.phase(phase, micro_step):
+            yield
+        if phase is Phase.BACKWARD:
+            self._recorder.own(unsent_gradients(self._model), Category.GRADIENT)
+
+
 def _micro_steps(step: TrainingStep) -> int:
     accumulation = step.settings.batch.gradient_accumulation_steps
-    return accumulation if step.pipeline is not None else min(accumulation, 2)
+    if step.pipeline is not None:
+        return accumulation
+    parallel = step.settings.parallel  # the first one gathers weights, the last one sends gradients
+    return min(accumulation, 3 if parallel.keeps_gathered and parallel.zero == 1 else 2)
 
 
 def _describe(
@@ -314,7 +334,7 @@ def _describe(
 def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> None:
     """Have the graphs captured by a first micro-step; what the compiler does meanwhile is not part of a warm step."""
     # held back, as DDP would learn from a first reduction which buckets to make, and tell its peers
-    with session.recorder.muted(), holding_gradients(step.called, is_last=False), step.around_passes():
+    with session.recorder.muted(), holding_gradients(step.called, step.settings, is_last=False), step.around_passes():
         if step.pipeline is None:
             step.micro_step(_batch(step, session, shape, session.recorder), 1.0, 0, StepObserver())
         else:
