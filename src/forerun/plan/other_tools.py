@@ -174,9 +174,9 @@ def _megatron_layout(settings: Settings) -> list[str]:
         return lines
     if parallel.zero == 1 or parallel.pipeline > 1:
         return [*lines, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", *_copies(parallel)]
-    kept = "optim_grads" if parallel.zero == 2 else "optim_grads_params"
+    strategy = "optim_grads" if parallel.zero == 2 else "optim_grads_params"
     lines += [
-        f"--use-megatron-fsdp --data-parallel-sharding-strategy {kept}",
+        f"--use-megatron-fsdp --data-parallel-sharding-strategy {strategy}",
         "--no-gradient-accumulation-fusion --use-distributed-optimizer --ckpt-format fsdp_dtensor",
     ]
     if parallel.replicate > 1:

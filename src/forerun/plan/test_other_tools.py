@@ -49,8 +49,8 @@ def test_pipelines_have_their_schedule_and_all_micro_batches_in_a_local_batch():
 
 
 def test_weights_that_stay_gathered_are_named_in_each_tools_words():
-    kept = tomllib.loads(torchtitan_settings(spread(shard=8, zero=2)))["parallelism"]
-    assert kept["fsdp_reshard_after_forward"] == "never"
+    words = tomllib.loads(torchtitan_settings(spread(shard=8, zero=2)))["parallelism"]
+    assert words["fsdp_reshard_after_forward"] == "never"
     assert "fsdp_reshard_after_forward" not in tomllib.loads(torchtitan_settings(spread(shard=8)))["parallelism"]
     with pytest.raises(InvalidSettings, match="Set parallel.zero to 2"):
         torchtitan_settings(spread(shard=8, zero=1))

@@ -44,8 +44,8 @@ class ParallelSettings(PlainSection):
     """Ranks over which the experts of a mixture are dealt; they lie inside those that shard weights."""
     zero: Literal[0, 1, 2, 3] = 0
     """Stage of ZeRO: 1 splits optimizer state and fp32 weights over ranks, 2 gradients too, 3 also the weights that are
-    computed with. With `kind: ddp` DeepSpeed's. With `kind: fsdp`, which is 3 where nothing is said, ranks gather weights
-    once a step; with 1, as Megatron's distributed optimizer, they also send gradients once."""
+    computed with. With `kind: ddp` DeepSpeed's. With `kind: fsdp`, which is 3 where nothing is said, ranks then gather
+    weights once a step, and at 1, as Megatron's distributed optimizer, send gradients once."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload."""
 

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import is_fake
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
-from forerun.step.context_parallel import SHARED, SharedSequence
+from forerun.step.context_parallel import shared_sequence
 from forerun.step.parallel import PIPELINE, refuse_together
 from forerun.step.pipeline_stages import IDS, STAGES, StageModule, places_on_rank
 from forerun.step.precision import policy_of
@@ -64,7 +64,7 @@ def require_pipeline(settings: Settings) -> None:
          "0"),
         ("optimizer.in_backward", settings.optimizer.in_backward, "gradients of micro-batches are summed first. Set it "
          "to false"),
-        ("parallel.zero", parallel.deepspeed_stage > 0, "DeepSpeed's ZeRO is modelled for data parallel ranks alone. Set "
+        ("parallel.zero", parallel.deepspeed_stage > 0, "DeepSpeed's is modelled for data parallel ranks alone. Set "
          "parallel.kind to fsdp"),
         ("parallel.zero", parallel.zero > 1, "stages keep their weights through a step and send gradients once. Set it "
          "to 1, or leave it out"),
@@ -114,14 +114,13 @@ class Pipeline:
         from torch.distributed.pipelining import PipelineStage
 
         self._settings, self._group = settings, mesh[PIPELINE].get_group()
+        self._rank: int = self._group.rank()
         self._device = torch.device(device_type)
         self._is_virtual = any(is_fake(parameter) for parameter in model.parameters())
         self._observer: Any = None
         self._loss: Any = None
-        self._policy = policy_of(settings)
+        self._policy, self._config = policy_of(settings), model.config
         self._parts: dict[int, StageModule] = getattr(model, STAGES)
-        self._config = model.config
-        self._shared: SharedSequence | None = getattr(model, SHARED, None)
         self._schedule: Any = None
         self.passes: Passes | None = None
         """Stands for micro-batches that do the same, on a virtual GPU; None: each is run."""
@@ -174,14 +173,15 @@ class Pipeline:
 
     def become(self, stage: int) -> None:
         """Be another stage of the pipeline, one whose blocks are like those here, with its own neighbours."""
-        (part,) = self._parts.values()
-        self._parts = {stage: part}
+        self._parts = dict(zip(places_on_rank(self._settings, stage), self._parts.values(), strict=True))
+        self._rank = stage
         batch = self._settings.batch
         length = batch.sequence_length // self._settings.parallel.context
         shape = torch.Size((batch.micro_batch_size, length))
         self._schedule = self._make_schedule(shape, batch.gradient_accumulation_steps)
-        # makes the buffers of what will arrive (torch/distributed/pipelining/schedules.py:726, 2.13)
-        self._schedule._initialize_stage((), {})
+        # makes the buffers of what will arrive (torch/distributed/pipelining/schedules.py:726 and :1704, 2.13)
+        several = self._settings.parallel.virtual_stages > 1
+        (self._schedule._initialize_stages if several else self._schedule._initialize_stage)((), {})
 
     def run(self, workload: Any, micro_batches: Sequence[dict[str, Tensor]], count: Any, observer: Any) -> Tensor:
         """Forward and backward passes of all micro-batches; the sum of their losses over `count`, on every stage."""
@@ -198,8 +198,9 @@ class Pipeline:
         with observer.phase(Phase.FORWARD):
             ids, labels = self._filled(micro_batches)
             ids, labels = workload.align(ids, labels)
-            if self._shared is not None:
-                ids, labels = self._shared.pieces(ids), self._shared.pieces(labels)
+            shared = shared_sequence(next(iter(self._parts.values())).part)
+            if shared is not None:
+                ids, labels = shared.pieces(ids), shared.pieces(labels)
             if self._schedule is None:
                 batch = self._settings.batch
                 shape = torch.Size((batch.micro_batch_size, ids.shape[1]))
@@ -283,10 +284,12 @@ class Pipeline:
         width = torch.empty(*shape, self._config.hidden_size, **dtype)
         vocabulary = torch.empty(*shape, self._config.vocab_size, **dtype)
         ids = torch.empty(shape, dtype=torch.int64, device="meta")
-        return self._stage_class(
+        stage = self._stage_class(
             module, place, self._count, self._device, input_args=(ids if module.is_first else width,),
             output_args=(vocabulary if module.is_last else width,), group=self._group,
         )  # fmt: skip
+        stage.group_rank = self._rank  # by which schedules of several parts find their actions
+        return stage
 
     def _hidden_dtype(self) -> torch.dtype:
         """Of what goes from stage to stage: the residual stream has the embedding's dtype, which FSDP casts."""

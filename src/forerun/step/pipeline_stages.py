@@ -144,17 +144,17 @@ def block_owners(blocks: int, stages: int) -> list[int]:
 
 
 def first_blocks(settings: Settings) -> list[int]:
-    """Number of the first block of each stage of a pipeline whose ranks hold one, and after the last of all blocks."""
-    blocks = config_of(settings).num_hidden_layers
-    owner = block_owners(blocks, settings.parallel.pipeline)
-    return [owner.index(stage) for stage in range(settings.parallel.pipeline)] + [blocks]
+    """Number of the first block of each stage of the pipeline, by its place, and after the last of all blocks."""
+    blocks, count = config_of(settings).num_hidden_layers, settings.parallel.pipeline * settings.parallel.virtual_stages
+    owner = block_owners(blocks, count)
+    return [owner.index(place) for place in range(count)] + [blocks]
 
 
 def stages_like(settings: Settings, stage: int) -> list[int]:
-    """`stage` and those after it that differ from it in their neighbours alone: blocks and links to them are alike."""
+    """Rank `stage` of a pipeline and those after it that differ in their neighbours alone: blocks and links are alike."""
     parallel, per_machine = settings.parallel, settings.cluster.gpus_per_node
     last, ranks = parallel.pipeline - 1, parallel.world_size // parallel.pipeline
-    if stage in (0, last) or parallel.virtual_stages > 1:
+    if stage in (0, last) or parallel.schedule == "zero-bubble":
         return [stage]
     # the same links to its neighbours: as far into its machine, or all in one
     step = 1 if parallel.world_size <= per_machine else per_machine // math.gcd(ranks, per_machine)
@@ -163,7 +163,11 @@ def stages_like(settings: Settings, stage: int) -> list[int]:
     by_block = [each for each in values if isinstance(each, list | tuple) and len(each) == firsts[-1]]
 
     def kinds(of: int) -> list[Any]:
-        return [firsts[of + 1] - firsts[of], *(list(each[firsts[of] : firsts[of + 1]]) for each in by_block)]
+        """Of each part: how far it lies behind the first one, how many blocks it has, and what these are."""
+        spans = [(firsts[place], firsts[place + 1]) for place in places_on_rank(settings, of)]
+        return [
+            [start - spans[0][0], end - start, *(list(each[start:end]) for each in by_block)] for start, end in spans
+        ]
 
     return [other for other in range(stage, last, step) if kinds(other) == kinds(stage)]
 

@@ -87,6 +87,8 @@ def test_stages_are_alike_in_blocks_and_in_links():
         "halves of machines: the next is in the same one, or it is not"
     )
     assert alike(12, 6, 3) == [[1], [2], [3], [4]], "three ranks lie alike every eight stages"
-    assert alike(8, 4, 2, schedule="interleaved", virtual_stages=2) == [[1], [2]]
+    assert alike(8, 4, 2, schedule="interleaved", virtual_stages=2) == [[1, 2], [2]]
+    assert alike(10, 4, 2, schedule="interleaved", virtual_stages=2) == [[1, 2], [2]]
+    assert alike(11, 4, 2, schedule="interleaved", virtual_stages=2) == [[1], [2]], "one part more has two blocks"
     kinds = ["full_attention", "full_attention", "sliding_attention", "full_attention"] * 2
     assert alike(8, 4, 2, {"layer_types": kinds}) == [[1], [2]], "the windows of blocks 2, 3 and 4, 5 differ"

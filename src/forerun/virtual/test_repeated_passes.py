@@ -108,6 +108,9 @@ def test_stages_that_are_alike_share_a_model():
     halves = settings(7, blocks=12, pipeline=6, shard=4)
     assert stages_like(halves, 2) == [2, 4]
     is_same(halves, [2, 4])
+    parts = settings(8, blocks=16, pipeline=4, shard=8, schedule="interleaved", virtual_stages=2)
+    assert stages_like(parts, 1) == [1, 2]
+    is_same(parts, [1, 2])
 
 
 @pytest.mark.medium
