@@ -151,7 +151,7 @@ def first_blocks(settings: Settings) -> list[int]:
 
 
 def stages_like(settings: Settings, stage: int) -> list[int]:
-    """Rank `stage` of a pipeline and those after it that differ in their neighbours alone: blocks and links are alike."""
+    """Rank `stage` of a pipeline and later ones that differ in their neighbours alone: blocks and links are alike."""
     parallel, per_machine = settings.parallel, settings.cluster.gpus_per_node
     last, ranks = parallel.pipeline - 1, parallel.world_size // parallel.pipeline
     if stage in (0, last) or parallel.schedule == "zero-bubble":
