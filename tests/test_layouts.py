@@ -3,12 +3,11 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.rank_processes import run_ranks
 from transformers import MixtralConfig, Qwen3Config
 
 SLOW = pytest.mark.slow
@@ -19,11 +18,8 @@ pytestmark = [pytest.mark.medium, pytest.mark.parity]
 
 def run(folder, world, **changes):
     folder.mkdir(parents=True, exist_ok=True)
-    several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
-    command = [sys.executable, "-W", "ignore", *several, str(DRIVER), str(folder), json.dumps(changes), str(STEPS)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert process.returncode == 0, process.stderr[-3000:]
-    (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
+    printed = run_ranks(DRIVER, world, str(folder), json.dumps(changes), str(STEPS))
+    (line,) = [text for text in printed.splitlines() if text.startswith("{")]
     return json.loads(line), torch.load(folder / "weights.pt", weights_only=True)
 
 
@@ -86,10 +82,8 @@ def test_split_sequences_are_whole_ones(tmp_path, alone_in_full_rows, world, par
 )
 def test_families_over_two_ranks(driver, refusals):
     """Losses and gradients of each family with split sequences, or dealt experts, are those of one model."""
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    process = subprocess.run([*command, str(DRIVER.with_name(driver))], capture_output=True, text=True, timeout=240)
-    assert process.returncode == 0, process.stderr[-3000:]
-    (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
+    printed = run_ranks(DRIVER.with_name(driver), 2)
+    (line,) = [text for text in printed.splitlines() if text.startswith("{")]
     results = json.loads(line)
     refused = {family: result for family, result in results.items() if isinstance(result, str)}
     assert set(refused) == refusals, refused

@@ -1,12 +1,11 @@
 """Steps of a pipeline are those of one process: losses, norms and weights, under every schedule and other splits."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.rank_processes import run_ranks
 
 DRIVER = Path(__file__).with_name("pipeline_driver.py")
 pytestmark = [pytest.mark.medium, pytest.mark.parity]
@@ -14,11 +13,8 @@ pytestmark = [pytest.mark.medium, pytest.mark.parity]
 
 def run(folder, world, parallel):
     folder.mkdir(parents=True, exist_ok=True)
-    several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
-    command = [sys.executable, "-W", "ignore", *several, str(DRIVER), str(folder), json.dumps(parallel)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert process.returncode == 0, process.stderr[-3000:]
-    (line,) = [text for text in process.stdout.splitlines() if text.startswith("[[")]
+    printed = run_ranks(DRIVER, world, str(folder), json.dumps(parallel))
+    (line,) = [text for text in printed.splitlines() if text.startswith("[[")]
     weights = {}
     for rank in range(world):
         weights |= torch.load(folder / f"weights-{rank}.pt", weights_only=True)

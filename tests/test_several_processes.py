@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.rank_processes import run_ranks
 
 from forerun.train.launch import NOTE, begun, note_run
 
@@ -16,14 +17,16 @@ DRIVER = Path(__file__).with_name("train_driver.py")
 
 def run(folder, kind, world, steps, *more, restarts=0):
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-W", "ignore"]
-    if world > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}",
-                    f"--max-restarts={restarts}"]  # fmt: skip
-    command += [str(DRIVER), str(folder), kind, str(world), str(steps), *map(str, more)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert process.returncode == 0, process.stderr[-3000:]
-    (line,) = [text for text in process.stdout.splitlines() if text.startswith("{")]
+    words = [str(folder), kind, str(world), str(steps), *map(str, more)]
+    if restarts:
+        command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
+                   f"--nproc-per-node={world}", f"--max-restarts={restarts}", str(DRIVER), *words]  # fmt: skip
+        process = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert process.returncode == 0, process.stderr[-3000:]
+        printed = process.stdout
+    else:
+        printed = run_ranks(DRIVER, world, *words)
+    (line,) = [text for text in printed.splitlines() if text.startswith("{")]
     return json.loads(line), torch.load(folder / "weights.pt", weights_only=True)
 
 
