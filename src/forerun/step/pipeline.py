@@ -6,7 +6,7 @@ micro-batches of an optimizer step go through the stages in the order of the sch
 everywhere else. With FSDP the weights of a stage stay gathered from its first use to the end of the step, as torchtitan
 has it: they would be gathered once more for each micro-batch.
 
-Not covered: tied embeddings, packed micro-batches, adapters, quantised weights, DDP, loss scaling, models
+Not covered: tied embeddings, packed micro-batches, adapters but LoRA, quantised weights, DDP, loss scaling, models
 with learned positions.
 """
 
@@ -24,9 +24,10 @@ from torch._subclasses.fake_tensor import is_fake
 from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
-from forerun.step.parallel import PIPELINE, refuse_together
+from forerun.step.parallel import PIPELINE, refuse_together, unwrapped
 from forerun.step.pipeline_stages import IDS, STAGES, StageModule, places_on_rank
 from forerun.step.precision import policy_of
+from forerun.step.split_adapters import require_split_adapters
 from forerun.step.workload import BLANK
 from forerun.trace import Phase
 
@@ -47,8 +48,6 @@ def require_pipeline(settings: Settings) -> None:
         ("parallel.kind", parallel.kind == "ddp", "DDP's buckets over stages are not modelled. Set parallel.kind to "
          "fsdp"),
         ("workload", settings.workload != "causal-lm", "pipelines are built for causal-lm. Set parallel.pipeline to 1"),
-        ("adapter.kind", settings.adapter.kind != "none", "adapters are not dealt to stages by this version. Set it to "
-         "none"),
         ("quantization", settings.quantization != "none", "packed weights are not dealt to stages. Set it to none"),
         ("cross_entropy", settings.cross_entropy != "full", "the last stage makes whole logits. Set it to full"),
         ("model.kernels", settings.model.kernels != "none", "fused kernels know no stages. Set it to none"),
@@ -67,6 +66,7 @@ def require_pipeline(settings: Settings) -> None:
          "fsdp"),
     ]  # fmt: skip
     refuse_together(settings, "parallel.pipeline", obstacles)
+    require_split_adapters(settings, "parallel.pipeline")
     least = parallel.pipeline if parallel.schedule != "gpipe" else 1
     count = settings.batch.gradient_accumulation_steps
     near = math.ceil(count / parallel.pipeline) * parallel.pipeline
@@ -116,7 +116,7 @@ class Pipeline:
         self._observer: Any = None
         self._loss: Any = None
         self._policy = policy_of(settings)
-        self._parts: dict[int, StageModule] = getattr(model, STAGES)
+        self._parts: dict[int, StageModule] = getattr(unwrapped(model), STAGES)
         self._config = model.config
         self._schedule: Any = None
         self.passes: Passes | None = None
@@ -166,7 +166,7 @@ class Pipeline:
                 return _Known()
 
         self._stage_class = VirtualStage if self._is_virtual else Stage
-        model.forward = self.score
+        unwrapped(model).forward = self.score
 
     def become(self, stage: int) -> None:
         """Be another stage of the pipeline, one whose blocks are like those here, with its own neighbours."""
