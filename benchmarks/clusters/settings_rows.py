@@ -2,8 +2,9 @@
 
 Taken where the words of `docs/words.md` say what the source did, or the nearest thing to it: `differs` then says in
 what. What Megatron holds beside weights (fp32 gradients, a distributed optimizer) has no word: its steps are asked as
-FSDP's, whose messages of a step are the same where there is one micro-batch, its memory is not. Everything else is
-refused with the word that is missing. Not covered: pipelines of more than `MOST_STAGES`.
+FSDP's, whose messages of a step are the same where there is one micro-batch, its memory is not. Beside adapters it
+gathers nothing but them, so that their frozen weights are asked as whole copies. Everything else is refused with the
+word that is missing. Not covered: pipelines of more than `MOST_STAGES`.
 """
 
 from typing import Any
@@ -36,6 +37,10 @@ LEAST_POSITIONS = 8192
 """Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 is never asked for more than its 4,096."""
 MOST_STAGES = 64
 """Stages of a pipeline, times its parts, that one question traces."""
+RANK, ALPHA = 16, 32
+"""Of every published LoRA of 70 billion weights: Megatron-Bridge's `llama3_70b_finetune_config` (recipes/llama/
+llama3.py), and MLPerf's rules for llama2_70b_lora, which tune the attention alone and drop out a tenth."""
+MLPERF_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
 def settings_question(run: ClusterRun) -> Question | Refusal:
@@ -65,6 +70,8 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
     }  # fmt: skip
     if settings["compile"] != "none":
         settings["compile_unit"] = "blocks" if run["date"] < LOSS_COMPILED else "blocks-and-loss"
+    if is_adapted(run):
+        settings |= {"adapter": _adapter(run), "precision": "bf16-true"}
     if run["fp8"]:
         settings["float8"] = _float8(run)
     if run.whole("cp") > 1 or run.whole("pp") > 1:
@@ -84,6 +91,17 @@ def _float8(run: ClusterRun) -> dict[str, Any]:
     return {"recipe": recipe, "all_gather": GATHERED in run["fp8"] and _is_sharded(run)}
 
 
+def is_adapted(run: ClusterRun) -> bool:
+    """Whether adapters were trained."""
+    return "LoRA" in run["task"] or "LoRA" in run["model"]
+
+
+def _adapter(run: ClusterRun) -> dict[str, Any]:
+    """Words of `adapter`."""
+    targets = {"targets": MLPERF_TARGETS} if run["family"].startswith("mlperf") else {}
+    return {"kind": "lora", "rank": RANK, "alpha": ALPHA, **targets}
+
+
 def differences(run: ClusterRun) -> tuple[str, ...]:
     """What is asked in another way than the source did it."""
     is_tied = bool(run.arguments.get("tie_word_embeddings")) and run.whole("pp") > 1
@@ -99,6 +117,8 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         ("power limited" in run["gpu"], "a card with less power than the catalogue's"),
         (is_megatron(run), "Megatron's distributed optimizer as FSDP, its fused layers as transformers' eager ones"),
         (is_megatron(run) and not run["activation_checkpointing"], "recomputation not stated, taken as none"),
+        (is_adapted(run) and is_megatron(run), "Megatron's adapters, A split by its rank, as peft's"),
+        (is_adapted(run) and run["family"].startswith("mlperf"), "dropout of adapters as none"),
         ("EP overlap on" in run["notes"], "exchanges of experts hidden by the source, not here"),
     ]
     return tuple(text for is_so, text in listed if is_so)
@@ -133,6 +153,8 @@ def _is_sharded(run: ClusterRun) -> bool:
 def _layout(run: ClusterRun) -> dict[str, Any]:
     tensor, pipeline, context = run.whole("tp"), run.whole("pp"), run.whole("cp")
     layout: dict[str, Any] = {"shard" if _is_sharded(run) else "data": run.whole("dp")}
+    if is_adapted(run) and is_megatron(run):
+        layout = {"shard": 1, "replicate": run.whole("dp")}
     if tensor > 1:
         layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] == "True"}
     if context > 1:
@@ -172,7 +194,7 @@ def missing_word(run: ClusterRun) -> str:
         ("BERT" in run["model"], "packed rows whose mean length is not stated"),
         (not is_nanotron and run["model"] not in MODELS, f"model not in the catalogue: {run['model']}"),
         (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),
-        ("LoRA" in run["task"] or "LoRA" in run["model"], "adapters over split layers"),
+        (is_adapted(run) and bool(run["fp8"]), "float8 beside adapters"),
         (expert > 1 and tensor > 1, "experts beside split layers"),
         (context > 1 and pipeline > 1, "split sequences beside stages"),
         (not run["micro_batch"] and not is_titan, "rows of a micro-batch not stated"),
