@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 import torch
-
-from forerun.step.parallel import whole
 from tests.layout_driver import training
 from tests.test_layouts import STAGES, STEPS, assert_same, run
+
+from forerun.step.parallel import whole
 
 ADAPTER = {"adapter": {"kind": "lora", "rank": 4}}
 FULL_ROWS = {**ADAPTER, "padding": "fixed"}
@@ -24,13 +24,18 @@ def assert_trained_as(expected, one, report, weights):
 
 @pytest.mark.medium
 def test_adapters_of_split_layers_are_those_of_whole_ones(tmp_path):
-    """Gradients of what every rank holds are summed, those of parts are not; what is frozen stays as it was."""
-    alone = training(tmp_path / "one", ADAPTER, STEPS)
+    """Gradients of what every rank holds are summed, those of parts are not; what is frozen stays as it was.
+
+    Scores, too: logits are split while training, and whole then.
+    """
+    words = {**ADAPTER, "is_scored": True}
+    alone = training(tmp_path / "one", words, STEPS)
     before = {name: p.detach().clone() for name, p in alone.step.model.named_parameters()}
     reports = list(alone.steps())
-    report, weights = run(tmp_path / "two", 2, parallel=ALONG, **ADAPTER)
+    report, weights = run(tmp_path / "two", 2, parallel=ALONG, **words)
     assert report["losses"] == pytest.approx([each.loss for each in reports], rel=1e-4)
     assert report["norms"] == pytest.approx([float(each.gradient_norm) for each in reports], rel=1e-4)
+    assert report["scores"] == pytest.approx([scores["loss"] for _, scores in alone.evaluations], rel=1e-4)
     assert_same(weights, {name: whole(p.detach()) for name, p in alone.step.model.named_parameters()})
     trained = {name for name, weight in weights.items() if not torch.equal(weight, before[name])}
     assert trained == {name for name in weights if "lora_" in name}

@@ -113,7 +113,13 @@ def test_settings_refuse_with_the_word_that_is_missing(columns, reason):
 
 
 def test_settings_of_adapters_are_copies_of_frozen_weights():
-    columns = {"family": "mlperf training v5.0", "framework": "NVIDIA NeMo", "model": "Llama-2-70B", "dp": "2", "tp": "4"}
+    columns = {
+        "family": "mlperf training v5.0",
+        "framework": "NVIDIA NeMo",
+        "model": "Llama-2-70B",
+        "dp": "2",
+        "tp": "4",
+    }
     question = settings_question(run_with(**columns, task="LoRA r16 fine-tune", sharding=""))
     settings = settings_from(question.content)
     assert (settings.adapter.kind, settings.adapter.rank, settings.precision) == ("lora", 16, "bf16-true")

@@ -34,7 +34,7 @@ RACKS, RACK = ("gb200", "gb300"), 72
 UNKNOWN_FORMATS, BLOCKS = ("nv", "fp4"), ("mx", "finer", "block")
 """Products in four bits, and those with scales of blocks, by parts of their names."""
 LEAST_POSITIONS = 8192
-"""Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 is never asked for more than its 4,096."""
+"""Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 half of that."""
 MOST_STAGES = 64
 """Stages of a pipeline, times its parts, that one question traces."""
 RANK, ALPHA = 16, 32
@@ -156,7 +156,7 @@ def _layout(run: ClusterRun) -> dict[str, Any]:
     if is_adapted(run) and is_megatron(run):
         layout = {"shard": 1, "replicate": run.whole("dp")}
     if tensor > 1:
-        layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] == "True"}
+        layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] in ("True", "1")}
     if context > 1:
         layout["context"] = context
     if run.whole("ep") > 1:
@@ -174,7 +174,8 @@ def _model(run: ClusterRun) -> str:
 
 def _config(run: ClusterRun) -> dict[str, Any]:
     if not run["framework"].startswith("nanotron"):
-        return {"max_position_embeddings": run.whole("seq_len")} if run.whole("seq_len") > LEAST_POSITIONS else {}
+        least = LEAST_POSITIONS if "Llama-2" not in run["model"] else LEAST_POSITIONS // 2
+        return {"max_position_embeddings": run.whole("seq_len")} if run.whole("seq_len") > least else {}
     return {
         "hidden_size": run.whole("hidden"), "num_hidden_layers": run.whole("layers"),
         "num_attention_heads": run.whole("heads"), "num_key_value_heads": run.whole("kv_heads"),

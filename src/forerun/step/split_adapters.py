@@ -31,8 +31,8 @@ def require_split_adapters(settings: Settings, beside: str) -> None:
     adapter = settings.adapter
     moves_parts = beside != "parallel.context"
     obstacles = [
-        ("adapter.kind", adapter.kind not in ("none", "lora"), f"of adapters, LoRA is split. Set it to lora, or {beside} "
-         f"to 1"),
+        ("adapter.kind", adapter.kind not in ("none", "lora"), f"of adapters, LoRA alone is split. Set it to lora, or "
+         f"{beside} to 1"),
         ("adapter.dora", adapter.dora, "the lengths that DoRA trains are those of whole weights. Set it to false"),
         ("adapter.dropout", adapter.dropout > 0, "dropout would differ between ranks where activations are whole, and "
          "from that of one process. Set it to 0"),

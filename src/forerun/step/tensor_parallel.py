@@ -108,8 +108,6 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     is_tied = output_layer is not None and getattr(output_layer, "weight", None) is getattr(input_layer, "weight", 0)
     blocks = blocks_of(bare)
     styles, parents = _styles(bare, plan, SEQUENCE if sequence else Replicate())
-    if output_layer in styles:
-        output_layer.register_forward_hook(_whole_in_evaluation)
     layout = SEQUENCE if sequence else Replicate()
     for parent, readers in parents.items():
         if parent in blocks:
@@ -126,6 +124,8 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
         blocks[-1].register_forward_hook(functools.partial(_join, mesh))
     for module, style in styles.items():
         parallelize_module(module, mesh, style, src_data_rank=None)
+    if output_layer in styles:
+        output_layer.register_forward_hook(_whole_in_evaluation)  # after that of its style, which wants a DTensor
     if settings.compile != "none" and input_layer in styles:
         # its sum over ranks is not waited for yet, and a graph gives what is not the gradient of a plain tensor (2.13)
         input_layer.register_forward_hook(lambda _module, _inputs, output: output.clone())

@@ -29,7 +29,9 @@ def settings(parallel: dict[str, Any], **changes: Any):
 
 
 def traced(parallel, **changes):
-    return trace_step(settings(parallel, **changes), generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, 32))
+    return trace_step(
+        settings(parallel, **changes), generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, 32)
+    )
 
 
 def state_bytes(trace):
