@@ -7,6 +7,7 @@ import pytest
 from forerun.data.plan import BatchShape
 from forerun.errors import NotSupported
 from forerun.hardware.catalogue import device
+from forerun.memory.replay import replay_memory
 from forerun.settings.load import settings_from
 from forerun.step.build import refuse_unsupported
 from forerun.step.heads import generic_workload
@@ -91,3 +92,25 @@ def test_parts_trained_whole_are_not_split():
     with pytest.raises(NotSupported, match="adapter.modules_to_save"):
         refuse_unsupported(settings(TENSOR, adapter={"modules_to_save": ["lm_head"]}))
     refuse_unsupported(settings({"shard": 1, "context": 2}, adapter={"modules_to_save": ["lm_head"]}))
+
+
+@pytest.mark.slow
+def test_seventy_billion_weights_are_tuned_by_eight_cards():
+    """LLaMA-3-70B over 8 H100: frozen weights in 16 bits, an eighth each, and moments of this rank's matrices."""
+    own = settings_from({
+        "name": "t", "workload": "causal-lm", "model": {"name": "llama-3-70b"}, "precision": "bf16-true",
+        "adapter": {"kind": "lora", "rank": 16}, "activation_checkpointing": "blocks",
+        "batch": {"micro_batch_size": 1, "sequence_length": 2048},
+        "parallel": {"tensor": 8, "sequence_parallel": True},
+    })  # fmt: skip
+    card = device("h100-80gb")
+    trace = trace_step(own, generic_workload("causal-lm"), card, BatchShape(1, 2048))
+    columns = [(8192, 8192), (8192, 1024), (8192, 1024), (8192, 28672), (8192, 28672)]
+    rows = [(8192, 8192), (28672, 8192)]
+    assert trace.trainable_parameters == 80 * 16 * sum(i + o for i, o in columns + rows)
+    local = 80 * 16 * (sum(i + o // 8 for i, o in columns) + sum(i // 8 + o for i, o in rows))
+    assert state_bytes(trace) == pytest.approx(MOMENTS * FLOAT_BYTES * local, rel=0.001)
+    frozen = 2 * (trace.total_parameters - trace.trainable_parameters) / 8
+    parameters = sum(storage.bytes for storage in trace.storages if storage.owner is Category.PARAMETER)
+    assert parameters == pytest.approx(frozen + FLOAT_BYTES * local, rel=0.001)
+    assert replay_memory(trace).peak_allocated_bytes < 0.5 * card.memory_bytes
