@@ -101,15 +101,42 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [({"pp": "8", "vp": "16", "dp": "2"}, "more than 64 parts"),
-     ({"cp": "2", "pp": "2"}, "split sequences beside stages"), ({"ep": "4", "tp": "2"}, "experts beside split layers"),
+     ({"ep": "4", "tp": "2"}, "experts beside split layers"),
      ({"family": "megatron", "framework": "Megatron-Core", "fp8": "NVFP4"}, "NVFP4"), ({"model": "BERT"}, "packed"),
-     ({"task": "LoRA"}, "adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
+     ({"task": "LoRA", "fp8": "FP8"}, "float8 beside adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
      ({"pp": "2", "pp_schedule": "zbb", "dp": "8"}, "schedule zbb"),
      ({"pp": "2", "dp": "16"}, "fewer micro-batches than stages"), ({"micro_batch": "", "pp": "2"}, "not stated"),
      ({"activation_checkpointing": "selective layer"}, "selective layer"), ({"notes": "async TP"}, "asynchronous")],
 )  # fmt: skip
 def test_settings_refuse_with_the_word_that_is_missing(columns, reason):
     assert reason in settings_question(run_with(**columns)).reason
+
+
+def test_settings_of_adapters_are_copies_of_frozen_weights():
+    columns = {
+        "family": "mlperf training v5.0",
+        "framework": "NVIDIA NeMo",
+        "model": "Llama-2-70B",
+        "dp": "2",
+        "tp": "4",
+    }
+    question = settings_question(run_with(**columns, task="LoRA r16 fine-tune", sharding=""))
+    settings = settings_from(question.content)
+    assert (settings.adapter.kind, settings.adapter.rank, settings.precision) == ("lora", 16, "bf16-true")
+    assert settings.adapter.targets == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert (settings.parallel.replicate, settings.parallel.tensor, settings.parallel.world_size) == (2, 4, 8)
+    assert "dropout of adapters as none" in question.differs
+    assert settings_question(run_with()).content.get("adapter") is None
+
+
+def test_megatrons_distributed_optimizer_is_stage_one_around_compiled_blocks():
+    columns = {"family": "megatron-bridge performance summary", "framework": "Megatron-Bridge", "dp": "2", "cp": "2",
+               "pp": "2", "tp": "2", "global_batch": "64", "activation_checkpointing": ""}  # fmt: skip
+    question = settings_question(run_with(**columns, sharding="DDP + distributed optimizer"))
+    settings = settings_from(question.content)
+    assert (settings.parallel.zero, settings.parallel.context, settings.compile) == (1, 2, "default")
+    assert question.asks_memory
+    assert settings_from(settings_question(run_with(**columns, sharding="Megatron-FSDP")).content).parallel.zero == 0
 
 
 def test_settings_say_the_layout():
@@ -150,12 +177,15 @@ def test_settings_say_sequences_stages_and_experts(columns, layout):
     assert settings_from(question.content).parallel.world_size == 16
 
 
-def test_what_megatron_holds_is_not_compared_and_its_step_is_the_nearest():
+def test_what_copies_hold_is_not_compared_and_their_step_is_the_nearest():
     columns = {"family": "megatron-bridge", "framework": "Megatron", "sharding": "DDP", "compile": ""}
     question = settings_question(run_with(**columns))
-    assert question.content["parallel"] == {"shard": 16}
+    assert question.content["parallel"] == {"shard": 16, "zero": 1}
     assert not question.asks_memory
-    assert "distributed optimizer" in question.differs[0]
+    assert question.differs[:2] == (
+        "optimizer states of copies as shards",
+        "Megatron's fused layers as compiled blocks",
+    )
     assert settings_question(run_with()).asks_memory
     assert not settings_question(run_with(sharding="DDP ZeRO-0", tp="2", dp="8")).asks_memory
 

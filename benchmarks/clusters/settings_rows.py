@@ -1,8 +1,9 @@
 """Runs as settings files: causal decoders under DDP, FSDP, and tensor, context, pipeline and expert parallelism.
 
 Taken where the words of `docs/words.md` say what the source did, or the nearest thing to it: `differs` then says in
-what. Megatron's distributed optimizer is `zero: 1`, its fused layers are asked as compiled blocks. Everything else is
-refused with the word that is missing. Not covered: pipelines of more than `MOST_STAGES`.
+what. Megatron's distributed optimizer is `zero: 1`, its fused layers are asked as compiled blocks. Beside adapters it
+gathers nothing but them, so that their frozen weights are asked as whole copies. Everything else is refused with the
+word that is missing. Not covered: pipelines of more than `MOST_STAGES`.
 """
 
 from typing import Any
@@ -32,9 +33,13 @@ RACKS, RACK = ("gb200", "gb300"), 72
 UNKNOWN_FORMATS, BLOCKS = ("nv", "fp4"), ("mx", "finer", "block")
 """Products in four bits, and those with scales of blocks, by parts of their names."""
 LEAST_POSITIONS = 8192
-"""Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 is never asked for more than its 4,096."""
+"""Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 half of that."""
 MOST_STAGES = 64
 """Stages of a pipeline, times its parts, that one question traces."""
+RANK, ALPHA = 16, 32
+"""Of every published LoRA of 70 billion weights: Megatron-Bridge's `llama3_70b_finetune_config` (recipes/llama/
+llama3.py), and MLPerf's rules for llama2_70b_lora, which tune the attention alone and drop out a tenth."""
+MLPERF_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
 def settings_question(run: ClusterRun) -> Question | Refusal:
@@ -64,6 +69,8 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
     }  # fmt: skip
     if settings["compile"] != "none":
         settings["compile_unit"] = "blocks" if run["date"] < LOSS_COMPILED else "blocks-and-loss"
+    if is_adapted(run):
+        settings |= {"adapter": _adapter(run), "precision": "bf16-true"}
     if run["fp8"]:
         settings["float8"] = _float8(run)
     if run.whole("cp") > 1 or run.whole("pp") > 1:
@@ -73,7 +80,7 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
         gpu,
         settings,
         differences(run),
-        asks_memory=_is_sharded(run) == ("FSDP" in run["sharding"]) or _stage(run) == 1,
+        asks_memory=_is_sharded(run) == ("FSDP" in run["sharding"]) or (_stage(run) == 1 and not _is_copied(run)),
     )
 
 
@@ -81,6 +88,17 @@ def _float8(run: ClusterRun) -> dict[str, Any]:
     """Words of `float8`: a recipe where the source names one, gathers in float8 where it does."""
     recipe = next((each for each in ("rowwise_with_gw_hp", "rowwise") if each in run["fp8"]), "tensorwise")
     return {"recipe": recipe, "all_gather": GATHERED in run["fp8"] and _is_sharded(run)}
+
+
+def is_adapted(run: ClusterRun) -> bool:
+    """Whether adapters were trained."""
+    return "LoRA" in run["task"] or "LoRA" in run["model"]
+
+
+def _adapter(run: ClusterRun) -> dict[str, Any]:
+    """Words of `adapter`."""
+    targets = {"targets": MLPERF_TARGETS} if run["family"].startswith("mlperf") else {}
+    return {"kind": "lora", "rank": RANK, "alpha": ALPHA, **targets}
 
 
 def differences(run: ClusterRun) -> tuple[str, ...]:
@@ -95,8 +113,11 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         (bool(run["fp8"]) and not is_megatron(run), "torchao of 2026 instead of its year's"),
         (any(word in run["fp8"].lower() for word in BLOCKS), "scales of blocks as one scale for each tensor"),
         ("power limited" in run["gpu"], "a card with less power than the catalogue's"),
+        (is_megatron(run) and _is_copied(run), "optimizer states of copies as shards"),
         (is_megatron(run), f"Megatron's fused layers as {'compiled' if _is_compiled(run) else 'eager'} blocks"),
         (is_megatron(run) and not run["activation_checkpointing"], "recomputation not stated, taken as none"),
+        (is_adapted(run) and is_megatron(run), "Megatron's adapters, A split by its rank, as peft's"),
+        (is_adapted(run) and run["family"].startswith("mlperf"), "dropout of adapters as none"),
         ("EP overlap on" in run["notes"], "exchanges of experts hidden by the source, not here"),
     ]
     return tuple(text for is_so, text in listed if is_so)
@@ -128,6 +149,11 @@ def _is_sharded(run: ClusterRun) -> bool:
     return "FSDP" in run["sharding"] or run["sharding"].endswith("ZeRO-1") or is_megatron(run) or is_split
 
 
+def _is_copied(run: ClusterRun) -> bool:
+    """Whether ranks hold whole optimizer states."""
+    return run["sharding"] in ("DDP", "DDP ZeRO-0") and run.whole("dp") > 1
+
+
 def _stage(run: ClusterRun) -> int:
     """Stage of ZeRO by which ranks share weights and what belongs to them."""
     is_sharded_whole = "FSDP" in run["sharding"] or not (is_megatron(run) or run["sharding"].endswith("ZeRO-1"))
@@ -139,8 +165,10 @@ def _layout(run: ClusterRun) -> dict[str, Any]:
     layout: dict[str, Any] = {"shard" if _is_sharded(run) else "data": run.whole("dp")}
     if _is_sharded(run) and _stage(run) == 1:
         layout["zero"] = 1
+    if is_adapted(run) and is_megatron(run):
+        layout = {"shard": 1, "replicate": run.whole("dp")}
     if tensor > 1:
-        layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] == "True"}
+        layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] in ("True", "1")}
     if context > 1:
         layout["context"] = context
     if run.whole("ep") > 1:
@@ -158,7 +186,8 @@ def _model(run: ClusterRun) -> str:
 
 def _config(run: ClusterRun) -> dict[str, Any]:
     if not run["framework"].startswith("nanotron"):
-        return {"max_position_embeddings": run.whole("seq_len")} if run.whole("seq_len") > LEAST_POSITIONS else {}
+        least = LEAST_POSITIONS if "Llama-2" not in run["model"] else LEAST_POSITIONS // 2
+        return {"max_position_embeddings": run.whole("seq_len")} if run.whole("seq_len") > least else {}
     return {
         "hidden_size": run.whole("hidden"), "num_hidden_layers": run.whole("layers"),
         "num_attention_heads": run.whole("heads"), "num_key_value_heads": run.whole("kv_heads"),
@@ -178,7 +207,7 @@ def missing_word(run: ClusterRun) -> str:
         ("BERT" in run["model"], "packed rows whose mean length is not stated"),
         (not is_nanotron and run["model"] not in MODELS, f"model not in the catalogue: {run['model']}"),
         (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),
-        ("LoRA" in run["task"] or "LoRA" in run["model"], "adapters over split layers"),
+        (is_adapted(run) and bool(run["fp8"]), "float8 beside adapters"),
         (expert > 1 and tensor > 1, "experts beside split layers"),
         (not run["micro_batch"] and not is_titan, "rows of a micro-batch not stated"),
         (not run["micro_batch"] and pipeline > 1, "rows of a micro-batch not stated"),

@@ -280,7 +280,7 @@ def export(
     from forerun.ledger.store import open_ledger
     from forerun.report.model_card import model_card
     from forerun.report.terminal import result_table
-    from forerun.runs.export import export_run, export_tables
+    from forerun.runs.export import export_run, export_tables, in_one_process
     from forerun.runs.pages import page_content
     from forerun.runs.run import run_folder
     from forerun.settings.load import settings_from
@@ -288,7 +288,7 @@ def export(
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
         content = page_content(ledger, row.id) if ledger.forecast(row.id) is not None else None
-    experiment = open_settings(settings_from(row.settings))
+    experiment = open_settings(in_one_process(settings_from(row.settings)))
     folder = run_folder(row)
     exported = export_run(
         row.id, experiment, detect().device, folder, to or folder / "export", merge=merge, onnx=onnx,

@@ -214,3 +214,13 @@ def test_bad_requests(tmp_path, device):
     (tmp_path / "there" / "forerun.json").write_text(json.dumps({"settings": {}}))
     with pytest.raises(BadData, match="no export"):
         load_exported(tmp_path / "there", recipe.workload)
+
+
+def test_a_run_of_several_processes_is_exported_by_one():
+    several = settings_from({
+        "name": "x", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "adapter": {"kind": "lora"},
+        "batch": {"gradient_accumulation_steps": 3}, "parallel": {"tensor": 2, "shard": 2},
+    })  # fmt: skip
+    one = exporting.in_one_process(several)
+    assert (one.parallel.world_size, one.batch.gradient_accumulation_steps) == (1, 6)
+    assert one.resumable_hash == several.resumable_hash

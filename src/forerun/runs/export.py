@@ -21,6 +21,8 @@ from forerun.records import Record
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Experiment
 from forerun.runs.run import start_training
+from forerun.settings.devices import ParallelSettings
+from forerun.settings.schema import Settings
 from forerun.step.build import bind_step
 from forerun.step.training_step import TrainingStep
 from forerun.train.best import load_judged
@@ -62,6 +64,12 @@ class ExportReport(Record):
     files: dict[str, int]
     """Bytes of each file, by name."""
     compared: list[ScoreChange]
+
+
+def in_one_process(settings: Settings) -> Settings:
+    """Settings of the same run in one process, which reads checkpoints of any layout."""
+    batch = settings.batch.model_copy(update={"gradient_accumulation_steps": settings.micro_batches_per_step})
+    return settings.model_copy(update={"parallel": ParallelSettings(), "batch": batch})
 
 
 def export_run(

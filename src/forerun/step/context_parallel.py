@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.attention import HALF, OLDEST
-from forerun.step.parallel import refuse_together
+from forerun.step.parallel import refuse_together, unwrapped
 from forerun.step.precision import policy_of
+from forerun.step.split_adapters import require_split_adapters
 
 DIMENSION, ATTENTION, SHARED = "context", "context", "shared_sequence"
 """Dimension of the mesh; name under which transformers finds the attention; attribute of a model that has its share."""
@@ -56,8 +57,6 @@ def require_context_parallel(settings: Settings) -> None:
         ("batch.padding", settings.batch.padding != "fixed", "each rank has pieces of one length. Set it to fixed"),
         ("model.attention", settings.model.attention not in KERNELS, "PyTorch's ring attention has its flash, "
          "efficient and cuDNN kernels. Set it to auto"),
-        ("adapter.kind", settings.adapter.kind != "none", "adapters beside split sequences are not tested. Set it to "
-         "none, or parallel.context to 1"),
         ("quantization", settings.quantization != "none", "packed weights beside split sequences are not tested. Set "
          "it to none, or parallel.context to 1"),
         ("cross_entropy", settings.cross_entropy != "full", "logits are split along the sequence already. Set it to "
@@ -70,6 +69,7 @@ def require_context_parallel(settings: Settings) -> None:
         ("versions", bool(settings.versions), "older libraries shift whole logits. Leave them out"),
     ]  # fmt: skip
     refuse_together(settings, "parallel.context", obstacles)
+    require_split_adapters(settings, "parallel.context")
     pieces = 2 * context
     if length % pieces:
         near = [size for size in (length // pieces * pieces, -(-length // pieces) * pieces) if size]
@@ -85,8 +85,9 @@ def share_sequences(model: nn.Module, settings: Settings, device_type: str) -> N
     Raises:
         NotSupported: its attention cannot be passed round.
     """
-    require_whole_attention(model, settings)
-    setattr(model, SHARED, SharedSequence(settings, device_type))
+    bare: nn.Module = unwrapped(model)
+    require_whole_attention(bare, settings)
+    setattr(bare, SHARED, SharedSequence(settings, device_type))
 
 
 def require_whole_attention(model: nn.Module, settings: Settings) -> None:

@@ -6,7 +6,7 @@ micro-batches of an optimizer step go through the stages in the order of the sch
 everywhere else. With FSDP the weights of a stage stay gathered from its first use to the end of the step, as torchtitan
 has it: they would be gathered once more for each micro-batch.
 
-Not covered: tied embeddings, packed micro-batches, adapters, quantised weights, DDP, loss scaling, models
+Not covered: tied embeddings, packed micro-batches, adapters but LoRA, quantised weights, DDP, loss scaling, models
 with learned positions.
 """
 
@@ -25,9 +25,10 @@ from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.context_parallel import shared_sequence
-from forerun.step.parallel import PIPELINE, refuse_together
+from forerun.step.parallel import PIPELINE, refuse_together, unwrapped
 from forerun.step.pipeline_stages import IDS, STAGES, StageModule, places_on_rank
 from forerun.step.precision import policy_of
+from forerun.step.split_adapters import require_split_adapters
 from forerun.step.workload import BLANK
 from forerun.trace import Phase
 
@@ -48,8 +49,6 @@ def require_pipeline(settings: Settings) -> None:
         ("parallel.kind", parallel.kind == "ddp", "DDP's buckets over stages are not modelled. Set parallel.kind to "
          "fsdp"),
         ("workload", settings.workload != "causal-lm", "pipelines are built for causal-lm. Set parallel.pipeline to 1"),
-        ("adapter.kind", settings.adapter.kind != "none", "adapters are not dealt to stages by this version. Set it to "
-         "none"),
         ("quantization", settings.quantization != "none", "packed weights are not dealt to stages. Set it to none"),
         ("cross_entropy", settings.cross_entropy != "full", "the last stage makes whole logits. Set it to full"),
         ("model.kernels", settings.model.kernels != "none", "fused kernels know no stages. Set it to none"),
@@ -70,6 +69,7 @@ def require_pipeline(settings: Settings) -> None:
          "to 1, or leave it out"),
     ]  # fmt: skip
     refuse_together(settings, "parallel.pipeline", obstacles)
+    require_split_adapters(settings, "parallel.pipeline")
     least = parallel.pipeline if parallel.schedule != "gpipe" else 1
     count = settings.batch.gradient_accumulation_steps
     near = math.ceil(count / parallel.pipeline) * parallel.pipeline
@@ -120,7 +120,7 @@ class Pipeline:
         self._observer: Any = None
         self._loss: Any = None
         self._policy, self._config = policy_of(settings), model.config
-        self._parts: dict[int, StageModule] = getattr(model, STAGES)
+        self._parts: dict[int, StageModule] = getattr(unwrapped(model), STAGES)
         self._schedule: Any = None
         self.passes: Passes | None = None
         """Stands for micro-batches that do the same, on a virtual GPU; None: each is run."""
@@ -169,7 +169,7 @@ class Pipeline:
                 return _Known()
 
         self._stage_class = VirtualStage if self._is_virtual else Stage
-        model.forward = self.score
+        unwrapped(model).forward = self.score
 
     def become(self, stage: int) -> None:
         """Be another stage of the pipeline, one whose blocks are like those here, with its own neighbours."""

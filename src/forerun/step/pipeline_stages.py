@@ -17,7 +17,9 @@ from forerun.errors import InvalidSettings, NotSupported
 from forerun.models.build import config_of
 from forerun.settings.schema import Settings
 from forerun.step.context_parallel import shared_sequence
+from forerun.step.parallel import unwrapped
 from forerun.step.precision import policy_of
+from forerun.step.split_adapters import require_layers_of_blocks
 
 FAMILIES = (
     "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
@@ -100,9 +102,11 @@ def cut(model: nn.Module, settings: Settings, stage: int, device_type: str) -> l
         InvalidSettings: it has fewer blocks than stages.
     """
     parallel = settings.parallel
-    path = place_of_blocks(model, settings)
+    bare: Any = unwrapped(model)
+    path = place_of_blocks(bare, settings)
+    require_layers_of_blocks(bare, settings, "parallel.pipeline")
     count, places = parallel.pipeline * parallel.virtual_stages, places_on_rank(settings, stage)
-    blocks: Any = model.get_submodule(path)
+    blocks: Any = bare.get_submodule(path)
     if len(blocks) < count:
         raise InvalidSettings(
             f"parallel.pipeline: each of its {count} stages has a block; found {len(blocks)} blocks in "
@@ -110,19 +114,18 @@ def cut(model: nn.Module, settings: Settings, stage: int, device_type: str) -> l
         )
     owner = block_owners(len(blocks), count)
     parts = [
-        StageModule(_part(model, path, place, count, owner), settings, device_type, place == 0, place == count - 1)
+        StageModule(_part(bare, path, place, count, owner), settings, device_type, place == 0, place == count - 1)
         for place in places
     ]
     for number, block in enumerate(blocks):
         if owner[number] not in places:
             blocks[number] = PassedOn(block)
-    backbone: Any = model.get_submodule(path.rpartition(".")[0])
-    bare: Any = model
+    backbone: Any = bare.get_submodule(path.rpartition(".")[0])
     if 0 not in places:
         bare.set_input_embeddings(PassedOn(bare.get_input_embeddings()))
     if count - 1 not in places:
         _drop_end(bare, backbone)
-    setattr(model, STAGES, dict(zip(places, parts, strict=True)))
+    setattr(bare, STAGES, dict(zip(places, parts, strict=True)))
     return parts
 
 

@@ -12,7 +12,9 @@ tensor.
 
 Compiled, it is block by block, and the loss over split logits stays plain.
 
-Not covered: mixture of experts, packed query-key-value layers (phi-3), adapters, quantised weights, dropout, DDP.
+LoRA's matrices are split beside their layers (`split_adapters.py`).
+
+Not covered: mixture of experts, packed query-key-value layers (phi-3), other adapters, quantised weights, dropout, DDP.
 """
 
 import contextlib
@@ -37,8 +39,9 @@ from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.float8 import cast_before_gather, split_float8
 from forerun.step.optimizer import BITSANDBYTES
-from forerun.step.parallel import refuse_together
+from forerun.step.parallel import refuse_together, unwrapped
 from forerun.step.pipeline_stages import PassedOn
+from forerun.step.split_adapters import parts_of, require_layers_of_blocks, require_split_adapters
 
 COLUMNS, ROWS, HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
 """Styles of a plan: a layer's output is split, its input is, or it works on each head alone."""
@@ -65,8 +68,6 @@ def require_tensor_parallel(settings: Settings) -> None:
     obstacles = [
         ("parallel.kind", settings.parallel.kind == "ddp", "DDP takes no parameters that are split already. Set "
          "parallel.kind to fsdp; parallel.replicate says how many copies of the shards there are"),
-        ("adapter.kind", settings.adapter.kind != "none", "adapters of split layers are not split by this version. "
-         "Set it to none, or parallel.tensor to 1"),
         ("quantization", settings.quantization != "none", "packed weights cannot be split. Set it to none, or "
          "parallel.tensor to 1"),
         ("cross_entropy", settings.cross_entropy != "full", "logits are split over ranks already. Set it to full"),
@@ -85,6 +86,7 @@ def require_tensor_parallel(settings: Settings) -> None:
          "other ranks. Set it to bf16-mixed"),
     ]  # fmt: skip
     refuse_together(settings, "parallel.tensor", obstacles)
+    require_split_adapters(settings, "parallel.tensor")
 
 
 def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
@@ -97,19 +99,20 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
         InvalidSettings: its heads or channels cannot be divided by the number of ranks.
     """
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # that norms take two steps
-    plan = plan_of(model, settings)
-    require_divisible(model, mesh.size())
+    bare: Any = unwrapped(model)
+    plan = plan_of(bare, settings)
+    require_divisible(bare, mesh.size())
+    require_layers_of_blocks(bare, settings, "parallel.tensor")
     sequence = settings.parallel.sequence_parallel
-    bare: Any = model
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
     is_tied = output_layer is not None and getattr(output_layer, "weight", None) is getattr(input_layer, "weight", 0)
-    blocks = blocks_of(model)
-    styles, parents = _styles(model, plan, SEQUENCE if sequence else Replicate())
+    blocks = blocks_of(bare)
+    styles, parents = _styles(bare, plan, SEQUENCE if sequence else Replicate())
     layout = SEQUENCE if sequence else Replicate()
     for parent, readers in parents.items():
         if parent in blocks:
             raise NotSupported(
-                f"parallel.tensor: a block of {type(model).__name__} splits layers outside its attention and its "
+                f"parallel.tensor: a block of {type(bare).__name__} splits layers outside its attention and its "
                 f"feed-forward part, which this version cannot. Set parallel.tensor to 1."
             )
         gather = functools.partial(_gather, mesh, layout, cast_before_gather(readers))
@@ -122,7 +125,7 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     for module, style in styles.items():
         parallelize_module(module, mesh, style, src_data_rank=None)
     if output_layer in styles:
-        output_layer.register_forward_hook(_whole_in_evaluation)  # after the hook of its style, which wants parts
+        output_layer.register_forward_hook(_whole_in_evaluation)  # after that of its style, which wants a DTensor
     if settings.compile != "none" and input_layer in styles:
         # its sum over ranks is not waited for yet, and a graph gives what is not the gradient of a plain tensor (2.13)
         input_layer.register_forward_hook(lambda _module, _inputs, output: output.clone())
@@ -148,17 +151,21 @@ def _styles(
     inside = {id(part) for block in blocks_of(model) for part in block.modules()}
     for name, module in model.named_modules():
         style = next((s for pattern, s in plan.items() if fnmatch.fnmatchcase(name, pattern)), None)
-        if isinstance(module, PassedOn):
+        if isinstance(module, PassedOn) or module in styles:  # part of a layer with adapters
             continue
+        layer, downs, ups = parts_of(module)
         if module is output_layer:
             styles[module] = ColwiseParallel(use_local_output=False)
         elif module is input_layer:
             styles[module] = RowwiseParallel(input_layouts=Replicate())
         elif style == COLUMNS:
-            styles[module] = (split_float8(module, COLUMNS) or ColwiseParallel)()
+            styles[layer] = (split_float8(layer, COLUMNS) or ColwiseParallel)()
+            styles |= {down: _Whole() for down in downs} | {up: ColwiseParallel() for up in ups}
             parents.setdefault(model.get_submodule(name.rpartition(".")[0]), []).append(module)
         elif style == ROWS:
-            styles[module] = (split_float8(module, ROWS) or RowwiseParallel)(output_layouts=between)
+            styles[layer] = (split_float8(layer, ROWS) or RowwiseParallel)(output_layouts=between)
+            styles |= {down: RowwiseParallel(output_layouts=between) for down in downs}
+            styles |= {up: _Replicated(between) for up in ups}
         elif style == HEADS:
             styles[module] = _Replicated(Shard(2))
         elif any(True for _ in module.parameters(recurse=False)):
@@ -224,17 +231,25 @@ def split_loss(settings: Settings) -> contextlib.AbstractContextManager[Any]:
     return loss_parallel() if settings.parallel.tensor > 1 else contextlib.nullcontext()
 
 
-class _Replicated(ParallelStyle):
-    """Parameters that every rank holds, of a module whose input lies as `layout` says, and its output too."""
+class _Whole(ParallelStyle):
+    """Parameters that every rank holds, of a module between DTensors."""
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            tensor = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(tensor, requires_grad=parameter.requires_grad))
+        return module
+
+
+class _Replicated(_Whole):
+    """The same of a module whose local input lies as `layout` says, and its output too."""
 
     def __init__(self, layout: Any):
         super().__init__()
         self.layout = layout
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            tensor = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=None)
-            module.register_parameter(name, nn.Parameter(tensor, requires_grad=parameter.requires_grad))
+        super()._apply(module, device_mesh)
         module.register_forward_pre_hook(self._distribute(device_mesh))
         module.register_forward_hook(lambda _module, _inputs, output: output.to_local())
         return module

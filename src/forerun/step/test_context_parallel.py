@@ -80,7 +80,7 @@ def test_wrong_layouts_are_refused_with_the_right_ones(parallel, message):
     [
         ({"length": 250}, "Nearest: 248, 256"), ({"length": 4}, "Nearest: 8"),
         ({"padding": "longest"}, "pieces of one length"), ({"padding": "packed"}, "pieces of one length"),
-        ({"workload": "masked-lm", "model": {"name": "tiny-bert"}}, "causal-lm"), ({"adapter": {"kind": "lora"}}, "adapters"),
+        ({"workload": "masked-lm", "model": {"name": "tiny-bert"}}, "causal-lm"), ({"adapter": {"kind": "lora", "dropout": 0.1}}, "adapter.dropout"),
         ({"model": {"name": "tiny-llama", "attention": "eager"}}, "ring attention"),
     ],
 )  # fmt: skip

@@ -21,7 +21,8 @@ def settings(pipeline=2, schedule="1f1b", virtual=1, **changes):
     ("changes", "words"),
     [
         ({"batch": {"micro_batch_size": 1, "gradient_accumulation_steps": 4, "padding": "longest"}}, "one shape"),
-        ({"adapter": {"kind": "lora"}}, "adapters are not dealt"),
+        ({"adapter": {"kind": "lora", "dora": True}}, "adapter.dora: .*parallel.pipeline=2.* Set it to false"),
+        ({"adapter": {"kind": "prompt"}}, "adapter.kind: found 'prompt' with parallel.pipeline=2"),
         ({"workload": "masked-lm", "model": {"name": "bert-base-uncased"}}, "built for causal-lm"),
         ({"evaluation": {"examples": 8, "new_tokens": 4}}, "generating over stages"),
     ],

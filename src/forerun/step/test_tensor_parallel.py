@@ -62,7 +62,7 @@ def test_wrong_layouts_are_refused_with_the_right_ones(parallel, message):
     ("changes", "message"),
     [
         ({"parallel": {"kind": "ddp", "world_size": 4, "tensor": 2}}, "DDP takes no parameters"),
-        ({"adapter": {"kind": "lora"}}, "adapters of split layers"), ({"compile": "default"}, "compiled"),
+        ({"adapter": {"kind": "lora", "dora": True}}, "adapter.dora"), ({"compile": "default"}, "compiled"),
         ({"workload": "masked-lm"}, "causal-lm"), ({"activation_offload": True}, "whole tensors to the host"),
         ({"optimizer": {"name": "adafactor"}}, "cannot factor"), ({"optimizer": {"name": "lion"}}, "whole tensors"),
         ({"optimizer": {"name": "paged-adamw-8bit"}}, "whole tensors"),

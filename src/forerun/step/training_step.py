@@ -19,7 +19,7 @@ from forerun.settings.schema import Settings
 from forerun.step.attention import DocumentKernel, kernels_of
 from forerun.step.context_parallel import SHARED, SharedSequence
 from forerun.step.float8 import find_scales
-from forerun.step.parallel import by_mesh, holding_gradients, mean_over_ranks, of_all_ranks, whole
+from forerun.step.parallel import by_mesh, holding_gradients, mean_over_ranks, of_all_ranks, unwrapped, whole
 from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
 from forerun.step.tensor_parallel import split_loss
@@ -209,8 +209,9 @@ class TrainingStep:
 
     def _sharing_sequences(self) -> contextlib.AbstractContextManager[None]:
         """Around passes whose sequences are split over ranks."""
-        shared: SharedSequence | None = getattr(self.model, SHARED, None)
-        return contextlib.nullcontext() if shared is None else shared.during_step(self.model, self.capability)
+        bare: nn.Module = unwrapped(self.model)
+        shared: SharedSequence | None = getattr(bare, SHARED, None)
+        return contextlib.nullcontext() if shared is None else shared.during_step(bare, self.capability)
 
     def _offloading(self) -> contextlib.AbstractContextManager[object]:
         """Around a forward pass whose saved tensors may live in pinned host memory."""

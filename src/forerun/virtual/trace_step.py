@@ -24,7 +24,7 @@ from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import paged_bytes
 from forerun.step.optimizer_in_backward import OptimizerInBackward
-from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica, unsent_gradients
+from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica, unsent_gradients, unwrapped
 from forerun.step.pipeline_stages import first_blocks, place_of_blocks
 from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
@@ -237,7 +237,7 @@ def _record_stages(
         return [trace]
     parallel = step.settings.parallel
     ranks = parallel.world_size // parallel.pipeline
-    path, firsts = place_of_blocks(step.model, step.settings), first_blocks(step.settings)
+    path, firsts = place_of_blocks(unwrapped(step.model), step.settings), first_blocks(step.settings)
     return [
         of_stage(
             window(trace, spans[0][0], *span), (stage - stages[0]) * ranks, ranks,
