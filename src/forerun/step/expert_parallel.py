@@ -1,15 +1,14 @@
 """Expert parallelism: the experts of every mixture dealt over ranks that train on rows of their own.
 
-The ranks of a group lie next to each other inside those that shard weights (data × context), as in torchtitan and
-Megatron-LM. A rank sends each row to the rank that has its expert and gets the result back: two all-to-all exchanges in
+The ranks of a group lie next to each other inside those that shard weights or split layers (data × context × tensor),
+as in torchtitan and Megatron-LM. A rank sends each row to the rank that has its expert and gets the result back: two all-to-all exchanges in
 the forward pass, two in the backward pass. What experts compute is the model's own code (transformers'
 `use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are sharded over the
 ranks that hold the same ones, and their gradients summed over those; everything else is sharded over all ranks.
 
 A trace knows no routing: there every rank sends as many rows to each other rank as it keeps.
 
-Not covered: capacities and dropped tokens, split layers beside experts (expert tensor parallelism), exchanges hidden
-behind shared experts.
+Not covered: capacities and dropped tokens, experts that are dealt and split, exchanges hidden behind shared experts.
 """
 
 import functools
@@ -41,8 +40,6 @@ def require_expert_parallel(settings: Settings) -> None:
         return
     obstacles = [
         ("workload", settings.workload != "causal-lm", "experts are dealt for causal-lm. Set parallel.expert to 1"),
-        ("parallel.tensor", parallel.tensor > 1, "every rank that splits layers would send the same rows. Set "
-         "parallel.tensor or parallel.expert to 1"),
         ("adapter.kind", settings.adapter.kind != "none", "adapters of experts are not dealt. Set it to none"),
         ("quantization", settings.quantization != "none", "packed experts are not dealt. Set it to none"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling does not look for infinities in the experts of "

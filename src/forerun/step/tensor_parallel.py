@@ -12,14 +12,16 @@ tensor.
 
 Compiled, it is block by block, and the loss over split logits stays plain.
 
-Not covered: mixture of experts, packed query-key-value layers (phi-3), adapters, quantised weights, dropout, DDP.
+Mixtures of experts are `step/expert_tensor_parallel.py`.
+
+Not covered: packed query-key-value layers (phi-3), adapters, quantised weights, dropout, DDP.
 """
 
 import contextlib
 import fnmatch
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -35,6 +37,7 @@ from torch.distributed.tensor.parallel import (
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step.expert_tensor_parallel import EXPERTS, split_mixtures
 from forerun.step.float8 import cast_before_gather, split_float8
 from forerun.step.optimizer import BITSANDBYTES
 from forerun.step.parallel import refuse_together
@@ -104,7 +107,8 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
     is_tied = output_layer is not None and getattr(output_layer, "weight", None) is getattr(input_layer, "weight", 0)
     blocks = blocks_of(model)
-    styles, parents = _styles(model, plan, SEQUENCE if sequence else Replicate())
+    mixtures = split_mixtures(model, settings, mesh)
+    styles, parents = _styles(model, plan, SEQUENCE if sequence else Replicate(), mixtures)
     if output_layer in styles:
         output_layer.register_forward_hook(_whole_in_evaluation)
     layout = SEQUENCE if sequence else Replicate()
@@ -135,11 +139,11 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
 
 
 def _styles(
-    model: nn.Module, plan: dict[str, str], between: Any
+    model: nn.Module, plan: dict[str, str], between: Any, mixtures: Container[nn.Module]
 ) -> tuple[dict[nn.Module, ParallelStyle], dict[nn.Module, list[nn.Module]]]:
     """How each module with weights is split, and the layers split by columns by the module that they are in.
 
-    `between` is how activations lie between the split layers of blocks.
+    `between` is how activations lie between the split layers of blocks. Modules inside `mixtures` are left out.
     """
     bare: Any = model
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
@@ -148,7 +152,7 @@ def _styles(
     inside = {id(part) for block in blocks_of(model) for part in block.modules()}
     for name, module in model.named_modules():
         style = next((s for pattern, s in plan.items() if fnmatch.fnmatchcase(name, pattern)), None)
-        if isinstance(module, PassedOn):
+        if isinstance(module, PassedOn) or module in mixtures:
             continue
         if module is output_layer:
             styles[module] = ColwiseParallel(use_local_output=False)
@@ -175,12 +179,12 @@ def plan_of(model: nn.Module, settings: Settings) -> dict[str, str]:
     plan: dict[str, str] = dict(getattr(model, "tp_plan", None) or {})
     names = [name for name, _ in model.named_modules()]
     own = {p: s for p, s in plan.items() if any(fnmatch.fnmatchcase(name, p) for name in names)}
-    if not own:
+    if not set(own.values()).difference(ENDS):
         raise NotSupported(
-            f"parallel.tensor: {type(model).__name__} has no plan for tensor parallelism in transformers; found "
+            f"parallel.tensor: {type(model).__name__} has no plan for its blocks in transformers; found "
             f"parallel.tensor={settings.parallel.tensor}. Set it to 1 and shard with parallel.kind=fsdp."
         )
-    unknown = sorted({style for style in own.values() if style not in (COLUMNS, ROWS, HEADS, *ENDS)})
+    unknown = sorted({style for style in own.values() if style not in (COLUMNS, ROWS, HEADS, EXPERTS, *ENDS)})
     if unknown:
         raise NotSupported(
             f"parallel.tensor: splits linear layers by columns and rows; {type(model).__name__} also has layers of the "
