@@ -12,6 +12,7 @@ Not covered: capacities and dropped tokens, experts that are dealt and split, ex
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,8 @@ EXPERT, EXPERT_SHARD = "expert", "expert_shard"
 """Dimensions of the mesh of experts: ranks with different ones, and ranks with shards of the same ones."""
 COUNT = "num_experts"
 """Attribute of transformers' modules of experts."""
+INPUTS = 4
+"""What their forward pass is given: itself, rows, the experts of each, and their weights."""
 
 
 def require_expert_parallel(settings: Settings) -> None:
@@ -50,12 +53,14 @@ def require_expert_parallel(settings: Settings) -> None:
 
 
 def experts_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that hold the weights of all experts of a block, by their paths."""
+    """Modules that hold the weights of all experts of a block and route rows themselves, by their paths."""
     experts: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         weights, count = list(module.parameters(recurse=False)), getattr(module, COUNT, None)
         if weights and hasattr(module, "down_proj") and all(w.ndim > 1 and len(w) == count for w in weights):
-            experts[name] = module
+            inputs = inspect.signature(type(module).forward).parameters
+            if len(inputs) == INPUTS:  # llama4's are given rows that were copied for every expert
+                experts[name] = module
     return experts
 
 

@@ -112,6 +112,8 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     if output_layer in styles:
         output_layer.register_forward_hook(_whole_in_evaluation)
     layout = SEQUENCE if sequence else Replicate()
+    if sequence:
+        _require_split_attention(model, parents)
     for parent, readers in parents.items():
         if parent in blocks:
             raise NotSupported(
@@ -198,6 +200,22 @@ def plan_of(model: nn.Module, settings: Settings) -> dict[str, str]:
     return own
 
 
+def _require_split_attention(model: nn.Module, parents: Container[nn.Module]) -> None:
+    """Refuse attention without split layers where a rank has a part of the sequence.
+
+    Raises:
+        NotSupported: naming the part of a block.
+    """
+    for block in blocks_of(model):
+        for name, part in block.named_children():
+            if name.endswith("attn") and any(True for _ in part.parameters()) and part not in parents:
+                raise NotSupported(
+                    f"parallel.sequence_parallel: attention sees the whole sequence where its layers are split; found "
+                    f"{type(part).__name__}, which the plan of {type(model).__name__} does not split. Set "
+                    f"parallel.sequence_parallel to false."
+                )
+
+
 def require_divisible(model: nn.Module, ranks: int) -> None:
     """Refuse a number of ranks that does not divide heads or channels.
 
@@ -244,7 +262,12 @@ class _Replicated(ParallelStyle):
         return module
 
     def _distribute(self, mesh: Any) -> Callable[..., Any]:
-        def distribute(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        def distribute(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            if not inputs:
+                raise NotSupported(
+                    f"parallel.tensor: whole parts of a block take what they work on first; found "
+                    f"{type(module).__name__}, which is called by keywords. Set parallel.tensor to 1."
+                )
             return (DTensor.from_local(inputs[0], mesh, [self.layout], run_check=False), *inputs[1:])
 
         return distribute
