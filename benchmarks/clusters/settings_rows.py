@@ -22,10 +22,10 @@ MODELS = {
     "Llama-2-7B": "llama-2-7b", "Llama-2-13B": "llama-2-13b", "Llama-2-70B": "llama-2-70b", "Llama-3-8B": "llama-3-8b",
     "Llama-3.1-8B": "llama-3-8b", "Llama-3-70B": "llama-3-70b", "Llama-3.1-70B": "llama-3-70b",
     "Llama-3.1-405B": "llama-3.1-405b", "Qwen3-30B-A3B": "qwen3-30b-a3b", "Qwen3-235B-A22B": "qwen3-235b-a22b",
-    "GPT-OSS-120B": "gpt-oss-120b", "DeepSeek-V3": "deepseek-r1",
+    "DeepSeek-V3": "deepseek-r1",
 }  # fmt: skip
-"""Llama 3.1 has the shape of Llama 3: its positions are scaled, which costs nothing at this accuracy. DeepSeek-R1 has that
-of DeepSeek-V3."""
+"""Llama 3.1 has the shape of Llama 3: its positions are scaled, which costs nothing at this accuracy.
+DeepSeek-R1 has that of DeepSeek-V3."""
 CHECKPOINTING = {"none": "none", "full": "blocks", "op": "selective"}
 SCHEDULES = {"": "1f1b", "1F1B": "1f1b", "interleaved 1F1B": "interleaved", "Interleaved 1F1B": "interleaved"}
 ATTENTION = {"SDPA (flash)": "sdpa:flash", "flash-attention 2": "flash_attention_2"}
@@ -120,7 +120,9 @@ def _steps(run: ClusterRun) -> int:
 
 def _is_compiled(run: ClusterRun) -> bool:
     is_refused = run.whole("tp") > 1 and run.whole("ep") > 1
-    return not is_refused and _can_compile(run) and (run["compile"] == "True" or (is_megatron(run) and bool(run["fp8"])))
+    return (
+        not is_refused and _can_compile(run) and (run["compile"] == "True" or (is_megatron(run) and bool(run["fp8"])))
+    )
 
 
 def _can_compile(run: ClusterRun) -> bool:
@@ -180,6 +182,7 @@ def missing_word(run: ClusterRun) -> str:
         (any(word in run["fp8"].lower() for word in UNKNOWN_FORMATS), f"{run['fp8']} products"),
         (bool(run["fp8"]) and not _can_compile(run), "float8 beside split layers that are computed again whole"),
         ("BERT" in run["model"], "packed rows whose mean length is not stated"),
+        ("GPT-OSS" in run["model"], "attention with sinks in one kernel"),
         (not is_nanotron and run["model"] not in MODELS, f"model not in the catalogue: {run['model']}"),
         (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),
         ("LoRA" in run["task"] or "LoRA" in run["model"], "adapters over split layers"),

@@ -20,6 +20,7 @@ Not covered: experts that are dealt and split, biases of experts, float8 in shar
 import fnmatch
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,27 +49,46 @@ def split_mixtures(model: nn.Module, settings: Settings, mesh: Any) -> set[nn.Mo
     """
     plan: dict[str, str] = dict(getattr(model, "tp_plan", None) or {})
     experts = experts_of(model)
+    if experts and settings.compile != "none":
+        raise NotSupported(
+            f"compile: PyTorch compiles every block with experts beside split layers anew, and gives up after some; "
+            f"found compile={settings.compile!r} with parallel.tensor={settings.parallel.tensor}. Set it to none."
+        )
     for name, module in model.named_modules():
         if _style(plan, name) == EXPERTS and module not in experts.values() and any(True for _ in module.parameters()):
             raise _refusal(model, f"experts of the kind {type(module).__name__}, which are not known")
     inside: set[nn.Module] = set()
     for path in experts:
-        mixture_path = path.rpartition(".")[0]
-        mixture = model.get_submodule(mixture_path)
-        if mixture in inside:
-            continue
-        _split_mixture(_Mixture(model, mixture_path, mixture, plan, settings, mesh))
-        inside.update(mixture.modules())
+        mixture = _Mixture(model, path.rpartition(".")[0], plan, settings, mesh)
+        _split_mixture(mixture)
+        inside.update(mixture.module.modules())
     return inside
 
 
+@dataclass(frozen=True)
 class _Mixture:
     """A mixture of one block, and how it is split."""
 
-    def __init__(self, model: nn.Module, path: str, module: nn.Module, plan: dict[str, str], settings: Settings, mesh: Any):
-        self.model, self.path, self.module, self.plan, self.mesh = model, path, module, plan, mesh
-        self.is_dealt = settings.parallel.expert > 1
-        self.is_sequence = settings.parallel.sequence_parallel
+    model: nn.Module
+    path: str
+    plan: dict[str, str]
+    settings: Settings
+    mesh: Any
+
+    @property
+    def module(self) -> nn.Module:
+        """Routes tokens to experts."""
+        return self.model.get_submodule(self.path)
+
+    @property
+    def is_dealt(self) -> bool:
+        """Whether each expert is whole on one rank of a group."""
+        return self.settings.parallel.expert > 1
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether a rank has a part of the sequence between split layers."""
+        return self.settings.parallel.sequence_parallel
 
     def parts(self) -> Iterator[tuple[str, nn.Module, bool]]:
         """Modules with weights: path in the model, module, and whether it holds experts."""

@@ -75,12 +75,6 @@ def _refuse_compiled(settings: Settings) -> None:
             f"parallel.schedule: 'zero-bubble' takes a backward pass apart, and that of a compiled graph is one; found "
             f"compile={settings.compile!r}. Set it to 1f1b, or compile to none."
         )
-    if layout.tensor > 1 and layout.expert > 1:
-        raise NotSupported(
-            f"compile: each rank sends other numbers of rows in every step, and blocks over split layers are compiled "
-            f"again for each; found compile={settings.compile!r} with parallel.tensor={layout.tensor} and "
-            f"parallel.expert={layout.expert}. Set compile to none, or parallel.expert to 1."
-        )
     length = settings.batch.sequence_length
     if layout.sequence_parallel and length % layout.tensor:
         below = length // layout.tensor * layout.tensor

@@ -71,9 +71,15 @@ def test_split_experts_exchange_activations_as_dense_layers_do(mixtral):
     trace = traced(mixtral, tensor=2, sequence_parallel=True)
     assert not exchanged(trace, "all_to_all_single")
     names = {call.name for call in trace.calls}
-    assert {"_c10d_functional.reduce_scatter_tensor.default", "_c10d_functional.all_gather_into_tensor.default"} <= names
+    assert {
+        "_c10d_functional.reduce_scatter_tensor.default",
+        "_c10d_functional.all_gather_into_tensor.default",
+    } <= names
     shapes = {spec.shape for call in trace.calls if call.name.startswith("aten._grouped_mm") for spec in call.inputs}
-    assert {(EXPERTS, WIDTH, INNER), (EXPERTS, INNER // 2, WIDTH)} <= shapes  # gate and up of half the channels, and down
+    assert {
+        (EXPERTS, WIDTH, INNER),
+        (EXPERTS, INNER // 2, WIDTH),
+    } <= shapes  # gate and up of half the channels, and down
 
 
 def test_dealt_experts_divide_shards_context_and_tensor():
@@ -104,6 +110,12 @@ def test_what_cannot_be_split_is_refused_by_name(tmp_path, config, parallel, mes
     config.save_pretrained(tmp_path)
     with pytest.raises(NotSupported, match=message):
         traced(tmp_path, **parallel)
+
+
+def test_compiled_mixtures_are_refused(mixtral):
+    asked = settings(mixtral, parallel={"tensor": 2}, compile="default", compile_unit="blocks")
+    with pytest.raises(NotSupported, match="compiles every block with experts"):
+        trace_step(asked, generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, TOKENS // 2))
 
 
 def test_channels_of_experts_that_do_not_divide_are_refused(tmp_path):

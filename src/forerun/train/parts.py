@@ -157,7 +157,8 @@ class Parts:
             self.read(name, list(piece.shape), begin) if piece.numel() else torch.empty_like(piece, device="cpu")
             for piece, begin in pieces
         ]
+        own = torch.cat(values, _packing(sharded)[0]) if len(values) > 1 else values[0]
         return DTensor.from_local(
-            torch.cat(values, _packing(sharded)[0]).to(device) if len(values) > 1 else values[0].to(device), sharded.device_mesh, sharded.placements, shape=sharded.shape,
+            own.to(device), sharded.device_mesh, sharded.placements, shape=sharded.shape,
             stride=sharded.stride(), run_check=False,
         )  # fmt: skip
