@@ -3,8 +3,9 @@
 The ranks of a group lie next to each other inside those that shard weights or split layers (data × context × tensor),
 as in torchtitan and Megatron-LM. A rank sends each row to the rank that has its expert and gets the result back: two
 all-to-all exchanges in the forward pass, two in the backward pass. What experts compute is the model's own code
-(transformers' `use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are sharded
-over the ranks that hold the same ones, and their gradients summed over those; everything else is sharded over all ranks.
+(transformers' `use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are
+sharded over the ranks that hold the same ones, and their gradients summed over those; everything else is sharded over
+all ranks.
 
 A trace knows no routing: there every rank sends as many rows to each other rank as it keeps.
 
