@@ -51,7 +51,7 @@ def split_mixtures(model: nn.Module, settings: Settings, mesh: Any) -> set[nn.Mo
     experts = experts_of(model)
     if experts and settings.compile != "none":
         raise NotSupported(
-            f"compile: PyTorch compiles every block with experts beside split layers anew, and gives up after some; "
+            f"compile: PyTorch compiles every block with experts beside split layers anew, and gives up after eight; "
             f"found compile={settings.compile!r} with parallel.tensor={settings.parallel.tensor}. Set it to none."
         )
     for name, module in model.named_modules():
