@@ -101,7 +101,8 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [({"pp": "8", "vp": "16", "dp": "2"}, "more than 64 parts"),
-     ({"cp": "2", "pp": "2"}, "split sequences beside stages"), ({"ep": "4", "tp": "2"}, "experts beside split layers"),
+     ({"cp": "2", "pp": "2"}, "split sequences beside stages"), ({"model": "GPT-OSS-120B"}, "sinks"),
+     ({"ep": "4", "tp": "2", "config_json": '{"expert_tensor_parallel_size": 2}'}, "dealt and split"),
      ({"family": "megatron", "framework": "Megatron-Core", "fp8": "NVFP4"}, "NVFP4"), ({"model": "BERT"}, "packed"),
      ({"task": "LoRA"}, "adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
      ({"pp": "2", "pp_schedule": "zbb", "dp": "8"}, "schedule zbb"),
@@ -110,6 +111,14 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
 )  # fmt: skip
 def test_settings_refuse_with_the_word_that_is_missing(columns, reason):
     assert reason in settings_question(run_with(**columns)).reason
+
+
+def test_experts_beside_split_layers_are_asked_as_eager_blocks():
+    mixture = {"model": "Qwen3-30B-A3B", "ep": "4", "tp": "2", "compile": "True"}
+    question = settings_question(run_with(**mixture))
+    assert {"tensor": 2, "expert": 4}.items() <= question.content["parallel"].items()
+    assert question.content["compile"] == "none"
+    assert "compiled blocks as eager ones" in question.differs
 
 
 def test_settings_say_the_layout():
