@@ -101,7 +101,8 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [({"pp": "8", "vp": "16", "dp": "2"}, "more than 64 parts"),
-     ({"ep": "4", "tp": "2"}, "experts beside split layers"),
+     ({"cp": "2", "pp": "2"}, "split sequences beside stages"), ({"model": "GPT-OSS-120B"}, "sinks"),
+     ({"ep": "4", "tp": "2", "config_json": '{"expert_tensor_parallel_size": 2}'}, "dealt and split"),
      ({"family": "megatron", "framework": "Megatron-Core", "fp8": "NVFP4"}, "NVFP4"), ({"model": "BERT"}, "packed"),
      ({"task": "LoRA", "fp8": "FP8"}, "float8 beside adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
      ({"pp": "2", "pp_schedule": "zbb", "dp": "8"}, "schedule zbb"),
@@ -137,6 +138,14 @@ def test_megatrons_distributed_optimizer_is_stage_one_around_compiled_blocks():
     assert (settings.parallel.zero, settings.parallel.context, settings.compile) == (1, 2, "default")
     assert question.asks_memory
     assert settings_from(settings_question(run_with(**columns, sharding="Megatron-FSDP")).content).parallel.zero == 0
+
+
+def test_experts_beside_split_layers_are_asked_as_eager_blocks():
+    mixture = {"model": "Qwen3-30B-A3B", "ep": "4", "tp": "2", "compile": "True"}
+    question = settings_question(run_with(**mixture))
+    assert {"tensor": 2, "expert": 4}.items() <= question.content["parallel"].items()
+    assert question.content["compile"] == "none"
+    assert "compiled blocks as eager ones" in question.differs
 
 
 def test_settings_say_the_layout():

@@ -155,6 +155,39 @@ def test_dealt_experts_are_one_mixture(tmp_path, mixture, world, parallel, recom
     assert_same(weights, one)
 
 
+@pytest.mark.parametrize(
+    ("world", "parallel", "recomputed"),
+    [
+        (2, {"tensor": 2, "expert": 2, "sequence_parallel": True}, "blocks"),
+        pytest.param(2, {"tensor": 2}, "none", marks=SLOW), pytest.param(2, {"tensor": 2, "expert": 2}, "none", marks=SLOW),
+        pytest.param(4, {"shard": 2, "tensor": 2, "sequence_parallel": True}, "blocks", marks=SLOW),
+        pytest.param(4, {"shard": 2, "tensor": 2, "expert": 4, "sequence_parallel": True}, "none", marks=SLOW),
+        pytest.param(4, {"context": 2, "tensor": 2, "expert": 4}, "none", marks=SLOW),
+        pytest.param(4, {"pipeline": 2, "tensor": 2, "expert": 2, "sequence_parallel": True}, "none", marks=SLOW),
+    ],
+)  # fmt: skip
+def test_mixtures_beside_split_layers_are_one_mixture(tmp_path, mixture, world, parallel, recomputed):
+    """Experts split like the layers, or dealt over the ranks that split them; routers get their gradients from all."""
+    model, (expected, one) = mixture
+    report, weights = run(tmp_path, world, model=model, parallel=parallel, recomputed=recomputed, padding="fixed")
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+    assert report["local"] < 0.51 * expected["local"]
+
+
+@SLOW
+def test_packed_parts_go_on_under_other_layouts(tmp_path, mixture):
+    """A rank writes its piece of gate and its piece of up; others read what they need of both."""
+    model, (_, one) = mixture
+    layouts = (4, {"shard": 2, "tensor": 2}), (2, {"tensor": 2, "expert": 2}), (2, {"tensor": 2}), (1, {})
+    for number, (world, parallel) in enumerate(layouts):
+        report, weights = run(tmp_path, world, model=model, parallel=parallel, padding="fixed", sharded=True)
+        assert report["first"] == (2 if number else 0)
+        assert_same(weights, one)
+        shutil.rmtree(tmp_path / "step-00000004")
+
+
 def test_norms_of_heads_and_tied_embeddings(tmp_path):
     """Gradients of a norm over each head are added up over the heads of all ranks."""
     model = tmp_path / "model"

@@ -22,8 +22,10 @@ MODELS = {
     "Llama-2-7B": "llama-2-7b", "Llama-2-13B": "llama-2-13b", "Llama-2-70B": "llama-2-70b", "Llama-3-8B": "llama-3-8b",
     "Llama-3.1-8B": "llama-3-8b", "Llama-3-70B": "llama-3-70b", "Llama-3.1-70B": "llama-3-70b",
     "Llama-3.1-405B": "llama-3.1-405b", "Qwen3-30B-A3B": "qwen3-30b-a3b", "Qwen3-235B-A22B": "qwen3-235b-a22b",
+    "DeepSeek-V3": "deepseek-r1",
 }  # fmt: skip
-"""Llama 3.1 has the shape of Llama 3: its positions are scaled, which costs nothing at this accuracy."""
+"""Llama 3.1 has the shape of Llama 3: its positions are scaled, which costs nothing at this accuracy.
+DeepSeek-R1 has that of DeepSeek-V3."""
 CHECKPOINTING = {"none": "none", "full": "blocks", "op": "selective"}
 SCHEDULES = {"": "1f1b", "1F1B": "1f1b", "interleaved 1F1B": "interleaved", "Interleaved 1F1B": "interleaved"}
 ATTENTION = {"SDPA (flash)": "sdpa:flash", "flash-attention 2": "flash_attention_2"}
@@ -107,6 +109,7 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
     listed = [
         (not run["compile"] and not is_megatron(run), "compile not stated, taken as off"),
         (run["compile"] == "True" and not _is_compiled(run), "compiled blocks as eager ones"),
+        (bool(run["fp8"]) and not _is_compiled(run), "casts to float8 as eager ones"),
         ("nanotron" in run["family"], "weights under autocast instead of bf16 beside fp32 copies"),
         (is_tied, "tied embeddings of stages as two"),
         (bool(run["fp8"]) and is_megatron(run), "TransformerEngine's float8 as torchao's tensorwise, compiled blocks"),
@@ -135,7 +138,8 @@ def _steps(run: ClusterRun) -> int:
 
 
 def _is_compiled(run: ClusterRun) -> bool:
-    return _can_compile(run) and (run["compile"] == "True" or is_megatron(run))
+    is_refused = run.whole("tp") > 1 and run.whole("ep") > 1
+    return not is_refused and _can_compile(run) and (run["compile"] == "True" or is_megatron(run))
 
 
 def _can_compile(run: ClusterRun) -> bool:
@@ -197,6 +201,12 @@ def _config(run: ClusterRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _expert_tensor(run: ClusterRun) -> int:
+    """Ranks that each expert is split over, where the source says so: recipes of mixtures set one."""
+    names = ("expert_tensor_parallel_size", "expert-tensor-parallel-size")
+    return next((int(run.arguments[name]) for name in names if run.arguments.get(name)), 1)
+
+
 def missing_word(run: ClusterRun) -> str:
     """The first thing that settings cannot say, or an empty text."""
     is_titan, is_nanotron = "torchtitan" in run["family"], run["framework"].startswith("nanotron")
@@ -205,10 +215,11 @@ def missing_word(run: ClusterRun) -> str:
         (any(word in run["fp8"].lower() for word in UNKNOWN_FORMATS), f"{run['fp8']} products"),
         (bool(run["fp8"]) and not _can_compile(run), "float8 beside split layers that are computed again whole"),
         ("BERT" in run["model"], "packed rows whose mean length is not stated"),
+        ("GPT-OSS" in run["model"], "attention with sinks in one kernel"),
         (not is_nanotron and run["model"] not in MODELS, f"model not in the catalogue: {run['model']}"),
         (not is_titan and not is_nanotron and not is_megatron(run), f"what {run['framework'].split()[0]} holds"),
         (is_adapted(run) and bool(run["fp8"]), "float8 beside adapters"),
-        (expert > 1 and tensor > 1, "experts beside split layers"),
+        (expert > 1 and tensor > 1 and _expert_tensor(run) > 1, "experts that are dealt and split"),
         (not run["micro_batch"] and not is_titan, "rows of a micro-batch not stated"),
         (not run["micro_batch"] and pipeline > 1, "rows of a micro-batch not stated"),
         (pipeline > 1 and _steps(run) < pipeline, "fewer micro-batches than stages"),

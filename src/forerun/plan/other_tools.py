@@ -154,6 +154,7 @@ def _megatron_layout(settings: Settings) -> list[str]:
         f"--tensor-model-parallel-size {parallel.tensor}", f"--pipeline-model-parallel-size {parallel.pipeline}",
         *([f"--context-parallel-size {parallel.context}"] if parallel.context > 1 else []),
         *([f"--expert-model-parallel-size {parallel.expert}"] if parallel.expert > 1 else []),
+        *(["--expert-tensor-parallel-size 1"] if parallel.expert > 1 and parallel.tensor > 1 else []),
     ]  # fmt: skip
     if parallel.schedule not in ("1f1b", "interleaved"):
         raise InvalidSettings(

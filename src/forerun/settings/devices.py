@@ -41,7 +41,7 @@ class ParallelSettings(PlainSection):
     context: Ranks = 1
     """Ranks over which the sequence of each row is split (context parallelism); they shard weights together."""
     expert: Ranks = 1
-    """Ranks over which the experts of a mixture are dealt; they lie inside those that shard weights."""
+    """Ranks over which the experts of a mixture are dealt; they lie inside those that shard weights or split layers."""
     zero: Literal[0, 1, 2, 3] = 0
     """Stage of ZeRO: 1 splits optimizer state and fp32 weights over ranks, 2 gradients too, 3 also the weights that are
     computed with. With `kind: ddp` DeepSpeed's. With `kind: fsdp`, which is 3 where nothing is said, ranks then gather
@@ -68,7 +68,8 @@ class ParallelSettings(PlainSection):
         factors = [value.get(name, 1), *(rest.get(word, 1) for word in ("replicate", "context", "tensor", "pipeline"))]
         if not all(isinstance(factor, int) and factor >= 1 for factor in factors):
             raise ValueError(f"parallel.{name}: a number of ranks, 1 or more; found {factors[0]!r}.")
-        kind = "ddp" if name == "data" else "fsdp" if factors[:3] != [1, 1, 1] else "none"
+        shares = factors[:3] != [1, 1, 1] or (factors[3] != 1 and rest.get("expert", 1) != 1)
+        kind = "ddp" if name == "data" else "fsdp" if shares else "none"
         devices = math.prod(factors)
         for key, own in (("kind", kind), ("world_size", devices)):
             if rest.get(key, own) not in (own, "none", 1):
@@ -122,7 +123,7 @@ class ClusterSettings(PlainSection):
 def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
     """The same, of ranks alone."""
     near = max(p.model_ranks, round(p.world_size / p.model_ranks) * p.model_ranks)
-    several = "interleaved", "zero-bubble"
+    several, holders = ("interleaved", "zero-bubble"), p.shard_ranks * p.tensor
     return [
         (
             p.world_size % p.model_ranks > 0,
@@ -135,10 +136,10 @@ def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
             f"kind={p.kind!r}. Set parallel.kind to fsdp, or parallel.context to 1.",
         ),
         (
-            p.expert > 1 and (p.kind != "fsdp" or p.shard_ranks % p.expert > 0),
-            f"parallel.expert: divides the ranks over which parallel.kind=fsdp shards, shard × context; found "
-            f"{p.expert} with kind={p.kind!r} and {p.shard_ranks} such ranks. Nearest: "
-            f"{math.gcd(p.expert, p.shard_ranks)}.",
+            p.expert > 1 and (p.kind != "fsdp" or holders % p.expert > 0),
+            f"parallel.expert: divides the ranks over which parallel.kind=fsdp shards and layers are split, shard × "
+            f"context × tensor; found {p.expert} with kind={p.kind!r} and {holders} such ranks. Nearest: "
+            f"{math.gcd(p.expert, holders)}.",
         ),
         (
             p.pipeline == 1 and (p.schedule != "1f1b" or p.virtual_stages > 1),

@@ -1,18 +1,19 @@
 """Expert parallelism: the experts of every mixture dealt over ranks that train on rows of their own.
 
-The ranks of a group lie next to each other inside those that shard weights (data × context), as in torchtitan and
-Megatron-LM. A rank sends each row to the rank that has its expert and gets the result back: two all-to-all exchanges in
-the forward pass, two in the backward pass. What experts compute is the model's own code (transformers'
-`use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are sharded over the
-ranks that hold the same ones, and their gradients summed over those; everything else is sharded over all ranks.
+The ranks of a group lie next to each other inside those that shard weights or split layers (data × context × tensor),
+as in torchtitan and Megatron-LM. A rank sends each row to the rank that has its expert and gets the result back: two
+all-to-all exchanges in the forward pass, two in the backward pass. What experts compute is the model's own code
+(transformers' `use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are
+sharded over the ranks that hold the same ones, and their gradients summed over those; everything else is sharded over
+all ranks.
 
 A trace knows no routing: there every rank sends as many rows to each other rank as it keeps.
 
-Not covered: capacities and dropped tokens, split layers beside experts (expert tensor parallelism), exchanges hidden
-behind shared experts.
+Not covered: capacities and dropped tokens, experts that are dealt and split, exchanges hidden behind shared experts.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ EXPERT, EXPERT_SHARD = "expert", "expert_shard"
 """Dimensions of the mesh of experts: ranks with different ones, and ranks with shards of the same ones."""
 COUNT = "num_experts"
 """Attribute of transformers' modules of experts."""
+INPUTS = 4
+"""What their forward pass is given: itself, rows, the experts of each, and their weights."""
 
 
 def require_expert_parallel(settings: Settings) -> None:
@@ -41,8 +44,6 @@ def require_expert_parallel(settings: Settings) -> None:
         return
     obstacles = [
         ("workload", settings.workload != "causal-lm", "experts are dealt for causal-lm. Set parallel.expert to 1"),
-        ("parallel.tensor", parallel.tensor > 1, "every rank that splits layers would send the same rows. Set "
-         "parallel.tensor or parallel.expert to 1"),
         ("adapter.kind", settings.adapter.kind != "none", "adapters of experts are not dealt. Set it to none"),
         ("quantization", settings.quantization != "none", "packed experts are not dealt. Set it to none"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling does not look for infinities in the experts of "
@@ -53,12 +54,14 @@ def require_expert_parallel(settings: Settings) -> None:
 
 
 def experts_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that hold the weights of all experts of a block, by their paths."""
+    """Modules that hold the weights of all experts of a block and route rows themselves, by their paths."""
     experts: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         weights, count = list(module.parameters(recurse=False)), getattr(module, COUNT, None)
         if weights and hasattr(module, "down_proj") and all(w.ndim > 1 and len(w) == count for w in weights):
-            experts[name] = module
+            inputs = inspect.signature(type(module).forward).parameters
+            if len(inputs) == INPUTS:  # llama4's are given rows that were copied for every expert
+                experts[name] = module
     return experts
 
 

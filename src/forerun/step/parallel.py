@@ -154,7 +154,8 @@ def shard_placement(ranks: int) -> Callable[[nn.Parameter], Any]:
     """FSDP2's `shard_placement_fn`: weights over `ranks` ranks along their first dimension, or the next that divides.
 
     All experts of a block are one weight with an entry for each. Split along these, a few ranks hold whole experts and
-    the others nothing. torchtitan 0.2.2 has the same rule (`models/llama4/infra/parallelize.py`).
+    the others nothing. torchtitan 0.2.2 has the same rule (`models/llama4/infra/parallelize.py`). Dimensions along
+    which layers are split already are left alone.
     """
     from torch.distributed.tensor import Shard
 
@@ -162,7 +163,9 @@ def shard_placement(ranks: int) -> Callable[[nn.Parameter], Any]:
         own = local(weight)
         if own.ndim < MATRICES or len(own) >= ranks:
             return None
-        return next((Shard(n) for n in range(1, own.ndim) if own.shape[n] % ranks == 0), None)
+        split = {layout.dim for layout in getattr(weight, "placements", ()) if not layout.is_replicate()}
+        free = (n for n in range(1, own.ndim) if n not in split)
+        return next((Shard(n) for n in free if own.shape[n] % ranks == 0), None)
 
     return place
 

@@ -12,16 +12,16 @@ tensor.
 
 Compiled, it is block by block, and the loss over split logits stays plain.
 
-LoRA's matrices are split beside their layers (`split_adapters.py`).
+LoRA's matrices are split beside their layers (`split_adapters.py`), mixtures of experts in `expert_tensor_parallel.py`.
 
-Not covered: mixture of experts, packed query-key-value layers (phi-3), other adapters, quantised weights, dropout, DDP.
+Not covered: packed query-key-value layers (phi-3), other adapters, quantised weights, dropout, DDP.
 """
 
 import contextlib
 import fnmatch
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from torch.distributed.tensor.parallel import (
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step.expert_tensor_parallel import EXPERTS, split_mixtures
 from forerun.step.float8 import cast_before_gather, split_float8
 from forerun.step.optimizer import BITSANDBYTES
 from forerun.step.parallel import refuse_together, unwrapped
@@ -107,8 +108,11 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
     is_tied = output_layer is not None and getattr(output_layer, "weight", None) is getattr(input_layer, "weight", 0)
     blocks = blocks_of(bare)
-    styles, parents = _styles(bare, plan, SEQUENCE if sequence else Replicate())
+    mixtures = split_mixtures(bare, settings, mesh)
+    styles, parents = _styles(bare, plan, SEQUENCE if sequence else Replicate(), mixtures)
     layout = SEQUENCE if sequence else Replicate()
+    if sequence:
+        _require_split_attention(bare, parents)
     for parent, readers in parents.items():
         if parent in blocks:
             raise NotSupported(
@@ -138,11 +142,11 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
 
 
 def _styles(
-    model: nn.Module, plan: dict[str, str], between: Any
+    model: nn.Module, plan: dict[str, str], between: Any, mixtures: Container[nn.Module]
 ) -> tuple[dict[nn.Module, ParallelStyle], dict[nn.Module, list[nn.Module]]]:
     """How each module with weights is split, and the layers split by columns by the module that they are in.
 
-    `between` is how activations lie between the split layers of blocks.
+    `between` is how activations lie between the split layers of blocks. Modules inside `mixtures` are left out.
     """
     bare: Any = model
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
@@ -151,7 +155,7 @@ def _styles(
     inside = {id(part) for block in blocks_of(model) for part in block.modules()}
     for name, module in model.named_modules():
         style = next((s for pattern, s in plan.items() if fnmatch.fnmatchcase(name, pattern)), None)
-        if isinstance(module, PassedOn) or module in styles:  # part of a layer with adapters
+        if isinstance(module, PassedOn) or module in mixtures or module in styles:  # of a layer with adapters
             continue
         layer, downs, ups = parts_of(module)
         if module is output_layer:
@@ -182,12 +186,12 @@ def plan_of(model: nn.Module, settings: Settings) -> dict[str, str]:
     plan: dict[str, str] = dict(getattr(model, "tp_plan", None) or {})
     names = [name for name, _ in model.named_modules()]
     own = {p: s for p, s in plan.items() if any(fnmatch.fnmatchcase(name, p) for name in names)}
-    if not own:
+    if not set(own.values()).difference(ENDS):
         raise NotSupported(
-            f"parallel.tensor: {type(model).__name__} has no plan for tensor parallelism in transformers; found "
+            f"parallel.tensor: {type(model).__name__} has no plan for its blocks in transformers; found "
             f"parallel.tensor={settings.parallel.tensor}. Set it to 1 and shard with parallel.kind=fsdp."
         )
-    unknown = sorted({style for style in own.values() if style not in (COLUMNS, ROWS, HEADS, *ENDS)})
+    unknown = sorted({style for style in own.values() if style not in (COLUMNS, ROWS, HEADS, EXPERTS, *ENDS)})
     if unknown:
         raise NotSupported(
             f"parallel.tensor: splits linear layers by columns and rows; {type(model).__name__} also has layers of the "
@@ -199,6 +203,22 @@ def plan_of(model: nn.Module, settings: Settings) -> dict[str, str]:
             f"{type(model).__name__}. Set its rates to 0 in model.config."
         )
     return own
+
+
+def _require_split_attention(model: nn.Module, parents: Container[nn.Module]) -> None:
+    """Refuse attention without split layers where a rank has a part of the sequence.
+
+    Raises:
+        NotSupported: naming the part of a block.
+    """
+    for block in blocks_of(model):
+        for name, part in block.named_children():
+            if name.endswith("attn") and any(True for _ in part.parameters()) and part not in parents:
+                raise NotSupported(
+                    f"parallel.sequence_parallel: attention sees the whole sequence where its layers are split; found "
+                    f"{type(part).__name__}, which the plan of {type(model).__name__} does not split. Set "
+                    f"parallel.sequence_parallel to false."
+                )
 
 
 def require_divisible(model: nn.Module, ranks: int) -> None:
@@ -255,7 +275,12 @@ class _Replicated(_Whole):
         return module
 
     def _distribute(self, mesh: Any) -> Callable[..., Any]:
-        def distribute(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        def distribute(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            if not inputs:
+                raise NotSupported(
+                    f"parallel.tensor: whole parts of a block take what they work on first; found "
+                    f"{type(module).__name__}, which is called by keywords. Set parallel.tensor to 1."
+                )
             return (DTensor.from_local(inputs[0], mesh, [self.layout], run_check=False), *inputs[1:])
 
         return distribute

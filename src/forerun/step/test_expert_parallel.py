@@ -63,7 +63,6 @@ def test_settings_without_it_keep_their_hash():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallel": {"shard": 2, "tensor": 2, "expert": 2}}, "send the same rows"),
         ({"adapter": {"kind": "lora"}}, "adapters"), ({"versions": {"transformers": "4.48"}}, "layers of their own"),
         ({"workload": "masked-lm", "model": {"name": "tiny-bert"}}, "causal-lm"),
     ],

@@ -33,7 +33,7 @@ from forerun.train.checkpoint_files import (
     seal,
 )
 from forerun.train.generators import device_generators, host_generators, restore_generators
-from forerun.train.parts import Parts, apart, is_first_copy, is_sharded, part_of
+from forerun.train.parts import Parts, apart, is_first_copy, is_sharded, parts_of
 from forerun.train.ranks import from_first, rank
 
 MODEL, OPTIMIZER, GENERATORS = "model.safetensors", "optimizer.safetensors", "rng.safetensors"
@@ -241,16 +241,23 @@ def _tensors(step: TrainingStep, *, sharded: bool) -> dict[str, dict[str, Tensor
 
 def local_parts(step: TrainingStep, kind: str, tensors: dict[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
     """This rank's file of a kind, and the parts of `tensors` that it writes into it."""
-    return _file(kind, rank()), {name: part_of(t)[0] for name, t in tensors.items() if _is_own(step, t)}
+    return _file(kind, rank()), {key: part for key, (part, _) in _own_parts(step, tensors).items()}
 
 
 def places_of(step: TrainingStep, kinds: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, list[int]]]:
     """File → tensor → where its part begins, over all ranks. A collective: all ranks must call it."""
     own = {
-        _file(kind, rank()): {name: part_of(t)[1] for name, t in tensors.items() if _is_own(step, t)}
+        _file(kind, rank()): {key: begin for key, (_, begin) in _own_parts(step, tensors).items()}
         for kind, tensors in kinds.items()
     }  # fmt: skip
     return {file: places for each in of_all_ranks(own) for file, places in each.items()}
+
+
+def _own_parts(step: TrainingStep, tensors: dict[str, Tensor]) -> dict[str, tuple[Tensor, list[int]]]:
+    """Key → a part that this rank writes, and where it begins."""
+    return {
+        key: part for name, t in tensors.items() if _is_own(step, t) for key, part in parts_of(name, t).items()
+    }  # fmt: skip
 
 
 def _is_own(step: TrainingStep, tensor: Tensor) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from forerun.train.parts import Parts, apart
+from forerun.train.parts import PIECE, Parts, apart
 
 
 def parts_file(folder, whole, cuts):
@@ -52,3 +52,19 @@ def test_tensors_that_share_memory_are_stored_apart(tmp_path):
     assert torch.equal(tensors["two"], table)
     assert torch.equal(tensors["row"], table[1])
     assert torch.equal(tensors["turned"], table.t())
+
+
+def test_pieces_of_packed_matrices_are_one_tensor(tmp_path):
+    """Two ranks, each with rows of both matrices."""
+    whole = torch.arange(24.0).view(8, 3)
+    files = {}
+    for number in (0, 1):
+        begins = [2 * number, 4 + 2 * number]
+        keys = ["w", f"w{PIECE}1"]
+        pieces = {key: whole[begin : begin + 2].contiguous() for key, begin in zip(keys, begins, strict=True)}
+        save_file(pieces, tmp_path / f"{number}")
+        files[tmp_path / f"{number}"] = {key: [begin, 0] for key, begin in zip(keys, begins, strict=True)}
+    parts = Parts(files)
+    assert parts.names == {"w"}
+    assert parts.shape("w") == [8, 3]
+    assert torch.equal(parts.read("w", [5, 3], [1, 0]), whole[1:6])

@@ -121,6 +121,7 @@ SHARDED = [
 EXPERTS = [
     ("tiny-mixtral", {"shard": 4, "expert": 2}), ("tiny-mixtral", {"shard": 2}),
     ("tiny-mixtral", {"shard": 4, "expert": 4}),
+    ("tiny-mixtral", {"shard": 2, "tensor": 2, "sequence_parallel": True, "expert": 4}),
 ]  # fmt: skip
 
 
