@@ -207,7 +207,8 @@ def _checkpoint_seconds(
 
 def _evaluation_seconds(request: ForecastRequest, model: StepModel) -> float:
     """Seconds of one evaluation: a forward pass per sample, and generating for each batch."""
-    examples, tokens = request.settings.evaluation.examples, request.times.generated.watched_tokens
+    samples, tokens = request.times.evaluation_examples, request.times.generated.watched_tokens
+    examples = request.settings.evaluation.examples if samples is None else samples
     return examples * model.scoring_seconds_per_sample() + _generation_seconds(request, model, examples, tokens)
 
 

@@ -44,6 +44,8 @@ class MeasuredTimes:
     """Seconds of collating one optimizer step's batches, when nothing hides it."""
     final_evaluation_examples: int = 0
     """Samples scored once after training, beside the settings' evaluations."""
+    evaluation_examples: int | None = None
+    """Samples scored each time; None: `evaluation.examples`, which of own data counts rows."""
     generated: Generated = Generated()
     """Text that is generated between epochs and after training."""
 

@@ -93,7 +93,10 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         read_as["labels"] = task.facts.label_kind
     sizes = {
         "data": settings.data.model_copy(update={"examples": task.train_size, **read_as}),
-        "evaluation": settings.evaluation.model_copy(update={"examples": task.watched_size}),
+        # rows, of which samples are made: what is read again then draws the same ones
+        "evaluation": settings.evaluation.model_copy(
+            update={"examples": len(parts.split(settings.evaluation)["validation"])}
+        ),
     }
     full = settings.model_copy(update=sizes)
     score = task.default_score
@@ -104,6 +107,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         plan=plan,
         load_seconds=time.perf_counter() - start,
         final_examples=task.final_examples,
+        evaluation_examples=task.watched_size,
         evaluate=lambda step, number: task.evaluate(step),
         judge=task.judge,
         baselines=lambda answers: _with_notes(task.baselines(answers), parts, settings),

@@ -90,6 +90,8 @@ class Experiment:
     """What the run must reach under these settings."""
     save_assets: Callable[[Path], None] | None = None
     """Writes into a folder what users of the model need with its weights, such as a tokeniser."""
+    evaluation_examples: int | None = None
+    """Number of samples that `evaluate` scores; None: `evaluation.examples`."""
     write_card: Callable[[Any, Path], None] | None = None
     """Writes the quality of an exported model, by what `judge` returned, into its folder."""
     write_onnx: "Callable[[TrainingStep, Path], float] | None" = None
@@ -114,7 +116,10 @@ class Experiment:
     def known_times(self, device: Device) -> MeasuredTimes:
         """Times known before the run: loading is done, and collation is timed where the run will be on this machine."""
         if device.kind != "cpu":
-            return MeasuredTimes(final_evaluation_examples=self.final_examples, generated=self.generated)
+            return MeasuredTimes(
+                final_evaluation_examples=self.final_examples, evaluation_examples=self.evaluation_examples,
+                generated=self.generated,
+            )  # fmt: skip
         steps = self.data.epoch_steps(0)[:COLLATED_STEPS]
         start = time.perf_counter()
         for step in steps:
@@ -125,6 +130,7 @@ class Experiment:
             once_seconds=self.once_seconds,
             data_seconds_per_step=self.extra_data_seconds_per_step + (time.perf_counter() - start) / len(steps),
             final_evaluation_examples=self.final_examples,
+            evaluation_examples=self.evaluation_examples,
             generated=self.generated,
         )
 
