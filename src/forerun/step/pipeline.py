@@ -171,6 +171,10 @@ class Pipeline:
         self._stage_class = VirtualStage if self._is_virtual else Stage
         unwrapped(model).forward = self.score
 
+    def start_anew(self) -> None:
+        """Make the schedule, with the buffers of what will arrive, once more."""
+        self._schedule = None
+
     def become(self, stage: int) -> None:
         """Be another stage of the pipeline, one whose blocks are like those here, with its own neighbours."""
         self._parts = dict(zip(places_on_rank(self._settings, stage), self._parts.values(), strict=True))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from forerun.trace import ALLOCATE, FREE, OP, Phase
+from forerun.trace import ALLOCATE, FREE, OP, Issuer, Phase
 from forerun.virtual.describe import stored
 from forerun.virtual.recorder import Recorder
 
@@ -260,11 +260,14 @@ class RepeatedPasses:
         return recorder.repeat(segment.events[begin:], places, tensors)
 
     def _label_recomputed(self, begin: int) -> None:
-        """What a backward pass does inside of a module is recomputation, which a step without phases does not label."""
-        ops = self._recorder.trace.ops
+        """What a backward pass does inside of a module is recomputation, which a step without phases does not label.
+
+        Graphs name their modules in both passes.
+        """
+        ops, calls = self._recorder.trace.ops, self._recorder.trace.calls
         if self._recorder.current_phase is Phase.BACKWARD:
             for index in range(begin, len(ops)):
-                if ops[index].module:
+                if ops[index].module and calls[ops[index].call].issuer != Issuer.COMPILED:
                     ops[index] = replace(ops[index], recomputed=True)
 
     def _again(self, result: _Result, places: dict[int, int]) -> Tensor:

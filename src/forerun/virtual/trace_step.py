@@ -342,6 +342,7 @@ def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> 
             batches = [_batch(step, session, shape, session.recorder) for _ in range(_micro_steps(step))]
             step.pipeline.run(step.workload, batches, 1.0, StepObserver())
             step.pipeline.passes = passes
+            step.pipeline.start_anew()  # buffers of what arrives were made while nothing was recorded
         step.optimizer.zero_grad(set_to_none=True)
 
 
