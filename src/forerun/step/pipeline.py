@@ -114,7 +114,7 @@ class Pipeline:
         from torch.distributed.pipelining import PipelineStage
 
         self._settings, self._group = settings, mesh[PIPELINE].get_group()
-        self._rank: int = self._group.rank()
+        self._rank, self._micro_batches = self._group.rank(), settings.batch.gradient_accumulation_steps
         self._device = torch.device(device_type)
         self._is_virtual = any(is_fake(parameter) for parameter in model.parameters())
         self._observer: Any = None
@@ -171,9 +171,9 @@ class Pipeline:
         self._stage_class = VirtualStage if self._is_virtual else Stage
         unwrapped(model).forward = self.score
 
-    def start_anew(self) -> None:
-        """Make the schedule, with the buffers of what will arrive, once more."""
-        self._schedule = None
+    def start_anew(self, micro_batches: int) -> None:
+        """Make the schedule, with the buffers of what will arrive, once more: for so many micro-batches."""
+        self._micro_batches, self._schedule = micro_batches, None
 
     def become(self, stage: int) -> None:
         """Be another stage of the pipeline, one whose blocks are like those here, with its own neighbours."""
@@ -182,7 +182,7 @@ class Pipeline:
         batch = self._settings.batch
         length = batch.sequence_length // self._settings.parallel.context
         shape = torch.Size((batch.micro_batch_size, length))
-        self._schedule = self._make_schedule(shape, batch.gradient_accumulation_steps)
+        self._schedule = self._make_schedule(shape)
         # makes the buffers of what will arrive (torch/distributed/pipelining/schedules.py:726 and :1704, 2.13)
         several = self._settings.parallel.virtual_stages > 1
         (self._schedule._initialize_stages if several else self._schedule._initialize_stage)((), {})
@@ -208,7 +208,7 @@ class Pipeline:
             if self._schedule is None:
                 batch = self._settings.batch
                 shape = torch.Size((batch.micro_batch_size, ids.shape[1]))
-                self._schedule = self._make_schedule(shape, batch.gradient_accumulation_steps)
+                self._schedule = self._make_schedule(shape)
             self._schedule.step(
                 *([ids] if 0 in self._parts else []),
                 **({"target": labels} if self._has_last else {}),
@@ -227,7 +227,7 @@ class Pipeline:
 
         A schedule is made for one number of micro-batches of one size, and an epoch ends with fewer rows.
         """
-        rows = self._settings.batch.micro_batch_size * self._settings.batch.gradient_accumulation_steps
+        rows = self._settings.batch.micro_batch_size * self._micro_batches
         ids = torch.cat([batch[IDS] for batch in micro_batches])
         labels = torch.cat([torch.full_like(b[LABELS], IGNORED) if BLANK in b else b[LABELS] for b in micro_batches])
         missing = rows - len(ids)
@@ -268,7 +268,7 @@ class Pipeline:
     def _count(self) -> int:
         return self._settings.parallel.pipeline * self._settings.parallel.virtual_stages
 
-    def _make_schedule(self, shape: torch.Size, micro_batches: int) -> Any:
+    def _make_schedule(self, shape: torch.Size) -> Any:
         from torch.distributed import pipelining as torch_pipelining
 
         kinds = {
@@ -279,7 +279,7 @@ class Pipeline:
         stages = [self._stage(place, part, shape) for place, part in self._parts.items()]
         is_several = self._settings.parallel.virtual_stages > 1
         return kinds[self._settings.parallel.schedule](
-            stages if is_several else stages[0], micro_batches,
+            stages if is_several else stages[0], self._micro_batches,
             loss_fn=lambda logits, labels: self._loss(logits, labels), scale_grads=False,
         )  # fmt: skip
 

@@ -339,10 +339,12 @@ def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> 
             step.micro_step(_batch(step, session, shape, session.recorder), 1.0, 0, StepObserver())
         else:
             passes, step.pipeline.passes = step.pipeline.passes, None  # its records would have to be of graphs
-            batches = [_batch(step, session, shape, session.recorder) for _ in range(_micro_steps(step))]
+            few = min(_micro_steps(step), step.settings.parallel.pipeline)  # what every schedule does with
+            step.pipeline.start_anew(few)
+            batches = [_batch(step, session, shape, session.recorder) for _ in range(few)]
             step.pipeline.run(step.workload, batches, 1.0, StepObserver())
             step.pipeline.passes = passes
-            step.pipeline.start_anew()  # buffers of what arrives were made while nothing was recorded
+            step.pipeline.start_anew(_micro_steps(step))  # its buffers were made while nothing was recorded
         step.optimizer.zero_grad(set_to_none=True)
 
 
