@@ -8,7 +8,6 @@ imported or rendered: a chat template runs in transformers' own sandbox, on mess
 import asyncio
 import base64
 import contextlib
-import itertools
 import json
 import struct
 import time
@@ -17,13 +16,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse, StreamingResponse
-from starlette.exceptions import HTTPException
 
-from forerun.errors import ForerunError
-from forerun.infer.batching import Batcher, QueueFull
+from forerun.infer.batching import Batcher
 from forerun.infer.gate import Gate
 from forerun.infer.request_rate import PER_SECOND, rate_of
 from forerun.serving.hidden_words import likeliest
@@ -35,6 +31,7 @@ from forerun.serving.messages import (
     FillMaskRequest,
     TextRequest,
 )
+from forerun.serving.refusals import Busy, add_errors, problem
 from forerun.serving.writing import Sampling, Writer, Writing
 
 DEFAULT_NEW_TOKENS = 256
@@ -64,10 +61,6 @@ class TextServiceLimits:
     """Rows in one batch of labels or vectors."""
     requests_per_second: float = PER_SECOND
     """Of one address; 0 for any number."""
-
-
-class Busy(Exception):
-    """Too many wait already."""
 
 
 class WritingQueue:
@@ -137,7 +130,7 @@ def make_text_app(
         _add_text(app, name, WritingQueue(writer, limits))
     if rows is not None and batcher is not None:
         _add_rows(app, name, rows.kind, batcher)
-    _add_errors(app)
+    add_errors(app)
     rate = rate_of(limits.requests_per_second)
     app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts, rate=rate)  # type: ignore[arg-type]
     return app
@@ -151,9 +144,10 @@ def _add_models(app: FastAPI, name: str) -> None:
         return {"object": "list", "data": [own]}
 
     @app.get("/v1/models/{model_id:path}")
-    async def model(model_id: str) -> dict[str, Any]:
+    async def model(model_id: str) -> Any:
         if model_id != name:
-            raise HTTPException(404, f"The model {name} is served here, and no other")
+            wrong = f"The model {name} is served here, and no other. Ask for it, or leave the model out."
+            return JSONResponse(problem(wrong, "invalid_request_error", "model", code="model_not_found"), 404)
         return own
 
     @app.get("/health")
@@ -267,7 +261,7 @@ async def _streamed(
             if wants_usage:
                 yield _event({**head, "choices": [], "usage": _usage(writing)})
         except (RuntimeError, ValueError, IndexError, Busy) as error:  # the head of the answer has been sent
-            yield _event(_problem(str(error) or "Too many requests are waiting.", "server_error", None))
+            yield _event(problem(str(error) or "Too many requests are waiting.", "server_error", None))
         yield "data: [DONE]\n\n"
 
     return StreamingResponse(events(), media_type="text/event-stream")
@@ -294,52 +288,3 @@ def _usage(writing: Writing) -> dict[str, int]:
 
 def _next_piece(pieces: Iterator[str]) -> str | None:
     return next(pieces, None)
-
-
-def _problem(message: str, kind: str, field: str | None) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
-    return {"error": {"message": message, "type": kind, "param": field, "code": None}}
-
-
-def _wrong_field(errors: Sequence[Any]) -> tuple[str, str]:
-    """The first wrong field and what it must be; where it may be one of several things, all of them."""
-    first = errors[0]
-    if first["type"] == "json_invalid":
-        return "", f"JSON must be sent; found other text from character {first['loc'][-1]} on"
-    fields = [_field(each["loc"]) for each in errors]
-    messages = [str(each["msg"]).removeprefix("Value error, ") for each in errors]
-    ways = [message for message, field in zip(messages, fields, strict=True) if field == fields[0]]
-    return fields[0], "; or ".join(dict.fromkeys(ways))
-
-
-def _field(place: Sequence[str | int]) -> str:
-    """`messages.0.role` of where an error is; pydantic puts the names of types behind it."""
-    names = list(itertools.takewhile(lambda part: isinstance(part, int) or part.isidentifier(), place[1:]))
-    return ".".join(map(str, names))
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Every error in one form; none repeats what was sent."""
-
-    @app.exception_handler(RequestValidationError)
-    async def wrong_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        field, text = _wrong_field(error.errors())
-        return JSONResponse(_problem(f"{field or 'body'}: {text}.", "invalid_request_error", field or None), 422)
-
-    @app.exception_handler(ForerunError)
-    async def refused(request: Request, error: ForerunError) -> JSONResponse:
-        return JSONResponse(_problem(str(error), "invalid_request_error", None), 400)
-
-    @app.exception_handler(Busy)
-    @app.exception_handler(QueueFull)
-    async def busy(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse(
-            _problem("Too many requests are waiting. Try again in a while.", "rate_limit_error", None), 429,
-            headers={"Retry-After": "1"},
-        )  # fmt: skip
-
-    @app.exception_handler(HTTPException)
-    async def no_such_path(request: Request, error: HTTPException) -> JSONResponse:
-        paths = sorted(path for route in app.routes if (path := getattr(route, "path", "")).startswith(("/v1", "/h")))
-        text = f"{error.detail}. This model is served at {', '.join(paths)}."
-        return JSONResponse(_problem(text, "invalid_request_error", None), error.status_code)
