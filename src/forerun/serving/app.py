@@ -12,11 +12,11 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from forerun.infer.batching import Batcher
@@ -46,6 +46,14 @@ class RowAnswers(Protocol):
 
     def answer(self, rows: Sequence[tuple[str, str | None]]) -> list[Answer]:
         """One answer a row, in order; `tokens` is the number of its tokens."""
+        ...
+
+
+class Connection(Protocol):
+    """What starlette's `Request` knows of its client."""
+
+    async def is_disconnected(self) -> bool:
+        """Whether the client has left."""
         ...
 
 
@@ -87,20 +95,20 @@ class WritingQueue:
         finally:
             self.waiting -= 1
 
-    async def pieces(self, writing: Writing) -> AsyncIterator[str]:
+    async def pieces(self, writing: Writing) -> AsyncGenerator[str]:
         """Pieces of a text without blocking the loop; the model stops when nobody reads on, or the time is up."""
-        iterator, until = iter(writing), time.monotonic() + self.limits.seconds
+        iterator, until, is_late = iter(writing), time.monotonic() + self.limits.seconds, False
         try:
-            while (piece := await asyncio.to_thread(_next_piece, iterator)) is not None:
+            while not is_late and (piece := await asyncio.to_thread(_next_piece, iterator)) is not None:
                 yield piece
-                if time.monotonic() > until:
-                    writing.finish_reason = "length"
-                    break
+                is_late = time.monotonic() > until
         finally:
             writing.cancel()
             close = getattr(iterator, "close", None)
             if close is not None:
                 await asyncio.shield(asyncio.to_thread(close))
+            if is_late:  # after `close`, which takes any cancelled text for one that a stop text ended
+                writing.finish_reason = "length"
 
 
 def make_text_app(
@@ -157,19 +165,19 @@ def _add_models(app: FastAPI, name: str) -> None:
 
 def _add_text(app: FastAPI, name: str, queue: WritingQueue) -> None:
     @app.post("/v1/chat/completions")
-    async def chat(request: ChatRequest) -> Any:
+    async def chat(request: ChatRequest, connection: Request) -> Any:
         ids = queue.writer.chat_ids([message.plain() for message in request.messages])
         sampling = _sampling(request, request.max_completion_tokens or request.max_tokens, queue.writer, len(ids))
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         if request.stream:
             return await _streamed(queue, ids, sampling, request, {**head, "object": "chat.completion.chunk"}, _delta)
-        text, writing = await _whole(queue, ids, sampling)
+        text, writing = await _whole(queue, ids, sampling, connection)
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": writing.finish_reason, "logprobs": None}
         return {**head, "object": "chat.completion", "choices": [choice], "usage": _usage(writing)}
 
     @app.post("/v1/completions")
-    async def completions(request: CompletionRequest) -> Any:
+    async def completions(request: CompletionRequest, connection: Request) -> Any:
         ids = queue.writer.text_ids(request.text)
         sampling = _sampling(request, request.max_tokens, queue.writer, len(ids))
         head = {
@@ -177,7 +185,7 @@ def _add_text(app: FastAPI, name: str, queue: WritingQueue) -> None:
         }  # fmt: skip
         if request.stream:
             return await _streamed(queue, ids, sampling, request, head, _text_piece)
-        text, writing = await _whole(queue, ids, sampling)
+        text, writing = await _whole(queue, ids, sampling, connection)
         choice = {"index": 0, "text": text, "finish_reason": writing.finish_reason, "logprobs": None}
         return {**head, "choices": [choice], "usage": _usage(writing)}
 
@@ -230,11 +238,15 @@ def _sampling(request: TextRequest, most: int | None, writer: Writer, prompt: in
     )
 
 
-async def _whole(queue: WritingQueue, ids: Sequence[int], sampling: Sampling) -> tuple[str, Writing]:
-    writing = queue.writer.write(ids, sampling)
-    async with queue.turn():
-        text = "".join([piece async for piece in queue.pieces(writing)])
-    return text, writing
+async def _whole(
+    queue: WritingQueue, ids: Sequence[int], sampling: Sampling, connection: Connection
+) -> tuple[str, Writing]:
+    """The text; only its beginning where the client has left, for whom nobody else shall wait."""
+    writing, text = queue.writer.write(ids, sampling), []
+    async with queue.turn(), contextlib.aclosing(queue.pieces(writing)) as pieces:
+        while not await connection.is_disconnected() and (piece := await anext(pieces, None)) is not None:
+            text.append(piece)
+    return "".join(text), writing
 
 
 async def _streamed(
