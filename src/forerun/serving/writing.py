@@ -16,7 +16,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from forerun.data.chat_tokens import ChatTokens, fault_words, template_faults
 from forerun.errors import InvalidSettings
-from forerun.evaluate.generate import Decoding, generate
+from forerun.evaluate.generate import Decoding, generate, sampled
 from forerun.models.build import maximum_length
 from forerun.own.trained import TrainedModel
 from forerun.serving.pieces import PieceStreamer
@@ -196,7 +196,7 @@ class Writer:
         """In a thread of its own: the model's `generate`, which hands each piece to `streamer`."""
         device = next(self.model.parameters()).device
         is_random = sampling.temperature > 0
-        choices = {"temperature": sampling.temperature, "top_p": sampling.top_p} if is_random else {}
+        choices = sampled(sampling.temperature, sampling.top_p) if is_random else {}
         try:
             with self._lock, torch.inference_mode(), torch.random.fork_rng(enabled=sampling.seed is not None):
                 if sampling.seed is not None:
