@@ -171,12 +171,12 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     `rate` is how many requests a second one address may send; 0 for any number.
 
     Raises:
-        InvalidSettings: others can reach `host`, and there is no token.
+        InvalidSettings: the port or the address cannot be had.
         NotSupported: the model's workload is not served.
         MissingExtra: FastAPI or uvicorn is not installed.
     """
     try:
-        from forerun.infer.listener import announce, listen
+        from forerun.infer.listener import announce, listen, reserve_port
         from forerun.serving.app import TextServiceLimits, make_text_app
     except ImportError as error:
         raise MissingExtra(
@@ -186,6 +186,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     from forerun.own.trained import open_trained
     from forerun.serving.row_model import KINDS, RowModel
 
+    sockets = reserve_port(host, port)  # before the model is read, which takes a while
     trained = open_trained(folder) if folder is not None else _trained_model(row)
     rows = RowModel(trained) if trained.facts.workload in KINDS else None
     writer = None if rows is not None else _writer_of(trained, row.name)
@@ -195,8 +196,8 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     )  # fmt: skip
     path = ROW_PATHS.get(rows.kind, "/v1/classify") if rows is not None else "/v1/completions"
     path = "/v1/chat/completions" if writer is not None and writer.is_chat else path
-    announce(row.name, host, port, path)
-    listen(app, host, port)
+    announce(row.name, host, sockets, path)
+    listen(app, sockets)
 
 
 def _row(run_id: str) -> "RunRow":
