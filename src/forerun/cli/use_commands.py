@@ -27,7 +27,7 @@ RateOption = Annotated[
 NewTokensOption = Annotated[int, typer.Option("--new-tokens", min=1, help="At most so many tokens.")]
 TemperatureOption = Annotated[float, typer.Option("--temperature", min=0, max=2, help="0 takes the likeliest token.")]
 TopPOption = Annotated[float, typer.Option("--top-p", min=0.01, max=1, help="Draw from tokens with this probability.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Fixes what is drawn.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0, max=2**63 - 1, help="Fixes what is drawn.")]
 StopOption = Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; repeat.")]
 
 
@@ -94,7 +94,12 @@ def generate(
             typer.echo(answer)
         return
     writer = _writer(row)
-    ids = writer.chat_ids([{"role": "user", "content": text}]) if writer.is_chat and text else writer.text_ids(text)
+    if writer.is_chat and not text.strip():
+        raise InvalidSettings(
+            f"PROMPT: a message for {row.name}, which was trained on chats; found none. Give one, or - to read it from "
+            f"the input; forerun chat asks for one after the other."
+        )
+    ids = writer.chat_ids([{"role": "user", "content": text}]) if writer.is_chat else writer.text_ids(text)
     writing = writer.write(ids, _sampling(new_tokens, temperature, top_p, seed, stop))
     pieces = []
     for piece in writing:
@@ -134,7 +139,7 @@ def chat(
     while True:
         typer.echo("> ", nl=False, err=True)
         line = sys.stdin.readline()
-        if not line or line.strip() == "/exit":
+        if not line or line.strip() in ("/exit", "/quit", "/bye"):
             return
         if line.strip() == "/reset":
             messages = list(start)
