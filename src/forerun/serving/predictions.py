@@ -169,22 +169,42 @@ def _require_masks(trained: TrainedModel, questions: Sequence[Question | None], 
 def _write(
     file: TextIO, suffix: str, rows: Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
 ) -> PredictedFile:
-    count, columns = 0, []
+    count, names, columns = 0, {}, []
     table = None
     for row, answer in rows:
-        renamed = {f"predicted_{key}" if key in row else key: value for key, value in answer.items()}
-        columns = columns or list(renamed)
+        names = names or {key: f"predicted_{key}" if key in row else key for key in answer}
+        renamed = {names[key]: value for key, value in answer.items()}
+        columns = columns or list(row)
+        _require_same_columns(row, columns, renamed, suffix, count + 1)
         if suffix == ".jsonl":
             file.write(json.dumps({**row, **renamed}, ensure_ascii=False, default=str) + "\n")
         else:
             if table is None:
-                table = csv.DictWriter(
-                    file, [*row, *renamed], delimiter="," if suffix == ".csv" else "\t", extrasaction="ignore"
-                )
+                table = csv.DictWriter(file, [*row, *renamed], delimiter="," if suffix == ".csv" else "\t")
                 table.writeheader()
             table.writerow({key: _cell(value) for key, value in {**row, **renamed}.items()})
         count += 1
-    return PredictedFile(rows=count, file=name, columns=columns)
+    return PredictedFile(rows=count, file=name, columns=list(names.values()))
+
+
+def _require_same_columns(
+    row: Row, columns: Sequence[str], answer: Mapping[str, Any], suffix: str, number: int
+) -> None:
+    """Check that a row's columns can stand beside those of the first row and the answer's.
+
+    Raises:
+        BadData: the answer would be written over a column, or a table would lose one.
+    """
+    if clash := [name for name in answer if name in row]:
+        raise BadData(
+            f"row {number}: the same columns as the first row; found {clash[0]!r} too, which is the name of an answer "
+            f"there. Give every row that column, or none."
+        )
+    if suffix != ".jsonl" and (more := [name for name in row if name not in columns]):
+        raise BadData(
+            f"row {number}: the same columns as the first row, as a table has; found {more[0]!r} too. Name a file "
+            f"ending in .jsonl, which keeps it."
+        )
 
 
 def _cell(value: Any) -> Any:
