@@ -69,6 +69,11 @@ def predict(
         typer.echo(f"{result.rows:,} rows with {', '.join(result.columns)}{without}: {result.file}")
         for line in result.repairs:
             typer.echo(line, err=True)
+        if result.truncated:
+            typer.echo(
+                f"{result.truncated:,} rows are longer than the model reads (batch.sequence_length); their ends were "
+                f"left out.", err=True,
+            )  # fmt: skip
 
 
 def generate(

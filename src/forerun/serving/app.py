@@ -45,7 +45,7 @@ class RowAnswers(Protocol):
     """`labels`, `tags`, `vectors` or `masks`."""
 
     def answer(self, rows: Sequence[tuple[str, str | None]]) -> list[Answer]:
-        """One answer a row, in order; `tokens` is the number of its tokens."""
+        """One answer a row, in order; `tokens` is the number of its tokens, `truncated` that it has more."""
         ...
 
 
@@ -207,9 +207,12 @@ def _add_rows(app: FastAPI, name: str, kind: str, batcher: Batcher[tuple[str, st
             tokens = sum(answer["tokens"] for answer in answers)
             as_text = request.encoding_format == "base64"
             data = [
-                {"object": "embedding", "index": place, "embedding": _vector(answer["vector"], as_text=as_text)}
+                {
+                    "object": "embedding", "index": place, "embedding": _vector(answer["vector"], as_text=as_text),
+                    "truncated": answer["truncated"],
+                }
                 for place, answer in enumerate(answers)
-            ]
+            ]  # fmt: skip
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
             return {"object": "list", "data": data, "model": name, "usage": usage}
     else:

@@ -8,6 +8,7 @@ error, or stays without an answer where `repair` allows `empty-texts`.
 import csv
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,7 +27,7 @@ from forerun.settings.schema import Repair
 
 ROWS_AT_ONCE = 256
 """Rows that are read, answered and written before the next ones."""
-NOT_COUNTED = ("tokens", "words")
+NOT_COUNTED = ("tokens", "words", "truncated")
 """Parts of an answer that say nothing of the row."""
 UNANSWERED: Repair = "empty-texts"
 MEANINGS_HERE: Mapping[Repair, str] = {**MEANINGS, UNANSWERED: "writes rows with an empty text without an answer"}
@@ -43,6 +44,8 @@ class PredictedFile(Record):
     """Columns of the answer."""
     unanswered: int = 0
     """Rows with an empty text, which have no answer."""
+    truncated: int = 0
+    """Rows whose text goes on after the tokens that the model reads."""
     repairs: list[str] = []
     """What was mended or left out, a sentence a kind."""
 
@@ -58,11 +61,13 @@ def predict_file(
         NotSupported: the model's workload answers nothing.
         FilesNotWritten: there is no room or no permission.
     """
+    truncated: Counter[bool] = Counter()
     repairs = Repairs(tuple(repair), remedy="add --repair {}", meanings=MEANINGS_HERE)
     answered = write_predictions(
-        lambda: _answered(trained, source, answers_of_model(trained, sampling, name), repairs), to
+        lambda: _answered(trained, source, answers_of_model(trained, sampling, name), repairs, truncated), to
     )
-    return answered.model_copy(update={"unanswered": repairs.counts[UNANSWERED], "repairs": repairs.lines()})
+    counts = {"unanswered": repairs.counts[UNANSWERED], "truncated": truncated[True]}
+    return answered.model_copy(update={**counts, "repairs": repairs.lines()})
 
 
 def write_predictions(
@@ -120,7 +125,7 @@ def _prompts(writer: Writer, questions: Sequence[Question]) -> list[list[int]]:
 
 
 def _answered(
-    trained: TrainedModel, source: str, answers: Answers, repairs: Repairs
+    trained: TrainedModel, source: str, answers: Answers, repairs: Repairs, truncated: Counter[bool]
 ) -> Iterator[tuple[Row, Mapping[str, Any]]]:
     """Each row and its answer, of empty values where there is no question."""
     header = {part: name for part, name in trained.facts.fields.items() if part == "header"}
@@ -139,7 +144,9 @@ def _answered(
                 else:
                     early.append(row)
                 continue
-            answer = {key: value for key, value in next(replies).items() if key not in NOT_COUNTED}
+            reply = next(replies)
+            truncated[bool(reply.get("truncated"))] += 1
+            answer = {key: value for key, value in reply.items() if key not in NOT_COUNTED}
             keys = list(answer)
             yield from ((before, dict.fromkeys(keys)) for before in early)
             early.clear()

@@ -27,7 +27,10 @@ class FakeRows:
 
     def answer(self, rows):
         self.calls.append(len(rows))
-        return [{"label": text[:1], "vector": [float(len(text.split())), 0.0], "tokens": 3} for text, _ in rows]
+        return [
+            {"label": text[:1], "vector": [float(len(text.split())), 0.0], "tokens": 3, "truncated": len(text) > 4}
+            for text, _ in rows
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +161,7 @@ def test_vectors_come_in_openais_form():
         answer = client.post("/v1/embeddings", json={"input": ["a b c", "a"], "model": "x"}).json()
         assert [row["embedding"][0] for row in answer["data"]] == [3.0, 1.0]
         assert answer["usage"]["total_tokens"] == 6
+        assert [row["truncated"] for row in answer["data"]] == [True, False]
         packed = client.post("/v1/embeddings", json={"input": "a b", "encoding_format": "base64"}).json()["data"][0]
         assert struct.unpack("<2f", base64.b64decode(packed["embedding"])) == (2.0, 0.0)
         assert client.post("/v1/classify", json={"input": "a"}).status_code == 404
