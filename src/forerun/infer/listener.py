@@ -99,8 +99,8 @@ def reserve_port(host: str, port: int) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(places):
             number = sockets[0].getsockname()[1] if sockets else port  # that of the first, where any was asked for
             sockets.append(_bound(socket.socket(family, kind, protocol), (address[0], number, *address[2:])))
     except OSError as error:
@@ -135,8 +135,8 @@ def _port_problem(host: str, port: int, error: OSError) -> str:
 
 def announce(name: str, host: str, sockets: Sequence[socket.socket], path: str = "") -> None:
     """Print the address on stdout, and flush it: whoever redirects the output waits for this line."""
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{sockets[0].getsockname()[1]}"
+    url_host = f"[{host}]" if ":" in host else host
+    address = f"http://{url_host}:{sockets[0].getsockname()[1]}"
     print(f"{name} at {address}{path}; what it takes: {address}/openapi.json", flush=True)
 
 

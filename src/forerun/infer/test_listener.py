@@ -137,10 +137,10 @@ def test_a_free_port_is_announced_by_its_number(capsys):
 
 def test_a_reserved_port_is_served_once_it_listens(monkeypatch):
     servers = []
-    made = listener.uvicorn.Server
+    server_class = listener.uvicorn.Server
 
     def server_of(config):
-        servers.append(made(config))
+        servers.append(server_class(config))
         return servers[-1]
 
     monkeypatch.setattr(listener.uvicorn, "Server", server_of)
