@@ -71,8 +71,8 @@ def predict(
             typer.echo(line, err=True)
         if result.truncated:
             typer.echo(
-                f"{result.truncated:,} rows are longer than the model reads (batch.sequence_length); their ends were "
-                f"left out.", err=True,
+                f"Rows whose end was left out, as they are longer than the model reads (batch.sequence_length): "
+                f"{result.truncated:,}.", err=True,
             )  # fmt: skip
 
 

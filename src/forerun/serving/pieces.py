@@ -44,4 +44,4 @@ class PieceStreamer(TextIteratorStreamer):
         return whole[len(before) :]
 
     def _text(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, **self.decode_kwargs)
+        return str(self.tokenizer.decode(ids, **self.decode_kwargs))
