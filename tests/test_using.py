@@ -98,6 +98,11 @@ def test_answers_to_a_table_are_right_and_those_of_the_service(tmp_path):
         answers = client.post("/v1/classify", json={"input": [row["text"] for row in rows[:20]]}).json()["data"]
         refused = client.post("/v1/classify", json={"input": {"text": "a", "pair": "b"}})
     assert [answer["label"] for answer in answers] == [row["predicted_label"] for row in rows[:20]]
+    assert not any(answer["truncated"] for answer in answers)
+    long = tmp_path / "long.jsonl"
+    long.write_text(json.dumps({"text": "good " * 200}) + "\n" + json.dumps({"text": "good"}) + "\n")
+    result = predict_file(model, str(long), tmp_path / "cut.jsonl", sampling=Sampling(), name="one")
+    assert (result.rows, result.truncated) == (2, 1)
     assert (refused.status_code, "single texts" in refused.text) == (400, True)
 
 
@@ -109,6 +114,7 @@ def test_tags_stand_beside_their_words(tmp_path):
     (cut,) = model.answer([(" ".join(["the"] * 60), None)])
     assert cut["tags"][-1] is None
     assert len(cut["tags"]) == 60
+    assert (answer["truncated"], cut["truncated"]) == (False, True)
 
 
 @pytest.mark.medium

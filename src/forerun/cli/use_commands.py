@@ -27,7 +27,7 @@ RateOption = Annotated[
 NewTokensOption = Annotated[int, typer.Option("--new-tokens", min=1, help="At most so many tokens.")]
 TemperatureOption = Annotated[float, typer.Option("--temperature", min=0, max=2, help="0 takes the likeliest token.")]
 TopPOption = Annotated[float, typer.Option("--top-p", min=0.01, max=1, help="Draw from tokens with this probability.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Fixes what is drawn.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0, max=2**63 - 1, help="Fixes what is drawn.")]
 StopOption = Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; repeat.")]
 
 
@@ -69,6 +69,11 @@ def predict(
         typer.echo(f"{result.rows:,} rows with {', '.join(result.columns)}{without}: {result.file}")
         for line in result.repairs:
             typer.echo(line, err=True)
+        if result.truncated:
+            typer.echo(
+                f"Rows whose end was left out, as they are longer than the model reads (batch.sequence_length): "
+                f"{result.truncated:,}.", err=True,
+            )  # fmt: skip
 
 
 def generate(
@@ -94,7 +99,12 @@ def generate(
             typer.echo(answer)
         return
     writer = _writer(row)
-    ids = writer.chat_ids([{"role": "user", "content": text}]) if writer.is_chat and text else writer.text_ids(text)
+    if writer.is_chat and not text.strip():
+        raise InvalidSettings(
+            f"PROMPT: a message for {row.name}, which was trained on chats; found none. Give one, or - to read it from "
+            f"the input; forerun chat asks for one after the other."
+        )
+    ids = writer.chat_ids([{"role": "user", "content": text}]) if writer.is_chat else writer.text_ids(text)
     writing = writer.write(ids, _sampling(new_tokens, temperature, top_p, seed, stop))
     pieces = []
     for piece in writing:
@@ -134,7 +144,7 @@ def chat(
     while True:
         typer.echo("> ", nl=False, err=True)
         line = sys.stdin.readline()
-        if not line or line.strip() == "/exit":
+        if not line or line.strip() in ("/exit", "/quit", "/bye"):
             return
         if line.strip() == "/reset":
             messages = list(start)
@@ -171,12 +181,12 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     `rate` is how many requests a second one address may send; 0 for any number.
 
     Raises:
-        InvalidSettings: others can reach `host`, and there is no token.
+        InvalidSettings: the port or the address cannot be had.
         NotSupported: the model's workload is not served.
         MissingExtra: FastAPI or uvicorn is not installed.
     """
     try:
-        from forerun.infer.listener import announce, listen
+        from forerun.infer.listener import announce, listen, reserve_port
         from forerun.serving.app import TextServiceLimits, make_text_app
     except ImportError as error:
         raise MissingExtra(
@@ -186,6 +196,7 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     from forerun.own.trained import open_trained
     from forerun.serving.row_model import KINDS, RowModel
 
+    sockets = reserve_port(host, port)  # before the model is read, which takes a while
     trained = open_trained(folder) if folder is not None else _trained_model(row)
     rows = RowModel(trained) if trained.facts.workload in KINDS else None
     writer = None if rows is not None else _writer_of(trained, row.name)
@@ -195,8 +206,8 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     )  # fmt: skip
     path = ROW_PATHS.get(rows.kind, "/v1/classify") if rows is not None else "/v1/completions"
     path = "/v1/chat/completions" if writer is not None and writer.is_chat else path
-    announce(row.name, host, port, path)
-    listen(app, host, port)
+    announce(row.name, host, sockets, path)
+    listen(app, sockets)
 
 
 def _row(run_id: str) -> "RunRow":

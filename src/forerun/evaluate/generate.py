@@ -106,10 +106,19 @@ def expected_longest(lengths: Sequence[int], batch_size: int, most: int) -> floa
     return sum(length * (upto - before) for length, before, upto in zip(ordered, below, below[1:], strict=False))
 
 
+def sampled(temperature: float, top_p: float) -> dict[str, float]:
+    """What `generate` of transformers is told where tokens are drawn.
+
+    It would draw from the 50 likeliest only where nobody names `top_k` (generation/configuration_utils.py, 5.24.0:
+    `"top_k": 50`); 0 lets all tokens in.
+    """
+    return {"temperature": temperature, "top_p": top_p, "top_k": 0}
+
+
 def _continued(model: Any, batch: dict[str, Tensor], decoding: Decoding, device: torch.device) -> Tensor:
     """New ids (prompts, at most `new_tokens`)."""
     samples = decoding.temperature > 0
-    sampling = {"temperature": decoding.temperature, "top_p": decoding.top_p} if samples else {}
+    sampling = sampled(decoding.temperature, decoding.top_p) if samples else {}
     ids = batch["input_ids"].to(device)
     result = model.generate(
         input_ids=ids,

@@ -7,11 +7,18 @@ connection), and one address has at most `MOST_CONNECTIONS`. What comes after th
 """
 
 import asyncio
+import errno
+import socket
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from forerun.errors import InvalidSettings
 
 HEAD_SECONDS = 10.0
 """Longest time from the beginning of a request to the end of its headers."""
@@ -84,15 +91,64 @@ class ProxiedConnection(LimitedConnection):
     most_connections = MOST_OF_ALL
 
 
-def announce(name: str, host: str, port: int, path: str = "") -> None:
+def reserve_port(host: str, port: int) -> list[socket.socket]:
+    """Sockets that hold `port` (0: a free one) of each address of `host`; they take connections once `listen` runs.
+
+    Raises:
+        InvalidSettings: another program has the port, or it or the address may not be used.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(places):
+            number = sockets[0].getsockname()[1] if sockets else port  # that of the first, where any was asked for
+            sockets.append(_bound(socket.socket(family, kind, protocol), (address[0], number, *address[2:])))
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise InvalidSettings(_port_problem(host, port, error)) from error
+    return sockets
+
+
+def _bound(place: socket.socket, address: tuple[Any, ...]) -> socket.socket:
+    try:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a restart waits for old connections' end
+        if place.family == socket.AF_INET6:
+            place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # 0.0.0.0 has a socket of its own
+        place.bind(address)
+    except OSError:
+        place.close()
+        raise
+    return place
+
+
+def _port_problem(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"--port: one that is free; {port} of {host} belongs to another program. Stop that, or name another port; "
+            f"0 takes a free one."
+        )
+    if error.errno == errno.EACCES:
+        return f"--port: one that this user may take; {port} is kept for the system. Name one above 1023."
+    return f"--host: an address of this machine; found {host!r} ({error.strerror}). Name 127.0.0.1 or 0.0.0.0."
+
+
+def announce(name: str, host: str, sockets: Sequence[socket.socket], path: str = "") -> None:
     """Print the address on stdout, and flush it: whoever redirects the output waits for this line."""
-    address = f"http://{host}:{port}"
+    url_host = f"[{host}]" if ":" in host else host
+    address = f"http://{url_host}:{sockets[0].getsockname()[1]}"
     print(f"{name} at {address}{path}; what it takes: {address}/openapi.json", flush=True)
 
 
-def listen(app: ASGIApp, host: str, port: int, **options: Any) -> None:
-    """Serve the application until stopped; `options` are uvicorn's."""
-    uvicorn.run(
-        app, host=host, port=port, http=LimitedConnection, log_level="warning", timeout_keep_alive=IDLE_SECONDS,
-        limit_concurrency=MOST_OF_ALL, **options,
-    )  # fmt: skip
+def listen(app: ASGIApp, sockets: Sequence[socket.socket]) -> None:
+    """Serve the application until stopped, at sockets of `reserve_port`."""
+    config = uvicorn.Config(
+        app, http=LimitedConnection, log_level="warning", timeout_keep_alive=IDLE_SECONDS, limit_concurrency=MOST_OF_ALL
+    )
+    server = uvicorn.Server(config)
+    try:
+        server.run(sockets=list(sockets))
+    except KeyboardInterrupt:  # uvicorn ends in order, then raises the signal again
+        return
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)

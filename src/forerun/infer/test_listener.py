@@ -8,6 +8,7 @@ import time
 import pytest
 import uvicorn
 
+from forerun.errors import InvalidSettings
 from forerun.infer import listener
 from forerun.infer.gate import Gate
 
@@ -111,3 +112,49 @@ def test_a_body_that_is_too_large_gets_its_answer_and_no_reset(address):
     time.sleep(0.1)  # the head alone is enough to refuse by
     connection.sendall(b"x" * 8000)
     assert closes(connection).startswith(b"HTTP/1.1 413")
+
+
+def test_a_port_of_another_program_is_refused_with_a_way_out():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InvalidSettings, match=rf"{port} of 127.0.0.1 belongs to another program.*another port; 0"):
+            listener.reserve_port("127.0.0.1", port)
+    with pytest.raises(InvalidSettings, match=r"found '203\.0\.113\.9'.*Name 127\.0\.0\.1"):  # RFC 5737: nobody's
+        listener.reserve_port("203.0.113.9", 0)
+
+
+def test_a_free_port_is_announced_by_its_number(capsys):
+    sockets = listener.reserve_port("localhost", 0)
+    port = sockets[0].getsockname()[1]
+    listener.announce("tiny", "localhost", sockets, "/v1/models")
+    for each in sockets:
+        each.close()
+    assert {each for each in capsys.readouterr().out.split() if "models" in each} == {
+        f"http://localhost:{port}/v1/models;"
+    }
+    assert port > 0
+
+
+def test_a_reserved_port_is_served_once_it_listens(monkeypatch):
+    servers = []
+    server_class = listener.uvicorn.Server
+
+    def server_of(config):
+        servers.append(server_class(config))
+        return servers[-1]
+
+    monkeypatch.setattr(listener.uvicorn, "Server", server_of)
+    sockets = listener.reserve_port("127.0.0.1", 0)
+    address = sockets[0].getsockname()
+    with pytest.raises(ConnectionRefusedError):  # a client that waits for the service sees that it is not there yet
+        socket.create_connection(address)
+    thread = threading.Thread(target=listener.listen, args=(hello, sockets), daemon=True)
+    thread.start()
+    while not (servers and servers[0].started):
+        time.sleep(0.01)
+    with socket.create_connection(address) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+    servers[0].should_exit = True
+    thread.join(5)
+    assert not thread.is_alive()

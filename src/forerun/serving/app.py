@@ -8,22 +8,18 @@ imported or rendered: a chat template runs in transformers' own sandbox, on mess
 import asyncio
 import base64
 import contextlib
-import itertools
 import json
 import struct
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from starlette.exceptions import HTTPException
 
-from forerun.errors import ForerunError
-from forerun.infer.batching import Batcher, QueueFull
+from forerun.infer.batching import Batcher
 from forerun.infer.gate import Gate
 from forerun.infer.request_rate import PER_SECOND, rate_of
 from forerun.serving.hidden_words import likeliest
@@ -35,6 +31,7 @@ from forerun.serving.messages import (
     FillMaskRequest,
     TextRequest,
 )
+from forerun.serving.refusals import Busy, add_errors, problem
 from forerun.serving.writing import Sampling, Writer, Writing
 
 DEFAULT_NEW_TOKENS = 256
@@ -48,7 +45,15 @@ class RowAnswers(Protocol):
     """`labels`, `tags`, `vectors` or `masks`."""
 
     def answer(self, rows: Sequence[tuple[str, str | None]]) -> list[Answer]:
-        """One answer a row, in order; `tokens` is the number of its tokens."""
+        """One answer a row, in order; `tokens` is the number of its tokens, `truncated` that it has more."""
+        ...
+
+
+class Connection(Protocol):
+    """What starlette's `Request` knows of its client."""
+
+    async def is_disconnected(self) -> bool:
+        """Whether the client has left."""
         ...
 
 
@@ -64,10 +69,6 @@ class TextServiceLimits:
     """Rows in one batch of labels or vectors."""
     requests_per_second: float = PER_SECOND
     """Of one address; 0 for any number."""
-
-
-class Busy(Exception):
-    """Too many wait already."""
 
 
 class WritingQueue:
@@ -94,20 +95,20 @@ class WritingQueue:
         finally:
             self.waiting -= 1
 
-    async def pieces(self, writing: Writing) -> AsyncIterator[str]:
+    async def pieces(self, writing: Writing) -> AsyncGenerator[str]:
         """Pieces of a text without blocking the loop; the model stops when nobody reads on, or the time is up."""
-        iterator, until = iter(writing), time.monotonic() + self.limits.seconds
+        iterator, until, is_late = iter(writing), time.monotonic() + self.limits.seconds, False
         try:
-            while (piece := await asyncio.to_thread(_next_piece, iterator)) is not None:
+            while not is_late and (piece := await asyncio.to_thread(_next_piece, iterator)) is not None:
                 yield piece
-                if time.monotonic() > until:
-                    writing.finish_reason = "length"
-                    break
+                is_late = time.monotonic() > until
         finally:
             writing.cancel()
             close = getattr(iterator, "close", None)
             if close is not None:
                 await asyncio.shield(asyncio.to_thread(close))
+            if is_late:  # after `close`, which takes any cancelled text for one that a stop text ended
+                writing.finish_reason = "length"
 
 
 def make_text_app(
@@ -137,7 +138,7 @@ def make_text_app(
         _add_text(app, name, WritingQueue(writer, limits))
     if rows is not None and batcher is not None:
         _add_rows(app, name, rows.kind, batcher)
-    _add_errors(app)
+    add_errors(app)
     rate = rate_of(limits.requests_per_second)
     app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts, rate=rate)  # type: ignore[arg-type]
     return app
@@ -151,9 +152,10 @@ def _add_models(app: FastAPI, name: str) -> None:
         return {"object": "list", "data": [own]}
 
     @app.get("/v1/models/{model_id:path}")
-    async def model(model_id: str) -> dict[str, Any]:
+    async def model(model_id: str) -> Any:
         if model_id != name:
-            raise HTTPException(404, f"The model {name} is served here, and no other")
+            wrong = f"The model {name} is served here, and no other. Ask for it, or leave the model out."
+            return JSONResponse(problem(wrong, "invalid_request_error", "model", code="model_not_found"), 404)
         return own
 
     @app.get("/health")
@@ -163,19 +165,19 @@ def _add_models(app: FastAPI, name: str) -> None:
 
 def _add_text(app: FastAPI, name: str, queue: WritingQueue) -> None:
     @app.post("/v1/chat/completions")
-    async def chat(request: ChatRequest) -> Any:
+    async def chat(request: ChatRequest, connection: Request) -> Any:
         ids = queue.writer.chat_ids([message.plain() for message in request.messages])
         sampling = _sampling(request, request.max_completion_tokens or request.max_tokens, queue.writer, len(ids))
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         if request.stream:
             return await _streamed(queue, ids, sampling, request, {**head, "object": "chat.completion.chunk"}, _delta)
-        text, writing = await _whole(queue, ids, sampling)
+        text, writing = await _whole(queue, ids, sampling, connection)
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": writing.finish_reason, "logprobs": None}
         return {**head, "object": "chat.completion", "choices": [choice], "usage": _usage(writing)}
 
     @app.post("/v1/completions")
-    async def completions(request: CompletionRequest) -> Any:
+    async def completions(request: CompletionRequest, connection: Request) -> Any:
         ids = queue.writer.text_ids(request.text)
         sampling = _sampling(request, request.max_tokens, queue.writer, len(ids))
         head = {
@@ -183,7 +185,7 @@ def _add_text(app: FastAPI, name: str, queue: WritingQueue) -> None:
         }  # fmt: skip
         if request.stream:
             return await _streamed(queue, ids, sampling, request, head, _text_piece)
-        text, writing = await _whole(queue, ids, sampling)
+        text, writing = await _whole(queue, ids, sampling, connection)
         choice = {"index": 0, "text": text, "finish_reason": writing.finish_reason, "logprobs": None}
         return {**head, "choices": [choice], "usage": _usage(writing)}
 
@@ -205,9 +207,12 @@ def _add_rows(app: FastAPI, name: str, kind: str, batcher: Batcher[tuple[str, st
             tokens = sum(answer["tokens"] for answer in answers)
             as_text = request.encoding_format == "base64"
             data = [
-                {"object": "embedding", "index": place, "embedding": _vector(answer["vector"], as_text=as_text)}
+                {
+                    "object": "embedding", "index": place, "embedding": _vector(answer["vector"], as_text=as_text),
+                    "truncated": answer["truncated"],
+                }
                 for place, answer in enumerate(answers)
-            ]
+            ]  # fmt: skip
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
             return {"object": "list", "data": data, "model": name, "usage": usage}
     else:
@@ -236,11 +241,15 @@ def _sampling(request: TextRequest, most: int | None, writer: Writer, prompt: in
     )
 
 
-async def _whole(queue: WritingQueue, ids: Sequence[int], sampling: Sampling) -> tuple[str, Writing]:
-    writing = queue.writer.write(ids, sampling)
-    async with queue.turn():
-        text = "".join([piece async for piece in queue.pieces(writing)])
-    return text, writing
+async def _whole(
+    queue: WritingQueue, ids: Sequence[int], sampling: Sampling, connection: Connection
+) -> tuple[str, Writing]:
+    """The text; only its beginning where the client has left, for whom nobody else shall wait."""
+    writing, text = queue.writer.write(ids, sampling), []
+    async with queue.turn(), contextlib.aclosing(queue.pieces(writing)) as pieces:
+        while not await connection.is_disconnected() and (piece := await anext(pieces, None)) is not None:
+            text.append(piece)
+    return "".join(text), writing
 
 
 async def _streamed(
@@ -267,7 +276,7 @@ async def _streamed(
             if wants_usage:
                 yield _event({**head, "choices": [], "usage": _usage(writing)})
         except (RuntimeError, ValueError, IndexError, Busy) as error:  # the head of the answer has been sent
-            yield _event(_problem(str(error) or "Too many requests are waiting.", "server_error", None))
+            yield _event(problem(str(error) or "Too many requests are waiting.", "server_error", None))
         yield "data: [DONE]\n\n"
 
     return StreamingResponse(events(), media_type="text/event-stream")
@@ -294,52 +303,3 @@ def _usage(writing: Writing) -> dict[str, int]:
 
 def _next_piece(pieces: Iterator[str]) -> str | None:
     return next(pieces, None)
-
-
-def _problem(message: str, kind: str, field: str | None) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
-    return {"error": {"message": message, "type": kind, "param": field, "code": None}}
-
-
-def _wrong_field(errors: Sequence[Any]) -> tuple[str, str]:
-    """The first wrong field and what it must be; where it may be one of several things, all of them."""
-    first = errors[0]
-    if first["type"] == "json_invalid":
-        return "", f"JSON must be sent; found other text from character {first['loc'][-1]} on"
-    fields = [_field(each["loc"]) for each in errors]
-    messages = [str(each["msg"]).removeprefix("Value error, ") for each in errors]
-    ways = [message for message, field in zip(messages, fields, strict=True) if field == fields[0]]
-    return fields[0], "; or ".join(dict.fromkeys(ways))
-
-
-def _field(place: Sequence[str | int]) -> str:
-    """`messages.0.role` of where an error is; pydantic puts the names of types behind it."""
-    names = list(itertools.takewhile(lambda part: isinstance(part, int) or part.isidentifier(), place[1:]))
-    return ".".join(map(str, names))
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Every error in one form; none repeats what was sent."""
-
-    @app.exception_handler(RequestValidationError)
-    async def wrong_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        field, text = _wrong_field(error.errors())
-        return JSONResponse(_problem(f"{field or 'body'}: {text}.", "invalid_request_error", field or None), 422)
-
-    @app.exception_handler(ForerunError)
-    async def refused(request: Request, error: ForerunError) -> JSONResponse:
-        return JSONResponse(_problem(str(error), "invalid_request_error", None), 400)
-
-    @app.exception_handler(Busy)
-    @app.exception_handler(QueueFull)
-    async def busy(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse(
-            _problem("Too many requests are waiting. Try again in a while.", "rate_limit_error", None), 429,
-            headers={"Retry-After": "1"},
-        )  # fmt: skip
-
-    @app.exception_handler(HTTPException)
-    async def no_such_path(request: Request, error: HTTPException) -> JSONResponse:
-        paths = sorted(path for route in app.routes if (path := getattr(route, "path", "")).startswith(("/v1", "/h")))
-        text = f"{error.detail}. This model is served at {', '.join(paths)}."
-        return JSONResponse(_problem(text, "invalid_request_error", None), error.status_code)

@@ -2,7 +2,7 @@
 
 Paths and fields are those of OpenAI's API (openai/openai-openapi, 2.3.0: chat/completions, completions, embeddings,
 models), so that its clients work. A field that would change the answer and is not offered is refused by name; one
-that changes nothing (`user`) is taken and not read.
+that changes nothing (`user`) is taken and not read. `model` is not read either: one is served, and the answer names it.
 """
 
 import re
@@ -35,14 +35,18 @@ class ServiceRequest(BaseModel):
             return content
         left = {}
         for name, value in content.items():
-            if name in NOT_READ:
+            is_offered = name in cls.model_fields
+            if name in NOT_READ or (name in NO_EFFECT and not is_offered and _asks_for_nothing(name, value)):
                 continue
-            if name in NO_EFFECT and name not in cls.model_fields:
-                if value is not None and value not in NO_EFFECT[name]:
-                    raise ValueError(f"{name}: this service does not offer it; found {str(value)[:50]!r}. Leave it out")
-                continue
-            left[name] = value
+            left[name] = value  # what is no field is refused by name, as pydantic checks the request
         return left
+
+
+def _asks_for_nothing(name: str, value: Any) -> bool:
+    """Whether OpenAI's answer would be the same without `value`; `logprobs: 0` asks for one, though 0 == False."""
+    if value is None:
+        return True
+    return any(value == nothing and isinstance(value, bool) == isinstance(nothing, bool) for nothing in NO_EFFECT[name])
 
 
 class TextPart(BaseModel):
@@ -53,12 +57,35 @@ class TextPart(BaseModel):
     text: Text
 
 
+def require_text_parts(value: Any) -> Any:
+    """`value`, if no part of it is anything but text.
+
+    Raises:
+        ValueError: where another part stands.
+    """
+    for place, part in enumerate(value if isinstance(value, list) else []):
+        if isinstance(part, dict) and part.get("type", "text") != "text":
+            raise ValueError(
+                f"a text, or a list of parts of type text; found another type at place {place}, counted from 0. The "
+                f"model reads text only"
+            )
+    return value
+
+
 class ChatMessage(BaseModel):
     """One message of a conversation."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart]
+    content: Annotated[Text | list[TextPart], BeforeValidator(require_text_parts)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_calls(cls, content: Any) -> Any:
+        for name in ("tool_calls", "function_call", "audio") if isinstance(content, dict) else ():
+            if content.get(name):
+                raise ValueError(f"{name} is not offered by this service. Send the message as text")
+        return content
 
     def plain(self) -> dict[str, str]:
         """Role and text as chat templates read them; `developer` is today's name of `system`."""
@@ -85,7 +112,8 @@ class TextRequest(ServiceRequest):
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    """As far as PyTorch's generator takes it."""
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ error, or stays without an answer where `repair` allows `empty-texts`.
 import csv
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,7 +27,7 @@ from forerun.settings.schema import Repair
 
 ROWS_AT_ONCE = 256
 """Rows that are read, answered and written before the next ones."""
-NOT_COUNTED = ("tokens", "words")
+NOT_COUNTED = ("tokens", "words", "truncated")
 """Parts of an answer that say nothing of the row."""
 UNANSWERED: Repair = "empty-texts"
 MEANINGS_HERE: Mapping[Repair, str] = {**MEANINGS, UNANSWERED: "writes rows with an empty text without an answer"}
@@ -43,6 +44,8 @@ class PredictedFile(Record):
     """Columns of the answer."""
     unanswered: int = 0
     """Rows with an empty text, which have no answer."""
+    truncated: int = 0
+    """Rows whose text goes on after the tokens that the model reads."""
     repairs: list[str] = []
     """What was mended or left out, a sentence a kind."""
 
@@ -58,11 +61,13 @@ def predict_file(
         NotSupported: the model's workload answers nothing.
         FilesNotWritten: there is no room or no permission.
     """
+    truncated: Counter[bool] = Counter()
     repairs = Repairs(tuple(repair), remedy="add --repair {}", meanings=MEANINGS_HERE)
     answered = write_predictions(
-        lambda: _answered(trained, source, answers_of_model(trained, sampling, name), repairs), to
+        lambda: _answered(trained, source, answers_of_model(trained, sampling, name), repairs, truncated), to
     )
-    return answered.model_copy(update={"unanswered": repairs.counts[UNANSWERED], "repairs": repairs.lines()})
+    counts = {"unanswered": repairs.counts[UNANSWERED], "truncated": truncated[True]}
+    return answered.model_copy(update={**counts, "repairs": repairs.lines()})
 
 
 def write_predictions(
@@ -120,7 +125,7 @@ def _prompts(writer: Writer, questions: Sequence[Question]) -> list[list[int]]:
 
 
 def _answered(
-    trained: TrainedModel, source: str, answers: Answers, repairs: Repairs
+    trained: TrainedModel, source: str, answers: Answers, repairs: Repairs, truncated: Counter[bool]
 ) -> Iterator[tuple[Row, Mapping[str, Any]]]:
     """Each row and its answer, of empty values where there is no question."""
     header = {part: name for part, name in trained.facts.fields.items() if part == "header"}
@@ -139,7 +144,9 @@ def _answered(
                 else:
                     early.append(row)
                 continue
-            answer = {key: value for key, value in next(replies).items() if key not in NOT_COUNTED}
+            reply = next(replies)
+            truncated[bool(reply.get("truncated"))] += 1
+            answer = {key: value for key, value in reply.items() if key not in NOT_COUNTED}
             keys = list(answer)
             yield from ((before, dict.fromkeys(keys)) for before in early)
             early.clear()
@@ -169,22 +176,42 @@ def _require_masks(trained: TrainedModel, questions: Sequence[Question | None], 
 def _write(
     file: TextIO, suffix: str, rows: Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
 ) -> PredictedFile:
-    count, columns = 0, []
+    count, names, columns = 0, {}, []
     table = None
     for row, answer in rows:
-        renamed = {f"predicted_{key}" if key in row else key: value for key, value in answer.items()}
-        columns = columns or list(renamed)
+        names = names or {key: f"predicted_{key}" if key in row else key for key in answer}
+        renamed = {names[key]: value for key, value in answer.items()}
+        columns = columns or list(row)
+        _require_same_columns(row, columns, renamed, suffix, count + 1)
         if suffix == ".jsonl":
             file.write(json.dumps({**row, **renamed}, ensure_ascii=False, default=str) + "\n")
         else:
             if table is None:
-                table = csv.DictWriter(
-                    file, [*row, *renamed], delimiter="," if suffix == ".csv" else "\t", extrasaction="ignore"
-                )
+                table = csv.DictWriter(file, [*row, *renamed], delimiter="," if suffix == ".csv" else "\t")
                 table.writeheader()
             table.writerow({key: _cell(value) for key, value in {**row, **renamed}.items()})
         count += 1
-    return PredictedFile(rows=count, file=name, columns=columns)
+    return PredictedFile(rows=count, file=name, columns=list(names.values()))
+
+
+def _require_same_columns(
+    row: Row, columns: Sequence[str], answer: Mapping[str, Any], suffix: str, number: int
+) -> None:
+    """Check that a row's columns can stand beside those of the first row and the answer's.
+
+    Raises:
+        BadData: the answer would be written over a column, or a table would lose one.
+    """
+    if clash := [name for name in answer if name in row]:
+        raise BadData(
+            f"row {number}: the same columns as the first row; found {clash[0]!r} too, which is the name of an answer "
+            f"there. Give every row that column, or none."
+        )
+    if suffix != ".jsonl" and (more := [name for name in row if name not in columns]):
+        raise BadData(
+            f"row {number}: the same columns as the first row, as a table has; found {more[0]!r} too. Name a file "
+            f"ending in .jsonl, which keeps it."
+        )
 
 
 def _cell(value: Any) -> Any:

@@ -47,7 +47,7 @@ class RowModel:
         self.kind = KINDS[self.facts.workload]
 
     def answer(self, rows: Sequence[tuple[str, str | None]]) -> list[Mapping[str, Any]]:
-        """Answers to texts, each alone or with a second one; `tokens` is the number of tokens that were read.
+        """Answers to texts, each alone or with a second one; `tokens` were read, and `truncated` says that more came.
 
         Raises:
             NotSupported: the model reads single texts and got pairs, or the other way round.
@@ -87,6 +87,7 @@ class RowModel:
                     answers[place] = {
                         **self._answered(output, inputs[place]),
                         "tokens": len(inputs[place]["input_ids"]),
+                        "truncated": self._is_cut(questions[place], inputs[place]),
                     }
         return [answers[place] for place in range(len(questions))]
 
@@ -102,6 +103,15 @@ class RowModel:
             return {"input_ids": list(sample.ids), "first_pieces": sample.target, "words": question.words}
         both = self.tokenizer(question.text, question.pair, return_token_type_ids=self.facts.is_paired, **options)
         return {**both, "text": question.text}
+
+    def _is_cut(self, question: Question, encoded: Mapping[str, Any]) -> bool:
+        """Whether the text goes on after the tokens that the model reads, as many as in training."""
+        most = self.facts.sequence_length
+        if self.kind == "tags":
+            return sum(label != IGNORED for label in encoded["first_pieces"]) < len(question.words)
+        if len(encoded["input_ids"]) < most:
+            return False
+        return len(self.tokenizer(question.text, question.pair, verbose=False)["input_ids"]) > most
 
     def _outputs(self, inputs: Sequence[Mapping[str, Any]], device: torch.device) -> Sequence[Tensor]:
         """The model's output for each row, padding left out."""

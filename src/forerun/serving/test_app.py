@@ -27,7 +27,10 @@ class FakeRows:
 
     def answer(self, rows):
         self.calls.append(len(rows))
-        return [{"label": text[:1], "vector": [float(len(text.split())), 0.0], "tokens": 3} for text, _ in rows]
+        return [
+            {"label": text[:1], "vector": [float(len(text.split())), 0.0], "tokens": 3, "truncated": len(text) > 4}
+            for text, _ in rows
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,7 @@ def test_a_text_is_continued(client):
 )
 def test_what_is_not_offered_is_refused_by_name(client, change, words):
     response = client.post("/v1/chat/completions", json={**CHAT, **change})
-    assert response.status_code == 422
+    assert response.status_code == 400
     assert words in response.json()["error"]["message"]
 
 
@@ -150,7 +153,7 @@ def test_hidden_words_are_filled_with_as_many_candidates_as_asked():
     with TestClient(make_text_app("m", rows=Filling("masks"), hosts=["testserver"])) as client:
         answer = client.post("/v1/fill-mask", json={"input": "b <mask>", "top_k": 2}).json()["data"]
         assert [(one["filled"], [word["token"] for word in one["masks"][0]]) for one in answer] == [("b a", ["a", "b"])]
-        assert client.post("/v1/fill-mask", json={"input": "b <mask>", "top_k": 0}).status_code == 422
+        assert client.post("/v1/fill-mask", json={"input": "b <mask>", "top_k": 0}).status_code == 400
 
 
 def test_vectors_come_in_openais_form():
@@ -158,6 +161,7 @@ def test_vectors_come_in_openais_form():
         answer = client.post("/v1/embeddings", json={"input": ["a b c", "a"], "model": "x"}).json()
         assert [row["embedding"][0] for row in answer["data"]] == [3.0, 1.0]
         assert answer["usage"]["total_tokens"] == 6
+        assert [row["truncated"] for row in answer["data"]] == [True, False]
         packed = client.post("/v1/embeddings", json={"input": "a b", "encoding_format": "base64"}).json()["data"][0]
         assert struct.unpack("<2f", base64.b64decode(packed["embedding"])) == (2.0, 0.0)
         assert client.post("/v1/classify", json={"input": "a"}).status_code == 404
@@ -203,7 +207,7 @@ def test_what_is_no_text_is_refused_with_its_place(value, words):
     with TestClient(make_text_app("c", rows=FakeRows("labels"), hosts=["testserver"])) as client:
         kind = {"content-type": "application/json"}
         answer = client.post("/v1/classify", content=json.dumps({"input": value}), headers=kind)
-        assert answer.status_code == (200 if words is None else 422)
+        assert answer.status_code == (200 if words is None else 400)
         if words is not None:
             error = answer.json()["error"]
             assert error["param"] == "input"

@@ -1,6 +1,7 @@
 """Text comes in whole characters, stops where it should, and is the same at once and in pieces."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from forerun.data.chat_tokens import small_tokenizer
 from forerun.errors import InvalidSettings
+from forerun.evaluate.generate import Decoding, generate
 from forerun.serving.writing import Sampling, Writer
 
 TEXTS = ["one two three four five", "six seven eight nine ten", "zwölf Grüße aus Köln", "一二三四五"]
@@ -90,3 +92,20 @@ def test_a_chat_template_refuses_by_name(writer):
     )
     with pytest.raises(InvalidSettings, match="no system here"):
         Writer(writer.model, refusing, "strict").chat_ids([{"role": "system", "content": "x"}])
+
+
+def test_every_token_can_be_drawn_not_only_the_50_likeliest(writer):
+    ids = writer.text_ids("one")
+    with torch.inference_mode():
+        logits = writer.model(torch.tensor([ids])).logits[0, -1]
+    likeliest = set(logits.topk(50).indices.tolist())
+    hot = Sampling(new_tokens=1, temperature=2.0, seed=1)
+    drawn = generate(writer.model, [ids] * 64, Decoding(1, (), 0, temperature=2.0), batch_size=64)
+    assert {row[0] for row in drawn if row} - likeliest
+    alone = {"".join(writer.write(ids, replace(hot, seed=seed))) for seed in range(48)}
+    assert alone - {writer.tokenizer.decode([token], skip_special_tokens=True) for token in likeliest}
+
+
+def test_a_prompt_without_room_for_an_answer_is_to_be_shortened(writer):
+    with pytest.raises(InvalidSettings, match=r"found 64 of the prompt and 1 of the answer\. Shorten the prompt\.$"):
+        writer.write([5] * 64, Sampling(new_tokens=1))

@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
+from transformers import StoppingCriteria, StoppingCriteriaList
 
 from forerun.data.chat_tokens import ChatTokens, fault_words, template_faults
 from forerun.errors import InvalidSettings
-from forerun.evaluate.generate import Decoding, generate
+from forerun.evaluate.generate import Decoding, generate, sampled
 from forerun.models.build import maximum_length
 from forerun.own.trained import TrainedModel
+from forerun.serving.pieces import PieceStreamer
 
 WRITES = ("causal-lm", "seq2seq-lm", "preference")
 """Workloads whose models write text."""
@@ -164,14 +165,15 @@ class Writer:
     def _require_room(self, prompt: int, new_tokens: int) -> None:
         limit = self.longest
         if limit is not None and prompt + new_tokens > limit:
+            room = limit - prompt
+            ways = f"Shorten the prompt, or ask for {room:,} tokens or fewer" if room > 0 else "Shorten the prompt"
             raise InvalidSettings(
                 f"prompt: {self.name} reads and writes {limit:,} tokens together; found {prompt:,} of the prompt and "
-                f"{new_tokens:,} of the answer. Shorten the prompt, or ask for {max(0, limit - prompt):,} tokens or "
-                f"fewer."
+                f"{new_tokens:,} of the answer. {ways}."
             )
 
     def _pieces(self, writing: Writing, ids: list[int], sampling: Sampling) -> Iterator[str]:
-        streamer = TextIteratorStreamer(self.tokenizer, skip_prompt=not self.is_two_sided, skip_special_tokens=True)
+        streamer = PieceStreamer(self.tokenizer, skip_prompt=not self.is_two_sided)
         failure: list[BaseException] = []
         thread = threading.Thread(target=self._generate, args=(writing, ids, sampling, streamer, failure), daemon=True)
         thread.start()
@@ -194,7 +196,7 @@ class Writer:
         """In a thread of its own: the model's `generate`, which hands each piece to `streamer`."""
         device = next(self.model.parameters()).device
         is_random = sampling.temperature > 0
-        choices = {"temperature": sampling.temperature, "top_p": sampling.top_p} if is_random else {}
+        choices = sampled(sampling.temperature, sampling.top_p) if is_random else {}
         try:
             with self._lock, torch.inference_mode(), torch.random.fork_rng(enabled=sampling.seed is not None):
                 if sampling.seed is not None:

@@ -82,7 +82,7 @@ def _listen(
     rate: float,
 ) -> None:
     try:
-        from forerun.infer.listener import announce, listen
+        from forerun.infer.listener import announce, listen, reserve_port
         from forerun.recipes.code_detector.service.app import ServiceLimits, make_app
     except ImportError as error:
         raise MissingExtra(
@@ -92,8 +92,9 @@ def _listen(
     hosts = (host,) if host in LOCAL else None  # others call it by names that are not known here, with a token
     limits = ServiceLimits(requests_per_second=rate)
     app = make_app(detector, limits=limits, token=token, store=store, embedding=embedding, hosts=hosts)
-    announce("Detector", host, port)
-    listen(app, host, port)
+    sockets = reserve_port(host, port)
+    announce("Detector", host, sockets)
+    listen(app, sockets)
 
 
 def monitor(
