@@ -53,7 +53,8 @@ def require_offload(settings: Settings) -> None:
         )
     if parallel.kind != "none" and not parallel.deepspeed_stage:
         raise NotSupported(
-            f"parallel.offload: of several devices DeepSpeed offloads; {text}. Set parallel.zero to 1 or 2."
+            f"parallel.offload: of several devices DeepSpeed offloads; {text}. Set parallel.kind to ddp and "
+            "parallel.zero to 1 or 2."
         )
     if settings.optimizer.name not in ("adamw",) or settings.optimizer.in_backward:
         raise NotSupported(
