@@ -40,7 +40,7 @@ MOST_STAGES = 32
 """Stages of a pipeline, times its parts, that one question traces."""
 RANK, ALPHA = 16, 32
 """Of every published LoRA of 70 billion weights: Megatron-Bridge's `llama3_70b_finetune_config` (recipes/llama/
-llama3.py), and MLPerf's rules for llama2_70b_lora, which tune the attention alone and drop out a tenth."""
+llama3.py); of MLPerf's llama2_70b_lora the rank is stated, and which layers it tunes is assumed: the attention's."""
 MLPERF_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
@@ -120,6 +120,7 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         (is_megatron(run), f"Megatron's fused layers as {'compiled' if _is_compiled(run) else 'eager'} blocks"),
         (is_megatron(run) and not run["activation_checkpointing"], "recomputation not stated, taken as none"),
         (is_adapted(run) and is_megatron(run), "Megatron's adapters, A split by its rank, as peft's"),
+        (is_adapted(run) and run["family"].startswith("mlperf"), "layers with adapters assumed"),
         (is_adapted(run) and run["family"].startswith("mlperf"), "dropout of adapters as none"),
         ("EP overlap on" in run["notes"], "exchanges of experts hidden by the source, not here"),
     ]

@@ -175,7 +175,7 @@ class Trace:
     micro_batch_size: int = 0
     sequence_length: int = 0
     micro_steps: int = 1
-    """Micro-steps traced: the first, and one more that stands for all later ones."""
+    """Micro-steps traced: the first, one more that stands for all later ones, and the last where it does more."""
     accumulation: int = 1
     compute_dtype: str = "float32"
     """Dtype of the step's matrix products, whose peak mfu is measured against."""
@@ -197,6 +197,11 @@ class Trace:
     """Requests that the card could not serve: index into `events` where each was made, and its bytes."""
     recovered_at: int = 0
     """Where a program that ran out of memory went on, as an index into `events`: what is before need not fit."""
+
+    def repeats(self, micro_step: int) -> int:
+        """How often a step runs what was traced of a micro-step, or of none (-1)."""
+        is_last_apart = self.micro_steps > 2
+        return self.accumulation - 1 - is_last_apart if micro_step == 1 else 1
 
     def part(self, begin: int, end: int) -> "Trace":
         """What happened in `events[begin:end]`, as a trace of its own."""

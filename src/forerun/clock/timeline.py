@@ -42,9 +42,8 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
     player.join_ranks()
     player.run([index for index in places if trace.ops[index].phase is Phase.OPTIMIZER], 1)
     player.clock.finish()
-    repeats = {0: 1, 1: later - (trace.micro_steps > 2), 2: 1, -1: 1}
     warm = [trace.ops[index] for index in places]
-    flops = [(op, trace.calls[op.call].flops * repeats[op.micro_step]) for op in warm]
+    flops = [(op, trace.calls[op.call].flops * trace.repeats(op.micro_step)) for op in warm]
     return StepTime(
         phases=StepPhases(**{f"{name}_seconds": seconds for name, seconds in player.clock.busy.items()}),
         model_flops=sum(count for op, count in flops if not op.recomputed),

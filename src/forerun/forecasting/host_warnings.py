@@ -45,8 +45,8 @@ def _warm_calls(trace: Trace) -> Iterable[Call]:
     """Calls of one optimizer step; a traced second micro-step stands for all later ones."""
     for kind, index in trace.events[trace.warm_from :]:
         if kind == OP and trace.ops[index].phase is not Phase.PREPARE:
-            repeats = trace.accumulation - 1 if trace.ops[index].micro_step == 1 else 1
-            yield from [trace.calls[trace.ops[index].call]] * repeats
+            op = trace.ops[index]
+            yield from [trace.calls[op.call]] * trace.repeats(op.micro_step)
 
 
 def _carried(call: Call) -> int:

@@ -124,6 +124,7 @@ def test_sharded_weights_are_gathered_once_a_step_and_gradients_sent_once(zero, 
     assert sorted(set(at["_allgather_base"])) == sorted(set(gathers))
     assert len(at["_allgather_base"]) == (groups if zero < 3 else 2 * (groups + blocks))
     assert sorted(at["_reduce_scatter_base"]) == sorted(sends * groups)
+    assert sum(trace.repeats(step) for step in range(trace.micro_steps)) == trace.accumulation == 5
 
 
 def test_gradients_that_wait_are_whole_and_in_fp32():
