@@ -7,6 +7,7 @@ from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.program_run import last_step, warm_steps
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
+from forerun.trace import Trace
 from forerun.units import format_seconds
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength
@@ -49,7 +50,11 @@ def program_warnings(
     steps = warm_steps(trace, run.watcher)
     warnings += kernel_warnings(steps[-1] if steps else trace, costs)
     step_count = max(1, len(run.watcher.spans))
-    warnings += [_of_loop(each, step_count) for each in run.assumptions if _decides_a_loop(each, step_count)]
+    ended = [each for each in run.assumptions if each.loop is not None]
+    warnings += [_of_convergence(each, trace, costs, step_count) for each in ended]
+    lines = {each.line for each in ended}
+    others = [each for each in run.assumptions if each.line not in lines]
+    warnings += [_of_loop(each, step_count) for each in others if _decides_a_loop(each, step_count)]
     if run.assumptions:
         first = run.assumptions[0]
         count = "One line reads" if len(run.assumptions) == 1 else f"{len(run.assumptions)} lines read"
@@ -68,6 +73,20 @@ def _of_loop(assumption: Assumption, steps: int) -> str:
     return (
         f"{assumption.line} asks {assumption.times // steps:,} times a step for a truth value that nobody can know, "
         "and gets no: a loop that ends by it takes as many turns as it may, and a step may be shorter."
+    )
+
+
+def _of_convergence(assumption: Assumption, trace: Trace, costs: PriorCosts, steps: int) -> str:
+    """A loop that goes on until it has converged, and what a turn more or less of it is worth."""
+    end = assumption.loop
+    assert end is not None
+    calls = [trace.calls[op.call] for op in trace.ops[slice(*end.ops)]]
+    device = sum(costs.device_seconds(call) for call in calls)
+    seconds = max(device, sum(costs.host_seconds(call) for call in calls)) / max(1, end.turns - 1)
+    loops = max(1, round(assumption.times / steps))
+    return (
+        f"{assumption.line} ends a loop by a value that nobody can know; {end.turns} turns are assumed. Each turn more "
+        f"or less is {format_seconds(seconds * loops)} a step."
     )
 
 

@@ -15,6 +15,7 @@ import torch.utils._pytree as pytree
 from torch import arange, empty, full
 from torch._subclasses.fake_tensor import FakeTensor
 
+from forerun.virtual.cuda.convergence import ConvergenceLoops, LoopEnd
 from forerun.virtual.cuda.fused_cells import CELLS
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.shadow import MOST_ELEMENTS, set_shadow, shadow_of, tensors_in
@@ -31,6 +32,7 @@ CHECKS = {aten.all, aten._is_all_true}
 COUNTED = {aten.nonzero, aten.repeat_interleave}
 """Operators that keep every element that is not zero."""
 READ = "a {} read from the device"
+CONVERGED = "when a loop has converged"
 TRUTH = READ.format("bool")
 """What an assumption is of: a number of some dtype, and a truth value."""
 KEPT_BOXES = ("torchvision::nms",)
@@ -45,6 +47,8 @@ class Assumption:
     what: str
     value: str
     times: int = 1
+    loop: LoopEnd | None = None
+    """How the loop was ended that asked, where one was."""
 
 
 @dataclass
@@ -56,13 +60,14 @@ class Assumptions:
     """Answer to every truth value that nobody can know and that is read; None: what `assume_values` says."""
     truth_is_stated: bool = False
     """The user says so: it is no assumption."""
+    loops: ConvergenceLoops = field(default_factory=ConvergenceLoops)
 
-    def note(self, what: str, value: Any) -> None:
-        """Note an answer, and the line that asked."""
+    def note(self, what: str, value: Any, loop: LoopEnd | None = None) -> None:
+        """Note an answer, the line that asked, and the loop that it ended."""
         line = program_line()
         entry = self.by_line.get((line, what))
         if entry is None:
-            self.by_line[line, what] = Assumption(line, what, str(value))
+            self.by_line[line, what] = Assumption(line, what, str(value), loop=loop)
         else:
             entry.times += 1
 

@@ -1,0 +1,99 @@
+"""Loops that end when something has converged, as programs write them: they end here too, and say after how many turns.
+
+Each would go on for ever otherwise: unknown numbers are 1, so an error never falls.
+"""
+
+import pytest
+import torch
+
+import forerun
+from forerun.virtual.cuda.convergence import MOST_ROUNDS, ROUNDS
+
+HEAD = """import torch
+turns = 0
+x = torch.randn(32, device="cuda")
+def turn():
+    global turns
+    turns += 1
+    return (x * x).mean()
+"""
+
+
+def turns_of(body, tmp_path, name="program"):
+    """How often the loop of a program turned, and what was assumed."""
+    path = tmp_path / f"{name}.py"
+    path.write_text(HEAD + body, encoding="utf-8")
+    names = {}
+    with forerun.virtual_cuda("a100-40gb") as gpu:
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
+        return names["turns"], gpu.assumed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "error = 1e9\nwhile error > 1e-4:\n    error = turn()\n",
+        "while turn().item() > 1e-4:\n    pass\n",
+        "while not turn() < 1e-4:\n    pass\n",
+        "while turn().item() < 5.0:\n    pass\n",
+        "while True:\n    if turn() < 1e-4:\n        break\n",
+        "while True:\n    error = turn()\n    if error.item() > 1e-4:\n        continue\n    else:\n        break\n",
+        "def is_done(error):\n    return bool(error < 1e-4)\nwhile not is_done(turn()):\n    for _ in range(2):\n        break\n",
+        "def solve():\n    while True:\n        if turn() < 1e-4:\n            return\nsolve()\n",
+    ],
+)
+def test_a_loop_with_one_end_converges(body, tmp_path):
+    turns, assumed = turns_of(body, tmp_path)
+    assert ROUNDS <= turns <= ROUNDS + 2
+    assert any("when a loop has converged, answered with after" in line for line in assumed), assumed
+
+
+def test_each_run_of_a_function_has_its_own_turns(tmp_path):
+    body = "def solve():\n    error = 1.0\n    while error > 1e-4:\n        error = turn()\nfor _ in range(5):\n    solve()\n"
+    assert turns_of(body, tmp_path)[0] == 5 * ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("body", "turns"),
+    [
+        ("n = 0\nwhile turn() > 1e-4 and n < 40:\n    n += 1\n", 41),
+        ("for n in range(40):\n    if turn() < 1e-4:\n        break\n", 40),
+        ("n = 0\nwhile n < 40:\n    n += 1\n    if turn() < 1e-4:\n        break\n", 40),
+        (
+            "n = 0\nwhile True:\n    n += 1\n    if turn() < 1e-4:\n        break\n    if n == 40:\n        raise SystemExit\n",
+            40,
+        ),
+        ("total = 0.0\nn = 0\nwhile n < 40:\n    total += turn().item()\n    n += 1\n", 40),
+    ],
+)
+def test_a_loop_that_ends_otherwise_is_left_to_do_so(body, turns, tmp_path):
+    try:
+        found, assumed = turns_of(body, tmp_path)
+    except SystemExit:
+        return
+    assert found == turns
+    assert not any("has converged" in line for line in assumed)
+
+
+def test_nothing_is_endless(tmp_path):
+    """Two questions, of which none alone ends the loop."""
+    body = "while (x.sum() > 0).item() or turns < 0:\n    turns += 1\n"
+    assert turns_of(body, tmp_path)[0] == MOST_ROUNDS
+
+
+def test_a_loop_that_trains_is_not_counted(tmp_path):
+    body = (
+        "m = torch.nn.Linear(4, 4).cuda()\no = torch.optim.SGD(m.parameters(), lr=0.1)\nn = 0\n"
+        "while True:\n    loss = m(torch.randn(2, 4, device='cuda')).mean()\n    loss.backward()\n    o.step()\n    n += 1\n"
+        "    turn()\n    if n > 30:\n        raise StopIteration\n    if loss.item() < 1e-4:\n        break\n"
+    )
+    with pytest.raises(StopIteration):
+        turns_of(body, tmp_path)
+
+
+def test_a_known_value_decides_by_itself(tmp_path):
+    body = "left = torch.tensor(25, device='cuda')\nwhile left > 0:\n    left -= 1\n    turn()\n"
+    turns, assumed = turns_of(body, tmp_path)
+    assert turns == 25
+    assert assumed == []
+    assert torch.cuda.is_available() is False
