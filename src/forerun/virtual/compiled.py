@@ -264,7 +264,7 @@ class CompiledGraph:
                     if self.channels_last and node.target is torch.ops.aten.convolution.default:
                         self._lay_out(node, values)
                     values[node] = run(node, values)
-            if kernel.alone is None and kernel.outputs:
+            if kernel.alone is None and kernel.outputs and not recorder.is_muted:
                 recorder.fused(
                     kernel.name,
                     [(values[node], None if rows is None else bytes_of(values[rows])) for node, rows in kernel.reads],

@@ -382,11 +382,11 @@ class Recorder(TorchDispatchMode, StepObserver):
             pass
         if self._fixed_answer is None:
             self.trace.assumed_values.append(f"{self.module_path or self.current_phase}: {tensor.dtype} read as 0")
-        spec = spec_of(tensor)
-        self.append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
-        if tensor.dtype == torch.bool:
-            return bool(self._fixed_answer)
-        return 0.0 if tensor.is_floating_point() else 0
+        if not self.is_muted:
+            spec = spec_of(tensor)
+            self.append((func, spec), lambda: Call(str(func), (spec,), (), (spec,), (), 0, spec.bytes, 0, syncs=True))
+        zero = 0.0 if tensor.is_floating_point() else 0
+        return bool(self._fixed_answer) if tensor.dtype == torch.bool else zero
 
     def append(self, key: Any, describe: Callable[[], Call]) -> None:
         """Record one operator; calls of one `key` have one description."""
