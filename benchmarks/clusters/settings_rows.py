@@ -36,7 +36,7 @@ UNKNOWN_FORMATS, BLOCKS = ("nv", "fp4"), ("mx", "finer", "block")
 """Products in four bits, and those with scales of blocks, by parts of their names."""
 LEAST_POSITIONS = 8192
 """Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 half of that."""
-MOST_STAGES = 32
+MOST_STAGES = 64
 """Stages of a pipeline, times its parts, that one question traces."""
 RANK, ALPHA = 16, 32
 """Of every published LoRA of 70 billion weights: Megatron-Bridge's `llama3_70b_finetune_config` (recipes/llama/

@@ -50,16 +50,14 @@ def trace_pipeline(request: ForecastRequest, shape: BatchShape) -> TracedPipelin
     # a round is under way at most, as the first comes back before the next goes in; with parts the ends meet later
     full = one_round + 1 if parallel.virtual_stages == 1 else (parallel.virtual_stages + 1) * one_round
 
-    def traced(micro_batches: int) -> list[Trace]:
-        batch = settings.batch.model_copy(update={"gradient_accumulation_steps": micro_batches})
-        short = settings.model_copy(update={"batch": batch})
-        return stage_traces(request, short, shape)
-
     more = one_round if parallel.virtual_stages > 1 else 1  # interleaved schedules go on round by round
     rest = (count - full) % more
     if parallel.schedule == "gpipe" or count <= 2 * (full + rest) + more:  # two shorter steps would take as long
-        return TracedPipeline(settings, traced(count), [])
-    return TracedPipeline(settings, traced(full + rest + more), traced(full + rest))
+        (longer,) = stage_traces(request, settings, shape, [count])
+        return TracedPipeline(settings, longer, [])
+    # the shorter one first: what a model did before stays in the memory that is reserved
+    shorter, longer = stage_traces(request, settings, shape, [full + rest, full + rest + more])
+    return TracedPipeline(settings, longer, shorter)
 
 
 @dataclass(frozen=True)

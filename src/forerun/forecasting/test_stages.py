@@ -56,7 +56,8 @@ def test_further_micro_batches_take_what_the_pipeline_repeats(monkeypatch, sched
     short = forerun.forecast(asked, gpu="h100-80gb")
 
     def whole(request, shape):
-        return module.TracedPipeline(request.settings, module.stage_traces(request, request.settings, shape), [])
+        (longer,) = module.stage_traces(request, request.settings, shape, [18])
+        return module.TracedPipeline(request.settings, longer, [])
 
     monkeypatch.setattr("forerun.forecasting.step_model.trace_pipeline", whole)
     full = forerun.forecast(asked, gpu="h100-80gb")

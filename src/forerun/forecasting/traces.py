@@ -15,7 +15,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,30 +71,40 @@ def step_trace(
     return _trace(request, at, shape, part, make)
 
 
-def stage_traces(request: ForecastRequest, settings: Settings, shape: BatchShape) -> list[Trace]:
-    """The traces of all stages of a pipeline, with all micro-batches of `settings`."""
-    results: dict[int, tuple[Trace, set[str]]] = {}
+def stage_traces(
+    request: ForecastRequest, settings: Settings, shape: BatchShape, counts: Sequence[int]
+) -> list[list[Trace]]:
+    """The traces of all stages of a pipeline, for each number of micro-batches in a step."""
+    results: dict[tuple[int, int], tuple[Trace, set[str]]] = {}
 
-    def make(stage: int, device: Device) -> Trace:
+    def make(count: int, stage: int, device: Device) -> Trace:
         from forerun.step.pipeline_stages import stages_like
         from forerun.virtual.trace_step import trace_stages
 
-        if stage not in results:
-            stages = [each for each in stages_like(settings, stage) if each not in results]
+        if (count, stage) not in results:
+            stages = [each for each in stages_like(settings, stage) if (count, each) not in results]
             watched, questions = watched_device(device)
+            # a step of a zero-bubble schedule leaves memory to the next one of the same schedule
+            together = [count] if settings.parallel.schedule == "zero-bubble" else counts
             alike = f", and {len(stages) - 1} like it" if len(stages) > 1 else ""
             with work(f"tracing stage {stages[0]} of the pipeline{alike}"):
-                traces = trace_apart(trace_stages, watched, settings, request.workload, shape, stages)
-            results.update({each: (trace, questions) for each, trace in zip(stages, traces, strict=True)})
-        trace, questions = results.pop(stage)
+                traces = trace_apart(trace_stages, watched, settings, request.workload, shape, stages, together)
+            keys = [(number, each) for number in together for each in stages]
+            results.update({key: (trace, questions) for key, trace in zip(keys, traces, strict=True)})
+        trace, questions = results.pop((count, stage))
         for name in questions:  # who watches this device learns what the trace follows from
             getattr(device, name)
         return trace
 
-    return [
-        _trace(request, settings, shape, {"part": "stage", "stage": stage}, functools.partial(make, stage))
-        for stage in range(settings.parallel.pipeline)
-    ]
+    def of_count(count: int) -> list[Trace]:
+        batch = settings.batch.model_copy(update={"gradient_accumulation_steps": count})
+        own = settings.model_copy(update={"batch": batch})
+        return [
+            _trace(request, own, shape, {"part": "stage", "stage": stage}, functools.partial(make, count, stage))
+            for stage in range(settings.parallel.pipeline)
+        ]
+
+    return [of_count(count) for count in counts]
 
 
 def scoring_trace(request: ForecastRequest, shape: BatchShape) -> Trace:

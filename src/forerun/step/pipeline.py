@@ -25,7 +25,7 @@ from forerun.data.token_data import IGNORED
 from forerun.errors import InvalidSettings
 from forerun.settings.schema import Settings
 from forerun.step.context_parallel import shared_sequence
-from forerun.step.parallel import PIPELINE, refuse_together, unwrapped
+from forerun.step.parallel import PIPELINE, TENSOR, refuse_together, unwrapped
 from forerun.step.pipeline_stages import IDS, STAGES, StageModule, places_on_rank
 from forerun.step.precision import policy_of
 from forerun.step.split_adapters import require_split_adapters
@@ -113,8 +113,8 @@ class Pipeline:
     def __init__(self, settings: Settings, model: Any, mesh: Any, device_type: str):
         from torch.distributed.pipelining import PipelineStage
 
-        self._settings, self._group = settings, mesh[PIPELINE].get_group()
-        self._rank, self._micro_batches = self._group.rank(), settings.batch.gradient_accumulation_steps
+        self._settings, self._mesh, self._group = settings, mesh, mesh[PIPELINE].get_group()
+        self._rank, self.micro_batches = self._group.rank(), settings.batch.gradient_accumulation_steps
         self._device = torch.device(device_type)
         self._is_virtual = any(is_fake(parameter) for parameter in model.parameters())
         self._observer: Any = None
@@ -173,7 +173,7 @@ class Pipeline:
 
     def start_anew(self, micro_batches: int) -> None:
         """Make the schedule, with the buffers of what will arrive, once more: for so many micro-batches."""
-        self._micro_batches, self._schedule = micro_batches, None
+        self.micro_batches, self._schedule = micro_batches, None
 
     def become(self, stage: int) -> None:
         """Be another stage of the pipeline, one whose blocks are like those here, with its own neighbours."""
@@ -205,6 +205,7 @@ class Pipeline:
             shared = shared_sequence(next(iter(self._parts.values())).part)
             if shared is not None:
                 ids, labels = shared.pieces(ids), shared.pieces(labels)
+            self._tell_length(ids.shape[1])
             if self._schedule is None:
                 batch = self._settings.batch
                 shape = torch.Size((batch.micro_batch_size, ids.shape[1]))
@@ -227,7 +228,7 @@ class Pipeline:
 
         A schedule is made for one number of micro-batches of one size, and an epoch ends with fewer rows.
         """
-        rows = self._settings.batch.micro_batch_size * self._micro_batches
+        rows = self._settings.batch.micro_batch_size * self.micro_batches
         ids = torch.cat([batch[IDS] for batch in micro_batches])
         labels = torch.cat([torch.full_like(b[LABELS], IGNORED) if BLANK in b else b[LABELS] for b in micro_batches])
         missing = rows - len(ids)
@@ -241,7 +242,8 @@ class Pipeline:
 
         A collective: all stages must call it, with the same rows.
         """
-        states, width = input_ids, self._config.hidden_size
+        states, width, (rows, length) = input_ids, self._config.hidden_size, input_ids.shape
+        self._tell_length(length)
         holders = {place: r for r in range(self._group.size()) for place in places_on_rank(self._settings, r)}
         for place in range(self._count):
             is_last = place == self._count - 1
@@ -249,10 +251,22 @@ class Pipeline:
             if place in self._parts:
                 states = self._parts[place](states).to(dtype).contiguous()
             else:
-                shape = (*input_ids.shape, self._config.vocab_size if is_last else width)
-                states = torch.empty(shape, dtype=dtype, device=input_ids.device)
+                ends = (length, self._config.vocab_size) if is_last else (self._length_between(length), width)
+                states = torch.empty((rows, *ends), dtype=dtype, device=input_ids.device)
             dist.broadcast(states, group=self._group, group_src=holders[place])
         return SimpleNamespace(logits=states)
+
+    def _length_between(self, length: int) -> int:
+        """Tokens of a sequence that go from stage to stage: this rank's part where split layers have one each."""
+        if not next(iter(self._parts.values())).is_cut:
+            return length
+        rank, ranks = self._mesh.get_local_rank(TENSOR), self._settings.parallel.tensor
+        part = math.ceil(length / ranks)
+        return max(0, min(part, length - rank * part))
+
+    def _tell_length(self, length: int) -> None:
+        for part in self._parts.values():
+            part.length = length
 
     def norm_of_all(self, norm: Tensor) -> Tensor:
         """The norm of the gradients of all stages, from that of those here."""
@@ -279,13 +293,13 @@ class Pipeline:
         stages = [self._stage(place, part, shape) for place, part in self._parts.items()]
         is_several = self._settings.parallel.virtual_stages > 1
         return kinds[self._settings.parallel.schedule](
-            stages if is_several else stages[0], self._micro_batches,
+            stages if is_several else stages[0], self.micro_batches,
             loss_fn=lambda logits, labels: self._loss(logits, labels), scale_grads=False,
         )  # fmt: skip
 
     def _stage(self, place: int, module: StageModule, shape: torch.Size) -> Any:
         dtype: Any = {"dtype": self._hidden_dtype(), "device": "meta", "requires_grad": True}
-        width = torch.empty(*shape, self._config.hidden_size, **dtype)
+        width = torch.empty(shape[0], self._length_between(shape[1]), self._config.hidden_size, **dtype)
         vocabulary = torch.empty(*shape, self._config.vocab_size, **dtype)
         ids = torch.empty(shape, dtype=torch.int64, device="meta")
         stage = self._stage_class(

@@ -8,6 +8,7 @@ Not covered: backward passes in halves (zero-bubble), and passes that keep memor
 """
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -22,6 +23,8 @@ from forerun.virtual.recorder import Recorder
 
 REPEATS_FROM = 1
 """Number of the micro-batch whose passes stand for those of all later ones."""
+FIRST = REPEATS_FROM + 1
+"""Micro-batches that are run."""
 Events = list[tuple[str, int]]
 _Sharding = tuple[Any, Any, Any, Any]
 """Mesh, placements, and the whole tensor's shape and stride."""
@@ -280,6 +283,42 @@ class RepeatedPasses:
                 return tensor
             mesh, placements, shape, stride = result.sharding
             return DTensor.from_local(tensor, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+class FirstPasses:
+    """Runs the passes of the first micro-batches of each stage, which capture its graphs, and leaves out the others.
+
+    What a stage sends on, and the gradient of what it was given, are empty where they are left out: for a step that
+    nothing is recorded of.
+    """
+
+    def __init__(self):
+        self._outputs: dict[nn.Module, Tensor] = {}
+        self._gradients: dict[nn.Module, tuple[Tensor | None, ...]] = {}
+        self._begun, self._ended = Counter[nn.Module](), Counter[nn.Module]()
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun.clear()
+        self._ended.clear()
+
+    def forward(self, module: nn.Module, run: Callable[[], Tensor]) -> Tensor:
+        """What `module` makes of the next micro-batch."""
+        self._begun[module] += 1
+        if self._begun[module] > FIRST:
+            return torch.empty_like(self._outputs[module]).requires_grad_()
+        output = run()
+        self._outputs[module] = output.detach()
+        return output
+
+    def backward(
+        self, module: nn.Module, loss: Tensor | None, run: Callable[[], Sequence[Tensor | None]]
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of what the module was given, of the earliest micro-batch that has none."""
+        self._ended[module] += 1
+        if self._ended[module] <= FIRST:
+            self._gradients[module] = tuple(run())
+        return tuple(None if each is None else torch.empty_like(each) for each in self._gradients[module])
 
 
 class _Played(torch.autograd.Function):

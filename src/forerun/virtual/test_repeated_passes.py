@@ -11,12 +11,13 @@ from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
 from forerun.step.pipeline_stages import FAMILIES, stages_like
 from forerun.step.test_pipeline_stages import LATENT, SIZES
-from forerun.trace import ALLOCATE, FREE, OP
+from forerun.trace import ALLOCATE, FREE, OP, PEER
 from forerun.virtual import trace_step as module
 from forerun.virtual.trace_step import trace_stages, trace_step
 
 SHAPE = BatchShape(1, 64)
 CARD = device("h100-80gb")
+WORKLOAD = generic_workload("causal-lm")
 OF_THE_PROCESS = re.compile(
     r"\('stream', \d+\)|Named\(kind='process.?group'[^)]*\)|'(?:sum|avg)', '\d+'|, \d+, '\d+'\)"
 )
@@ -79,12 +80,11 @@ def alive(trace):
 
 def is_same(asked, stages):
     """Whether traces of `stages` by the record are those that run every micro-batch, and there is one."""
-    workload = generic_workload("causal-lm")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "trace_step", None)  # what stands in where a pass cannot be played
-        traces = trace_stages(asked, workload, CARD, SHAPE, stages)
+        traces = trace_stages(asked, WORKLOAD, CARD, SHAPE, stages)
     for stage, played in zip(stages, traces, strict=True):
-        run = trace_step(asked, workload, CARD, SHAPE, stage=stage)
+        run = trace_step(asked, WORKLOAD, CARD, SHAPE, stage=stage)
         assert events_of(played, played.warm_from) == events_of(run, run.warm_from)
         assert alive(played) == alive(run)
         if len(stages) == 1:
@@ -100,6 +100,22 @@ def test_one_stage(stage):
 @pytest.mark.parametrize("layout", [{}, {"tensor": 2, "context": 2, "schedule": "interleaved", "virtual_stages": 2}])
 def test_compiled_stages(layout):
     is_same(settings(8, compiled=True, **layout), [1])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_runs_several_numbers_of_micro_batches(compiled):
+    stages, counts = [1, 2], (6, 9)
+    traces = iter(
+        trace_stages(settings(blocks=12, pipeline=4, shard=4, compiled=compiled), WORKLOAD, CARD, SHAPE, stages, counts)
+    )
+    for count in counts:
+        for stage in stages:
+            own = settings(count, blocks=12, pipeline=4, shard=4, compiled=compiled)
+            trace, run = next(traces), trace_step(own, WORKLOAD, CARD, SHAPE, stage=stage)
+            assert events_of(trace, trace.warm_from) == events_of(run, run.warm_from)
+            assert alive(trace) == alive(run)
+            assert (trace.micro_steps, trace.accumulation) == (count, count)
 
 
 @pytest.mark.medium
@@ -157,5 +173,15 @@ def test_what_cannot_be_played_is_run(monkeypatch):
     finish = module.RepeatedPasses._finish
     monkeypatch.setattr(module.RepeatedPasses, "_finish", lambda self, *args: (finish(self, *args), self._refuse()))
     asked = settings()
-    (trace,) = trace_stages(asked, generic_workload("causal-lm"), CARD, SHAPE, [1])
+    (trace,) = trace_stages(asked, WORKLOAD, CARD, SHAPE, [1])
     assert events_of(trace) == events_of(trace_step(asked, generic_workload("causal-lm"), CARD, SHAPE, stage=1))
+
+
+@pytest.mark.medium
+def test_stages_send_the_part_of_a_sequence_that_they_have():
+    def sent(**parallel):
+        trace = trace_step(settings(4, blocks=4, tensor=2, **parallel), WORKLOAD, CARD, SHAPE, stage=1)
+        return {spec.shape for call in trace.calls if PEER in dict(call.keywords) for spec in call.inputs}
+
+    assert {shape[1] for shape in sent()} == {64}
+    assert {shape[1] for shape in sent(sequence_parallel=True)} == {32}

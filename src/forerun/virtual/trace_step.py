@@ -9,7 +9,7 @@ alone sends them.
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ from forerun.virtual.process_group import (
     without_shape_questions,
 )
 from forerun.virtual.recorder import Recorder
-from forerun.virtual.repeated_passes import RepeatedPasses
+from forerun.virtual.repeated_passes import FirstPasses, RepeatedPasses
 from forerun.virtual.session import VirtualSession
 from forerun.virtual.windows import of_stage, window
 
@@ -75,17 +75,22 @@ def trace_step(
 
 
 def trace_stages(
-    settings: Settings, workload: Workload, device: Device, shape: BatchShape, stages: Sequence[int]
-) -> list[Trace]:
-    """The traces of some stages of a pipeline; where there are several their blocks must be alike.
+    settings: Settings, workload: Workload, device: Device, shape: BatchShape, stages: Sequence[int],
+    micro_batches: Sequence[int] = (),
+) -> list[Trace]:  # fmt: skip
+    """The traces of some stages of a pipeline, for one number of `micro_batches` after the other; else for that of
+    `settings`.
 
-    They differ in which of their micro-batches is under way when, so that one model runs the schedules of all. Micro-
-    batches that do the same are played from the record of two that were run, if that is possible.
+    They differ in which of their micro-batches is under way when, so that one model runs the schedules of all; where
+    there are several stages their blocks must be alike. Micro-batches that do the same are played from the record of
+    two that were run, if that is possible.
 
     Raises:
         UntraceableOp, InvalidSettings, NotSupported, UnknownModel: as `trace_step`.
     """
-    how = _How(settings, workload, device, shape)
+    counts = micro_batches or [settings.batch.gradient_accumulation_steps]
+    first = _of_micro_batches(settings, counts[0])
+    how = _How(first, workload, device, shape)
     passes: list[RepeatedPasses] = []
     try:
         with _bound(how, stages[0]) as (step, session):
@@ -93,11 +98,17 @@ def trace_stages(
                 passes.append(RepeatedPasses(session.recorder))
                 assert step.pipeline is not None
                 step.pipeline.passes = passes[0]
-            return _record_stages(step, session, shape, stages)
+            return _record_stages(step, session, shape, stages, counts)
     except UntraceableOp:
         if not passes or not passes[0].is_refused:
             raise
-        return [trace_step(settings, workload, device, shape, stage=stage) for stage in stages]
+        each = [_of_micro_batches(settings, count) for count in counts]
+        return [trace_step(one, workload, device, shape, stage=stage) for one in each for stage in stages]
+
+
+def _of_micro_batches(settings: Settings, count: int) -> Settings:
+    batch = settings.batch.model_copy(update={"gradient_accumulation_steps": count})
+    return settings.model_copy(update={"batch": batch})
 
 
 @dataclass(frozen=True)
@@ -223,27 +234,33 @@ def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> T
 
 
 def _record_stages(
-    step: TrainingStep, session: VirtualSession, shape: BatchShape, stages: Sequence[int]
+    step: TrainingStep, session: VirtualSession, shape: BatchShape, stages: Sequence[int], counts: Sequence[int]
 ) -> list[Trace]:
     assert step.pipeline is not None
     trace = session.recorder.trace
-    spans = [_prepare_and_run(step, session, shape)]
-    for stage in stages[1:]:
-        step.pipeline.become(stage)
-        spans.append(_run_warm(step, session, shape))
+    spans: dict[tuple[int, int], tuple[int, int]] = {}
+    for count in counts:
+        step.pipeline.micro_batches = count
+        for stage in stages:
+            if not spans:
+                spans[count, stage] = _prepare_and_run(step, session, shape)
+                continue
+            step.pipeline.become(stage)
+            spans[count, stage] = _run_warm(step, session, shape)
     session.recorder.is_closed = True
-    if len(stages) == 1:
-        trace.warm_from = spans[0][0]
+    prepared = spans[counts[0], stages[0]][0]
+    if len(spans) == 1:
+        trace.warm_from = prepared
         return [trace]
     parallel = step.settings.parallel
     ranks = parallel.world_size // parallel.pipeline
     path, firsts = place_of_blocks(unwrapped(step.model), step.settings), first_blocks(step.settings)
     return [
         of_stage(
-            window(trace, spans[0][0], *span), (stage - stages[0]) * ranks, ranks,
-            (path, firsts[stage] - firsts[stages[0]]),
+            replace(window(trace, prepared, *span), micro_steps=count, accumulation=count), (stage - stages[0]) * ranks,
+            ranks, (path, firsts[stage] - firsts[stages[0]]),
         )
-        for stage, span in zip(stages, spans, strict=True)
+        for (count, stage), span in spans.items()
     ]  # fmt: skip
 
 
@@ -303,9 +320,9 @@ class _Summing(StepObserver):
 
 
 def _micro_steps(step: TrainingStep) -> int:
-    accumulation = step.settings.batch.gradient_accumulation_steps
     if step.pipeline is not None:
-        return accumulation
+        return step.pipeline.micro_batches
+    accumulation = step.settings.batch.gradient_accumulation_steps
     parallel = step.settings.parallel  # the first one gathers weights, the last one sends gradients
     return min(accumulation, 3 if parallel.keeps_gathered and parallel.zero == 1 else 2)
 
@@ -338,13 +355,15 @@ def _compile(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> 
         if step.pipeline is None:
             step.micro_step(_batch(step, session, shape, session.recorder), 1.0, 0, StepObserver())
         else:
-            passes, step.pipeline.passes = step.pipeline.passes, None  # its records would have to be of graphs
-            few = min(_micro_steps(step), step.settings.parallel.pipeline)  # what every schedule does with
+            passes = step.pipeline.passes  # its records would have to be of graphs
+            step.pipeline.passes = None if passes is None else FirstPasses()
+            count = _micro_steps(step)
+            few = min(count, step.settings.parallel.pipeline)  # what every schedule does with
             step.pipeline.start_anew(few)
             batches = [_batch(step, session, shape, session.recorder) for _ in range(few)]
             step.pipeline.run(step.workload, batches, 1.0, StepObserver())
             step.pipeline.passes = passes
-            step.pipeline.start_anew(_micro_steps(step))  # its buffers were made while nothing was recorded
+            step.pipeline.start_anew(count)  # its buffers were made while nothing was recorded
         step.optimizer.zero_grad(set_to_none=True)
 
 
