@@ -250,6 +250,8 @@ def test_stages_with_parts_go_on_under_other_layouts(tmp_path, one_stage):
         pytest.param(4, {"pipeline": 2, "context": 2, "schedule": "interleaved", "virtual_stages": 2}, "blocks", marks=SLOW),
         pytest.param(4, {"pipeline": 2, "context": 2, "schedule": "zero-bubble", "virtual_stages": 2}, "none", marks=SLOW),
         pytest.param(8, {"pipeline": 2, "context": 2, "tensor": 2, "sequence_parallel": True}, "none", marks=SLOW),
+        (4, {"pipeline": 2, "tensor": 2, "sequence_parallel": True, "schedule": "interleaved", "virtual_stages": 2}, "blocks"),
+        pytest.param(4, {"pipeline": 2, "tensor": 2, "sequence_parallel": True, "schedule": "zero-bubble", "virtual_stages": 2}, "none", marks=SLOW),
     ],
 )  # fmt: skip
 def test_stages_of_split_sequences(tmp_path, one_stage, world, parallel, recomputed):
@@ -259,7 +261,8 @@ def test_stages_of_split_sequences(tmp_path, one_stage, world, parallel, recompu
     assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
     assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
     assert_same(weights, one)
-    assert report["local"] < 1.01 * expected["local"] / world
+    if parallel.get("schedule") != "zero-bubble":  # a V: the first rank has the embedding and the output layer
+        assert report["local"] < 1.01 * expected["local"] / world
 
 
 def test_dealt_experts_go_on_in_one_process(tmp_path, mixture):
@@ -278,7 +281,7 @@ def test_dealt_experts_go_on_in_one_process(tmp_path, mixture):
     [
         (STAGES, {"pipeline": 2}), ({"padding": "fixed"}, {"context": 2}),
         ({"padding": "fixed"}, {"tensor": 2, "sequence_parallel": True}),
-        pytest.param(STAGES, {"pipeline": 2, "context": 2, "tensor": 2}, marks=SLOW),
+        pytest.param(STAGES, {"pipeline": 2, "context": 2, "tensor": 2, "sequence_parallel": True}, marks=SLOW),
         ({"padding": "fixed", "model": "mixture"}, {"shard": 2, "expert": 2}),
     ],
 )  # fmt: skip

@@ -53,22 +53,39 @@ class StageModule(nn.Module):
         self.part = part
         """A model of the same class, whose blocks of other stages pass on what they are given."""
         self.is_first, self.is_last = is_first, is_last
+        self.is_cut = settings.parallel.tensor > 1 and settings.parallel.sequence_parallel
+        """Whether ranks with split layers have a part of the sequence each, which is what stages send on."""
+        self.length = 0
+        """Tokens of the sequence before it was cut so."""
+        self.arrived: Tensor | None = None
+        """This rank's part, until the blocks take it."""
         self._policy, self._device_type = policy_of(settings), device_type
 
     def forward(self, states: Tensor) -> Tensor:
         """(batch, sequence) ids or (batch, sequence, width) → (batch, sequence, width or vocabulary).
 
-        The sequence is this rank's pieces where it is split.
+        The sequence is this rank's pieces where it is split, and of these its part between stages, where they are cut.
         """
         part: Any = self.part
+        length = states.shape[1]
+        if self.is_cut and not self.is_first:
+            self.arrived, length = states, self.length
+            # masks and positions are those of the whole sequence, which takes no memory: the first block is of others
+            states = states.new_empty(()).expand(len(states), length, states.shape[2])
         inputs = {IDS: states} if self.is_first else {"inputs_embeds": states}
         shared = shared_sequence(part)
         if shared is not None:
-            inputs["position_ids"] = shared.positions(states.shape[1] * shared.mesh.size(), states.device)
+            inputs["position_ids"] = shared.positions(length * shared.mesh.size(), states.device)
         with self._policy.autocast(self._device_type):
             if self.is_last:
                 return part(**inputs, use_cache=False).logits
             return part.base_model(**inputs, use_cache=False).last_hidden_state
+
+    def take(self, *_: Any) -> Tensor:
+        """The part that arrived, in place of what the first of all blocks passes on."""
+        assert self.arrived is not None
+        states, self.arrived = self.arrived, None
+        return states
 
 
 def place_of_blocks(model: nn.Module, settings: Settings) -> str:

@@ -20,7 +20,7 @@ from forerun.step.parallel import (
     shard_placement,
     transformer_blocks,
 )
-from forerun.step.pipeline_stages import cut
+from forerun.step.pipeline_stages import StageModule, cut
 from forerun.step.precision import policy_of
 from forerun.step.tensor_parallel import split
 
@@ -51,7 +51,7 @@ def _shard_part(model: nn.Module, root: nn.Module, settings: Settings, mesh: Any
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if settings.parallel.tensor > 1:
-        split(model, settings, mesh[TENSOR])
+        split(model, settings, mesh[TENSOR], root if isinstance(root, StageModule) else None)
     if settings.parallel.kind != "fsdp":
         return
     # logits of a head or the last block's output are views; nothing of the model writes into them

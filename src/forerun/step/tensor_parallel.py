@@ -41,7 +41,7 @@ from forerun.step.expert_tensor_parallel import EXPERTS, split_mixtures
 from forerun.step.float8 import cast_before_gather, split_float8
 from forerun.step.optimizer import BITSANDBYTES
 from forerun.step.parallel import refuse_together, unwrapped
-from forerun.step.pipeline_stages import PassedOn
+from forerun.step.pipeline_stages import PassedOn, StageModule
 from forerun.step.split_adapters import parts_of, require_layers_of_blocks, require_split_adapters
 
 COLUMNS, ROWS, HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
@@ -90,10 +90,11 @@ def require_tensor_parallel(settings: Settings) -> None:
     require_split_adapters(settings, "parallel.tensor")
 
 
-def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
+def split(model: nn.Module, settings: Settings, mesh: Any, stage: StageModule | None = None) -> nn.Module:
     """Split the layers of `model` in place over the 1-D `mesh`; on `meta` nothing is ever held whole.
 
-    Every rank must hold the same weights before.
+    Every rank must hold the same weights before. `stage` runs the model where it is one of a pipeline: between stages
+    the sequence stays cut.
 
     Raises:
         NotSupported: the architecture has no plan, or one with a style that is not built.
@@ -123,9 +124,13 @@ def split(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
         parent.register_forward_pre_hook(gather, with_kwargs=True, prepend=True)
     if sequence:
         # compiled blocks share graphs while their inputs are alike, and a cut keeps the strides of the whole
-        cut = functools.partial(_cut, mesh, settings.compile != "none")
-        blocks[0].register_forward_pre_hook(cut, with_kwargs=True)
-        blocks[-1].register_forward_hook(functools.partial(_join, mesh))
+        if stage is None or stage.is_first:
+            cut = functools.partial(_cut, mesh, settings.compile != "none")
+            blocks[0].register_forward_pre_hook(cut, with_kwargs=True)
+        else:
+            blocks[0].register_forward_hook(stage.take)
+        if stage is None or stage.is_last:
+            blocks[-1].register_forward_hook(functools.partial(_join, mesh))
     for module, style in styles.items():
         parallelize_module(module, mesh, style, src_data_rank=None)
     if output_layer in styles:
