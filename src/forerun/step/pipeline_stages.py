@@ -11,10 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from forerun.errors import InvalidSettings, NotSupported
-from forerun.models.build import config_of
+from forerun.models.build import build_model, config_of
 from forerun.settings.schema import Settings
 from forerun.step.context_parallel import shared_sequence
 from forerun.step.parallel import unwrapped
@@ -29,6 +30,10 @@ FAMILIES = (
 STAGES = "pipeline_stages"
 """Attribute of a model that was cut: its stages on this rank, by their places in the pipeline."""
 IDS = "input_ids"
+WORTH_IT = 0.97
+"""Of the largest work of a rank, from which on blocks are not dealt evenly: then fewer stages are alike."""
+_OUTPUT_BLOCKS: dict[tuple[str, int], float] = {}
+"""By the model's settings and the length of sequences."""
 
 
 class PassedOn(nn.Module):
@@ -129,7 +134,7 @@ def cut(model: nn.Module, settings: Settings, stage: int, device_type: str) -> l
             f"parallel.pipeline: each of its {count} stages has a block; found {len(blocks)} blocks in "
             f"{settings.model.name}. Set parallel.pipeline × parallel.virtual_stages to {len(blocks)} or less."
         )
-    owner = block_owners(len(blocks), count)
+    owner = block_owners(len(blocks), settings)
     parts = [
         StageModule(_part(bare, path, place, count, owner), settings, device_type, place == 0, place == count - 1)
         for place in places
@@ -154,19 +159,57 @@ def places_on_rank(settings: Settings, stage: int) -> list[int]:
     return [stage + ranks * number for number in range(virtual)]
 
 
-def block_owners(blocks: int, stages: int) -> list[int]:
-    """Stage of each block: evenly, what is left over to the stages in the middle, as the ends have more to do."""
-    sizes = [blocks // stages] * stages
-    begin = (stages - blocks % stages) // 2
-    for number in range(begin, begin + blocks % stages):
+def block_owners(blocks: int, settings: Settings) -> list[int]:
+    """Stage of each block: evenly, what is left over to the stages in the middle; or by the work of ranks.
+
+    The last stage has the output layer besides, which is worth several blocks where a vocabulary is large. Where the
+    rank that has most to do has 3 % less so, blocks are dealt one by one to the rank that has least to do.
+    """
+    count = settings.parallel.pipeline * settings.parallel.virtual_stages
+    holders = {place: rank for rank in range(settings.parallel.pipeline) for place in places_on_rank(settings, rank)}
+    sizes = [blocks // count] * count
+    begin = (count - blocks % count) // 2
+    for number in range(begin, begin + blocks % count):
         sizes[number] += 1
-    return [stage for stage, size in enumerate(sizes) for _ in range(size)]
+    end = output_blocks(settings)
+
+    def loads(of: Sequence[int]) -> list[float]:
+        """Work of each rank, in blocks."""
+        work = [0.0] * settings.parallel.pipeline
+        for place, size in enumerate(of):
+            work[holders[place]] += size
+        work[holders[count - 1]] += end
+        return work
+
+    dealt = [1] * count
+    for _ in range(blocks - count):
+        work = loads(dealt)
+        place = min(range(count), key=lambda p: (work[holders[p]], dealt[p], abs(2 * p - count + 1)))
+        dealt[place] += 1
+    best = dealt if max(loads(dealt)) < WORTH_IT * max(loads(sizes)) else sizes
+    return [stage for stage, size in enumerate(best) for _ in range(size)]
+
+
+def output_blocks(settings: Settings) -> float:
+    """How many blocks the output layer is worth, by the products of a token in the forward pass."""
+    key = settings.model.model_dump_json(), settings.batch.sequence_length
+    if key not in _OUTPUT_BLOCKS:
+        config = config_of(settings)
+        with torch.device("meta"):
+            model: Any = build_model(config, settings.workload)
+        block = max((list(m) for m in model.modules() if isinstance(m, nn.ModuleList)), key=len)[-1]
+        # experts lie in one tensor, of which a token meets some
+        shares = ((p, config.num_experts_per_tok / len(p) if p.dim() == 3 else 1) for p in block.parameters())
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        scores = settings.batch.sequence_length * config.num_attention_heads * width  # half of them, twice
+        _OUTPUT_BLOCKS[key] = config.vocab_size * config.hidden_size / (sum(p.numel() * n for p, n in shares) + scores)
+    return _OUTPUT_BLOCKS[key]
 
 
 def first_blocks(settings: Settings) -> list[int]:
     """Number of the first block of each stage of the pipeline, by its place, and after the last of all blocks."""
     blocks, count = config_of(settings).num_hidden_layers, settings.parallel.pipeline * settings.parallel.virtual_stages
-    owner = block_owners(blocks, count)
+    owner = block_owners(blocks, settings)
     return [owner.index(place) for place in range(count)] + [blocks]
 
 

@@ -11,7 +11,7 @@ from forerun.errors import NotSupported
 from forerun.settings.load import settings_from
 from forerun.step.build import prepare_model
 from forerun.step.heads import generic_workload
-from forerun.step.pipeline_stages import FAMILIES, block_owners, cut, places_on_rank, stages_like
+from forerun.step.pipeline_stages import FAMILIES, block_owners, cut, output_blocks, places_on_rank, stages_like
 
 SIZES = {
     "num_hidden_layers": 5, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
@@ -56,10 +56,27 @@ def test_stages_in_turn_are_the_whole_model(family):
 
 
 def test_blocks_are_dealt_evenly_and_the_ends_have_fewer():
-    assert block_owners(5, 4) == [0, 1, 1, 2, 3]
-    assert block_owners(8, 4) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert block_owners(5, settings(4)) == [0, 1, 1, 2, 3]
+    assert block_owners(8, settings(4)) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [places_on_rank(settings(4, "interleaved", 2), rank) for rank in (0, 3)] == [[0, 4], [3, 7]]
     assert [places_on_rank(settings(4, "zero-bubble", 2), rank) for rank in (0, 3)] == [[0, 7], [3, 4]]
+
+
+def test_a_large_output_layer_counts_as_blocks():
+    """By LLaMA-3-8B's sizes: 4,096 x 128,256 beside 218 million weights a block, and 8,192 tokens' scores of 4,096."""
+    large = settings(
+        4,
+        model={"name": "llama-3.1-8b"},
+        batch={"micro_batch_size": 1, "gradient_accumulation_steps": 4, "padding": "fixed", "sequence_length": 8192},
+    )
+    block = 4096 * 4096 * 2 + 4096 * 1024 * 2 + 3 * 4096 * 14336 + 2 * 4096
+    assert output_blocks(large) == pytest.approx(4096 * 128256 / (block + 8192 * 4096), rel=1e-6)
+    assert [block_owners(32, large).count(stage) for stage in range(4)] == [8, 9, 9, 6]
+    mixture = settings(2, model={"name": "tiny-qwen2", "config": {"vocab_size": 97}})
+    assert 0 < output_blocks(mixture) < 1
+    sizes = [block_owners(5, mixture).count(stage) for stage in range(2)]
+    assert sum(sizes) == 5
+    assert sizes[1] <= sizes[0]
 
 
 @pytest.mark.parametrize(("name", "words"), [("gpt2", "not known to give"), ("llama-3.2-1b", "tied embeddings")])
@@ -73,7 +90,7 @@ def test_models_that_cannot_be_cut(name, words):
 
 def alike(blocks, pipeline, shard, config=None, **parallel):
     """Of each stage in the middle the stages like it, from itself on."""
-    config = {"num_hidden_layers": blocks, "tie_word_embeddings": False, **(config or {})}
+    config = {"num_hidden_layers": blocks, "tie_word_embeddings": False, "vocab_size": 97, **(config or {})}
     model = {"name": "tiny-qwen2", "config": config}
     asked = settings(pipeline, model=model, parallel={"pipeline": pipeline, "shard": shard, **parallel})
     return [stages_like(asked, stage) for stage in range(1, pipeline - 1)]
@@ -88,7 +105,7 @@ def test_stages_are_alike_in_blocks_and_in_links():
     )
     assert alike(12, 6, 3) == [[1], [2], [3], [4]], "three ranks lie alike every eight stages"
     assert alike(8, 4, 2, schedule="interleaved", virtual_stages=2) == [[1, 2], [2]]
-    assert alike(10, 4, 2, schedule="interleaved", virtual_stages=2) == [[1, 2], [2]]
+    assert alike(10, 4, 2, schedule="interleaved", virtual_stages=2) == [[1], [2]], "the second has a block more"
     assert alike(11, 4, 2, schedule="interleaved", virtual_stages=2) == [[1], [2]], "one part more has two blocks"
     kinds = ["full_attention", "full_attention", "sliding_attention", "full_attention"] * 2
     assert alike(8, 4, 2, {"layer_types": kinds}) == [[1], [2]], "the windows of blocks 2, 3 and 4, 5 differ"
