@@ -313,3 +313,32 @@ def test_one_step_with_a_closure_behind_a_loop_is_in_the_run(tmp_path):
     assert document.run.seconds.expected == pytest.approx(
         50 * adam.step_seconds + document.step.seconds.expected, rel=0.05
     )
+
+
+def test_a_loop_inside_a_step_converges_and_says_what_a_turn_is_worth(tmp_path, capsys):
+    """Balanced routing as Megatron-Core's Sinkhorn has it: the step is that of ten turns, each of which is named."""
+    document, program = forecast(
+        tmp_path,
+        """
+        from forerun.current_work import current_work
+        print(current_work())
+        def route(cost, tolerance=1e-4):
+            rows, columns, error = torch.ones(512).cuda(), torch.ones(64).cuda(), 1e9
+            while error > tolerance:
+                before = columns
+                rows = 1 / (cost @ columns)
+                columns = 1 / (rows @ cost)
+                error = (columns - before).abs().mean()
+            return rows[:, None] * cost * columns
+        for step in range(40):
+            with torch.no_grad():
+                route(torch.rand(512, 64).cuda())
+            update()
+        """,
+    )
+    assert "running train.py on the virtual GPU" in capsys.readouterr().out
+    warning = next(each for each in document.warnings if "10 turns are assumed" in each)
+    assert warning.startswith(f"train.py:{len(HEAD.splitlines()) + 6} ends a loop by a value that nobody can know")
+    trace, steps = program.session.recorder.trace, len(program.watcher.spans)
+    products = sum(trace.calls[op.call].name.startswith("aten.mv") for op in trace.ops)
+    assert products == 10 * steps  # by columns; that by rows is one of matrices

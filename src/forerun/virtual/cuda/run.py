@@ -21,6 +21,7 @@ from zipfile import is_zipfile
 
 import torch
 
+from forerun.current_work import work
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import Device
 from forerun.trace import ALLOCATE, Phase, Trace
@@ -226,6 +227,7 @@ def run_in_session(
             _started_as(program, rank, variables),
             in_use(session, watcher),
             writing_to(layer, files),
+            work(f"running {Path(program.target).name} on the virtual GPU"),
         ):
             try:
                 execute(program, watcher)
