@@ -6,10 +6,12 @@ import json
 import pytest
 from starlette.testclient import TestClient
 
+from forerun.cli.used_run import used_run
 from forerun.errors import BadData, InvalidSettings, NotSupported
 from forerun.hardware.detect import detect
 from forerun.own.trained import open_trained
 from forerun.runs.export import export_run
+from forerun.runs.run import run_folder
 from forerun.serving.app import make_text_app
 from forerun.serving.predictions import predict_file
 from forerun.serving.row_model import KINDS, RowModel
@@ -149,6 +151,8 @@ def test_an_exported_writer_says_in_transformers_what_it_says_here(tmp_path, kin
         pass
     export_run("run", experiment, detect().device, tmp_path, tmp_path / "export", merge=False)
     trained = open_trained(tmp_path)
+    for folder in (tmp_path, tmp_path / "export"):  # as a command finds it on a machine whose ledger has no such run
+        assert open_trained(run_folder(used_run(str(folder)))).facts == trained.facts
     writer = writer_of(trained, kind)
     message = [{"role": "user", "content": prompt}]
     ids = writer.chat_ids(message) if writer.is_chat else writer.text_ids(prompt)

@@ -164,9 +164,9 @@ class ChatTokens:
         return self.spelled.ids(text, lambda part: self.tokenizer(part, add_special_tokens=False)["input_ids"])
 
     def _checked(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        said = self.spelled.in_messages(messages)
+        safe = self.spelled.in_messages(messages)
         try:
-            return _rendered(self.tokenizer, said, add_generation_prompt=add_generation_prompt)
+            return _rendered(self.tokenizer, safe, add_generation_prompt=add_generation_prompt)
         except template_faults() as error:
             roles = ", ".join(message["role"] for message in messages)
             raise BadData(

@@ -108,9 +108,9 @@ class Writer:
                 f"messages: {self.name} was not trained on chats, so its tokenizer has no chat template. Send a text "
                 f"to continue (/v1/completions, forerun generate), or train on chats."
             )
-        said = self.spelled.in_messages(messages)  # nobody ends his turn by writing the token that does
+        safe = self.spelled.in_messages(messages)  # nobody ends his turn by writing the token that does
         try:
-            text = self.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+            text = self.tokenizer.apply_chat_template(safe, tokenize=False, add_generation_prompt=True)
         except template_faults() as error:
             raise InvalidSettings(
                 f"messages: the chat template of {self.name} refuses them: {fault_words(error)}. Send roles in the "
