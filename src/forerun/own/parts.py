@@ -128,5 +128,5 @@ def _write_parts(settings: Settings, folder: Path) -> tuple[HeldOutSplit, Facts]
                 f"{data.source}: a run needs rows to train on, to watch and to judge by; found none for {part} among "
                 f"{len(split.codes)}. Set data.validation and data.test to a share above 0, or to a file."
             )
-    notes = [*repairs.lines(), *filter(None, [unread_tools(layout, sample)])]
+    notes = [*repairs.lines(), *(f"tools: {text}" for text in [unread_tools(layout, sample)] if text)]
     return split, {"layout": asdict(layout), "notes": notes, "has_chats": writer.has_chats}
