@@ -279,6 +279,7 @@ def export(
 
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
+    from forerun.own.facts import ASSETS, FACTS, how_to_read, read_assets
     from forerun.report.model_card import model_card
     from forerun.report.terminal import result_table
     from forerun.runs.export import Form, export_run, export_tables, in_one_process
@@ -291,10 +292,11 @@ def export(
         content = page_content(ledger, row.id) if ledger.forecast(row.id) is not None else None
     experiment = open_settings(in_one_process(settings_from(row.settings)))
     folder = run_folder(row)
+    note = how_to_read(read_assets(folder / ASSETS)[0]) if (folder / ASSETS / FACTS).exists() else ""
     forms: list[Form] = [*(["gguf"] if gguf else []), *(["onnx"] if onnx else [])]  # the second makes weights fp32
     exported = export_run(
         row.id, experiment, detect().device, folder, to or folder / "export", merge=merge, forms=forms,
-        card=None if content is None else lambda kind: model_card(content, kind),
+        card=None if content is None else lambda kind: model_card(content, kind, note),
     )  # fmt: skip
     if as_json:
         print_json({"schema": EXPORT_SCHEMA, **exported.model_dump(mode="json")})
