@@ -7,7 +7,7 @@ import torch
 from forerun.errors import NotSupported
 from forerun.hardware.detect import detect
 from forerun.own.onnx_export import ONNX
-from forerun.runs.export import ONNX_TOLERANCE, export_run
+from forerun.runs.export import FORM_TOLERANCE, export_run
 from forerun.step.pairs import pooled
 from own_driver import training_of
 
@@ -40,9 +40,9 @@ def test_an_exported_model_answers_as_the_run_did(tmp_path, kind):
     sections = {"rows": 60, "schedule": {"max_steps": 3}}
     experiment, training = training_of(tmp_path, kind, **sections)
     list(training.steps())
-    report = export_run("run", experiment, detect().device, tmp_path, tmp_path / "to", merge=False, onnx=True)
+    report = export_run("run", experiment, detect().device, tmp_path, tmp_path / "to", merge=False, forms=["onnx"])
     (gap,) = [change.exported for change in report.compared if "ONNX" in change.name]
-    assert gap < ONNX_TOLERANCE
+    assert gap < FORM_TOLERANCE
     assert ONNX in report.files
     session = runtime.InferenceSession(tmp_path / "to" / ONNX)
     training.load_best()
@@ -55,7 +55,7 @@ def test_an_exported_model_answers_as_the_run_did(tmp_path, kind):
             expected = pooled(model, *inputs.values()) if is_vector else model(**inputs).logits
         output = "vectors" if is_vector else "logits"
         (answers,) = session.run([output], {name: tensor.numpy() for name, tensor in inputs.items()})
-        np.testing.assert_allclose(answers, expected.numpy(), atol=ONNX_TOLERANCE)
+        np.testing.assert_allclose(answers, expected.numpy(), atol=FORM_TOLERANCE)
 
 
 def test_packed_weights_are_refused(tmp_path):

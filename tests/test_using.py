@@ -2,14 +2,19 @@
 
 import csv
 import json
+import re
 
 import pytest
 from starlette.testclient import TestClient
+from transformers import pipeline
 
+from forerun.cli.used_run import used_run
 from forerun.errors import BadData, InvalidSettings, NotSupported
 from forerun.hardware.detect import detect
+from forerun.own.facts import how_to_read
 from forerun.own.trained import open_trained
 from forerun.runs.export import export_run
+from forerun.runs.run import run_folder
 from forerun.serving.app import make_text_app
 from forerun.serving.predictions import predict_file
 from forerun.serving.row_model import KINDS, RowModel
@@ -149,6 +154,8 @@ def test_an_exported_writer_says_in_transformers_what_it_says_here(tmp_path, kin
         pass
     export_run("run", experiment, detect().device, tmp_path, tmp_path / "export", merge=False)
     trained = open_trained(tmp_path)
+    for folder in (tmp_path, tmp_path / "export"):  # as a command finds it on a machine whose ledger has no such run
+        assert open_trained(run_folder(used_run(str(folder)))).facts == trained.facts
     writer = writer_of(trained, kind)
     message = [{"role": "user", "content": prompt}]
     ids = writer.chat_ids(message) if writer.is_chat else writer.text_ids(prompt)
@@ -166,6 +173,22 @@ def test_an_exported_writer_says_in_transformers_what_it_says_here(tmp_path, kin
     output = model.generate(**asked, max_new_tokens=12, do_sample=False)[0, len(ids) :]
     assert tokenizer.decode(output, skip_special_tokens=True) == "".join(writer.write(ids, Sampling(new_tokens=12)))
     assert set(writer.end_ids) == set(model.generation_config.eos_token_id)
+
+
+@pytest.mark.medium
+def test_a_number_comes_out_of_the_exported_files_as_their_card_says(tmp_path):
+    experiment, training = training_of(tmp_path, "number", schedule={"epochs": 1, "warmup_steps": 4})
+    for _ in training.steps():
+        pass
+    export_run("run", experiment, detect().device, tmp_path, tmp_path / "export", merge=False)
+    trained = open_trained(tmp_path)
+    pipe = pipeline("text-classification", str(tmp_path / "export"))
+    output = pipe("much the film much")[0]["score"]
+    (answer,) = RowModel(trained).answer([("much the film much", None)])
+    mean, scale = re.search(r"the number is (\S+) \+ (\S+) × output", how_to_read(trained.facts)).groups()
+    assert float(mean) + float(scale) * output == pytest.approx(answer["number"], rel=1e-4)
+    assert abs(output - answer["number"]) > 0.01
+    assert how_to_read(trained.facts.model_copy(update={"label_kind": "one"})) == ""
 
 
 def test_every_workload_is_used_or_refused_by_name():

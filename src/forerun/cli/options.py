@@ -83,7 +83,7 @@ TargetArgument = Annotated[
 RunArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run's id, a unique beginning of it, or `last`.", autocompletion=complete_runs
+        metavar="RUN", help="A run's id, a unique beginning of it, its folder, or `last`.", autocompletion=complete_runs
     ),
 ]
 SetOption = Annotated[

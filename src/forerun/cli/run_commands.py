@@ -272,15 +272,17 @@ def export(
     to: Annotated[Path | None, typer.Option("--to", help="Folder to make; default: export in the run's own.")] = None,
     merge: Annotated[bool, typer.Option("--merge", help="Add an adapter to its base: one plain model.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Write model.onnx too, scored before it counts.")] = False,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write model.gguf too, for llama.cpp and Ollama.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's model for transformers or peft, read it back, score it, and refuse what moved."""
 
     from forerun.hardware.detect import detect
     from forerun.ledger.store import open_ledger
+    from forerun.own.facts import ASSETS, FACTS, how_to_read, read_assets
     from forerun.report.model_card import model_card
     from forerun.report.terminal import result_table
-    from forerun.runs.export import export_run, export_tables, in_one_process
+    from forerun.runs.export import Form, export_run, export_tables, in_one_process
     from forerun.runs.pages import page_content
     from forerun.runs.run import run_folder
     from forerun.settings.load import settings_from
@@ -290,9 +292,11 @@ def export(
         content = page_content(ledger, row.id) if ledger.forecast(row.id) is not None else None
     experiment = open_settings(in_one_process(settings_from(row.settings)))
     folder = run_folder(row)
+    note = how_to_read(read_assets(folder / ASSETS)[0]) if (folder / ASSETS / FACTS).exists() else ""
+    forms: list[Form] = [*(["gguf"] if gguf else []), *(["onnx"] if onnx else [])]  # the second makes weights fp32
     exported = export_run(
-        row.id, experiment, detect().device, folder, to or folder / "export", merge=merge, onnx=onnx,
-        card=None if content is None else lambda kind: model_card(content, kind),
+        row.id, experiment, detect().device, folder, to or folder / "export", merge=merge, forms=forms,
+        card=None if content is None else lambda kind: model_card(content, kind, note),
     )  # fmt: skip
     if as_json:
         print_json({"schema": EXPORT_SCHEMA, **exported.model_dump(mode="json")})

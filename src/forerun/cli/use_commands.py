@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forerun.cli.options import JsonOption, ledger_url, print_json
+from forerun.cli.options import JsonOption, print_json
 from forerun.cli.run_commands import RunArgument
+from forerun.cli.used_run import PIPE, answers_file, rows_file, used_run
 from forerun.errors import InvalidSettings, MissingExtra
 
 if TYPE_CHECKING:
@@ -39,8 +40,12 @@ def add_to(app: typer.Typer) -> None:
 
 def predict(
     run_id: RunArgument,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Rows as those of data.source, without the answers.")],
-    to: Annotated[Path, typer.Option("--to", help="File to write: .jsonl, .csv or .tsv.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Rows as those of data.source, without the answers; `-` reads them.")
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FILE", help="File to write: .jsonl, .csv or .tsv; `-` prints JSON lines.")
+    ],
     new_tokens: NewTokensOption = 128,
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
@@ -53,20 +58,24 @@ def predict(
     """Answer every row of a file with a trained model: labels, tags, numbers, vectors, hidden words or text."""
     from forerun.serving.predictions import predict_file, write_predictions
 
-    row = _row(run_id)
-    if (recipe := _trained_recipe(row, temperature)) is not None:
-        result = write_predictions(lambda: recipe.answered_rows(file, new_tokens, _repairs(repair)), to)
-    else:
-        trained = _trained_model(row)
-        result = predict_file(
-            trained, file, to, sampling=_sampling(new_tokens, temperature, top_p, seed, None), name=row.name,
-            repair=_repairs(repair),
-        )  # fmt: skip
+    if as_json and to == PIPE:
+        raise InvalidSettings("--to: - prints the answers, and --json another document. Name a file, or leave one out.")
+    row = used_run(run_id)
+    source = (row.settings.get("data") or {}).get("source")
+    with rows_file(file, source) as rows, answers_file(to) as answers:
+        if (recipe := _trained_recipe(row, temperature)) is not None:
+            result = write_predictions(lambda: recipe.answered_rows(rows, new_tokens, _repairs(repair)), answers)
+        else:
+            trained = _trained_model(row)
+            result = predict_file(
+                trained, rows, answers, sampling=_sampling(new_tokens, temperature, top_p, seed, None), name=row.name,
+                repair=_repairs(repair),
+            )  # fmt: skip
     if as_json:
         print_json({"schema": PREDICTED_SCHEMA, "run_id": row.id, **result.model_dump(mode="json")})
     else:
         without = f", {result.unanswered:,} without an answer" if result.unanswered else ""
-        typer.echo(f"{result.rows:,} rows with {', '.join(result.columns)}{without}: {result.file}")
+        typer.echo(f"{result.rows:,} rows with {', '.join(result.columns)}{without}: {to}", err=to == PIPE)
         for line in result.repairs:
             typer.echo(line, err=True)
         if result.truncated:
@@ -89,7 +98,7 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a text, or answer one message, with a trained language model."""
-    row = _row(run_id)
+    row = used_run(run_id)
     text = sys.stdin.read() if prompt == "-" else prompt or ""
     if (recipe := _trained_recipe(row, temperature)) is not None:
         answer = recipe.text(text, new_tokens)
@@ -134,7 +143,7 @@ def chat(
     seed: SeedOption = None,
 ) -> None:
     """Talk to a trained model, line by line: /reset begins anew, /exit or the end of the input leaves."""
-    row = _row(run_id)
+    row = used_run(run_id)
     writer = _writer(row)
     start = [{"role": "system", "content": system}] if system else []
     messages = list(start)
@@ -208,13 +217,6 @@ def serve_run(row: "RunRow", folder: Path | None, host: str, port: int, token: s
     path = "/v1/chat/completions" if writer is not None and writer.is_chat else path
     announce(row.name, host, sockets, path)
     listen(app, sockets)
-
-
-def _row(run_id: str) -> "RunRow":
-    from forerun.ledger.store import open_ledger
-
-    with open_ledger(ledger_url()) as ledger:
-        return ledger.run(run_id)
 
 
 def _trained_recipe(row: "RunRow", temperature: float) -> "TrainedRecipe | None":

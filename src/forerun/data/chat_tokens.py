@@ -9,9 +9,11 @@ Not covered: a template that never ends or fills memory; Jinja's sandbox, in whi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from forerun.data.byte_pairs import learn_byte_pairs
+from forerun.data.spelled_tokens import SpelledTokens
 from forerun.data.template_limits import limited_memory, limited_time
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
@@ -84,11 +86,14 @@ class ChatTokens:
         ends = tuple(dict.fromkeys(token for token in (*stop, tokenizer.eos_token_id) if token is not None))
         return cls(tokenizer, _pad_id(tokenizer, name, ends) if pad_id is None else pad_id, ends, after, is_tuned)
 
+    @cached_property
+    def spelled(self) -> SpelledTokens:
+        """What keeps the tokenizer's special tokens text where messages say them."""
+        return SpelledTokens(self.tokenizer)
+
     def prompt(self, request: str) -> list[int]:
         """Ids of a request, up to where the answer begins."""
-        text = self._checked([_user(request)], add_generation_prompt=True)
-        # the template writes its own start token: without add_special_tokens=False there would be two
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._plain(self._checked([_user(request)], add_generation_prompt=True))
 
     def continuation_prompt(self, text: str) -> list[int]:
         """Ids of a text that a model without instructions is to continue."""
@@ -113,7 +118,7 @@ class ChatTokens:
         return self.conversation_sample([self._plain(text) for text in texts])
 
     def conversation_texts(self, messages: Sequence[Message], first: int = 0) -> list[str]:
-        """What stands before each answer from message `first` on, and the answer, in turn.
+        """What stands before each answer from message `first` on, and the answer, in turn; for `spelled.around`.
 
         Raises:
             BadData: as `conversation`.
@@ -155,11 +160,13 @@ class ChatTokens:
         return self._plain(self._checked(messages, add_generation_prompt=True))
 
     def _plain(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        # the template writes its own start token: without add_special_tokens=False there would be two
+        return self.spelled.ids(text, lambda part: self.tokenizer(part, add_special_tokens=False)["input_ids"])
 
     def _checked(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+        safe = self.spelled.in_messages(messages)
         try:
-            return _rendered(self.tokenizer, list(messages), add_generation_prompt=add_generation_prompt)
+            return _rendered(self.tokenizer, safe, add_generation_prompt=add_generation_prompt)
         except template_faults() as error:
             roles = ", ".join(message["role"] for message in messages)
             raise BadData(

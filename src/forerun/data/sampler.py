@@ -55,15 +55,22 @@ class EpochSampler(ABC):
         width = self.gradient_accumulation_steps
         return [batches[first : first + width] for first in range(0, len(batches), width)]
 
-    def plan(self, epoch: int = 0) -> BatchPlan:
-        """The shapes of that epoch; other epochs differ only by chance."""
+    def plan(self, epoch: int = 0, most_steps: int | None = None) -> BatchPlan:
+        """The shapes of that epoch; other epochs differ only by chance.
+
+        A run that ends after `most_steps`, within the epoch, meets no longer batch than those steps have.
+        """
         steps = self.epoch(epoch)
+        shapes = [[self.shape(batch) for batch in step] for step in steps]
+        lengths = np.asarray(self.lengths)
+        if most_steps is not None and most_steps < len(steps):
+            longest = max((shape.length for step in shapes[:most_steps] for shape in step), default=1)
+            shapes = [[BatchShape(shape.size, min(shape.length, longest)) for shape in step] for step in shapes]
+            lengths = np.minimum(lengths, longest)
         return BatchPlan.count(
-            (self.shape(batch) for step in steps for batch in step),
-            steps=len(steps),
-            samples=len(self.lengths),
-            tokens=float(np.sum(self.lengths)),
-        )
+            (shape for step in shapes for shape in step), steps=len(steps), samples=len(lengths),
+            tokens=float(np.sum(lengths)),
+        )  # fmt: skip
 
     @abstractmethod
     def shape(self, batch: Sequence[int] | Indices) -> BatchShape:

@@ -62,6 +62,19 @@ def test_the_plan_counts_the_batches_that_training_gets():
     assert all(max(sampler.lengths[i] for i in batch) <= sampler.shape(batch).length for s in steps for batch in s)
 
 
+def test_a_run_of_a_few_steps_meets_no_longer_batch_than_they_have():
+    sampler = build(micro_batch_size=4, gradient_accumulation_steps=2)
+    steps = sampler.epoch(0)
+    for count in (1, 3, 10):
+        longest = max(sampler.shape(batch).length for step in steps[:count] for batch in step)
+        plan = sampler.plan(most_steps=count)
+        assert plan.longest.length == longest
+        assert (plan.steps, plan.micro_batches, plan.samples) == (len(steps), sum(map(len, steps)), 500)
+        assert plan.tokens <= plan.padded_tokens
+    assert sampler.plan(most_steps=1).longest.length < sampler.plan().longest.length
+    assert sampler.plan(most_steps=len(steps)) == sampler.plan(most_steps=9999) == sampler.plan()
+
+
 def test_buckets_waste_less_padding():
     alone = [str(index) for index in range(500)]
     bucketed, longest, fixed = (build(padding=kind, groups=alone).plan() for kind in ("bucketed", "longest", "fixed"))

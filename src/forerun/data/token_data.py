@@ -91,8 +91,8 @@ class SampleOrder:
         return {}
 
     def plan(self) -> BatchPlan:
-        """Shapes of the first epoch."""
-        return self.sampler.plan()
+        """Shapes of the first epoch, as far as the run goes."""
+        return self.sampler.plan(most_steps=self.settings.schedule.max_steps)
 
     def epoch_steps(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
         """Optimizer steps of an epoch, each its micro-batches, each the indices of its samples."""

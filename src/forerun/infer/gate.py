@@ -9,7 +9,7 @@ Plain ASGI, so that a body that is too large is refused before it is collected.
 import hmac
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,7 +41,10 @@ class Gate:
     def __init__(
         self, app: ASGIApp, most_bytes: int, token: str | None = None, hosts: Collection[str] | None = None,
         read_seconds: float = READ_SECONDS, rate: RequestRate | None = None,
+        form: Callable[[int, str], Any] = lambda status, problem: {"problem": problem, "where": []},
     ):  # fmt: skip
+        """`form` makes the JSON of a refusal from its status and words."""
+        self.form = form
         self.app, self.most_bytes, self.read_seconds, self.rate = app, most_bytes, read_seconds, rate
         self.hosts = None if hosts is None else {name.lower() for name in (*hosts, *LOCAL_NAMES)}
         self.token = None if token is None else token.encode()
@@ -63,13 +66,25 @@ class Gate:
         if refusal is not None:
             if refusal[0] == 413 and int(headers[b"content-length"][:20]) <= DRAINED * self.most_bytes:
                 await drain(receive, self.read_seconds)
-            await _say(sending, *refusal, wait_seconds)
+            await self._say(sending, *refusal, wait_seconds)
             return
         problem = await answer_within(
             self.app, scope, receive, sending, most_bytes=self.most_bytes, read_seconds=self.read_seconds
         )
         if problem is not None:
-            await _say(sending, *problem)
+            await self._say(sending, *problem)
+
+    async def _say(self, send: Send, status: int, problem: str, wait_seconds: float = 0.0) -> None:
+        body = json.dumps(self.form(status, problem)).encode()
+        headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if status == 408:
+            headers.append((b"connection", b"close"))
+        if wait_seconds:
+            headers.append((b"retry-after", str(math.ceil(wait_seconds)).encode()))
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         if self.hosts is not None and (problem := self._foreign(headers)):
@@ -101,16 +116,3 @@ def _host_name(text: str) -> str:
 def too_often(wait_seconds: float) -> str:
     """What a client reads that asks too often."""
     return f"Too many requests from this address. The next one is answered in {math.ceil(wait_seconds)} s."
-
-
-async def _say(send: Send, status: int, problem: str, wait_seconds: float = 0.0) -> None:
-    body = json.dumps({"problem": problem, "where": []}).encode()
-    headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 408:
-        headers.append((b"connection", b"close"))
-    if wait_seconds:
-        headers.append((b"retry-after", str(math.ceil(wait_seconds)).encode()))
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -226,11 +226,13 @@ class Ledger:
         return [self._row(row) for row in self._read(_newest_first().limit(limit))]
 
     def run(self, run_id: str) -> RunRow:
-        """The run of an id, a unique beginning of one, or `last`.
+        """The run of an id, a unique beginning of one, `last`, or the path of its folder.
 
         Raises:
             RunNotFound: none, or several, begin so.
         """
+        if _is_path(run_id):
+            return self._run_in(Path(run_id).resolve())
         if run_id == "last":
             latest = self.runs(limit=1)
             if not latest:
@@ -241,6 +243,15 @@ class Ledger:
             ids = [row.id for row in self.runs(limit=200)]
             what = "no run" if not rows else f"{len(rows)} runs"
             raise RunNotFound(f"The ledger has {what} {run_id!r}. Nearest: {nearest(run_id, ids) or 'it is empty'}.")
+        return self._row(rows[0])
+
+    def _run_in(self, folder: Path) -> RunRow:
+        rows = self._read(sa.select(RUNS).where(RUNS.c.id == folder.name))
+        if not rows or Path(rows[0].folder, folder.name).resolve() != folder:
+            raise RunNotFound(
+                f"The ledger has no run in the folder {folder}. Give a run's id, or bring back what the folders of "
+                f"runs have: forerun runs rebuild {folder.parent}"
+            )
         return self._row(rows[0])
 
     def forecast(self, run_id: str) -> Forecast | None:
@@ -338,6 +349,11 @@ class Ledger:
     def _read(self, query: Any) -> list[Any]:
         with self._engine.connect() as connection:
             return list(connection.execute(query))
+
+
+def _is_path(text: str) -> bool:
+    """Whether somebody names a folder; no id of a run holds these."""
+    return "/" in text or text in (".", "..")
 
 
 def _newest_first() -> Any:

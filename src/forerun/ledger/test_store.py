@@ -52,6 +52,17 @@ def test_runs_come_back(url):
         assert [row.id for row in ledger.runs()] == [run_id]
 
 
+def test_a_run_is_found_by_its_folder(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open_ledger(url) as ledger:
+        run_id = ledger.start_run(**{**RUN, "folder": str(tmp_path / "runs")})
+        other = ledger.start_run(**{**RUN, "folder": "elsewhere"})
+        for path in (f"runs/{run_id}", f"./runs/{run_id}/", str(tmp_path / "runs" / run_id)):
+            assert ledger.run(path).id == run_id
+        with pytest.raises(RunNotFound, match="runs rebuild"):
+            ledger.run(f"runs/{other}")
+
+
 def test_state_is_the_latest_event(url):
     with open_ledger(url) as ledger:
         run_id = ledger.start_run(**RUN)

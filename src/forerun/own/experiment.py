@@ -20,6 +20,7 @@ from forerun.forecasting.request import Generated
 from forerun.own.classification import open_classification, scores_of_labels
 from forerun.own.embedding import RETRIEVAL_SCORES, open_embedding
 from forerun.own.facts import ASSETS, write_assets, write_generation
+from forerun.own.gguf_export import write_gguf
 from forerun.own.language import open_language
 from forerun.own.masked import HiddenSamples, MaskedData, open_masked
 from forerun.own.onnx_export import write_onnx
@@ -113,7 +114,8 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
         baselines=lambda answers: _with_notes(task.baselines(answers), parts, settings),
         criteria=criteria_of_task(score, is_higher_better=task.scores[score]),
         save_assets=partial(_save_assets, task, full),
-        write_onnx=lambda step, folder: write_onnx(step, task.facts, _onnx_samples(task), folder),
+        write_onnx=lambda step, folder: write_onnx(step, task.facts, _example_samples(task), folder),
+        write_gguf=lambda step, folder: write_gguf(step, task.tokenizer, task.facts, _example_samples(task), folder),
         trivial=task.trivial,
         best_by=task.best_by(metric),
         before=partial(_before, task, full),
@@ -152,7 +154,7 @@ def scores_of(settings: Settings) -> dict[str, bool]:
     return SCORES[settings.workload]
 
 
-def _onnx_samples(task: Task) -> Sequence[TokenSample]:
+def _example_samples(task: Task) -> Sequence[TokenSample]:
     """Training samples as the model is asked them: with words hidden, and of several texts the first."""
     match task.data:
         case TokenData():

@@ -72,6 +72,18 @@ def write_generation(folder: Path, facts: TaskFacts) -> None:
     path.write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
 
 
+def how_to_read(facts: TaskFacts) -> str:
+    """What somebody must know who reads the outputs of the exported files without Forerun; empty where nothing."""
+    if facts.label_kind == "number":
+        return (
+            f"The model's output counts standard deviations from the mean: the number is {facts.label_mean:.6g} + "
+            f"{facts.label_scale:.6g} × output. `forerun predict` and `forerun serve` say the number itself."
+        )
+    if facts.label_kind == "several" and facts.label_levels:
+        return f"A label applies above its own probability, which is in {THRESHOLDS}, not above one half."
+    return ""
+
+
 def read_assets(folder: Path) -> tuple[TaskFacts, Settings]:
     """Facts and settings out of `folder`.
 

@@ -57,6 +57,8 @@ class LanguageRows:
     """Rows that were too long."""
     empty: int = 0
     """Rows without anything to learn."""
+    spelled: int = 0
+    """Chats that say special tokens of the tokenizer, which are text there."""
 
 
 def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task:
@@ -127,7 +129,9 @@ def language_rows(
     """Samples of a part, on disk, and what was lost on the way."""
     meaning = {"task": facts.model_dump(mode="json"), "padding": settings.batch.padding}
     sides, losses = stored_samples(rows, encoder.tokenizer, meaning, lambda losses: encoder.samples(rows, losses))
-    return LanguageRows(sides[""], losses.get("text_bytes"), losses.get("cut", 0), losses.get("empty", 0))
+    return LanguageRows(
+        sides[""], losses.get("text_bytes"), losses.get("cut", 0), losses.get("empty", 0), losses.get("spelled", 0)
+    )
 
 
 def _require_rows(settings: Settings, rows: Mapping[str, LanguageRows]) -> None:
@@ -200,8 +204,14 @@ class ChatEncoder:
         Rows that are cut, and those without an answer, are counted in `losses`.
         """
         length = self.settings.batch.sequence_length
-        losses |= {"cut": 0, "empty": 0}
-        for number, sample in enumerate(self.whole_samples((row, 0) for row in rows)):
+        losses |= {"cut": 0, "empty": 0, "spelled": 0}
+
+        def counted() -> Iterator[tuple[ChatRow, int]]:
+            for row in rows:
+                losses["spelled"] += self.is_chat and any(self.chat.spelled.are_in(text) for text in texts_of(row))
+                yield row, 0
+
+        for number, sample in enumerate(self.whole_samples(counted())):
             if number < CHECKED_ROWS:
                 self._require_one_start(sample)
             losses["cut"] += len(sample.ids) > length
@@ -214,6 +224,7 @@ class ChatEncoder:
     def whole_samples(self, rows: Iterable[tuple[ChatRow, int]]) -> Iterator[TokenSample]:
         """Chats with the message from which on their answers are learned; many are tokenised at once."""
         texts, encode = ((row, self._texts(row, first)) for row, first in rows), plain_encoder(self.tokenizer)
+        encode = self.chat.spelled.around(encode) if self.is_chat else encode
         for part in in_batches(texts, lambda both: sum(map(len, both[1]))):
             ids = plain_ids(encode, (text for _, own in part for text in own if text))
             for _, own in part:
@@ -305,4 +316,5 @@ def _notes(rows: LanguageRows, part: str) -> str:
     """What was lost of a part, in words."""
     losses = [f"{rows.cut} {part} rows are cut"] if rows.cut else []
     losses += [f"{rows.empty} {part} rows have no answer and are left out"] if rows.empty else []
+    losses += [f"{rows.spelled} {part} rows say tokens of control, read as text"] if rows.spelled else []
     return f"{', '.join(losses)}." if losses else ""

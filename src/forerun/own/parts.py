@@ -13,6 +13,7 @@ from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import rows_of
 from forerun.data.own.splits import PARTS, HeldOutSplit, SplitKey, keyed_rows, split_rows
 from forerun.data.own.stored_rows import RowWriter, StoredRows
+from forerun.data.own.tool_columns import unread_tools
 from forerun.errors import BadData
 from forerun.models.first_weights import is_from_scratch
 from forerun.own.stores import CODES, Facts, row_entry
@@ -110,7 +111,8 @@ def _write_parts(settings: Settings, folder: Path) -> tuple[HeldOutSplit, Facts]
     """Write all rows into `folder`; the part of each, how they are read, and what was mended."""
     data = settings.data
     # the sample is read with a count of its own, or its repairs would be counted twice
-    layout = layout_of(data, list(islice(rows_of(data, Repairs(data.repair)), SAMPLE_ROWS)), settings.workload)
+    sample = list(islice(rows_of(data, Repairs(data.repair)), SAMPLE_ROWS))
+    layout = layout_of(data, sample, settings.workload)
     repairs = Repairs(data.repair)
 
     def keys(writer: RowWriter) -> Iterator[SplitKey]:
@@ -126,4 +128,5 @@ def _write_parts(settings: Settings, folder: Path) -> tuple[HeldOutSplit, Facts]
                 f"{data.source}: a run needs rows to train on, to watch and to judge by; found none for {part} among "
                 f"{len(split.codes)}. Set data.validation and data.test to a share above 0, or to a file."
             )
-    return split, {"layout": asdict(layout), "notes": repairs.lines(), "has_chats": writer.has_chats}
+    notes = [*repairs.lines(), *(f"tools: {text}" for text in [unread_tools(layout, sample)] if text)]
+    return split, {"layout": asdict(layout), "notes": notes, "has_chats": writer.has_chats}

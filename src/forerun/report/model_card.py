@@ -34,8 +34,8 @@ SAFE_TABLES = ("Test, beside its baselines", "By label", "By tag", "Calibration"
 PATHS = ("data.source", "data.validation", "data.test")
 
 
-def model_card(content: PageContent, kind: str) -> str:
-    """Markdown of a run's card; `kind` is what was exported."""
+def model_card(content: PageContent, kind: str, note: str = "") -> str:
+    """Markdown of a run's card; `kind` is what was exported, `note` how its outputs are read."""
     settings, measured = content.settings, content.measurement
     front = {"library_name": "peft" if kind == "adapter" else "transformers", "tags": ["forerun"]}
     if settings["workload"] in PIPELINES:
@@ -51,7 +51,9 @@ def model_card(content: PageContent, kind: str) -> str:
         "at other data than these.",
     ]  # fmt: skip
     header = yaml.safe_dump(front, sort_keys=True)
-    title = as_markdown([f"# {settings['name']}", headline(content), _summary(content, kind)])
+    title = as_markdown(
+        [f"# {settings['name']}", headline(content), _summary(content, kind), *([note] if note else [])]
+    )
     return "\n".join([f"---\n{header}---\n", title, *_opening(settings, kind), as_markdown(parts)])
 
 

@@ -39,6 +39,12 @@ def test_it_has_data_settings_scores_forecast_and_cost():
         assert words in body, (words, body)
 
 
+def test_how_outputs_are_read_stands_before_the_data():
+    settings = settings_from(SETTINGS).model_dump(mode="json")
+    text = model_card(content(settings=settings, tables=[]), "model", "The number is 3 + 2 × output.")
+    assert text.index("# ") < text.index("The number is 3 + 2 × output.") < text.index("## Data")
+
+
 def test_no_text_of_the_data_and_no_path_is_in_it():
     assert not {"secret", "/home"} & set(card().replace("/home", " /home ").split())
 

@@ -6,8 +6,9 @@ of the run's model and of the one read back from the files. How far they may lie
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
@@ -33,8 +34,9 @@ COMPARED_STEPS = 8
 SAME, MERGED, ROUNDED = 1e-5, 1e-3, 2e-2
 """Relative tolerance of the loss: same numbers read back; an update added to its weight in fp32; weights rounded to 16
 bits or dequantised."""
-ONNX_TOLERANCE = 1e-4
-"""Absolute tolerance of any score: ONNX Runtime sums in fp32 in another order."""
+FORM_TOLERANCE = 1e-4
+"""Absolute tolerance of any score of another form: ONNX Runtime sums in fp32 in another order."""
+Form = Literal["onnx", "gguf"]
 CARD = "README.md"
 """Where the Hugging Face hub looks for the card of a model."""
 METRIC_TOLERANCE = 0.01
@@ -73,23 +75,23 @@ def in_one_process(settings: Settings) -> Settings:
 
 
 def export_run(
-    run_id: str, experiment: Experiment, device: Device, run: Path, to: Path, *, merge: bool, onnx: bool = False,
-    card: Callable[[Kind], str] | None = None,
+    run_id: str, experiment: Experiment, device: Device, run: Path, to: Path, *, merge: bool,
+    forms: Sequence[Form] = (), card: Callable[[Kind], str] | None = None,
 ) -> ExportReport:  # fmt: skip
-    """Export the model that a run is judged by, under `run` into the new folder `to`; `card` is its `README.md`.
+    """Export the model that a run is judged by, under `run`, into the new folder `to`; in other `forms` beside it, too.
+    `card` is its `README.md`.
 
     Raises:
         InvalidSettings: there is no checkpoint, or `to` is there already.
-        NotSupported: `onnx` for a recipe that has no such export.
+        NotSupported: a recipe has no such form, or what it has cannot be written so.
         ExportMoved: the exported model scores otherwise; nothing is left in `to`.
         FilesNotWritten: there is no room for it, or no permission.
     """
     if to.exists():
         raise InvalidSettings(f"--to: {to} exists, and exporting would overwrite it. Name another folder.")
-    if onnx and experiment.write_onnx is None:
-        raise NotSupported(f"--onnx: models of {experiment.settings.workload} are not exported to ONNX. Leave it out.")
     settings = experiment.settings
     kind: Kind = "model" if settings.adapter.kind == "none" else "merged" if merge else "adapter"
+    writers = {form: _writer_of(experiment, form, kind) for form in forms}
     training = start_training(experiment, device, run)
     if not load_judged(training.folder, training.step):
         raise InvalidSettings(f"Run {run_id} has no checkpoint in {training.folder}. Finish it with --resume {run_id}.")
@@ -105,9 +107,10 @@ def export_run(
         plain, model = load_exported(partial, experiment.workload)
         again = bind_step(plain, experiment.workload, model.to(training.step.device_type), training.step.device_type)
         changes = compare(experiment, training.step, again, loss_tolerance(experiment, kind))
-        if onnx and experiment.write_onnx is not None:
-            gap = experiment.write_onnx(again, partial)
-            changes.append(ScoreChange(name="ONNX, largest gap", original=0.0, exported=gap, tolerance=ONNX_TOLERANCE))
+        for form, write in writers.items():
+            gap = write(again, partial)
+            name = f"{form.upper()}, largest gap"
+            changes.append(ScoreChange(name=name, original=0.0, exported=gap, tolerance=FORM_TOLERANCE))
         moved = [change for change in changes if not change.is_within]
         if moved:
             text = ", ".join(f"{m.name} {m.original:.6g} -> {m.exported:.6g} (within {m.tolerance:.2g})" for m in moved)
@@ -131,6 +134,23 @@ def export_run(
         shutil.rmtree(partial, ignore_errors=True)
     files = {str(path.relative_to(to)): path.stat().st_size for path in sorted(to.rglob("*")) if path.is_file()}
     return ExportReport(run_id=run_id, kind=kind, folder=str(to), files=files, compared=changes)
+
+
+def _writer_of(experiment: Experiment, form: Form, kind: Kind) -> Callable[[TrainingStep, Path], float]:
+    """What writes a form.
+
+    Raises:
+        NotSupported: the recipe has none, or the model is an adapter, which is said before anything is read.
+    """
+    if form == "gguf" and kind == "adapter":
+        raise NotSupported("--gguf: one plain model; found an adapter of another. Add --merge.")
+    write = experiment.write_onnx if form == "onnx" else experiment.write_gguf
+    if write is None:
+        title = form.upper()
+        raise NotSupported(
+            f"--{form}: models of {experiment.settings.workload} are not exported to {title}. Leave it out."
+        )
+    return write
 
 
 def export_tables(report: ExportReport) -> list[ResultTable]:

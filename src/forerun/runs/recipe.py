@@ -96,6 +96,8 @@ class Experiment:
     """Writes the quality of an exported model, by what `judge` returned, into its folder."""
     write_onnx: "Callable[[TrainingStep, Path], float] | None" = None
     """Writes the model for ONNX Runtime too; returns the largest absolute difference between scores of both."""
+    write_gguf: "Callable[[TrainingStep, Path], float] | None" = None
+    """Writes the model for llama.cpp too; returns the largest difference of a log-probability."""
     trivial: "TrivialLoss | None" = None
     """The loss, in nats, that the training loss must fall below for the run to count as alive."""
     watch: "Watch | None" = None

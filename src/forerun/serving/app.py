@@ -31,7 +31,7 @@ from forerun.serving.messages import (
     FillMaskRequest,
     TextRequest,
 )
-from forerun.serving.refusals import Busy, add_errors, problem
+from forerun.serving.refusals import Busy, add_errors, gate_problem, problem
 from forerun.serving.writing import Sampling, Writer, Writing
 
 DEFAULT_NEW_TOKENS = 256
@@ -140,7 +140,9 @@ def make_text_app(
         _add_rows(app, name, rows.kind, batcher)
     add_errors(app)
     rate = rate_of(limits.requests_per_second)
-    app.add_middleware(Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts, rate=rate)  # type: ignore[arg-type]
+    app.add_middleware(
+        Gate, most_bytes=limits.body_bytes, token=token, hosts=hosts, rate=rate, form=gate_problem  # type: ignore[arg-type]
+    )  # fmt: skip
     return app
 
 

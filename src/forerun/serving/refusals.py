@@ -19,6 +19,13 @@ NOT_JSON = {"model_attributes_type", "dict_type", "missing"}
 """pydantic's kinds of error where the body is no JSON object, or was not read as JSON."""
 TYPE_NAMES = {"str", "int", "float", "bool"}
 """What pydantic puts behind a field that may be of several types."""
+GATE_CODES: dict[int, tuple[str, str | None]] = {
+    401: ("invalid_request_error", "invalid_api_key"),
+    403: ("permission_error", None),
+    413: ("invalid_request_error", "request_too_large"),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+}
+"""Type and code of what the gate refuses, by status."""
 WANTS_JSON = "a JSON object must be sent, with the header Content-Type: application/json"
 
 
@@ -29,6 +36,12 @@ class Busy(Exception):
 def problem(message: str, kind: str, field: str | None, *, code: str | None = None) -> dict[str, Any]:
     """An error as OpenAI's clients read it."""
     return {"error": {"message": message, "type": kind, "param": field, "code": code}}
+
+
+def gate_problem(status: int, message: str) -> dict[str, Any]:
+    """What is refused before anybody reads the body (`infer/gate.py`), in the same form."""
+    kind, code = GATE_CODES.get(status, ("invalid_request_error", None))
+    return problem(message, kind, None, code=code)
 
 
 def add_errors(app: FastAPI) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from forerun.serving.app import make_text_app
+from forerun.serving.app import TextServiceLimits, make_text_app
 from forerun.serving.test_app import CHAT, FakeRows, writer
 
 __all__ = ["writer"]
@@ -70,3 +70,31 @@ def test_a_failure_of_ours_has_the_same_form():
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "server_error"
     assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"headers": {"Authorization": "Bearer wrong"}}, 401, "invalid_api_key"),
+        ({"headers": {"Authorization": "Bearer secret", "Host": "elsewhere"}}, 403, None),
+        ({"json": {**CHAT, "user": "x" * 3000}}, 413, "request_too_large"),
+    ],
+)
+def test_what_the_gate_refuses_has_openais_form_too(writer, change, status, code):
+    limits = TextServiceLimits(body_bytes=2000)
+    app = make_text_app("tiny", writer=writer, hosts=["testserver"], token="secret", limits=limits)
+    with TestClient(app) as client:
+        asked = {"headers": {"Authorization": "Bearer secret"}, "json": CHAT, **change}
+        response = client.post(CHAT_PATH, **asked)
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert (set(error), error["code"], error["param"]) == ({"message", "type", "param", "code"}, code, None)
+
+
+def test_who_asks_too_often_is_told_in_openais_form(writer):
+    limits = TextServiceLimits(requests_per_second=0.1)
+    with TestClient(make_text_app("tiny", writer=writer, hosts=["testserver"], limits=limits)) as client:
+        answers = [client.get("/v1/models") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[1].json()["error"]["type"] == "rate_limit_error"
+    assert int(answers[1].headers["retry-after"]) > 0

@@ -85,7 +85,8 @@ class Writer:
         self.start_id = tokenizer.bos_token_id if start_id is None else start_id
         ends = (*end_ids, *((tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()))
         if self.is_chat:
-            ends = (*ChatTokens.around(tokenizer, name).end_ids, *ends)
+            chat = ChatTokens.around(tokenizer, name)
+            self.spelled, ends = chat.spelled, (*chat.end_ids, *ends)
         self.end_ids = ends = tuple(dict.fromkeys(ends))
         pad = tokenizer.pad_token_id
         self.pad_id = pad if pad is not None else ends[0] if ends else 0
@@ -107,14 +108,15 @@ class Writer:
                 f"messages: {self.name} was not trained on chats, so its tokenizer has no chat template. Send a text "
                 f"to continue (/v1/completions, forerun generate), or train on chats."
             )
+        safe = self.spelled.in_messages(messages)  # nobody ends his turn by writing the token that does
         try:
-            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            text = self.tokenizer.apply_chat_template(safe, tokenize=False, add_generation_prompt=True)
         except template_faults() as error:
             raise InvalidSettings(
                 f"messages: the chat template of {self.name} refuses them: {fault_words(error)}. Send roles in the "
                 f"order that it wants, as a rule system, user, assistant, user."
             ) from error
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.spelled.ids(text, lambda part: self.tokenizer(part, add_special_tokens=False)["input_ids"])
 
     def text_ids(self, text: str) -> list[int]:
         """Ids of a text to continue; of an empty one, the token that texts begin with.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from forerun.data.own.inspection_record import DataFinding, Inspection, Weight
+from forerun.data.own.tool_columns import REMEDY
 
 FEW_ROWS, RARE = 200, 10
 UNBALANCED = 20.0
@@ -12,14 +13,17 @@ SHOWN = 5
 
 
 def findings_of(
-    i: Inspection, rows_of_labels: Mapping[str, int] | None, *, are_tags_unnamed: bool = False
+    i: Inspection, rows_of_labels: Mapping[str, int] | None, *, are_tags_unnamed: bool = False, tools: str = ""
 ) -> list[DataFinding]:
-    """Findings, the gravest first; `rows_of_labels` counts the rows of every label, where rows have classes."""
+    """Findings, the gravest first; `rows_of_labels` counts the rows of every label, where rows have classes, and
+    `tools` is a sentence on tools that are not read."""
     findings = [*([] if rows_of_labels is None else _labels(i, rows_of_labels)), *_leaks(i), *_contents(i)]
     if are_tags_unnamed:
         text = "tags are numbers without names: scored are single words, whose most frequent tag counts as outside."
         remedy = "For F1 of whole spans write names (O, B-PER, I-PER, …), or name a datasets folder, which has them."
         findings.append(_finding("warning", "tags without names", text, remedy))
+    if tools:
+        findings.append(_finding("warning", "tools not read", tools, REMEDY))
     order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: order[finding.weight])
 

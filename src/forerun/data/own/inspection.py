@@ -28,6 +28,7 @@ from forerun.data.own.row_kinds import CanonicalRow, LabelledRow, TaggedRow, tex
 from forerun.data.own.rows import rows_of
 from forerun.data.own.splits import HeldOutSplit, SplitKey, hash_of, normalised, own_sources, split_key, split_rows
 from forerun.data.own.text_signs import language_of, signs_in
+from forerun.data.own.tool_columns import unread_tools
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings
 
@@ -57,6 +58,8 @@ class _Tally:
     records: dict[int, CanonicalRow] = field(default_factory=dict)
     cells: dict[str, list[int]] = field(default_factory=dict)
     codes: dict[str, dict[str, int]] = field(default_factory=dict)
+    tools: str = ""
+    """A sentence on tools that are not read."""
 
 
 def inspect(
@@ -71,6 +74,7 @@ def inspect(
     """
     repairs, tally = Repairs(tuple(data.repair)), _Tally()
     others = _other_columns(columns_of(rows_sample), layout, data)
+    tally.tools = unread_tools(layout, rows_sample)
     tally.cells = {name: [] for name in others}
     tally.codes = {name: {} for name in others}
     shared_labels: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -167,7 +171,8 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
     )
     inspection = Inspection.model_validate(values)
     are_unnamed = layout.format == "tagged" and have_no_names(label_counts)
-    findings = findings_of(inspection, label_counts if has_classes else None, are_tags_unnamed=are_unnamed)
+    counts, tools = label_counts if has_classes else None, tally.tools
+    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools)
     return inspection.model_copy(update={"findings": findings})
 
 

@@ -9,6 +9,7 @@ import typer
 from forerun.cli.options import JsonOption, ledger_url, print_json
 from forerun.cli.run_commands import RunArgument, open_settings
 from forerun.cli.use_commands import LOCAL, TOKEN_VARIABLE, RateOption, serve_run
+from forerun.cli.used_run import used_run
 from forerun.current_work import work
 from forerun.errors import InvalidSettings, MissingExtra
 from forerun.recipes.code_detector.embedding.commands import EmbeddingOption
@@ -53,7 +54,7 @@ def serve(
         raise InvalidSettings(
             f"--host: {host} can be reached by others, so it wants a token. Set {TOKEN_VARIABLE}, or use 127.0.0.1."
         )
-    row = _row(run_id)
+    row = used_run(run_id)
     if row.workload not in recipe_names():
         serve_run(row, None, host, port, token, rate)
         return

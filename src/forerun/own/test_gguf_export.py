@@ -1,0 +1,104 @@
+"""What is written for llama.cpp says what transformers says: other names, rotated pairs and tokens included."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from forerun.data.chat_tokens import small_tokenizer
+from forerun.data.token_data import TokenSample
+from forerun.errors import NotSupported
+from forerun.own.facts import TaskFacts
+from forerun.own.gguf_export import GGUF, SPLITS, side_by_side, split_rule, write_gguf
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+SIZES = {
+    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.3,
+}  # fmt: skip
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+PLAIN_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
+def tokenizer_of(pre_tokenizer=BYTES, normalizer=None):
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer, inner.normalizer = pre_tokenizer, normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )  # fmt: skip
+    inner.train_from_iterator(["one two three four", "seven 7 and 12"] * 9, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token=SPECIAL[1], eos_token=SPECIAL[2])
+
+
+def written(folder, model, tokenizer, *, is_chat=False, name="causal-lm"):
+    model.save_pretrained(folder)
+    step = SimpleNamespace(model=model, settings=SimpleNamespace(name="tiny", quantization="none"))
+    facts = TaskFacts(
+        workload=name, format="messages" if is_chat else "text", fields={}, sequence_length=32, pad_id=0, end_ids=(2,),
+        start_id=1, is_chat=is_chat,
+    )  # fmt: skip
+    samples = [TokenSample(tokenizer(text)["input_ids"]) for text in ("one two three four", "seven and 12")]
+    return write_gguf(step, tokenizer, facts, samples, folder)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize(("model", "config"), [(LlamaForCausalLM, LlamaConfig), (Qwen2ForCausalLM, Qwen2Config)])
+def test_what_is_read_back_is_the_model(tmp_path, model, config, is_tied):
+    gguf = pytest.importorskip("gguf")
+    torch.manual_seed(0)
+    own = model(config(**SIZES, tie_word_embeddings=is_tied, rope_parameters={"rope_theta": 5e4}))
+    for name, tensor in own.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(tensor)
+    tokenizer = tokenizer_of()
+    tokenizer.chat_template = "{{ messages }}"
+    assert written(tmp_path, own, tokenizer, is_chat=True) < 1e-5
+    fields = gguf.GGUFReader(tmp_path / GGUF).fields
+    told = {name: fields[f"tokenizer.{name}"].contents() for name in ("ggml.pre", "ggml.eos_token_id", "chat_template")}
+    assert told == {"ggml.pre": "gpt-2", "ggml.eos_token_id": 2, "chat_template": "{{ messages }}"}
+    assert fields["tokenizer.ggml.tokens"].contents()[:3] == SPECIAL
+    kinds = fields["tokenizer.ggml.token_type"].contents()
+    assert (kinds[:4], kinds[-1], len(kinds)) == ([3, 3, 3, 1], 5, SIZES["vocab_size"])
+    assert fields["tokenizer.ggml.add_bos_token"].contents() is False
+
+
+def test_bfloat16_stays_bfloat16(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    torch.manual_seed(0)
+    own = LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters={"rope_theta": 1e4}, dtype="bfloat16")).bfloat16()
+    assert written(tmp_path, own, tokenizer_of()) < 1e-4
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / GGUF).tensors}
+    assert (kinds["blk.0.attn_q.weight"], kinds["blk.0.attn_norm.weight"]) == ("BF16", "F32")
+
+
+def test_pairs_half_a_head_apart_come_side_by_side():
+    rows = torch.arange(12.0)[:, None]
+    assert side_by_side(rows, 2).flatten().tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rule"),
+    [
+        ([BYTES], "gpt-2"),
+        ([pre_tokenizers.Digits(individual_digits=True), BYTES], "smollm"),
+        *(([pre_tokenizers.Split(Regex(each), "isolated"), PLAIN_BYTES], rule) for each, rule in SPLITS.items()),
+    ],
+)
+def test_rules_that_llama_cpp_knows_by_name(steps, rule):
+    assert split_rule(tokenizer_of(pre_tokenizers.Sequence(steps))) == rule
+
+
+def test_other_tokenizers_and_models_are_refused(tmp_path):
+    pytest.importorskip("gguf")
+    own = LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters={"rope_theta": 1e4}))
+    for tokenizer in (small_tokenizer(["one two"] * 9, 300), tokenizer_of(normalizer=normalizers.Lowercase())):
+        with pytest.raises(NotSupported, match="knows by name"):
+            written(tmp_path, own, tokenizer)
+    stretched = LlamaConfig(**SIZES, rope_parameters={"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0})
+    with pytest.raises(NotSupported, match="rope_type 'linear'"):
+        written(tmp_path, LlamaForCausalLM(stretched), tokenizer_of())
+    with pytest.raises(NotSupported, match="llama of embedding"):
+        written(tmp_path, own, tokenizer_of(), name="embedding")
