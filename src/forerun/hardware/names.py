@@ -153,7 +153,7 @@ def aliases() -> dict[str, tuple[str, ...]]:
 
 
 def _key(text: str) -> str:
-    """A name as machine types are compared: lower case, one dash for each gap, without prefixes of Azure and SageMaker."""
+    """A name as machine types are compared: lower case, one dash for each gap, no prefix of Azure or SageMaker."""
     plain = text.lower().replace("_", "-").replace("×", "x")
     return "-".join(plain.split()).removeprefix("standard-").removeprefix("ml.")
 
