@@ -151,8 +151,8 @@ def _packed_row(name: str) -> Architecture | None:
         return None
     short = plain.partition("/")[2]
     alike = [row for spelling, row in _names().items() if spelling.rpartition("/")[2] == short]
-    found = _names().get(plain) or next(iter(alike), None)
-    return None if found is None else _rows()[found]
+    name = _names().get(plain) or next(iter(alike), "")
+    return _rows()[name] if name else None
 
 
 def _candidates(name: str) -> list[str]:

@@ -13,7 +13,7 @@ def unseen_parameters(model: nn.Module) -> int:
     part = next((each for name, each in model.named_modules() if name.rpartition(".")[2] in LANGUAGE), None)
     if part is None:
         return 0
-    kept = {id(parameter) for parameter in part.parameters()}
+    of_part = {id(parameter) for parameter in part.parameters()}
     heads = [each for name, each in model.named_modules() if name.rpartition(".")[2] == "lm_head"]
-    own_heads = [head for head in heads if not kept & {id(parameter) for parameter in head.parameters()}]
+    own_heads = [head for head in heads if not of_part & {id(parameter) for parameter in head.parameters()}]
     return parameter_count(model) - parameter_count(part) - sum(parameter_count(head) for head in own_heads[:1])
