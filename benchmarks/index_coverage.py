@@ -21,6 +21,8 @@ GPU = "h100-80gb"
 DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 WORKLOADS = {"encoder": "sequence-classification"}
 """What a bare encoder is trained for; other rows name their workload."""
+SEEING = "dinov3"
+"""Beginning of the types of bare encoders of images."""
 LAYERS = 2
 ASKED_FOR = {"media.image_size": {"image_size": 224}, "media.audio_seconds": {"audio_seconds": 5.0}}
 """What a user who reads the message sets."""
@@ -31,9 +33,9 @@ def refusal(row: Architecture, *, is_whole: bool) -> str:
     depth = next((field for field in DEPTHS if field in row.config), None)
     config = {depth: LAYERS} if depth and not is_whole and row.config[depth] > LAYERS else {}
     settings = {
-        "name": "coverage", "workload": WORKLOADS.get(row.parameters_of, row.parameters_of), "precision": "bf16-mixed",
+        "name": "coverage", "workload": _workload(row), "precision": "bf16-mixed",
         "model": {"name": row.aliases[0] if row.aliases else row.name, "config": config}, "data": {"examples": 8},
-        "batch": {"micro_batch_size": 2, "sequence_length": 64 if row.parameters_of in MEDIA else 128},
+        "batch": {"micro_batch_size": 2, "sequence_length": 64 if _workload(row) in MEDIA else 128},
     }  # fmt: skip
     try:
         result = _forecast(settings)
@@ -42,6 +44,13 @@ def refusal(row: Architecture, *, is_whole: bool) -> str:
     except Exception as error:  # noqa: BLE001 (a fault of ours: it is to be listed, not to end the list)
         return f"FAULT {type(error).__name__}: {error}"
     return "" if result.step.seconds.expected > 0 else "no time"
+
+
+def _workload(row: Architecture) -> str:
+    """What the row is trained for."""
+    if row.parameters_of == "encoder" and row.model_type.startswith(SEEING):
+        return "image-classification"
+    return WORKLOADS.get(row.parameters_of, row.parameters_of)
 
 
 def _forecast(settings: dict[str, Any]) -> Forecast:

@@ -154,6 +154,10 @@ def workloads_of(config: Any) -> list[str]:
 def _mapping(workload: str) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
+    if workload == "image-classification":
+        from forerun.models.dinov3_classifier import offer_classifiers
+
+        offer_classifiers()
     if workload == "text-to-image":
         from forerun.models.denoiser import Denoiser, DenoiserConfig
 
